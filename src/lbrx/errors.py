@@ -10,6 +10,7 @@ LbrxError
 ├── MemoryBudgetError   the work does not fit into the byte budget
 ├── KernelError         a generated kernel could not be compiled or loaded
 └── UsageError          an argument or option has a value that makes no sense
+    └── RecipeError     a merge recipe is wrong (in lbrx.recipe)
 
 A message says where, what, and what was expected.
 """

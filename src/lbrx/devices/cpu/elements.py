@@ -1,0 +1,283 @@
+"""Numba intrinsics that load, store and round one element of each dtype by address.
+
+A kernel receives plain addresses, so any alignment works and one signature serves all dtypes. Loads carry an
+alias scope that stores are declared not to touch: LLVM vectorises without run-time overlap checks, however many
+inputs a pass has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+Builder = Any
+Value = Any
+
+
+def _constant(value: int, kind: Any = I32) -> Value:
+    return ir.Constant(kind, value)
+
+
+def _inputs_scope(builder: Builder) -> Any:
+    module = builder.module
+    domain = module.add_metadata(["lbrx"])
+    return module.add_metadata([module.add_metadata(["inputs", domain])])
+
+
+def _element_pointer(builder: Builder, base: Value, index: Value, kind: Any) -> Value:
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
+
+
+def _load_bits(builder: Builder, base: Value, index: Value, kind: Any) -> Value:
+    loaded = builder.load(_element_pointer(builder, base, index, kind), align=1)
+    loaded.set_metadata("alias.scope", _inputs_scope(builder))
+    return loaded
+
+
+def _store_bits(builder: Builder, base: Value, index: Value, value: Value) -> None:
+    stored = builder.store(value, _element_pointer(builder, base, index, value.type), align=1)
+    stored.set_metadata("noalias", _inputs_scope(builder))
+
+
+def _is_nan(builder: Builder, value: Value) -> Value:
+    return builder.fcmp_unordered("uno", value, value)
+
+
+def _bf16_to_f32(builder: Builder, bits: Value) -> Value:
+    return builder.bitcast(builder.shl(builder.zext(bits, I32), _constant(16)), FLOAT)
+
+
+def _f32_to_bf16(builder: Builder, value: Value) -> Value:
+    bits = builder.bitcast(value, I32)
+    high = builder.lshr(bits, _constant(16))
+    bias = builder.add(_constant(0x7FFF), builder.and_(high, _constant(1)))
+    rounded = builder.lshr(builder.add(bits, bias), _constant(16))
+    quiet = builder.or_(high, _constant(0x40))
+    return builder.trunc(builder.select(_is_nan(builder, value), quiet, rounded), I16)
+
+
+def _f16_to_f32(builder: Builder, bits: Value) -> Value:
+    return builder.fpext(builder.bitcast(bits, HALF), FLOAT)
+
+
+def _f32_to_f16(builder: Builder, value: Value) -> Value:
+    return builder.bitcast(builder.fptrunc(value, HALF), I16)
+
+
+def _e4m3_to_f32(builder: Builder, bits: Value) -> Value:
+    wide = builder.zext(bits, I32)
+    magnitude = builder.and_(wide, _constant(0x7F))
+    sign = builder.shl(builder.and_(wide, _constant(0x80)), _constant(24))
+    # The 7 bits read as a float32 are too small by 2^(127-7); the product is exact, subnormals included.
+    scaled = builder.fmul(builder.bitcast(builder.shl(magnitude, _constant(20)), FLOAT), ir.Constant(FLOAT, 2.0**120))
+    signed = builder.or_(builder.bitcast(scaled, I32), sign)
+    is_nan = builder.icmp_unsigned("==", magnitude, _constant(0x7F))
+    return builder.bitcast(builder.select(is_nan, _constant(0x7FC00000), signed), FLOAT)
+
+
+def _e5m2_to_f32(builder: Builder, bits: Value) -> Value:
+    return _f16_to_f32(builder, builder.shl(builder.zext(bits, I16), _constant(8, I16)))
+
+
+def _f32_to_small_float(mantissa_bits: int, bias: int, overflow: int, nan: int) -> Callable[[Builder, Value], Value]:
+    """Round a float32 to an 8-bit float; codes above ``overflow`` become it, NaN becomes ``nan``."""
+    shift = 23 - mantissa_bits
+    smallest_normal = (127 + 1 - bias) << 23
+    magic = (127 + 1 - bias - mantissa_bits + 23) << 23
+
+    def convert(builder: Builder, value: Value) -> Value:
+        bits = builder.bitcast(value, I32)
+        magnitude = builder.and_(bits, _constant(0x7FFFFFFF))
+        sign = builder.and_(builder.lshr(bits, _constant(24)), _constant(0x80))
+        odd = builder.and_(builder.lshr(magnitude, _constant(shift)), _constant(1))
+        biased = builder.add(magnitude, builder.add(odd, _constant((1 << (shift - 1)) - 1)))
+        normal = builder.sub(builder.lshr(biased, _constant(shift)), _constant((127 - bias) << mantissa_bits))
+        # Adding a power of two whose last bit is the smallest subnormal makes the adder round.
+        pushed = builder.fadd(builder.bitcast(magnitude, FLOAT), builder.bitcast(_constant(magic), FLOAT))
+        subnormal = builder.sub(builder.bitcast(pushed, I32), _constant(magic))
+        is_normal = builder.icmp_unsigned(">=", magnitude, _constant(smallest_normal))
+        code = builder.select(is_normal, normal, subnormal)
+        code = builder.select(builder.icmp_signed(">", code, _constant(overflow)), _constant(overflow), code)
+        code = builder.select(_is_nan(builder, value), _constant(nan), code)
+        return builder.trunc(builder.or_(code, sign), I8)
+
+    return convert
+
+
+_f32_to_e4m3 = _f32_to_small_float(mantissa_bits=3, bias=7, overflow=0x7F, nan=0x7F)
+_f32_to_e5m2 = _f32_to_small_float(mantissa_bits=2, bias=15, overflow=0x7C, nan=0x7E)
+
+
+def _same(_builder: Builder, value: Value) -> Value:
+    return value
+
+
+def _byte_to_bool(builder: Builder, byte: Value) -> Value:
+    return builder.icmp_unsigned("!=", byte, _constant(0, I8))
+
+
+def _bool_to_byte(builder: Builder, value: Value) -> Value:
+    return builder.zext(value, I8)
+
+
+# dtype -> (bits in memory, type in a register, bits -> register, register -> bits)
+_CODECS: dict[str, tuple[Any, Any, Callable[..., Value], Callable[..., Value]]] = {
+    "f64": (DOUBLE, types.float64, _same, _same),
+    "f32": (FLOAT, types.float32, _same, _same),
+    "f16": (I16, types.float32, _f16_to_f32, _f32_to_f16),
+    "bf16": (I16, types.float32, _bf16_to_f32, _f32_to_bf16),
+    "f8_e4m3": (I8, types.float32, _e4m3_to_f32, _f32_to_e4m3),
+    "f8_e5m2": (I8, types.float32, _e5m2_to_f32, _f32_to_e5m2),
+    "i64": (I64, types.int64, _same, _same),
+    "i32": (I32, types.int32, _same, _same),
+    "i16": (I16, types.int16, _same, _same),
+    "i8": (I8, types.int8, _same, _same),
+    "u8": (I8, types.uint8, _same, _same),
+    "bool": (I8, types.boolean, _byte_to_bool, _bool_to_byte),
+}
+
+
+def _make_load(name: str) -> Any:
+    memory, register, decode, _ = _CODECS[name]
+
+    def load(_context: Any, base: Any, index: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            return decode(builder, _load_bits(builder, args[0], args[1], memory))
+
+        return register(types.int64, types.int64), generate
+
+    load.__name__ = f"load_{name}"
+    return intrinsic(load)
+
+
+def _make_store(name: str) -> Any:
+    _, register, _, encode = _CODECS[name]
+
+    def store(_context: Any, base: Any, index: Any, value: Any) -> Any:
+        def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            _store_bits(builder, args[0], args[1], encode(builder, args[2]))
+            return target.get_dummy_value()
+
+        return types.void(types.int64, types.int64, register), generate
+
+    store.__name__ = f"store_{name}"
+    return intrinsic(store)
+
+
+def _make_round(name: str) -> Any:
+    _, register, decode, encode = _CODECS[name]
+
+    def rounded(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            return decode(builder, encode(builder, args[0]))
+
+        return register(register), generate
+
+    rounded.__name__ = f"round_{name}"
+    return intrinsic(rounded)
+
+
+def _make_load_packed(bits: int) -> Any:
+    per_byte_log2 = {4: 1, 2: 2}[bits]
+
+    def load(_context: Any, base: Any, index: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            byte = _load_bits(builder, args[0], builder.ashr(args[1], _constant(per_byte_log2, I64)), I8)
+            place = builder.trunc(builder.and_(args[1], _constant((1 << per_byte_log2) - 1, I64)), I8)
+            shift = builder.sub(_constant(8 - bits, I8), builder.mul(place, _constant(bits, I8)))
+            return builder.ashr(builder.shl(byte, shift), _constant(8 - bits, I8))
+
+        return types.int8(types.int64, types.int64), generate
+
+    load.__name__ = f"load_i{bits}"
+    return intrinsic(load)
+
+
+@intrinsic
+def f64_to_odd_f32(_context: Any, value: Any) -> Any:
+    """float64 -> float32 rounded to odd, so that a second rounding to a half type is the correct one."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        wide = args[0]
+        narrow = builder.fptrunc(wide, FLOAT)
+        bits = builder.bitcast(narrow, I32)
+        back = builder.fpext(narrow, DOUBLE)
+        inexact = builder.fcmp_ordered("one", back, wide)
+        magnitude_grew = builder.fcmp_ordered(
+            ">", builder.call(_fabs(builder), [back]), builder.call(_fabs(builder), [wide])
+        )
+        toward_zero = builder.sub(bits, builder.zext(magnitude_grew, I32))
+        odd = builder.or_(toward_zero, _constant(1))
+        return builder.bitcast(builder.select(inexact, odd, bits), FLOAT)
+
+    return types.float32(types.float64), generate
+
+
+def _fabs(builder: Builder) -> Any:
+    return builder.module.declare_intrinsic("llvm.fabs", [DOUBLE])
+
+
+def _make_saturating(source: Any, source_numba: Any, bits: int, signed: bool) -> Any:
+    """A float-to-integer conversion that truncates, clips at the ends and maps NaN to 0."""
+    operation = "llvm.fptosi.sat" if signed else "llvm.fptoui.sat"
+    integer = ir.IntType(bits)
+    register: Any = {
+        (64, True): types.int64,
+        (32, True): types.int32,
+        (16, True): types.int16,
+        (8, True): types.int8,
+        (8, False): types.uint8,
+    }[(bits, signed)]
+    suffix = "f32" if source is FLOAT else "f64"
+
+    def convert(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            name = f"{operation}.i{bits}.{suffix}"
+            function = builder.module.globals.get(name) or ir.Function(
+                builder.module, ir.FunctionType(integer, [source]), name
+            )
+            return builder.call(function, args)
+
+        return register(source_numba), generate
+
+    convert.__name__ = f"{suffix}_to_{'i' if signed else 'u'}{bits}"
+    return intrinsic(convert)
+
+
+def _make_wrap_packed(bits: int) -> Any:
+    def wrap(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            shift = _constant(8 - bits, I8)
+            return builder.ashr(builder.shl(args[0], shift), shift)
+
+        return types.int8(types.int8), generate
+
+    wrap.__name__ = f"wrap_i{bits}"
+    return intrinsic(wrap)
+
+
+def _all_functions() -> dict[str, Any]:
+    functions: dict[str, Any] = {"f64_to_odd_f32": f64_to_odd_f32}
+    for name in _CODECS:
+        functions[f"load_{name}"] = _make_load(name)
+        functions[f"store_{name}"] = _make_store(name)
+    for name in ("f16", "bf16", "f8_e4m3", "f8_e5m2"):
+        functions[f"round_{name}"] = _make_round(name)
+    for bits in (4, 2):
+        functions[f"load_i{bits}"] = _make_load_packed(bits)
+        functions[f"wrap_i{bits}"] = _make_wrap_packed(bits)
+    for source, source_numba, prefix in ((FLOAT, types.float32, "f32"), (DOUBLE, types.float64, "f64")):
+        for bits, signed in ((64, True), (32, True), (16, True), (8, True), (8, False)):
+            functions[f"{prefix}_to_{'i' if signed else 'u'}{bits}"] = _make_saturating(
+                source, source_numba, bits, signed
+            )
+    return functions
+
+
+ELEMENT_FUNCTIONS: dict[str, Any] = _all_functions()

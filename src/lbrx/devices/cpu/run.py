@@ -1,0 +1,232 @@
+"""Running a bound pass on the CPU: chunks of the space, handed to threads, each calling the compiled kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.destinations import Destination
+from lbrx.devices.cpu.inputs import LeafInputs
+from lbrx.devices.cpu.kernels import CompiledProgram, compiled
+from lbrx.devices.cpu.packing import packed
+from lbrx.devices.cpu.selection import BINS, TABLES, rank_buffer_bytes
+from lbrx.devices.cpu.threads import run_chunks
+from lbrx.dtypes import DTYPES
+from lbrx.errors import FileError
+from lbrx.fuse import BoundPass
+from lbrx.memory import scratch
+from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
+from lbrx.settings import settings
+from lbrx.storage import Bytes
+
+REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class HistogramState:
+    """What a histogram sink counts: keys by ``(key >> shift) - first``."""
+
+    shift: int
+    first: int
+    counts: Ints
+
+
+@dataclass(slots=True)
+class CollectState:
+    """What a collect sink keeps: keys within [low, high], with their indices."""
+
+    low: int
+    high: int
+    keys: Ints
+    places: Ints
+    found: int = 0
+
+
+SinkTarget = Destination | HistogramState | CollectState | None
+
+
+def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
+    """Run the pass; for each sink, the partial results of its blocks if it is a reduction, else None."""
+    return _Run(bound, targets).run()
+
+
+class _Run:
+    def __init__(self, bound: BoundPass, targets: list[SinkTarget]) -> None:
+        self.bound = bound
+        self.targets = targets
+        self.compiled: CompiledProgram = compiled(bound.program)
+        slots = self.compiled.slots
+        self.elements = bound.elements
+        self.block = self._block_elements()
+        self.lock = Lock()
+        leaves = len(bound.leaves)
+        outer = bound.outer_shape
+        self.ints = np.zeros(slots.variable + len(outer) * (leaves + 1), np.int64)
+        self.floats = np.zeros(len(slots.floats), np.float64)
+        self.ints[slots["block"]] = self.block
+        self.inputs = LeafInputs(bound, self.compiled, self.ints)
+        self._set_scalars()
+        if bound.program.mode != FLAT:
+            self.ints[slots["columns"]] = bound.columns
+            self.ints[slots["outer_axes"]] = len(outer)
+            for axis, size in enumerate(outer):
+                self.ints[slots.variable + axis] = size
+        self.partials = [self._partials(number) for number in range(len(targets))]
+        self.chunked = [
+            (number, target)
+            for number, target in enumerate(targets)
+            if target is not None and not self._set_whole(number, target)
+        ]
+        self.has_ranks = any(instruction.op in RANK_OPS for instruction in bound.program.body)
+
+    def _block_elements(self) -> int:
+        if self.bound.program.mode == ROWS:
+            columns = max(self.bound.columns, 1)
+            return max(1, REDUCTION_BLOCK // columns) * columns
+        return REDUCTION_BLOCK
+
+    def _set_scalars(self) -> None:
+        slots = self.compiled.slots
+        for number, value in enumerate(self.bound.scalars):
+            place = slots.floats.get(number)
+            if place is not None:
+                self.floats[place] = value
+            else:
+                self.ints[slots[f"scalar{number}"]] = value
+
+    def _partials(self, number: int) -> tuple[npt.NDArray[Any], Ints | None] | None:
+        sink = self.bound.program.sinks[number]
+        if sink.kind not in BLOCK_REDUCTIONS:
+            return None
+        blocks = -(-self.elements // self.block)
+        types = self.bound.program.value_types()
+        is_float = DTYPES[types[sink.args[0]]].is_float
+        values = np.zeros(blocks, np.float64 if is_float else np.int64)
+        self.ints[self.compiled.slots[f"sink{number}.partials"]] = values.ctypes.data
+        places = None
+        if sink.kind == "argmax":
+            places = np.zeros(blocks, np.int64)
+            self.ints[self.compiled.slots[f"sink{number}.places"]] = places.ctypes.data
+        return values, places
+
+    def _set_whole(self, number: int, target: Any) -> bool:
+        """Point a store at the memory of its whole result; False if it has to be handed over chunk by chunk."""
+        whole = getattr(target, "whole", None)
+        if whole is None or target.dtype.is_packed:
+            return False
+        self.ints[self.compiled.slots[f"sink{number}.address"]] = whole.ctypes.data
+        return True
+
+    # -- chunks ---------------------------------------------------------------------------------------------------
+
+    def _chunk_elements(self) -> int:
+        wanted = settings.chunk_elements
+        if settings.threads > 1:
+            wanted = min(wanted, max(self.elements // (2 * settings.threads), self.block))
+        return max(wanted // self.block, 1) * self.block
+
+    def run(self) -> list[Any]:
+        if self.elements:
+            size = self._chunk_elements()
+            chunks = -(-self.elements // size)
+            if chunks == 1:
+                self._worker()(0, self.elements)
+            else:
+                self._run_chunks(chunks, size)
+        return self.partials
+
+    def _run_chunks(self, chunks: int, size: int) -> None:
+        def worker() -> Callable[[int], None]:
+            step = self._worker()
+            return lambda number: step(number * size, min(self.elements, (number + 1) * size))
+
+        run_chunks(chunks, settings.threads, worker)
+
+    def _worker(self) -> Callable[[int, int], None]:
+        """A function that runs one chunk, with arguments and scratch memory of its own."""
+        ints = self.ints.copy() if self.chunked or self.inputs.copied or self.has_ranks else self.ints
+        kernel, floats, inputs = self.compiled.kernel, self.floats, self.inputs
+        if not self.chunked and not inputs.watched and not self.has_ranks:
+            return lambda lo, hi: kernel(ints, floats, lo, hi)
+
+        def step(lo: int, hi: int) -> None:
+            with scratch.borrowing() as borrow:
+                inputs.begin(lo, hi, ints, borrow)
+                if self.has_ranks:
+                    ranks = sum(instruction.op in RANK_OPS for instruction in self.bound.program.body)
+                    buffer = borrow(ranks * rank_buffer_bytes(self.bound.columns))
+                    ints[self.compiled.slots["rank_buffer"]] = buffer.ctypes.data
+                finishers = [self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked]
+                kernel(ints, floats, lo, hi)
+                for finish in finishers:
+                    finish()
+                inputs.done(lo, hi)
+
+        return step
+
+    def _begin_target(
+        self, number: int, target: Any, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]
+    ) -> Callable[[], None]:
+        if isinstance(target, HistogramState):
+            return self._begin_histogram(number, target, ints, borrow)
+        if isinstance(target, CollectState):
+            return self._begin_collect(number, target, lo, hi, ints, borrow)
+        return self._begin_store(number, target, lo, hi, ints, borrow)
+
+    def _begin_store(
+        self, number: int, target: Destination, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]
+    ) -> Callable[[], None]:
+        if self.bound.program.sinks[number].kind == "row_store":
+            lo, hi = lo // self.bound.columns, hi // self.bound.columns
+        item_bytes = target.dtype.itemsize
+        buffer = borrow((hi - lo) * item_bytes)
+        ints[self.compiled.slots[f"sink{number}.address"]] = buffer.ctypes.data - lo * item_bytes
+        bits = target.dtype.bits
+        return lambda: target.write(lo, packed(buffer, bits) if bits < 8 else buffer)
+
+    def _begin_histogram(
+        self, number: int, target: HistogramState, ints: Ints, borrow: Callable[[int], Bytes]
+    ) -> Callable[[], None]:
+        slots = self.compiled.slots
+        tables = borrow(8 * BINS * TABLES).view(np.int64)
+        tables.fill(0)
+        ints[slots[f"sink{number}.tables"]] = tables.ctypes.data
+        ints[slots[f"sink{number}.shift"]] = target.shift
+        ints[slots[f"sink{number}.first"]] = target.first
+
+        def finish() -> None:
+            counted = tables.reshape(TABLES, BINS).sum(axis=0)
+            with self.lock:
+                target.counts += counted
+
+        return finish
+
+    def _begin_collect(
+        self, number: int, target: CollectState, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]
+    ) -> Callable[[], None]:
+        slots = self.compiled.slots
+        room = hi - lo + 1
+        keys, places = borrow(8 * room).view(np.int64), borrow(8 * room).view(np.int64)
+        names = ("low", "high", "keys", "places", "found")
+        values = (target.low, target.high, keys.ctypes.data, places.ctypes.data, 0)
+        for name, value in zip(names, values, strict=True):
+            ints[slots[f"sink{number}.{name}"]] = value
+
+        def finish() -> None:
+            found = int(ints[slots[f"sink{number}.found"]])
+            with self.lock:
+                start, target.found = target.found, target.found + found
+            if target.found > target.keys.size:
+                raise FileError("an input changed while it was being read: a second pass found other values than the first")
+            target.keys[start : start + found] = keys[:found]
+            target.places[start : start + found] = places[:found]
+
+        return finish
+

@@ -1,0 +1,57 @@
+"""Plain threads over chunks. Kernels are serial and release the interpreter lock, so parallelism is all here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from itertools import count
+from os import register_at_fork
+
+_inside = threading.local()
+Step = Callable[[int], None]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="lbrx")
+
+
+def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
+    """Call steps 0 to ``chunks`` - 1, each once, in any order; every thread makes a step function of its own.
+
+    The first error stops all threads after their current step and is raised. Called from within a step, it runs
+    on that thread alone.
+    """
+    numbers = count()
+    stopped = threading.Event()
+
+    def work() -> None:
+        step = worker()
+        outer = getattr(_inside, "active", False)
+        _inside.active = True
+        try:
+            while not stopped.is_set() and (number := next(numbers)) < chunks:
+                step(number)
+        except BaseException:
+            stopped.set()
+            raise
+        finally:
+            _inside.active = outer
+
+    threads = min(threads, chunks)
+    if threads <= 1 or getattr(_inside, "active", False):
+        work()
+        return
+    futures: list[Future[None]] = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+register_at_fork(after_in_child=_pool.cache_clear)

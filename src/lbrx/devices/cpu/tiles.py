@@ -1,0 +1,188 @@
+"""Reductions of a tile: a few thousand bytes on the stack that a pass has filled with values.
+
+The vector width is written into the code, not chosen by the compiler, so that sums come out the same on every
+instruction set: sixteen lanes, combined as a tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from lbrx.devices.cpu.elements import DOUBLE, FLOAT, I32, I64
+
+LANES = 16
+TILE = 1024  # elements
+Builder = Any
+Value = Any
+
+_FLOATS = {"f32": FLOAT, "f64": DOUBLE}
+_ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
+_REGISTERS = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
+
+
+@intrinsic(prefer_literal=True)
+def stack_bytes(_context: Any, nbytes: Any) -> Any:
+    """The address of so many bytes (a literal) on the stack."""
+    size = nbytes.literal_value
+
+    def generate(_target: Any, builder: Builder, _signature: Any, _args: Any) -> Value:
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(I64, size // 8))
+            memory.align = 64
+        return builder.ptrtoint(memory, I64)
+
+    return types.int64(nbytes), generate
+
+
+def _accumulator(kind: str, element: str) -> Any:
+    if kind in ("sum", "sumsq", "dot"):
+        return DOUBLE if element in _FLOATS else I64
+    return _ELEMENTS[element]
+
+
+def _widened(builder: Builder, value: Value, element: str, wide: Any) -> Value:
+    if _ELEMENTS[element] is wide:
+        return value
+    vector = ir.VectorType(wide, LANES)
+    return builder.fpext(value, vector) if element in _FLOATS else builder.sext(value, vector)
+
+
+def _combine(builder: Builder, kind: str, element: str, left: Value, right: Value) -> Value:
+    if kind in ("sum", "sumsq", "dot"):
+        return builder.fadd(left, right) if element in _FLOATS else builder.add(left, right)
+    name = {"min": ("llvm.minimum", "llvm.smin"), "max": ("llvm.maximum", "llvm.smax")}[kind][element not in _FLOATS]
+    return builder.call(_vector_function(builder, name, left.type), [left, right])
+
+
+def _vector_function(builder: Builder, name: str, vector: Any) -> Any:
+    suffix = {FLOAT: "f32", DOUBLE: "f64", I32: "i32", I64: "i64"}[vector.element]
+    full = f"{name}.v{vector.count}{suffix}"
+    return builder.module.globals.get(full) or ir.Function(
+        builder.module, ir.FunctionType(vector, [vector, vector]), full
+    )
+
+
+def _loaded(builder: Builder, base: Value, index: Value, element: str, wide: Any) -> Value:
+    vector = ir.VectorType(_ELEMENTS[element], LANES)
+    pointer = builder.gep(builder.inttoptr(base, vector.as_pointer()), [index])
+    return _widened(builder, builder.load(pointer, align=8), element, wide)
+
+
+def _times(builder: Builder, left: Value, right: Value, element: str) -> Value:
+    return builder.fmul(left, right) if element in _FLOATS else builder.mul(left, right)
+
+
+def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> Value:
+    count = LANES
+    while count > 1:
+        count //= 2
+        halves = [
+            builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
+            for start in (0, count)
+        ]
+        value = _combine(builder, kind, element, *halves)
+    return builder.extract_element(value, ir.Constant(I32, 0))
+
+
+def _make_tile_reduction(kind: str, element: str) -> Any:
+    """``tile_<kind>_<element>(first_tile, second_tile, vectors) -> f64 or i64`` over ``vectors`` >= 1 rows of lanes."""
+    wide = _accumulator(kind, element)
+    register = types.float64 if element in _FLOATS else types.int64
+
+    def reduce(_context: Any, first: Any, second: Any, vectors: Any) -> Any:
+        def item(builder: Builder, args: Any, index: Value) -> Value:
+            value = _loaded(builder, args[0], index, element, wide)
+            if kind == "sumsq":
+                return _times(builder, value, value, element)
+            if kind == "dot":
+                return _times(builder, value, _loaded(builder, args[1], index, element, wide), element)
+            return value
+
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
+            start = item(builder, args, zero)
+            entry = builder.block
+            header, loop, end = (builder.append_basic_block(name) for name in ("tile.next", "tile.loop", "tile.end"))
+            builder.branch(header)
+            builder.position_at_end(header)
+            index = builder.phi(I64)
+            total = builder.phi(ir.VectorType(wide, LANES))
+            builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
+            builder.position_at_end(loop)
+            grown = _combine(builder, kind, element, total, item(builder, args, index))
+            following = builder.add(index, one)
+            builder.branch(header)
+            for phi, first_value, next_value in ((index, one, following), (total, start, grown)):
+                phi.add_incoming(first_value, entry)
+                phi.add_incoming(next_value, loop)
+            builder.position_at_end(end)
+            result = _reduced_lanes(builder, kind, element, total)
+            if element == "f32" and wide is FLOAT:
+                return builder.fpext(result, DOUBLE)
+            return builder.sext(result, I64) if element == "i32" and wide is I32 else result
+
+        return register(types.int64, types.int64, types.int64), generate
+
+    reduce.__name__ = f"tile_{kind}_{element}"
+    return intrinsic(reduce)
+
+
+def _make_peek(element: str) -> Any:
+    """A load without the promise that nothing writes there: for tiles, tables and row buffers."""
+
+    def peek(_context: Any, base: Any, index: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            pointer = builder.inttoptr(args[0], _ELEMENTS[element].as_pointer())
+            return builder.load(builder.gep(pointer, [args[1]]))
+
+        return _REGISTERS[element](types.int64, types.int64), generate
+
+    peek.__name__ = f"peek_{element}"
+    return intrinsic(peek)
+
+
+def _make_poke(element: str) -> Any:
+    def poke(_context: Any, base: Any, index: Any, value: Any) -> Any:
+        def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            pointer = builder.inttoptr(args[0], _ELEMENTS[element].as_pointer())
+            builder.store(args[2], builder.gep(pointer, [args[1]]))
+            return target.get_dummy_value()
+
+        return types.void(types.int64, types.int64, _REGISTERS[element]), generate
+
+    poke.__name__ = f"poke_{element}"
+    return intrinsic(poke)
+
+
+@intrinsic
+def bits_of_f32(_context: Any, value: Any) -> Any:
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.bitcast(args[0], I32)
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def bits_of_f64(_context: Any, value: Any) -> Any:
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.bitcast(args[0], I64)
+
+    return types.int64(types.float64), generate
+
+
+TILE_FUNCTIONS: dict[str, Any] = {
+    "stack_bytes": stack_bytes,
+    "bits_of_f32": bits_of_f32,
+    "bits_of_f64": bits_of_f64,
+    **{
+        f"tile_{kind}_{element}": _make_tile_reduction(kind, element)
+        for kind in ("sum", "sumsq", "dot", "min", "max")
+        for element in _ELEMENTS
+    },
+    **{f"peek_{element}": _make_peek(element) for element in _ELEMENTS},
+    **{f"poke_{element}": _make_poke(element) for element in _ELEMENTS},
+}

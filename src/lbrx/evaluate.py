@@ -1,0 +1,251 @@
+"""Evaluation: expressions sorted into stages, every stage in as few passes as possible.
+
+Reductions, searches and stored intermediates that an expression needs come first. Whatever belongs to one stage and
+one iteration space shares one pass, so several reductions of the same data read it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lbrx.destinations import ArrayDestination, Destination
+from lbrx.devices.cpu.run import run_pass
+from lbrx.expr import Concat, Counter, Expr, Kth, KthSearch, Map, Rank, Reduce, Scalar, Source, Stored
+from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
+from lbrx.scalars import scalar_value
+from lbrx.select import find_kth
+from lbrx.shape import Shape, broadcast_shapes
+from lbrx.storage import CpuStorage
+from lbrx.views import row_breaks, row_range
+
+MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
+
+
+@dataclass(slots=True)
+class StoreTask:
+    """An expression whose elements go to a destination, beginning at element ``start`` of it."""
+
+    expr: Expr
+    destination: Destination
+
+
+Task = StoreTask | Reduce | KthSearch
+
+
+@dataclass(slots=True)
+class Stages:
+    """Tasks by the stage in which they can run: all that they need is known by then."""
+
+    tasks: dict[int, list[Task]] = field(default_factory=lambda: defaultdict(list))
+    _levels: dict[tuple[int, Shape], int] = field(default_factory=dict)
+    _planned: dict[int, int] = field(default_factory=dict)
+    _keep: list[Expr] = field(default_factory=list)
+    stored: dict[int, tuple[Expr, ArrayDestination]] = field(default_factory=dict)
+
+    def level(self, expr: Expr, space: Shape) -> int:
+        """The first stage in which a pass over ``space`` can compute the expression."""
+        if isinstance(expr, (Source, Scalar, Counter)):
+            return 0
+        key = (id(expr), space)
+        found = self._levels.get(key)
+        if found is None:
+            found = self._levels[key] = self._new_level(expr, space)
+            self._keep.append(expr)
+        return found
+
+    def _new_level(self, expr: Expr, space: Shape) -> int:
+        if isinstance(expr, Map):
+            return max(self.level(arg, space) for arg in expr.args)
+        if isinstance(expr, Stored):
+            return self._store_first(expr.inner)
+        if isinstance(expr, Kth):
+            return self._plan(expr.search, self.level(expr.search.arg, expr.search.arg.shape))
+        if isinstance(expr, Reduce) and not expr.last_axis:
+            inner = broadcast_shapes(*(arg.shape for arg in expr.args))
+            return self._plan(expr, max(self.level(arg, inner) for arg in expr.args))
+        if isinstance(expr, Reduce) and needs_whole_rows(expr, space):
+            return max(self.level(arg, space) for arg in expr.args)
+        if isinstance(expr, Rank) and needs_whole_rows(expr, space):
+            return self.level(expr.arg, space)
+        return self._store_first(expr)
+
+    def _plan(self, task: Reduce | KthSearch, stage: int) -> int:
+        if id(task) not in self._planned:
+            self._planned[id(task)] = stage + 1
+            self.tasks[stage].append(task)
+        return self._planned[id(task)]
+
+    def _store_first(self, expr: Expr) -> int:
+        if id(expr) not in self._planned:
+            destination = ArrayDestination(expr.dtype, math.prod(expr.shape))
+            self.stored[id(expr)] = (expr, destination)
+            self._planned[id(expr)] = self.add_store(expr, destination) + 1
+        return self._planned[id(expr)]
+
+    def add_store(self, expr: Expr, destination: Destination) -> int:
+        """Plan the storing of a whole expression; returns the last stage in which a part of it is stored."""
+        latest = 0
+        for task in _store_tasks(expr, destination):
+            stage = self.level_of_store(task.expr)
+            self.tasks[stage].append(task)
+            latest = max(latest, stage)
+        return latest
+
+    def level_of_store(self, expr: Expr) -> int:
+        if not expr.shape:
+            return self.level(expr, ())
+        if isinstance(expr, Reduce):
+            space = broadcast_shapes(*(arg.shape for arg in expr.args))
+            return max(self.level(arg, space) for arg in expr.args)
+        return self.level(expr, expr.shape)
+
+
+class _PartOf:
+    """A destination whose first element is element ``start`` of another one."""
+
+    __slots__ = ("dtype", "parent", "start", "whole")
+
+    def __init__(self, parent: Destination, start: int, elements: int) -> None:
+        self.parent = parent
+        self.start = start
+        self.dtype = parent.dtype
+        item = parent.dtype.itemsize
+        whole = None if parent.dtype.is_packed else parent.whole
+        self.whole = None if whole is None else whole[start * item : (start + elements) * item]
+
+    def write(self, lo: int, data: Any) -> None:
+        self.parent.write(self.start + lo, data)
+
+
+def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
+    """One task, or one for each run of rows between the seams of joined tensors."""
+    breaks = sorted(row_breaks(expr) - {0}) if expr.shape else []
+    if not breaks or destination.dtype.is_packed:
+        return [StoreTask(expr, destination)]
+    row = math.prod(expr.shape[1:])
+    tasks = []
+    for start, stop in zip([0, *breaks], [*breaks, expr.shape[0]], strict=True):
+        part = _PartOf(destination, start * row, (stop - start) * row)
+        tasks.append(StoreTask(row_range(expr, start, stop), part))
+    return tasks
+
+
+def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
+    """Compute expressions into destinations, sharing passes."""
+    stages = Stages()
+    for expr, destination in stores:
+        stages.add_store(expr, destination)
+    _run(stages, Known())
+
+
+def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
+    """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
+    stages, known = Stages(), Known()
+    outputs: list[ArrayDestination | None] = []
+    for expr in exprs:
+        if not expr.shape:
+            stages.level(expr, ())
+            outputs.append(None)
+            continue
+        output = ArrayDestination(expr.dtype, math.prod(expr.shape))
+        stages.add_store(expr, output)
+        outputs.append(output)
+    _run(stages, known)
+    results: list[Any] = []
+    for expr, output in zip(exprs, outputs, strict=True):
+        if output is None:
+            results.append(scalar_value(expr, known))
+        else:
+            results.append(output.whole if expr.dtype.is_packed else output.array(expr.shape))
+    return results
+
+
+def _run(stages: Stages, known: Known) -> None:
+    for stage in sorted(stages.tasks):
+        by_space: dict[Shape, list[Task]] = {}
+        for task in stages.tasks[stage]:
+            by_space.setdefault(_space(task), []).append(task)
+        for space, tasks in by_space.items():
+            searches = [task for task in tasks if isinstance(task, KthSearch)]
+            others = [task for task in tasks if not isinstance(task, KthSearch)]
+            for first in range(0, len(others), MAX_SINKS):
+                _run_pass(space, others[first : first + MAX_SINKS], known)
+            if searches:
+                find_kth(space, searches, known)
+        for key, (_, destination) in stages.stored.items():
+            if key not in known.stored:
+                known.stored[key] = CpuStorage(destination.whole)
+
+
+def _space(task: Task) -> Shape:
+    if isinstance(task, KthSearch):
+        return task.arg.shape
+    expr = task.expr if isinstance(task, StoreTask) else task
+    if isinstance(expr, Reduce):
+        return broadcast_shapes(*(arg.shape for arg in expr.args))
+    return expr.shape
+
+
+def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
+    requests: list[SinkRequest] = []
+    targets: list[Any] = []
+    reductions: list[Reduce] = []
+    for task in tasks:
+        if isinstance(task, Reduce):
+            requests.append(SinkRequest(task.op, task.dtype, task.args))
+            targets.append(None)
+            reductions.append(task)
+        elif not task.expr.shape:
+            _store_scalar(task, known)
+        else:
+            kind = "row_store" if isinstance(task.expr, Reduce) else "store"
+            requests.append(SinkRequest(kind, task.destination.dtype, (_with_axis(task.expr),)))
+            targets.append(task.destination)
+    if not requests:
+        return
+    partials = run_pass(fuse(space, requests, known, scalar_value), targets)
+    found = [part for part in partials if part is not None]
+    for reduction, (values, places) in zip(reductions, found, strict=True):
+        known.scalars[id(reduction)] = _combined(reduction, values, places)
+
+
+def _with_axis(expr: Expr) -> Expr:
+    """A reduction along rows in the form that a pass over its rows can take."""
+    if isinstance(expr, Reduce) and not expr.keepdims:
+        return Reduce(expr.op, expr.args, last_axis=True, keepdims=True)
+    return expr
+
+
+def _store_scalar(task: StoreTask, known: Known) -> None:
+    kind = task.destination.dtype
+    value = np.asarray(scalar_value(task.expr, known))
+    if kind.is_packed:
+        data = np.array([int(value) & ((1 << kind.bits) - 1)], np.uint8)
+    else:
+        data = value.astype(kind.numpy).reshape(1).view(np.uint8)
+    task.destination.write(0, data)
+
+
+def _combined(reduction: Reduce, values: Any, places: Any) -> Any:
+    """The partial results of the blocks, in the order of the blocks."""
+    kind = reduction.dtype.compute.numpy.type
+    if reduction.op in ("sum", "sumsq", "dot"):
+        if values.dtype == np.float64:
+            return kind(_exact_sum(values))
+        return kind(values.sum())
+    if reduction.op == "argmax":
+        return kind(places[int(np.argmax(values))])
+    return kind(values.min() if reduction.op == "min" else values.max())
+
+
+def _exact_sum(values: Any) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # partial sums beyond float64, or infinities of both signs
+        with np.errstate(all="ignore"):
+            return float(np.add.accumulate(values)[-1])

@@ -1,0 +1,288 @@
+"""Expressions: the closed set of things that can be computed.
+
+Leaves stand for elements that exist or can be made from their position (Source, Counter, Scalar, Stored). Inner
+nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank) and joins (Concat). Nothing here
+computes; every node knows its dtype and shape when it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.dtypes import DTYPES, DType, promote
+from lbrx.errors import DTypeError, ShapeError
+from lbrx.shape import Layout, Shape, broadcast_shapes
+from lbrx.storage import Storage
+
+BOOL, I64, F32, F64 = DTYPES["bool"], DTYPES["i64"], DTYPES["f32"], DTYPES["f64"]
+
+
+class Expr:
+    """A node: something with a dtype and a shape."""
+
+    __slots__ = ("dtype", "shape")
+    dtype: DType
+    shape: Shape
+
+    def __init__(self, dtype: DType, shape: Shape) -> None:
+        self.dtype = dtype
+        self.shape = shape
+
+
+class Source(Expr):
+    """Elements in a storage. With ``rows``, axis 0 is looked up: element i is at row ``rows[i]``."""
+
+    __slots__ = ("layout", "rows", "storage")
+
+    def __init__(
+        self, storage: Storage, dtype: DType, layout: Layout, rows: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        super().__init__(dtype, layout.shape)
+        self.storage = storage
+        self.layout = layout
+        self.rows = rows
+
+
+class Scalar(Expr):
+    """A Python number. It is weak: it takes the dtype of what it meets, within its kind."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float | int | bool, dtype: DType | None = None) -> None:
+        super().__init__(dtype or scalar_dtype(value), ())
+        self.value = value
+
+
+class Counter(Expr):
+    """A value made from an element's position: its linear index, or a random number of a stream."""
+
+    __slots__ = ("key", "kind", "layout")
+
+    def __init__(self, kind: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(I64 if kind == "index" else F32, layout.shape)
+        self.kind = kind
+        self.layout = layout
+        self.key = key
+
+
+class Stored(Expr):
+    """An expression whose values are put into memory first, seen through a layout that could not be pushed down."""
+
+    __slots__ = ("inner", "layout")
+
+    def __init__(self, inner: Expr, layout: Layout) -> None:
+        super().__init__(inner.dtype, layout.shape)
+        self.inner = inner
+        self.layout = layout
+
+
+class Map(Expr):
+    """An element-wise operation over arguments that broadcast together."""
+
+    __slots__ = ("args", "op")
+
+    def __init__(self, op: str, args: tuple[Expr, ...], dtype: DType) -> None:
+        shape = args[0].shape
+        for arg in args[1:]:
+            if arg.shape != shape:
+                shape = broadcast_shapes(*(a.shape for a in args))
+                break
+        super().__init__(dtype, shape)
+        self.op = op
+        self.args = args
+
+
+class Reduce(Expr):
+    """sum, sumsq, dot, min, max or argmax over the whole tensor (result: no axes) or along the last axis."""
+
+    __slots__ = ("args", "keepdims", "last_axis", "op")
+
+    def __init__(self, op: str, args: tuple[Expr, ...], last_axis: bool, keepdims: bool = False) -> None:
+        shape = broadcast_shapes(*(arg.shape for arg in args))
+        if last_axis and not shape:
+            raise ShapeError(f"{op} along the last axis needs a tensor with axes")
+        if op in ("min", "max", "argmax") and 0 in (shape[-1:] if last_axis else shape):
+            raise ShapeError(f"{op} of a tensor of shape {shape} has no elements to choose from")
+        if not last_axis:
+            out_shape: Shape = ()
+        else:
+            out_shape = shape[:-1] + (1,) if keepdims else shape[:-1]
+        super().__init__(reduce_dtype(op, args, last_axis), out_shape)
+        self.op = op
+        self.args = args
+        self.last_axis = last_axis
+        self.keepdims = keepdims
+
+
+@dataclass(eq=False, slots=True)
+class KthSearch:
+    """One search for the k-th largest element; its value and its index share the work."""
+
+    arg: Expr
+    k: int
+    needs_index: bool = False
+
+
+class Kth(Expr):
+    """The value or the linear index of the k-th largest element; among equals the lowest index comes first."""
+
+    __slots__ = ("part", "search")
+
+    def __init__(self, search: KthSearch, part: str) -> None:
+        super().__init__(I64 if part == "index" else search.arg.dtype.compute, ())
+        self.search = search
+        self.part = part
+
+
+class Rank(Expr):
+    """The place of each element in its row when the row is sorted; equals keep their order."""
+
+    __slots__ = ("arg", "descending")
+
+    def __init__(self, arg: Expr, descending: bool) -> None:
+        if not arg.shape:
+            raise ShapeError("rank needs a tensor with axes")
+        super().__init__(I64, arg.shape)
+        self.arg = arg
+        self.descending = descending
+
+
+class Concat(Expr):
+    """Tensors joined along an axis."""
+
+    __slots__ = ("axis", "parts")
+
+    def __init__(self, parts: tuple[Expr, ...], axis: int) -> None:
+        first = parts[0]
+        for part in parts:
+            others = (part.shape[:axis], part.shape[axis + 1 :])
+            if others != (first.shape[:axis], first.shape[axis + 1 :]):
+                raise ShapeError(
+                    f"shapes {first.shape} and {part.shape} differ outside axis {axis} and cannot be joined along it"
+                )
+            if part.dtype is not first.dtype:
+                raise DTypeError(f"cannot join {first.dtype} and {part.dtype}; cast one with .to()")
+        size = sum(part.shape[axis] for part in parts)
+        super().__init__(first.dtype, first.shape[:axis] + (size,) + first.shape[axis + 1 :])
+        self.parts = parts
+        self.axis = axis
+
+
+class Blocks(Expr):
+    """Quantized blocks carried as they are in the file; ``shape`` counts the elements they stand for."""
+
+    __slots__ = ("quant", "storage")
+
+    def __init__(self, storage: Storage, quant: str, shape: Shape) -> None:
+        super().__init__(F32, shape)
+        self.storage = storage
+        self.quant = quant
+
+
+def scalar_dtype(value: float | int | bool) -> DType:
+    if isinstance(value, (bool, np.bool_)):
+        return BOOL
+    return I64 if isinstance(value, (int, np.integer)) else F64
+
+
+_KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2}
+
+
+def common_dtype(args: tuple[Expr, ...]) -> DType:
+    """NumPy's promotion over the compute types, where tensors without axes do not widen those with axes."""
+    strong = [arg.dtype for arg in args if arg.shape]
+    weak = [arg.dtype for arg in args if not arg.shape]
+    if not strong:
+        return _common_weak(args)
+    result = strong[0].compute
+    for other in strong[1:]:
+        result = promote(result, other)
+    for other in weak:
+        if _KIND_ORDER[other.kind] > _KIND_ORDER[result.kind]:
+            result = promote(result, other)
+    return result
+
+
+def _common_weak(args: tuple[Expr, ...]) -> DType:
+    numbers = [arg for arg in args if isinstance(arg, Scalar)]
+    typed = [arg.dtype for arg in args if not isinstance(arg, Scalar)] or [numbers[0].dtype]
+    result = typed[0].compute
+    for other in typed[1:]:
+        result = promote(result, other)
+    for number in numbers:
+        if _KIND_ORDER[number.dtype.kind] > _KIND_ORDER[result.kind]:
+            result = promote(result, number.dtype)
+    return result
+
+
+def float_dtype(args: tuple[Expr, ...]) -> DType:
+    """The floating type of division and of functions such as sqrt: integers of up to 16 bits become f32."""
+    found = common_dtype(args)
+    return found if found.is_float else promote(found, F32)
+
+
+def reduce_dtype(op: str, args: tuple[Expr, ...], last_axis: bool) -> DType:
+    found = common_dtype(args)
+    if op == "argmax":
+        return I64
+    if op in ("min", "max"):
+        return found
+    if not found.is_float:
+        return I64
+    return found if last_axis else F64
+
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "minimum", "maximum"})
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_LOGIC = frozenset({"and", "or", "xor"})
+_FLOAT_FUNCTIONS = frozenset({"div", "sqrt", "exp", "log", "sin", "cos", "acos"})
+_SAME_TYPE = frozenset({"neg", "abs", "sign", "floor", "round"})
+MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _SAME_TYPE | {"not", "where", "cast", "isnan"}
+
+
+def apply(op: str, *args: Expr) -> Expr:
+    """An element-wise operation with the dtype that NumPy's rules give it.
+
+    >>> apply("div", Scalar(1), Scalar(2)).dtype
+    DType(f64)
+    """
+    for arg in args:
+        if isinstance(arg, Blocks):
+            raise DTypeError(f"a tensor quantized as {arg.quant} has to be dequantized before {op!r}")
+    if op in _COMPARISONS or op == "isnan":
+        return Map(op, args, BOOL)
+    if op == "where":
+        return Map(op, args, common_dtype(args[1:]))
+    if op in _FLOAT_FUNCTIONS:
+        return Map(op, args, F64 if op == "div" and not common_dtype(args).is_float else float_dtype(args))
+    found = common_dtype(args)
+    if op in _LOGIC or op == "not":
+        if found.is_float:
+            raise DTypeError(f"{op!r} takes bool or integer tensors, not {found}")
+    elif found is BOOL and op in ("sub", "neg", "sign"):
+        raise DTypeError(f"{op!r} is not defined for bool; cast with .to('i8') first")
+    elif op in ("floor", "round", "abs") and not found.is_float and op != "abs":
+        return args[0]
+    return Map(op, args, found)
+
+
+def cast(arg: Expr, dtype: DType) -> Expr:
+    """The same values in another dtype, rounded to nearest even; floats to integers truncate and clip."""
+    if arg.dtype is dtype:
+        return arg
+    if isinstance(arg, Blocks):
+        raise DTypeError(f"a tensor quantized as {arg.quant} has to be dequantized before a cast to {dtype}")
+    return Map("cast", (arg,), dtype)
+
+
+def constant(value: Any) -> Expr:
+    """A Scalar from a Python or NumPy number."""
+    if isinstance(value, (bool, int, float)):
+        return Scalar(value)
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return Scalar(value.item())
+    raise DTypeError(f"expected a tensor or a number, not {type(value).__name__}")

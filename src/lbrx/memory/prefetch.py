@@ -1,0 +1,179 @@
+"""Reading ahead of a streaming pass over files, and dropping behind it.
+
+The kernel guesses well for one reader of one file. A merge reads many files in many threads and in an order that
+only its plan knows, so the plan is told to the kernel: what comes next is read while what is here is computed,
+and what is done leaves memory before the kernel has to look for something to evict.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from lbrx.errors import UsageError
+from lbrx.system import PinnedMapping, page_bytes, read_ahead, seems_cached
+
+
+class Span(NamedTuple):
+    """A range of bytes that will be read.
+
+    ``start`` counts in the mapping. With a file descriptor, reading ahead goes through the file, whose byte
+    ``file_offset`` is the first of the span: on macOS only that is asynchronous. Without a mapping (where the
+    file is read by positioned reads) there is nothing to drop behind.
+    """
+
+    mapping: mmap.mmap | None
+    start: int
+    length: int
+    fd: int | None = None
+    file_offset: int = 0
+
+
+class ReadAhead:
+    """A window that moves over steps in the order in which they will be visited.
+
+    A step is one span, or the several spans (one of each input, say) that are read together. Any thread calls
+    ``begin(step)`` before it reads a step and ``done(step)`` after; steps may finish in any order. The next
+    ``ahead_bytes`` after a step that begins are read ahead, and a step that is done is dropped from this
+    process's memory, except for a page in which another step that is not done yet begins or ends. The mappings
+    cannot be closed before all steps are done or ``close`` is called.
+
+    >>> import tempfile
+    >>> from lbrx.system import map_readonly
+    >>> with tempfile.TemporaryFile() as file:
+    ...     _ = file.write(bytes(3000) * 100)
+    ...     file.flush()
+    ...     mapping = map_readonly(file.fileno(), 0, 300_000)
+    >>> with ReadAhead([Span(mapping, start, 3000) for start in range(0, 300_000, 3000)]) as window:
+    ...     window.begin(0)
+    ...     total = sum(mapping[0:3000])
+    ...     window.done(0)
+    """
+
+    def __init__(
+        self, steps: Iterable[Span | Sequence[Span]], *, ahead_bytes: int = 64 << 20, drop_behind: bool = True
+    ) -> None:
+        self._steps = [(step,) if isinstance(step, Span) else tuple(step) for step in steps]
+        spans = [span for step in self._steps for span in step]
+        for span in spans:
+            _check(span)
+        self._horizons = _horizons([sum(span.length for span in step) for step in self._steps], ahead_bytes)
+        self._drop_behind = drop_behind
+        mappings = {id(span.mapping): span.mapping for span in spans if span.mapping is not None}
+        self._pins = {key: PinnedMapping(mapping) for key, mapping in mappings.items()}
+        self._edge_users = Counter(edge for span in spans for edge in _edges(span)) if drop_behind else Counter()
+        self._advised_steps = 0
+        self._is_done = bytearray(len(self._steps))
+        self._undone_steps = len(self._steps)
+        self._lock = threading.Lock()
+
+    def begin(self, step: int) -> None:
+        """Say that a step will be read now; starts reading what comes after it."""
+        horizon = self._horizons[step]
+        if horizon <= self._advised_steps:
+            return
+        with self._lock:
+            first = self._advised_steps
+            self._advised_steps = max(first, horizon)
+        pins = self._pins
+        for span in _merged(span for ahead in self._steps[first:horizon] for span in ahead):
+            if span.fd is not None:
+                if not seems_cached(span.fd, span.file_offset, span.length):
+                    read_ahead(span.fd, span.file_offset, span.length)
+            elif id(span.mapping) in pins:
+                pins[id(span.mapping)].will_need(span.start, span.length)
+
+    def done(self, step: int) -> None:
+        """Say that a step has been read and will not be read again."""
+        with self._lock:
+            if self._is_done[step]:
+                return
+            self._is_done[step] = True
+            pins = self._pins
+            self._undone_steps -= 1
+            if self._undone_steps == 0:
+                self._pins = {}
+            droppable = [(span, *self._release(span)) for span in self._steps[step]] if self._drop_behind else []
+        for span, first_byte, end_byte in droppable:
+            if id(span.mapping) in pins:
+                pins[id(span.mapping)].dont_need(first_byte, end_byte - first_byte)
+
+    def close(self) -> None:
+        """Let go of the mappings; later calls do nothing for them."""
+        with self._lock:
+            self._pins = {}
+
+    def __enter__(self) -> ReadAhead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _release(self, span: Span) -> tuple[int, int]:
+        """The bytes of the pages that no other step needs, now that this span is done."""
+        edges = _edges(span)
+        if not edges:
+            return 0, 0
+        for edge in edges:
+            self._edge_users[edge] -= 1
+        (_, first_page), (_, last_page) = edges[0], edges[-1]
+        first_page += self._edge_users[edges[0]] > 0
+        last_page -= self._edge_users[edges[-1]] > 0
+        return first_page * page_bytes(), (last_page + 1) * page_bytes()
+
+
+def _check(span: Span) -> None:
+    if span.mapping is None and span.fd is None:
+        raise UsageError("a span to read ahead has neither a mapping nor a file descriptor")
+    size = span.start + span.length if span.mapping is None else len(span.mapping)
+    if span.start < 0 or span.length < 0 or span.start + span.length > size:
+        raise UsageError(f"a span from byte {span.start} of {span.length} bytes is not inside {size} mapped bytes")
+
+
+def _horizons(step_bytes: Sequence[int], ahead_bytes: int) -> list[int]:
+    """For each step how many steps, from the first on, are to be advised when it begins.
+
+    That is all which start less than ahead_bytes after its end, and at least the one after it.
+    """
+    horizons: list[int] = []
+    horizon = 0
+    window_bytes = 0  # from the end of the step to the start of the horizon
+    for step, nbytes in enumerate(step_bytes):
+        window_bytes -= nbytes
+        while horizon < len(step_bytes) and (horizon <= step + 1 or window_bytes < ahead_bytes):
+            window_bytes += step_bytes[horizon]
+            horizon += 1
+        horizons.append(horizon)
+    return horizons
+
+
+def _edges(span: Span) -> tuple[tuple[int, int], ...]:
+    """The first and the last page that a span touches, each as (mapping, page): none, one or two."""
+    if span.mapping is None or span.length == 0:
+        return ()
+    first_page = span.start // page_bytes()
+    last_page = (span.start + span.length - 1) // page_bytes()
+    pages = (first_page,) if first_page == last_page else (first_page, last_page)
+    return tuple((id(span.mapping), page) for page in pages)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """The same bytes in as few spans as possible: one that starts where an earlier one of its file ends joins it."""
+    merged: dict[tuple[int, int | None, int, int], Span] = {}  # by the place at which each ends
+    for span in spans:
+        before = merged.pop(_place(span, 0), None)
+        joined = span if before is None else before._replace(length=before.length + span.length)
+        merged[_place(joined, joined.length)] = joined
+    return list(merged.values())
+
+
+def _place(span: Span, distance: int) -> tuple[int, int | None, int, int]:
+    """Where a byte of a span lies: in which mapping and file, and at which offset of each."""
+    file_offset = span.file_offset + distance if span.fd is not None else 0
+    return id(span.mapping), span.fd, span.start + distance, file_offset

@@ -1,0 +1,111 @@
+"""Values without axes: computed with NumPy's scalars, outside of passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lbrx.expr import Expr, Kth, Map, Scalar, Source, common_dtype
+from lbrx.errors import ShapeError
+from lbrx.fuse import Known
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "round": np.rint,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "acos": np.arccos,
+    "isnan": np.isnan,
+    "where": np.where,
+}
+_OWN_TYPES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan"})
+
+
+def scalar_value(expr: Expr, known: Known) -> Any:
+    """The value of an expression without axes, whose reductions are known.
+
+    >>> from lbrx.expr import apply
+    >>> float(scalar_value(apply("div", Scalar(1.0), Scalar(4.0)), Known()))
+    0.25
+    """
+    if isinstance(expr, Scalar):
+        return expr.value
+    found = known.scalars.get(id(expr))
+    if found is None:
+        found = known.scalars[id(expr)] = _computed(expr, known)
+    return found
+
+
+def _computed(expr: Expr, known: Known) -> Any:
+    if isinstance(expr, Source):
+        return _read(expr)
+    if isinstance(expr, Kth):
+        return known.searches[id(expr.search)][expr.part == "index"]
+    if not isinstance(expr, Map):
+        raise AssertionError(f"{type(expr).__name__} should be known by now")
+    values = [scalar_value(arg, known) for arg in expr.args]
+    if expr.op == "cast":
+        return _cast(values[0], expr)
+    kind = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
+    start = 1 if expr.op == "where" else 0
+    typed = [*values[:start], *(np.asarray(value).astype(kind.compute.numpy) for value in values[start:])]
+    with np.errstate(all="ignore"):
+        return np.asarray(_FUNCTIONS[expr.op](*typed)).astype(expr.dtype.compute.numpy)[()]
+
+
+def _cast(value: Any, expr: Expr) -> Any:
+    """Rounded to the dtype and widened again to the type it computes in; floats clip at the ends of integers."""
+    kind = expr.dtype
+    number = np.asarray(value)
+    if kind.kind in "iu" and number.dtype.kind == "f":
+        return kind.compute.numpy.type(_clipped(float(number), kind.bits, kind.kind == "i"))
+    if kind.is_packed:
+        wrapped = int(number) & ((1 << kind.bits) - 1)
+        return kind.compute.numpy.type(wrapped - (1 << kind.bits) * (wrapped >> (kind.bits - 1)))
+    with np.errstate(all="ignore"):
+        return number.astype(kind.numpy).astype(kind.compute.numpy)[()]
+
+
+def _clipped(number: float, bits: int, signed: bool) -> int:
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    if math.isnan(number):
+        return 0
+    return low if number <= low else high if number >= high else int(number)
+
+
+def _read(expr: Source) -> Any:
+    """The one element of a storage, in the type it computes in."""
+    kind, place = expr.dtype, expr.layout.offset
+    if expr.shape:
+        raise ShapeError(f"a tensor of shape {expr.shape} is not a single value")
+    if kind.is_packed:
+        byte = int(expr.storage.read_at(place * kind.bits // 8, 1)[0])
+        code = (byte >> (place * kind.bits % 8)) & ((1 << kind.bits) - 1)
+        return np.int8(code - (1 << kind.bits) * (code >> (kind.bits - 1)))
+    window = np.array(expr.storage.read_at(place * kind.itemsize, kind.itemsize))
+    return window.view(kind.numpy).astype(kind.compute.numpy)[0]

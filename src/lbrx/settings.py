@@ -1,0 +1,55 @@
+"""Settings of the process: how many threads, and how large a piece of work each takes at a time.
+
+Results never depend on either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from lbrx import system
+from lbrx.errors import UsageError
+
+
+@dataclass(slots=True)
+class Settings:
+    """``threads``: workers of a pass. ``chunk_elements``: elements that a worker takes at a time."""
+
+    threads: int
+    chunk_elements: int = 512 << 10
+
+
+def _threads_from_environment() -> int:
+    text = os.environ.get("LBRX_THREADS")
+    if text is None:
+        return system.cpu_count()
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"LBRX_THREADS is {text!r}; expected a whole number of at least 1")
+    return int(text)
+
+
+settings = Settings(threads=_threads_from_environment())
+
+
+@contextmanager
+def using(*, threads: int | None = None, chunk_elements: int | None = None) -> Iterator[Settings]:
+    """Settings for the length of a ``with`` block.
+
+    >>> with using(threads=1) as current:
+    ...     current.threads
+    1
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"{threads} threads were asked for; expected at least 1")
+    if chunk_elements is not None and chunk_elements < 1:
+        raise UsageError(f"chunks of {chunk_elements} elements were asked for; expected at least 1")
+    before = (settings.threads, settings.chunk_elements)
+    settings.threads = threads or settings.threads
+    settings.chunk_elements = chunk_elements or settings.chunk_elements
+    try:
+        yield settings
+    finally:
+        settings.threads, settings.chunk_elements = before

@@ -1,0 +1,63 @@
+"""Calls that only macOS has, each a plain function over ``fcntl``.
+
+The numbers are those of ``<sys/fcntl.h>``; Python's ``fcntl`` module lacks most of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+
+F_PREALLOCATE = 42
+F_RDADVISE = 44
+F_FULLFSYNC = 51
+
+F_ALLOCATECONTIG = 0x2
+F_ALLOCATEALL = 0x4
+F_PEOFPOSMODE = 3
+
+# struct radvisory { off_t ra_offset; int ra_count; }, padded to 16 bytes
+_RADVISORY = struct.Struct("=qi4x")
+# struct fstore { unsigned flags; int posmode; off_t offset; off_t length; off_t bytesalloc; }
+_FSTORE = struct.Struct("=Iiqqq")
+
+_MAX_ADVISED_BYTES = 1 << 30  # ra_count is a signed 32-bit integer
+_BYTES_PER_STAT_BLOCK = 512
+_CANNOT_FULLSYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY})
+
+
+def read_ahead(fd: int, offset: int, length: int) -> None:
+    """Start reading a range of a file into the file cache, without waiting for it."""
+    end = offset + length
+    for start in range(offset, end, _MAX_ADVISED_BYTES):
+        fcntl.fcntl(fd, F_RDADVISE, _RADVISORY.pack(start, min(_MAX_ADVISED_BYTES, end - start)))
+
+
+def allocate(fd: int, nbytes: int) -> None:
+    """Give a file blocks for nbytes in all, in one piece if the volume has one; its size stays as it was."""
+    missing_bytes = nbytes - os.fstat(fd).st_blocks * _BYTES_PER_STAT_BLOCK
+    if missing_bytes <= 0:
+        return
+    try:
+        _allocate_past_end(fd, F_ALLOCATECONTIG | F_ALLOCATEALL, missing_bytes)
+    except OSError:
+        _allocate_past_end(fd, F_ALLOCATEALL, missing_bytes)
+
+
+def _allocate_past_end(fd: int, flags: int, length: int) -> None:
+    fcntl.fcntl(fd, F_PREALLOCATE, _FSTORE.pack(flags, F_PEOFPOSMODE, 0, length, 0))
+
+
+def full_sync(fd: int) -> None:
+    """Write a file through the drive's own cache; a plain ``fsync`` on macOS stops before that cache.
+
+    File systems that do not know the call (network ones, FAT) get a plain ``fsync``.
+    """
+    try:
+        fcntl.fcntl(fd, F_FULLFSYNC)
+    except OSError as error:
+        if error.errno not in _CANNOT_FULLSYNC:
+            raise
+        os.fsync(fd)

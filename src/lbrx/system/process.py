@@ -1,0 +1,109 @@
+"""This process and its machine: memory in use and available, processors, the user's cache directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_BYTES_PER_KIB = 1024
+
+
+def resident_bytes() -> int:
+    """Bytes of this process that are in physical memory, mapped files included.
+
+    >>> resident_bytes() > 1 << 20
+    True
+    """
+    if sys.platform == "darwin":
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+    return _kib_field(Path("/proc/self/status"), "VmRSS")
+
+
+def anonymous_bytes() -> int:
+    """Bytes of this process in physical memory that no file backs: what it really takes from others.
+
+    macOS counts the pages that are this process's alone, which leaves out shared file pages as well.
+    """
+    if sys.platform == "darwin":
+        import psutil
+
+        return int(psutil.Process().memory_full_info().uss)
+    return _kib_field(Path("/proc/self/status"), "RssAnon")
+
+
+def available_bytes() -> int:
+    """Bytes that could be allocated now without swapping, within the limits of a container.
+
+    >>> available_bytes() > 0
+    True
+    """
+    if sys.platform == "darwin":
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    machine_bytes = _kib_field(Path("/proc/meminfo"), "MemAvailable")
+    return min([machine_bytes, *_cgroup_rooms(_CGROUP_ROOT, Path("/proc/self/cgroup"))])
+
+
+def cpu_count() -> int:
+    """Processors that this process may use, at least one.
+
+    >>> cpu_count() >= 1
+    True
+    """
+    if sys.version_info >= (3, 13):
+        return os.process_cpu_count() or 1
+    if sys.platform == "darwin":
+        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels are kept: LBRX_CACHE_DIR, or the system's place for caches. It may not exist yet."""
+    chosen = os.environ.get("LBRX_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "lbrx"
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    # A relative XDG_CACHE_HOME is to be ignored, as its specification demands.
+    return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "lbrx"
+
+
+def _kib_field(table: Path, field: str) -> int:
+    """Bytes of a line such as ``VmRSS:    2048 kB`` in one of Linux's tables."""
+    for line in table.read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * _BYTES_PER_KIB
+    raise OSError(f"{table}: has no line {field!r}")
+
+
+def _cgroup_rooms(root: Path, membership: Path) -> list[int]:
+    """Bytes left in each limited control group (version 2) around this process, itself first.
+
+    The file cache that a group could give back counts as room.
+    """
+    lines = membership.read_text(encoding="utf-8").splitlines() if membership.exists() else []
+    inside = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    if not inside:
+        return []
+    own = root / inside[0]
+    groups = [own, *own.parents]
+    return [_room_in(group) for group in groups[: groups.index(root) + 1] if _is_limited(group)]
+
+
+def _is_limited(group: Path) -> bool:
+    limit = group / "memory.max"
+    return limit.exists() and limit.read_text(encoding="ascii").strip() != "max"
+
+
+def _room_in(group: Path) -> int:
+    limit_bytes = int((group / "memory.max").read_text(encoding="ascii"))
+    used_bytes = int((group / "memory.current").read_text(encoding="ascii"))
+    counters = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+    return max(limit_bytes - used_bytes + int(counters.get("inactive_file", 0)), 0)

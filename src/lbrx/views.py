@@ -1,0 +1,209 @@
+"""Views of expressions: slices, transposes, broadcasts and reshapes pushed down to the leaves.
+
+An element-wise expression of views is the view of the expression, so nothing is computed or copied here. Where a
+view cannot be pushed down (a reduction, a reshape across strides), the expression is marked to be stored first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lbrx.errors import DTypeError, ShapeError
+from lbrx.expr import Blocks, Concat, Counter, Expr, Map, Reduce, Scalar, Source, Stored
+from lbrx.shape import Index, IndexItem, Layout, Shape, expand_ellipsis
+
+Transform = Callable[[Layout], Layout | None]
+
+
+def sliced(expr: Expr, index: Index) -> Expr:
+    """Basic indexing."""
+    items = index if isinstance(index, tuple) else (index,)
+    if isinstance(expr, Source) and expr.rows is not None:
+        return _sliced_rows(expr, expand_ellipsis(items, len(expr.shape)))
+    if isinstance(expr, Reduce) and expr.last_axis and not expr.keepdims:
+        return _sliced_reduction(expr, items)
+    return _transformed(expr, lambda layout: layout.slice(index))
+
+
+def transposed(expr: Expr, axes: Sequence[int]) -> Expr:
+    return _transformed(expr, lambda layout: layout.transpose(axes))
+
+
+def broadcast(expr: Expr, shape: Shape) -> Expr:
+    if shape == expr.shape:
+        return expr
+    return _transformed(expr, lambda layout: layout.broadcast_to(shape))
+
+
+def reshaped(expr: Expr, shape: Sequence[int]) -> Expr:
+    sizes = _inferred(expr.shape, tuple(shape))
+    return expr if sizes == expr.shape else _transformed(expr, lambda layout: layout.reshape(sizes))
+
+
+def gathered(expr: Expr, rows: np.ndarray) -> Expr:
+    """The rows (axis 0) with the given numbers, in their order."""
+    if not expr.shape:
+        raise ShapeError("rows of a tensor without axes cannot be gathered")
+    numbers = np.ascontiguousarray(rows, dtype=np.int64)
+    if numbers.ndim != 1:
+        raise ShapeError(f"row numbers must be a vector, not of shape {numbers.shape}")
+    size = expr.shape[0]
+    if numbers.size and not (-size <= int(numbers.min()) and int(numbers.max()) < size):
+        bad = numbers[(numbers < -size) | (numbers >= size)][0]
+        raise ShapeError(f"row {int(bad)} is out of range for axis 0 of size {size}")
+    picked = _gathered(expr, np.where(numbers < 0, numbers + size, numbers))
+    return picked if len(picked.shape) > 1 else Stored(picked, Layout.contiguous(picked.shape))
+
+
+def _gathered(expr: Expr, rows: np.ndarray) -> Expr:
+    if isinstance(expr, Source):
+        if expr.rows is not None:
+            rows = expr.rows[rows]
+        layout = Layout((rows.size, *expr.shape[1:]), expr.layout.strides, expr.layout.offset)
+        return Source(expr.storage, expr.dtype, layout, rows)
+    if isinstance(expr, Map):
+        return Map(expr.op, tuple(_gathered_argument(arg, expr.shape, rows) for arg in expr.args), expr.dtype)
+    return _gathered(_stored(expr), rows)
+
+
+def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
+    """Gather an argument of a Map of ``shape``; what is the same for every row stays as it is."""
+    if len(arg.shape) < len(shape) or arg.shape[0] == 1 != shape[0]:
+        return arg
+    return _gathered(arg, rows)
+
+
+def _stored(expr: Expr) -> Expr:
+    """The expression as a leaf with a layout of its own."""
+    return expr if isinstance(expr, (Source, Stored)) else Stored(expr, Layout.contiguous(expr.shape))
+
+
+def _transformed(expr: Expr, transform: Transform) -> Expr:
+    pushed = _pushed(expr, transform)
+    if pushed is not None:
+        return pushed
+    layout = transform(Layout.contiguous(expr.shape))
+    assert layout is not None
+    return Stored(expr, layout)
+
+
+def _pushed(expr: Expr, transform: Transform) -> Expr | None:
+    if isinstance(expr, Blocks):
+        raise DTypeError(f"a tensor quantized as {expr.quant} has no views; dequantize it first")
+    if isinstance(expr, Source) and expr.rows is None:
+        layout = transform(expr.layout)
+        return None if layout is None else Source(expr.storage, expr.dtype, layout)
+    if isinstance(expr, Counter):
+        layout = transform(expr.layout)
+        return None if layout is None else Counter(expr.kind, layout, expr.key)
+    if isinstance(expr, Stored):
+        layout = transform(expr.layout)
+        return None if layout is None else Stored(expr.inner, layout)
+    if isinstance(expr, Map):
+        return _pushed_map(expr, transform)
+    return None
+
+
+def _pushed_map(expr: Map, transform: Transform) -> Expr | None:
+    args: list[Expr] = []
+    for arg in expr.args:
+        if not arg.shape:
+            args.append(arg)
+            continue
+        whole = broadcast(arg, expr.shape)
+        pushed = _pushed(whole, transform)
+        if pushed is None:
+            return None
+        args.append(pushed)
+    if all(not arg.shape for arg in args):
+        return _pushed_constant(expr, transform)
+    return Map(expr.op, tuple(args), expr.dtype)
+
+
+def _pushed_constant(expr: Map, transform: Transform) -> Expr | None:
+    """A Map without axes seen through a transform: the same value everywhere."""
+    zeros = transform(Layout(expr.shape, (0,) * len(expr.shape)))
+    return None if zeros is None else Stored(expr, zeros)
+
+
+def _sliced_rows(expr: Source, items: list[int | slice | None]) -> Expr:
+    assert expr.rows is not None
+    first, rest = items[0], tuple(items[1:])
+    inner = Layout(expr.shape[1:], expr.layout.strides[1:], expr.layout.offset)
+    if isinstance(first, slice) and None not in rest:
+        rows = np.ascontiguousarray(expr.rows[first])
+        tail = inner.slice(rest)
+        layout = Layout((rows.size, *tail.shape), (expr.layout.strides[0], *tail.strides), tail.offset)
+        return Source(expr.storage, expr.dtype, layout, rows)
+    stored = Stored(expr, Layout.contiguous(expr.shape))
+    return Stored(expr, stored.layout.slice(tuple(items)))
+
+
+def _sliced_reduction(expr: Reduce, items: tuple[IndexItem, ...]) -> Expr:
+    """``r[..., None]`` of a reduction along rows is the same reduction with its axis kept."""
+    written = expand_ellipsis(items, len(expr.shape))
+    if written[-1] is None and all(item == slice(None) for item in written[:-1]):
+        return Reduce(expr.op, expr.args, last_axis=True, keepdims=True)
+    return Stored(expr, Layout.contiguous(expr.shape).slice(tuple(items)))
+
+
+def row_range(expr: Expr, start: int, stop: int) -> Expr:
+    """Rows ``start`` to ``stop``, which a join along axis 0 passes on to its parts."""
+    if isinstance(expr, Concat) and expr.axis == 0:
+        return _concat_range(expr, start, stop)
+    if isinstance(expr, Map):
+        args = tuple(
+            arg if len(arg.shape) < len(expr.shape) or arg.shape[0] == 1 != expr.shape[0] else row_range(arg, start, stop)
+            for arg in expr.args
+        )
+        return Map(expr.op, args, expr.dtype)
+    if isinstance(expr, Scalar):
+        return expr
+    return sliced(expr, slice(start, stop))
+
+
+def _concat_range(expr: Concat, start: int, stop: int) -> Expr:
+    pieces: list[Expr] = []
+    position = 0
+    for part in expr.parts:
+        low, high = max(start - position, 0), min(stop - position, part.shape[0])
+        if low < high:
+            pieces.append(part if (low, high) == (0, part.shape[0]) else row_range(part, low, high))
+        position += part.shape[0]
+    if not pieces:
+        return sliced(expr.parts[0], slice(0, 0))
+    return pieces[0] if len(pieces) == 1 else Concat(tuple(pieces), 0)
+
+
+def row_breaks(expr: Expr) -> set[int]:
+    """The rows of axis 0 at which a join begins a new part, reached through element-wise operations only."""
+    if isinstance(expr, Concat) and expr.axis == 0:
+        breaks: set[int] = set()
+        position = 0
+        for part in expr.parts:
+            breaks |= {position} | {position + inner for inner in row_breaks(part)}
+            position += part.shape[0]
+        return breaks
+    if isinstance(expr, Map):
+        return set().union(
+            *(row_breaks(arg) for arg in expr.args if len(arg.shape) == len(expr.shape) and arg.shape[:1] == expr.shape[:1])
+        )
+    return set()
+
+
+def _inferred(old: Shape, new: Shape) -> Shape:
+    """The new shape with its -1, if any, filled in."""
+    elements = math.prod(old)
+    if new.count(-1) > 1 or any(size < -1 for size in new):
+        raise ShapeError(f"shape {new} cannot be inferred: at most one size may be -1")
+    if -1 in new:
+        known = math.prod(size for size in new if size != -1)
+        if known == 0 or elements % known:
+            raise ShapeError(f"a tensor of shape {old} cannot be reshaped to {new}")
+        new = tuple(elements // known if size == -1 else size for size in new)
+    if math.prod(new) != elements:
+        raise ShapeError(f"a tensor of shape {old} with {elements} elements cannot be reshaped to {new}")
+    return new
