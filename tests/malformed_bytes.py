@@ -89,6 +89,8 @@ def gguf_file(
 
 
 def single_file(name: str, content: bytes, sparse_bytes: int = 0) -> Callable[[Path], Path]:
+    """Builds one file, extended with zeros up to `sparse_bytes`."""
+
     def build(directory: Path) -> Path:
         path = directory / name
         path.write_bytes(content)
@@ -100,6 +102,8 @@ def single_file(name: str, content: bytes, sparse_bytes: int = 0) -> Callable[[P
 
 
 def tree(files: Mapping[str, bytes], opened: str = "") -> Callable[[Path], Path]:
+    """Builds a directory, of which the file `opened` or the whole is opened."""
+
     def build(directory: Path) -> Path:
         for name, content in files.items():
             (directory / name).write_bytes(content)
@@ -111,4 +115,5 @@ def tree(files: Mapping[str, bytes], opened: str = "") -> Callable[[Path], Path]
 def file_case(
     name: str, content: bytes, read: Callable[[Path], object], message: str, sparse_bytes: int = 0
 ) -> Malformed:
+    """A single file that is not what its format demands."""
     return Malformed(name, single_file("file.bin", content, sparse_bytes), read, FormatError, message)

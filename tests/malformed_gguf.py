@@ -40,8 +40,8 @@ def gguf_cases() -> list[Malformed]:
         ("key of 2^64 - 1 bytes", gguf_file((string("k", 2**64 - 1),)), "string of 18446744073709551615 bytes"),
         (
             "cut value",
-            gguf_file((pair("k", 10, b""),), data=b"", alignment=1),
-            "key 'k' ends at byte 45, but the file has 37",
+            gguf_file((pair("k", 10, b"0"),), data=b"", alignment=1),
+            "key 'k' ends at byte 45, but the file has 38",
         ),
         ("unknown value type", gguf_file((pair("k", 13, u32),)), "key 'k' has the unknown value type 13"),
         ("value type -1", gguf_file((pair("k", 2**32 - 1, u32),)), "unknown value type 4294967295"),
@@ -142,7 +142,7 @@ def gguf_cases() -> list[Malformed]:
         (
             "cut info",
             gguf_file(infos=(info(sizes=(1, 1, 1, 2)),), data=b"", alignment=1)[:-9],
-            "the info of tensor 'w' ends at byte",
+            "the info of .* ends at byte",
         ),
     ]
     zeros = pair("k", 9, array(8, GIB // 4))
@@ -170,10 +170,8 @@ def gguf_cases() -> list[Malformed]:
             "at most 1073741824",
             3 * GIB,
         ),
-        file_case("gguf: 2 GiB of numbers", gguf_file((numbers,)), read_gguf, "header of at most 268435456", 3 * GIB),
-        file_case(
-            "gguf: 2 GiB of empty strings", gguf_file((zeros,)), read_gguf, "header of at most 268435456", 3 * GIB
-        ),
+        file_case("gguf: 2 GiB of numbers", gguf_file((numbers,)), read_gguf, "at most 268435456 bytes", 3 * GIB),
+        file_case("gguf: 2 GiB of empty strings", gguf_file((zeros,)), read_gguf, "at most 268435456 bytes", 3 * GIB),
         file_case(
             "gguf: 2^26 tensors of zeros",
             gguf_file(tensor_count=1 << 26),

@@ -3,6 +3,73 @@
 Opening and describing files needs no compiler; Numba is imported when the first value is computed.
 """
 
-from lbrx.tensor import Tensor, TensorMetadata, arange, concat, full, normal, tensor, uniform, where
+from lbrx import memory
+from lbrx.checkpoint import Checkpoint
+from lbrx.checkpoint import open_checkpoint as open
+from lbrx.dtypes import DType, dtype
+from lbrx.errors import (
+    DTypeError,
+    FileError,
+    FormatError,
+    KernelError,
+    LbrxError,
+    MemoryBudgetError,
+    ShapeError,
+    TensorNotFound,
+    TruncatedError,
+    UsageError,
+)
+from lbrx.output import Progress, save
+from lbrx.quantization import QuantizationInfo
+from lbrx.settings import using
+from lbrx.shape import Layout, Shape
+from lbrx.storage import CpuStorage, MmapStorage, Storage
+from lbrx.tensor import (
+    Tensor,
+    TensorMetadata,
+    arange,
+    concat,
+    evaluate,
+    full,
+    normal,
+    tensor,
+    uniform,
+    where,
+)
 
-__all__ = ["Tensor", "TensorMetadata", "arange", "concat", "full", "normal", "tensor", "uniform", "where"]
+__all__ = [
+    "Checkpoint",
+    "CpuStorage",
+    "DType",
+    "DTypeError",
+    "FileError",
+    "FormatError",
+    "KernelError",
+    "Layout",
+    "LbrxError",
+    "MemoryBudgetError",
+    "MmapStorage",
+    "Progress",
+    "QuantizationInfo",
+    "Shape",
+    "ShapeError",
+    "Storage",
+    "Tensor",
+    "TensorMetadata",
+    "TensorNotFound",
+    "TruncatedError",
+    "UsageError",
+    "arange",
+    "concat",
+    "dtype",
+    "evaluate",
+    "full",
+    "memory",
+    "normal",
+    "open",
+    "save",
+    "tensor",
+    "uniform",
+    "using",
+    "where",
+]

@@ -126,7 +126,9 @@ def dtype(spec: DType | str | np.dtype[Any] | type) -> DType:
         name = _ALIASES.get(spec, spec)
         if name in DTYPES:
             return DTYPES[name]
-        raise DTypeError(f"unknown dtype {spec!r}; expected one of {', '.join(DTYPES)}{nearest(spec, [*DTYPES, *_ALIASES])}")
+        raise DTypeError(
+            f"unknown dtype {spec!r}; expected one of {', '.join(DTYPES)}{nearest(spec, [*DTYPES, *_ALIASES])}"
+        )
     found = _BY_NUMPY.get(np.dtype(spec).newbyteorder("="))
     if found is None:
         raise DTypeError(f"NumPy dtype {np.dtype(spec)} has no lbrx dtype; expected one of {', '.join(DTYPES)}")

@@ -17,8 +17,8 @@ A message says where, what, and what was expected.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class LbrxError(Exception):

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.dtypes import DType
-from lbrx.expr import BOOL, Blocks, Counter, Expr, Map, Rank, Reduce, Scalar, Source, Stored, common_dtype
 from lbrx.errors import DTypeError
+from lbrx.expr import BOOL, Blocks, Counter, Expr, Map, Rank, Reduce, Source, Stored, common_dtype
 from lbrx.passes import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
 from lbrx.shape import Layout, Shape, coalesce
 from lbrx.storage import Storage
@@ -160,7 +160,9 @@ class _Fusion:
             return self._converted(expr.args[0], target)
         if op == "where":
             condition = self._converted(expr.args[0], BOOL)
-            return self._emit(op, expr.dtype.name, (condition, *(self._converted(a, expr.dtype) for a in expr.args[1:])))
+            return self._emit(
+                op, expr.dtype.name, (condition, *(self._converted(a, expr.dtype) for a in expr.args[1:]))
+            )
         kind = expr.dtype
         if op in _COMPARISONS or op == "isnan":
             kind = common_dtype(expr.args)
@@ -210,7 +212,8 @@ class _Fusion:
             value = self.value(request.args[0])
             if not request.args[0].shape:
                 raise AssertionError("a tensor without axes is not stored by a pass")
-            return Sink(request.kind, request.dtype.name, (value,))
+            stored = request.dtype.compute if request.dtype.is_packed else request.dtype  # packed after the pass
+            return Sink(request.kind, stored.name, (value,))
         kind = common_dtype(request.args)
         return Sink(request.kind, request.dtype.name, tuple(self._converted(arg, kind) for arg in request.args))
 
@@ -261,4 +264,3 @@ class _Fusion:
                 inner, merged = (1,), [(0,) for _ in strides]
             return (space[0], *inner), [(walk[0], *own) for own, walk in zip(merged, strides, strict=True)]
         return (*space, 1), [(*walk, 0) for walk in strides]
-

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.expr import Expr, Kth, Map, Scalar, Source, common_dtype
 from lbrx.errors import ShapeError
+from lbrx.expr import Expr, Kth, Map, Scalar, Source, common_dtype
 from lbrx.fuse import Known
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

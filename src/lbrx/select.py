@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -94,9 +93,7 @@ def _collect(space: Shape, searches: list[_Search], known: Known) -> None:
     """One pass that gathers what is left of every search, and the choice among it."""
     if not searches:
         return
-    states = [
-        CollectState(s.low, s.high, np.empty(s.inside, np.int64), np.empty(s.inside, np.int64)) for s in searches
-    ]
+    states = [CollectState(s.low, s.high, np.empty(s.inside, np.int64), np.empty(s.inside, np.int64)) for s in searches]
     requests = [SinkRequest("collect", s.task.arg.dtype.compute, (s.task.arg,)) for s in searches]
     run_pass(fuse(space, requests, known, scalar_value), list(states))
     for search, state in zip(searches, states, strict=True):

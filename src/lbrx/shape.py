@@ -47,7 +47,9 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
             if size == 1 or size == result[axis]:
                 continue
             if result[axis] != 1:
-                raise ShapeError(f"shapes {' and '.join(map(str, shapes))} do not broadcast: axis {axis - rank} differs")
+                raise ShapeError(
+                    f"shapes {' and '.join(map(str, shapes))} do not broadcast: axis {axis - rank} differs"
+                )
             result[axis] = size
     return tuple(result)
 
@@ -218,9 +220,7 @@ def coalesce(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]
     for axis, size in enumerate(shape):
         if size == 1:
             continue
-        if merged_shape and all(
-            own[-1] == walk[axis] * size for own, walk in zip(merged, strides, strict=True)
-        ):
+        if merged_shape and all(own[-1] == walk[axis] * size for own, walk in zip(merged, strides, strict=True)):
             merged_shape[-1] *= size
             for own, walk in zip(merged, strides, strict=True):
                 own[-1] = walk[axis]

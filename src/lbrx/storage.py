@@ -166,9 +166,7 @@ class MmapStorage:
         self._offset = offset
 
     @classmethod
-    def from_file(
-        cls, source: Path | str | IO[bytes] | int, offset: int = 0, length: int | None = None
-    ) -> MmapStorage:
+    def from_file(cls, source: Path | str | IO[bytes] | int, offset: int = 0, length: int | None = None) -> MmapStorage:
         """Map a path, an open binary file or a descriptor; ``length`` None means up to the end."""
         file = OpenFile(source)
         return cls(file, offset, file.file_bytes - offset if length is None else length)

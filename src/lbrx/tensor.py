@@ -138,7 +138,7 @@ class Tensor:
             return view
         if self.dtype.is_packed:
             return Tensor(cast(self.expr, dtype("i8"))).numpy().astype(self.dtype.numpy)
-        from lbrx.evaluate import evaluate_exprs
+        from lbrx.stages import evaluate_exprs
 
         result = evaluate_exprs([self.expr])[0]
         return result if self.shape else np.asarray(result).astype(self.dtype.numpy)
@@ -154,7 +154,9 @@ class Tensor:
         low, high = expr.layout.span()
         window = expr.storage.read_at(low * item, (high - low) * item).view(expr.dtype.numpy)
         strides = tuple(stride * item for stride in expr.layout.strides)
-        array = np.lib.stride_tricks.as_strided(window[expr.layout.offset - low :], expr.shape, strides, writeable=False)
+        array = np.lib.stride_tricks.as_strided(
+            window[expr.layout.offset - low :], expr.shape, strides, writeable=False
+        )
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -192,7 +194,7 @@ class Tensor:
         """The same tensor with its values in memory."""
         if isinstance(self.expr, (Source, Blocks)):
             return self
-        from lbrx.evaluate import evaluate_exprs
+        from lbrx.stages import evaluate_exprs
 
         result = evaluate_exprs([self.expr])[0]
         data = np.asarray(result).astype(self.dtype.numpy) if not self.shape else result
@@ -406,7 +408,9 @@ class Tensor:
         value, last = Tensor(Kth(search, "value")), Tensor(Kth(search, "index"))
         place = Tensor(Counter("index", Layout.contiguous(self.shape)))
         nan = value.isnan()
-        return where(nan, self.isnan() & (place <= last), (self > value) | self.isnan() | ((self == value) & (place <= last)))
+        return where(
+            nan, self.isnan() & (place <= last), (self > value) | self.isnan() | ((self == value) & (place <= last))
+        )
 
     def _search(self, k: int) -> KthSearch:
         if not 1 <= k <= self.size:
@@ -446,12 +450,29 @@ def tensor(values: npt.ArrayLike, kind: DType | str | None = None, name: str | N
     own = dtype(array.dtype)
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
     if own.is_packed:
-        wide = Tensor(Source(CpuStorage.from_array(contiguous.astype(np.int8)), dtype("i8"), Layout.contiguous(array.shape)))
+        wide = Tensor(
+            Source(CpuStorage.from_array(contiguous.astype(np.int8)), dtype("i8"), Layout.contiguous(array.shape))
+        )
         made = wide.to(own).realize()
     else:
         made = Tensor(Source(CpuStorage.from_array(contiguous), own, Layout.contiguous(array.shape)))
     result = made if kind is None or dtype(kind) is own else made.to(kind).realize()
     return Tensor(result.expr, TensorMetadata(name=name))
+
+
+def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
+    """The values of several tensors, sharing passes over the data: arrays, or NumPy scalars without axes.
+
+    >>> import numpy as np, lbrx
+    >>> a = lbrx.tensor(np.arange(4, dtype=np.float32))
+    >>> [float(value) for value in evaluate(a.sum(), a.max(), a.dot(a))]
+    [6.0, 3.0, 14.0]
+    """
+    from lbrx.stages import evaluate_exprs
+
+    pending = [tensor for tensor in tensors if tensor._array_view() is None and not tensor.dtype.is_packed]
+    computed = dict(zip(map(id, pending), evaluate_exprs([tensor.expr for tensor in pending]), strict=True))
+    return tuple(computed[id(tensor)] if id(tensor) in computed else tensor.numpy() for tensor in tensors)
 
 
 def where(condition: Any, chosen: Any, otherwise: Any) -> Tensor:

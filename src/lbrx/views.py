@@ -156,7 +156,9 @@ def row_range(expr: Expr, start: int, stop: int) -> Expr:
         return _concat_range(expr, start, stop)
     if isinstance(expr, Map):
         args = tuple(
-            arg if len(arg.shape) < len(expr.shape) or arg.shape[0] == 1 != expr.shape[0] else row_range(arg, start, stop)
+            arg
+            if len(arg.shape) < len(expr.shape) or arg.shape[0] == 1 != expr.shape[0]
+            else row_range(arg, start, stop)
             for arg in expr.args
         )
         return Map(expr.op, args, expr.dtype)
@@ -189,7 +191,11 @@ def row_breaks(expr: Expr) -> set[int]:
         return breaks
     if isinstance(expr, Map):
         return set().union(
-            *(row_breaks(arg) for arg in expr.args if len(arg.shape) == len(expr.shape) and arg.shape[:1] == expr.shape[:1])
+            *(
+                row_breaks(arg)
+                for arg in expr.args
+                if len(arg.shape) == len(expr.shape) and arg.shape[:1] == expr.shape[:1]
+            )
         )
     return set()
 

@@ -124,6 +124,7 @@ def test_unknown_tensors_are_all_placed(tiny: Tiny) -> None:
         f"{prefix}2.extra": ("layer", 2),
         f"{prefix}3.beyond": ("pre", None),
         "score.weight": ("post", None),
+        "out_proj.bias": ("post", None),
         "something.else.0.weight": ("pre", None),
     }
     names = [*tiny.names(), *strangers]

@@ -77,17 +77,17 @@ def experts(
 ) -> tuple[Weight, ...]:
     """One matrix per expert; each may also be stored for all experts at once, in the tensors given last."""
     weights: list[Weight] = []
-    for matrix, rows, columns, stacked in matrices:
+    for matrix, rows, columns, alternatives in matrices:
         weights.append(
             Weight(
                 f"{module}.{{item}}.{matrix}.weight",
                 (rows, columns),
                 items=count,
                 needed_when=when,
-                replaced_by=tuple(weight.name for weight in stacked),
+                replaced_by=tuple(weight.name for weight in alternatives),
             )
         )
-        weights += [weight for weight in stacked if weight not in weights]
+        weights += [weight for weight in alternatives if weight not in weights]
     return tuple(weights)
 
 

@@ -13,7 +13,7 @@ Part = Literal["pre", "layer", "post"]
 _LAYER_WORDS = frozenset({"layers", "layer", "h", "blocks", "block", "blk"})
 _NOT_TEXT = re.compile(r"vision|visual|image|audio|speech|clip")
 _EMBEDDING = re.compile(r"embed(?!_out)|embd|wte|wpe")
-_AFTER_LAYERS = re.compile(r"norm|ln_|head|embed_out|output|score|classifier")
+_AFTER_LAYERS = re.compile(r"norm|ln_|head|_out$|^out_|output|score|classifier")
 _VOCABULARY_MODULES = frozenset(
     {
         "embed_tokens",

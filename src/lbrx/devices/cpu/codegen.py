@@ -154,7 +154,9 @@ class _Kernel:
             self.out.add(f"rank_buffer = {self._slot('rank_buffer')}")
         if self.program.mode != FLAT:
             self.out.add(f"columns = {self._slot('columns')}", f"outer_axes = {self._slot('outer_axes')}")
-            self.out.add(f"rank_bytes = {rank_buffer_bytes(0)} + {rank_buffer_bytes(1) - rank_buffer_bytes(0)} * columns")
+            self.out.add(
+                f"rank_bytes = {rank_buffer_bytes(0)} + {rank_buffer_bytes(1) - rank_buffer_bytes(0)} * columns"
+            )
 
     def _walk_blocks(self, walk: object) -> None:
         assert callable(walk)

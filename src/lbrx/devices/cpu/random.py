@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 
 from lbrx.devices.cpu.maths import log_f32, sqrt
+from lbrx.streams import stream_key
 
 __all__ = ["normal_f32", "random_word", "stream_key", "uniform_f32"]
 

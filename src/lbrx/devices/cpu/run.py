@@ -163,7 +163,9 @@ class _Run:
                     ranks = sum(instruction.op in RANK_OPS for instruction in self.bound.program.body)
                     buffer = borrow(ranks * rank_buffer_bytes(self.bound.columns))
                     ints[self.compiled.slots["rank_buffer"]] = buffer.ctypes.data
-                finishers = [self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked]
+                finishers = [
+                    self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked
+                ]
                 kernel(ints, floats, lo, hi)
                 for finish in finishers:
                     finish()
@@ -224,9 +226,10 @@ class _Run:
             with self.lock:
                 start, target.found = target.found, target.found + found
             if target.found > target.keys.size:
-                raise FileError("an input changed while it was being read: a second pass found other values than the first")
+                raise FileError(
+                    "an input changed while it was being read: a second pass found other values than the first"
+                )
             target.keys[start : start + found] = keys[:found]
             target.places[start : start + found] = places[:found]
 
         return finish
-

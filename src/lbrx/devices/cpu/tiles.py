@@ -21,7 +21,7 @@ Value = Any
 
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
-_REGISTERS = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
+_REGISTERS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
 
 
 @intrinsic(prefer_literal=True)
@@ -81,7 +81,9 @@ def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> V
     while count > 1:
         count //= 2
         halves = [
-            builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count))))
+            builder.shuffle_vector(
+                value, value, ir.Constant(ir.VectorType(I32, count), list(range(start, start + count)))
+            )
             for start in (0, count)
         ]
         value = _combine(builder, kind, element, *halves)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +16,18 @@ import numpy as np
 
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.devices.cpu.run import run_pass
-from lbrx.expr import Concat, Counter, Expr, Kth, KthSearch, Map, Rank, Reduce, Scalar, Source, Stored
+from lbrx.devices.cpu.threads import run_chunks
+from lbrx.expr import Blocks, Counter, Expr, Kth, KthSearch, Map, Rank, Reduce, Scalar, Source, Stored
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
+from lbrx.memory.resident import resident_window
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
+from lbrx.settings import settings
 from lbrx.shape import Shape, broadcast_shapes
-from lbrx.storage import CpuStorage
+from lbrx.storage import CpuStorage, MmapStorage, Storage
 from lbrx.views import row_breaks, row_range
 
+COPY_BYTES = 4 << 20
 MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
 
 
@@ -135,6 +140,38 @@ def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
     return tasks
 
 
+def copy_blocks(blocks: Blocks, destination: Destination) -> None:
+    """Copy quantized blocks as the bytes that they are."""
+    _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
+
+
+def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
+    """Copy bytes on all threads, straight from where they are mapped."""
+    chunks = -(-nbytes // COPY_BYTES)
+    item = destination.dtype.itemsize
+
+    def worker() -> Callable[[int], None]:
+        def step(number: int) -> None:
+            low, high = number * COPY_BYTES, min(nbytes, (number + 1) * COPY_BYTES)
+            destination.write(low // item, storage.read_at(start + low, high - low))
+            if isinstance(storage, MmapStorage) and storage.file.pinned is not None:
+                resident_window.touched(storage.file.pinned, storage.offset + start + low, high - low)
+
+        return step
+
+    run_chunks(chunks, settings.threads, worker)
+
+
+def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
+    return (
+        isinstance(expr, Source)
+        and expr.rows is None
+        and expr.dtype is destination.dtype
+        and not expr.dtype.is_packed
+        and expr.layout.is_contiguous
+    )
+
+
 def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
     """Compute expressions into destinations, sharing passes."""
     stages = Stages()
@@ -152,9 +189,9 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
             stages.level(expr, ())
             outputs.append(None)
             continue
-        output = ArrayDestination(expr.dtype, math.prod(expr.shape))
-        stages.add_store(expr, output)
-        outputs.append(output)
+        array = ArrayDestination(expr.dtype, math.prod(expr.shape))
+        stages.add_store(expr, array)
+        outputs.append(array)
     _run(stages, known)
     results: list[Any] = []
     for expr, output in zip(exprs, outputs, strict=True):
@@ -200,6 +237,10 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
             requests.append(SinkRequest(task.op, task.dtype, task.args))
             targets.append(None)
             reductions.append(task)
+        elif _is_plain_copy(task.expr, task.destination):
+            item = task.expr.dtype.itemsize
+            start = task.expr.layout.offset * item
+            _copy(task.expr.storage, start, math.prod(task.expr.shape) * item, task.destination)
         elif not task.expr.shape:
             _store_scalar(task, known)
         else:

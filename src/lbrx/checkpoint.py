@@ -1,0 +1,151 @@
+"""Opening files: names and tensors of a checkpoint, of which only the headers have been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lbrx.errors import FormatError, TensorNotFound, nearest
+from lbrx.expr import Blocks, Expr, Source
+from lbrx.formats.detect import detect_format
+from lbrx.formats.directory import DirectoryHeader, read_directory, read_file
+from lbrx.formats.header import FileHeader, TensorEntry
+from lbrx.quantization import QuantizationInfo
+from lbrx.shape import Layout
+from lbrx.storage import Bytes, MmapStorage, OpenFile
+from lbrx.tensor import Tensor, TensorMetadata
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """The tensors of a file or directory by name, in the order of the files.
+
+    Reading a name costs nothing: the file is mapped when its first tensor is taken, and data is read when values
+    are computed.
+    """
+
+    def __init__(self, path: Path, format: str, files: tuple[FileHeader, ...], config: dict[str, Any] | None) -> None:
+        self.path = path
+        self.format = format
+        self.files = files
+        self.config = config
+        self._tensors: dict[str, Tensor] = {}
+        self._open_files: dict[Path, OpenFile] = {}
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[FileHeader, TensorEntry]]:
+        return {entry.name: (header, entry) for header in self.files for entry in header.entries}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the first file: that is where split models keep it."""
+        return self.files[0].metadata if self.files else {}
+
+    @property
+    def entries(self) -> list[TensorEntry]:
+        """What the headers say of every tensor."""
+        return [entry for header in self.files for entry in header.entries]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.entries)
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self._tensors.get(name)
+        if found is None:
+            if name not in self._places:
+                raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._places)}")
+            found = self._tensors[name] = self._tensor(*self._places[name])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors, {self.nbytes} bytes)"
+
+    def _open_file(self, header: FileHeader) -> OpenFile:
+        found = self._open_files.get(header.path)
+        if found is None:
+            found = OpenFile(header.path)
+            if found.file_bytes != header.file_bytes:
+                raise FormatError(
+                    f"{header.path}: has {found.file_bytes} bytes now and had {header.file_bytes} when its header was read"
+                )
+            self._open_files[header.path] = found
+        return found
+
+    def _tensor(self, header: FileHeader, entry: TensorEntry) -> Tensor:
+        storage = MmapStorage(self._open_file(header), entry.offset, entry.nbytes)
+        if entry.dtype is None:
+            return _quantized(storage, header, entry)
+        expr: Expr = Source(storage, entry.dtype, Layout.contiguous(entry.shape))
+        if header.byte_order == "big" and entry.dtype.itemsize > 1:
+            expr = Source(SwappedStorage(storage, entry.dtype.itemsize), entry.dtype, Layout.contiguous(entry.shape))
+        return Tensor(expr, TensorMetadata(name=entry.name))
+
+
+def _quantized(storage: MmapStorage, header: FileHeader, entry: TensorEntry) -> Tensor:
+    if header.byte_order == "big":
+        raise FormatError(f"{header.path}: tensor {entry.name!r} has {entry.type_name} blocks in big-endian order")
+    elements = int(np.prod(entry.shape, dtype=np.int64))
+    bits = 8 * entry.nbytes / elements if elements else 0.0
+    info = QuantizationInfo(scheme=entry.type_name, bits=bits, group_size=_block_elements(entry.type_name))
+    return Tensor(Blocks(storage, entry.type_name, entry.shape), TensorMetadata(name=entry.name, quantization=info))
+
+
+def _block_elements(type_name: str) -> int:
+    from lbrx.formats.gguf_types import GGML_TYPES
+
+    found = GGML_TYPES.get(type_name)
+    return found.block_elements if found else 1
+
+
+class SwappedStorage:
+    """Elements of the other byte order, turned round as they are read."""
+
+    __slots__ = ("_inner", "_item_bytes")
+    device = "cpu"
+    address = None
+
+    def __init__(self, inner: MmapStorage, item_bytes: int) -> None:
+        self._inner = inner
+        self._item_bytes = item_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self._inner.nbytes
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        buffer = np.empty(length, np.uint8)
+        self.read_into(offset, buffer)
+        return buffer
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        self._inner.read_into(offset, buffer)
+        turned = buffer.reshape(-1, self._item_bytes)
+        turned[:] = turned[:, ::-1].copy()
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a SafeTensors or GGUF file, the first shard of a split GGUF model, or a directory. Reads headers only.
+
+    >>> import lbrx, numpy as np, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.safetensors"
+    >>> lbrx.save(path, {"w": lbrx.tensor(np.ones((2, 2), np.float32))})
+    >>> model = lbrx.open(path)
+    >>> model["w"]
+    Tensor('w', f32, shape=(2, 2))
+    """
+    place = Path(path)
+    kind = detect_format(place)
+    if kind in ("huggingface", "gguf-split"):
+        directory: DirectoryHeader = read_directory(place)
+        return Checkpoint(place, kind, directory.files, directory.config)
+    return Checkpoint(place, kind, (read_file(place),), None)
