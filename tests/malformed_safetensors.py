@@ -51,6 +51,7 @@ def safetensors_cases() -> list[Malformed]:
         ),
         ("dtype twice", safetensors_file(b'{"a":{"dtype":"U8","dtype":"F32"}}'), "key 'dtype' appears twice"),
         ("lone surrogate", safetensors_file({"\ud800": tensor()}, two), "lone surrogate"),
+        ("lone surrogate in metadata", safetensors_file({"__metadata__": {"a": "\udfff"}}), "lone surrogate"),
         ("metadata list", safetensors_file({"__metadata__": []}), "__metadata__ is a JSON list"),
         (
             "metadata number",

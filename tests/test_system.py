@@ -60,6 +60,16 @@ def small_file(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a file system cannot be mounted here")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
 class TestSizes:
     @pytest.mark.parametrize(
         ("text", "nbytes"),
@@ -205,20 +215,13 @@ class TestPreallocate:
 
     @linux_only
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
-    def test_full_disk_needs_mount(self, tmp_path: Path) -> None:
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True)
-        if mounted.returncode != 0:
-            pytest.skip("a file system cannot be mounted here")
-        try:
-            fd = os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT)
+    def test_full_disk_needs_mount(self, small_disk: Path) -> None:
+        with (small_disk / "out").open("wb") as file:
             with pytest.raises(FileError, match=r"^out: disk full: needs 2 MiB, has 1 MiB free$"):
-                system.preallocate(fd, 2 * MIB, "out")
-            system.preallocate(fd, MIB // 2, "out")
-            with pytest.raises(FileError, match=r"^out: disk full: needs .* MiB, has .* free$"):
-                system.pwrite_all(fd, bytes(2 * MIB), 0, "out")
-            os.close(fd)
-        finally:
-            subprocess.run(["umount", str(tmp_path)], check=True)
+                system.preallocate(file.fileno(), 2 * MIB, "out")
+            system.preallocate(file.fileno(), MIB // 2, "out")
+            with pytest.raises(FileError, match=r"^out: disk full: needs 1 MiB, has 0 B free$"):
+                system.pwrite_all(file.fileno(), bytes(2 * MIB), 0, "out")
 
 
 class TestDarwinCalls:
@@ -235,9 +238,10 @@ class TestDarwinCalls:
             struct.pack("<q", (1 << 33) + (1 << 30)) + struct.pack("<i", 5) + bytes(4),
         ]
 
-    def test_read_ahead_that_a_file_system_refuses(self, as_darwin: pytest.MonkeyPatch) -> None:
-        as_darwin.setattr(fcntl, "fcntl", RecordingFcntl({44: [errno.ENOTSUP]}))
-        assert not system.read_ahead(7, 0, 5)
+    @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EBADF])  # by a file system; for a pipe
+    def test_read_ahead_that_is_refused(self, small_file: int, as_darwin: pytest.MonkeyPatch, code: int) -> None:
+        as_darwin.setattr(fcntl, "fcntl", RecordingFcntl({44: [code]}))
+        assert not system.read_ahead(small_file, 0, 5)
 
     def test_preallocate_passes_fstore_contiguous_first(self, small_file: int, as_darwin: pytest.MonkeyPatch) -> None:
         present_bytes = os.fstat(small_file).st_blocks * 512

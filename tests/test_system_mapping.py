@@ -1,4 +1,4 @@
-"""Mappings, advice, durability and process numbers, as the real system gives them."""
+"""Mappings, advice and durability, as the real system gives them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lbrx import system
 from lbrx.errors import FileError, TruncatedError
-from lbrx.system import mapping, process
+from lbrx.system import mapping
 
 MIB = 1 << 20
 PAGE = system.page_bytes()
@@ -102,9 +102,28 @@ def resident_pages(result: mmap.mmap) -> int:
     raise AssertionError(f"no mapping starts at {address}")
 
 
+def cached_pages(result: mmap.mmap) -> int:
+    """Pages of a mapped file that are in the file cache."""
+    flags = (ctypes.c_ubyte * (len(result) // PAGE))()
+    address = np.frombuffer(result, np.uint8).ctypes.data
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(result)), flags) == 0
+    return sum(flag & 1 for flag in flags)
+
+
+def file_system_of(fd: int) -> str:
+    """The type of the file system that a file is on, from lines such as ``36 35 98:0 / /mnt rw - ext4 ...``."""
+    device = os.fstat(fd).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == number), "unknown")
+
+
 class TestAdvice:
     @settings(deadline=None)
     @given(st.integers(0, 10 * PAGE), st.integers(0, 12 * PAGE), st.integers(1, 8 * PAGE))
+    @example(0, PAGE + 5, 3 * PAGE)
+    @example(5, 2 * PAGE, 3 * PAGE)
+    @example(PAGE + 5, 2 * PAGE, 2 * PAGE + 7)
     def test_ranges_are_clipped_and_rounded(self, start: int, length: int, nbytes: int) -> None:
         asked: list[tuple[int, int, int]] = []
 
@@ -202,24 +221,60 @@ class TestAdvice:
             system.read_ahead(read_end, 0, 10)
 
     @linux_only
-    def test_dropped_file_is_not_cached(self, weights: int) -> None:
+    def test_dropped_file_leaves_the_cache(self, weights: int) -> None:
+        if file_system_of(weights) in ("tmpfs", "ramfs"):
+            pytest.skip("files of a memory file system stay in the cache")
         os.fsync(weights)
         os.pread(weights, 8 * MIB, 0)
-        if not system.seems_cached(weights, 0, 8 * MIB):
-            pytest.skip("this file system cannot tell what it has cached")
-        assert not system.seems_cached(weights, 0, 9 * MIB)
+        assert cached_pages(mapped(weights)) == 8 * MIB // PAGE
         assert system.drop_file_cache(weights, 0, 8 * MIB)
-        assert not system.seems_cached(weights, 0, 8 * MIB)
+        assert cached_pages(mapped(weights)) < MIB // PAGE
+
+    @linux_only
+    def test_seems_cached(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        places: list[int] = []
+
+        def only_the_first_mib(_fd: int, _buffers: object, place: int, flags: int) -> int:
+            places.append(place)
+            assert flags == 8  # RWF_NOWAIT
+            if place >= MIB:
+                raise BlockingIOError(errno.EAGAIN, "would block")
+            return 1
+
+        assert not system.seems_cached(weights, 0, 9 * MIB)
+        monkeypatch.setattr(os, "preadv", only_the_first_mib)
+        assert system.seems_cached(weights, 10, MIB - 10)
+        assert places == [10, 10 + (MIB - 10) // 2, MIB - 1]
+        assert not system.seems_cached(weights, 10, MIB)
 
 
 class TestDurability:
-    def test_replace(self, tmp_path: Path, weights: int) -> None:
+    def test_replace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "new").write_bytes(b"new")
         (tmp_path / "target").write_bytes(b"old")
-        system.flush_to_disk(weights)
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
         system.replace_atomically(tmp_path / "new", tmp_path / "target")
+        assert synced == [tmp_path.stat().st_ino]
         assert (tmp_path / "target").read_bytes() == b"new"
         assert not (tmp_path / "new").exists()
+
+    @linux_only
+    def test_flush_is_an_fsync(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        system.flush_to_disk(weights)
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fsync", synced.append)
+        system.flush_to_disk(weights)
+        assert synced == [weights]
+
+    def test_directories_that_cannot_be_flushed_are_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "fsync", _failing(errno.EINVAL))
+        system.sync_directory(tmp_path)
+        monkeypatch.setattr(os, "fsync", _failing(errno.EIO))
+        with pytest.raises(FileError, match="cannot flush the directory: input/output error"):
+            system.sync_directory(tmp_path)
 
     def test_errors_name_the_place(self, tmp_path: Path) -> None:
         with pytest.raises(FileError, match=r"target: cannot replace by .*absent: no such file"):
@@ -276,68 +331,3 @@ class TestDurability:
         holder.kill()
         holder.communicate()
         assert acquired.wait(30)
-
-
-class TestProcess:
-    def test_anonymous_memory_is_counted(self) -> None:
-        before = system.anonymous_bytes()
-        block = np.ones(64 * MIB, np.uint8)
-        assert system.anonymous_bytes() - before > 48 * MIB
-        assert system.resident_bytes() >= block.nbytes
-
-    @linux_only
-    def test_mapped_file_is_resident_but_not_anonymous(self, tmp_path: Path) -> None:
-        (tmp_path / "big").write_bytes(bytes(64 * MIB))
-        fd = system.open_read(tmp_path / "big")
-        result = mapped(fd, 0, 64 * MIB)
-        resident, anonymous = system.resident_bytes(), system.anonymous_bytes()
-        assert int(np.frombuffer(result, np.uint64).max()) == 0
-        assert system.resident_bytes() - resident > 48 * MIB
-        assert system.anonymous_bytes() - anonymous < 16 * MIB
-        os.close(fd)
-
-    @linux_only
-    def test_affinity_limits_cpu_count(self) -> None:
-        if sys.platform == "linux":
-            allowed = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, {min(allowed)})
-            try:
-                assert system.cpu_count() == 1
-            finally:
-                os.sched_setaffinity(0, allowed)
-            assert system.cpu_count() == len(allowed)
-
-    def test_container_limits(self, tmp_path: Path) -> None:
-        group = tmp_path / "outer" / "inner"
-        group.mkdir(parents=True)
-        membership = tmp_path / "membership"
-        membership.write_text("4:memory:/elsewhere\n0::/outer/inner\n")
-        (group / "memory.max").write_text("max\n")
-        (group.parent / "memory.max").write_text("1000\n")
-        (group.parent / "memory.current").write_text("700\n")
-        (group.parent / "memory.stat").write_text("anon 500\ninactive_file 150\n")
-        assert process._cgroup_rooms(tmp_path, membership) == [450]
-        (group / "memory.max").write_text("100\n")
-        (group / "memory.current").write_text("120\n")
-        (group / "memory.stat").write_text("anon 120\n")
-        assert process._cgroup_rooms(tmp_path, membership) == [0, 450]
-        assert process._cgroup_rooms(tmp_path, tmp_path / "absent") == []
-
-    def test_missing_field_is_an_error(self, tmp_path: Path) -> None:
-        (tmp_path / "status").write_text("VmRSS:\t  12 kB\n")
-        assert process._kib_field(tmp_path / "status", "VmRSS") == 12 * 1024
-        with pytest.raises(OSError, match="has no line 'RssAnon'"):
-            process._kib_field(tmp_path / "status", "RssAnon")
-
-    @linux_only
-    def test_cache_directory(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("HOME", "/home/me")
-        monkeypatch.delenv("LBRX_CACHE_DIR", raising=False)
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        assert system.cache_directory() == Path("/home/me/.cache/lbrx")
-        monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-        assert system.cache_directory() == Path("/home/me/.cache/lbrx")
-        monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-        assert system.cache_directory() == Path("/caches/lbrx")
-        monkeypatch.setenv("LBRX_CACHE_DIR", "~/mine")
-        assert system.cache_directory() == Path("/home/me/mine")

@@ -233,7 +233,7 @@ def reduce_dtype(op: str, args: tuple[Expr, ...], last_axis: bool) -> DType:
         return found
     if not found.is_float:
         return I64
-    return found if last_axis else F64
+    return found if last_axis and op != "sumsq" else F64  # squares leave the range of f32 where lengths do not
 
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "minimum", "maximum"})
@@ -253,13 +253,15 @@ def apply(op: str, *args: Expr) -> Expr:
     for arg in args:
         if isinstance(arg, Blocks):
             raise DTypeError(f"a tensor quantized as {arg.quant} has to be dequantized before {op!r}")
-    if op in _COMPARISONS or op == "isnan":
+    if op in _COMPARISONS:
+        return Map(op, _comparable(args), BOOL)
+    if op == "isnan":
         return Map(op, args, BOOL)
     if op == "where":
-        return Map(op, args, common_dtype(args[1:]))
+        return Map(op, args, _fitting_dtype(args[1:]))
     if op in _FLOAT_FUNCTIONS:
         return Map(op, args, F64 if op == "div" and not common_dtype(args).is_float else float_dtype(args))
-    found = common_dtype(args)
+    found = _fitting_dtype(args)
     if op in _LOGIC or op == "not":
         if found.is_float:
             raise DTypeError(f"{op!r} takes bool or integer tensors, not {found}")
@@ -268,6 +270,40 @@ def apply(op: str, *args: Expr) -> Expr:
     elif op in ("floor", "round", "abs") and not found.is_float and op != "abs":
         return args[0]
     return Map(op, args, found)
+
+
+def _fits(value: float | int | bool, kind: DType) -> bool:
+    """Whether a number can be held in a dtype; floats take any number."""
+    if kind.is_float or isinstance(value, (bool, float)):
+        return True
+    limits = np.iinfo(kind.numpy)
+    return bool(limits.min <= value <= limits.max)
+
+
+def _fitting_dtype(args: tuple[Expr, ...]) -> DType:
+    """The common dtype, checked: as in NumPy, a whole number has to fit into the integers that it meets."""
+    found = common_dtype(args)
+    for arg in args:
+        if isinstance(arg, Scalar) and not _fits(arg.value, found):
+            raise DTypeError(f"{arg.value} does not fit into {found}; cast the tensor with .to() first")
+    return found
+
+
+def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Arguments of a comparison: integers are widened until every one of them keeps its value."""
+    widest = found = common_dtype(args)
+    if found.is_float:
+        return args
+    for arg in args:
+        if not isinstance(arg, Scalar):
+            widest = promote(widest, arg.dtype)
+        elif not _fits(arg.value, I64):
+            raise DTypeError(f"{arg.value} does not fit into i64, so a tensor of {found} cannot be compared with it")
+        elif not _fits(arg.value, widest):
+            widest = I64
+    if widest is found:
+        return args
+    return tuple(arg if isinstance(arg, Scalar) else cast(arg, widest) for arg in args)
 
 
 def cast(arg: Expr, dtype: DType) -> Expr:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from lbrx.errors import ShapeError
-from lbrx.expr import Expr, Kth, Map, Scalar, Source, common_dtype
+from lbrx.dtypes import DType
+from lbrx.expr import Expr, Kth, Map, Scalar, Source, Stored, common_dtype
 from lbrx.fuse import Known
+from lbrx.storage import Storage
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -63,7 +65,9 @@ def scalar_value(expr: Expr, known: Known) -> Any:
 
 def _computed(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Source):
-        return _read(expr)
+        return _read(expr.storage, expr.dtype, expr.layout.offset)
+    if isinstance(expr, Stored):
+        return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
     if isinstance(expr, Kth):
         return known.searches[id(expr.search)][expr.part == "index"]
     if not isinstance(expr, Map):
@@ -87,8 +91,21 @@ def _cast(value: Any, expr: Expr) -> Any:
     if kind.is_packed:
         wrapped = int(number) & ((1 << kind.bits) - 1)
         return kind.compute.numpy.type(wrapped - (1 << kind.bits) * (wrapped >> (kind.bits - 1)))
+    if kind.compute is not kind and number.dtype != np.float32:
+        number = _odd_f32(number.item())
     with np.errstate(all="ignore"):
         return number.astype(kind.numpy).astype(kind.compute.numpy)[()]
+
+
+def _odd_f32(exact: float | int) -> npt.NDArray[np.float32]:
+    """The number as float32 rounded to odd, so that a second rounding to a half type is the correct one."""
+    with np.errstate(all="ignore"):
+        narrow = np.asarray(exact, np.float32)
+    if math.isnan(exact) or narrow.item() == exact:
+        return narrow
+    if abs(narrow.item()) > abs(exact):
+        narrow = np.asarray(np.nextafter(narrow, np.float32(0.0)))
+    return (narrow.view(np.uint32) | np.uint32(1)).view(np.float32)
 
 
 def _clipped(number: float, bits: int, signed: bool) -> int:
@@ -98,14 +115,11 @@ def _clipped(number: float, bits: int, signed: bool) -> int:
     return low if number <= low else high if number >= high else int(number)
 
 
-def _read(expr: Source) -> Any:
-    """The one element of a storage, in the type it computes in."""
-    kind, place = expr.dtype, expr.layout.offset
-    if expr.shape:
-        raise ShapeError(f"a tensor of shape {expr.shape} is not a single value")
+def _read(storage: Storage, kind: DType, place: int) -> Any:
+    """One element of a storage, in the type it computes in."""
     if kind.is_packed:
-        byte = int(expr.storage.read_at(place * kind.bits // 8, 1)[0])
+        byte = int(storage.read_at(place * kind.bits // 8, 1)[0])
         code = (byte >> (place * kind.bits % 8)) & ((1 << kind.bits) - 1)
         return np.int8(code - (1 << kind.bits) * (code >> (kind.bits - 1)))
-    window = np.array(expr.storage.read_at(place * kind.itemsize, kind.itemsize))
+    window = np.array(storage.read_at(place * kind.itemsize, kind.itemsize))
     return window.view(kind.numpy).astype(kind.compute.numpy)[0]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from lbrx.devices.cpu.constants import BINS, HISTOGRAM_BITS
 from lbrx.devices.cpu.registers import tile_type
 from lbrx.devices.cpu.run import CollectState, HistogramState, run_pass
-from lbrx.devices.cpu.selection import BINS, HISTOGRAM_BITS, values_of_keys
 from lbrx.expr import Counter, Expr, KthSearch, Scalar, apply
 from lbrx.fuse import Known, SinkRequest, fuse
 from lbrx.scalars import scalar_value
@@ -80,9 +82,10 @@ def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
         requests.append(SinkRequest("histogram", search.task.arg.dtype.compute, (search.task.arg,)))
     run_pass(fuse(space, requests, known, scalar_value), list(states))
     for search, state in zip(searches, states, strict=True):
-        from_largest = np.cumsum(state.counts[::-1])
+        bins = 1 << (search.width_bits - state.shift)  # a narrow interval ends before the table does
+        from_largest = np.cumsum(state.counts[:bins][::-1])
         step = int(np.searchsorted(from_largest, search.place))
-        chosen = BINS - 1 - step
+        chosen = bins - 1 - step
         search.place -= int(from_largest[step - 1]) if step else 0
         search.inside = int(state.counts[chosen])
         search.low = (state.first + chosen) << state.shift
@@ -108,6 +111,16 @@ def _put(search: _Search, key: int, index: int, known: Known) -> None:
     carrier = np.int32 if search.kind in ("f32", "i32") else np.int64
     value = values_of_keys(np.array([key], carrier), search.kind)[0]
     known.searches[id(search.task)] = (search.task.arg.dtype.compute.numpy.type(value), np.int64(index))
+
+
+def values_of_keys(keys: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+    """The values that sortable keys stand for (see devices/cpu/selection.py)."""
+    if kind not in ("f32", "f64"):
+        return keys
+    largest = np.iinfo(keys.dtype).max
+    bits = np.where(keys < 0, keys ^ largest, keys).astype(keys.dtype)
+    values: npt.NDArray[Any] = bits.view(np.float32 if kind == "f32" else np.float64)
+    return np.where(keys == largest, np.asarray(np.nan, values.dtype), values)
 
 
 def _index_among_equals(space: Shape, search: _Search, known: Known) -> int:

@@ -193,6 +193,9 @@ def _merged_axes(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
 
 def expand_ellipsis(items: tuple[IndexItem, ...], rank: int) -> list[int | slice | None]:
     """The index with its Ellipsis, or the missing end, written out as full slices."""
+    for item in items:
+        if isinstance(item, bool) or not (item is None or isinstance(item, (slice, EllipsisType)) or _is_integer(item)):
+            raise ShapeError(f"index {item!r} is not an integer, a slice, None or an Ellipsis")
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > rank:
         raise ShapeError(f"{used} indices for a tensor of {rank} axes")
@@ -207,6 +210,14 @@ def expand_ellipsis(items: tuple[IndexItem, ...], rank: int) -> list[int | slice
         else:
             result.append(item)
     return result + filler
+
+
+def _is_integer(item: object) -> bool:
+    try:
+        as_index(item)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def coalesce(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:

@@ -7,7 +7,7 @@ for: ``numpy()``, ``float()``, ``lbrx.evaluate`` or ``lbrx.save``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from lbrx.dtypes import DType, dtype
 from lbrx.errors import DTypeError, ShapeError
 from lbrx.expr import (
     Blocks,
-    Concat,
     Counter,
     Expr,
     Kth,
@@ -33,7 +32,7 @@ from lbrx.expr import (
     constant,
 )
 from lbrx.quantization import QuantizationInfo
-from lbrx.shape import Index, Layout, Shape, checked_shape, normalize_axis
+from lbrx.shape import Index, Layout, Shape, broadcast_shapes, checked_shape, normalize_axis
 from lbrx.storage import CpuStorage, Storage
 from lbrx.streams import stream_key
 
@@ -120,6 +119,9 @@ class Tensor:
         if not self.shape:
             raise ShapeError("a tensor without axes has no length")
         return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
@@ -362,8 +364,8 @@ class Tensor:
         return self._reduce("sum", (self.expr,), axis, keepdims)
 
     def mean(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        count = self.size if axis is None else self.shape[-1]
-        return self._reduce("sum", (self.expr,), axis, keepdims) / count
+        total = self._reduce("sum", (self.expr,), axis, keepdims)
+        return total / (self.size if axis is None else self.shape[-1])
 
     def min(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         return self._reduce("min", (self.expr,), axis, keepdims)
@@ -377,7 +379,8 @@ class Tensor:
 
     def norm(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The Euclidean length."""
-        return self._reduce("sumsq", (self.expr,), axis, keepdims).sqrt()
+        length = self._reduce("sumsq", (self.expr,), axis, keepdims).sqrt()
+        return length.to(self.dtype.compute) if axis is not None and self.dtype.is_float else length
 
     def dot(self, other: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The sum of products with a tensor that broadcasts to the same shape."""
@@ -391,7 +394,13 @@ class Tensor:
             raise ShapeError(f"reductions run over the whole tensor or the last axis, not axis {axis}; transpose first")
         if axis is None and keepdims:
             raise ShapeError("keepdims goes with axis=-1")
-        return Tensor(Reduce(op, args, axis is not None, keepdims))
+        shape = broadcast_shapes(*(arg.shape for arg in args))
+        if axis is None:
+            return Tensor(Reduce(op, args, last_axis=False))
+        if len(shape) == 1 and not keepdims:
+            return Tensor(Reduce(op, args, last_axis=True, keepdims=True))[0]
+        reduced = Tensor(Reduce(op, args, last_axis=True, keepdims=keepdims))
+        return reduced if shape[-1] else full(reduced.shape, 0, reduced.dtype)
 
     # -- order ----------------------------------------------------------------------------------------------------
 
@@ -406,7 +415,7 @@ class Tensor:
         search = self._search(k)
         search.needs_index = True
         value, last = Tensor(Kth(search, "value")), Tensor(Kth(search, "index"))
-        place = Tensor(Counter("index", Layout.contiguous(self.shape)))
+        place = Tensor(views.counter("index", Layout.contiguous(self.shape)))
         nan = value.isnan()
         return where(
             nan, self.isnan() & (place <= last), (self > value) | self.isnan() | ((self == value) & (place <= last))
@@ -484,7 +493,7 @@ def concat(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Tensors of one dtype joined along an axis. Along axis 0 a join is streamed; along others it is stored first."""
     if not parts:
         raise ShapeError("nothing to join: at least one tensor is needed")
-    return Tensor(Concat(tuple(part.expr for part in parts), normalize_axis(axis, parts[0].ndim)))
+    return Tensor(views.joined([part.expr for part in parts], normalize_axis(axis, parts[0].ndim)))
 
 
 def arange(count: int) -> Tensor:
@@ -499,9 +508,9 @@ def full(shape: Sequence[int], value: float | int | bool, kind: DType | str) -> 
 
 def uniform(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
     """Uniform f32 in [0, 1): a function of seed, stream name and element index alone."""
-    return Tensor(Counter("uniform", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))
+    return Tensor(views.counter("uniform", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))
 
 
 def normal(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
     """Standard normal f32: a function of seed, stream name and element index alone."""
-    return Tensor(Counter("normal", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))
+    return Tensor(views.counter("normal", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))

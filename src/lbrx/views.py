@@ -12,10 +12,33 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lbrx.errors import DTypeError, ShapeError
-from lbrx.expr import Blocks, Concat, Counter, Expr, Map, Reduce, Scalar, Source, Stored
+from lbrx.expr import Blocks, Concat, Counter, Expr, Map, Reduce, Scalar, Source, Stored, cast
 from lbrx.shape import Index, IndexItem, Layout, Shape, expand_ellipsis
 
 Transform = Callable[[Layout], Layout | None]
+
+
+def counter(kind: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> Expr:
+    """A Counter; a single one, without axes, is stored first, because only passes make such values."""
+    if layout.shape:
+        return Counter(kind, layout, key)
+    return Stored(Counter(kind, Layout((1,), (0,), layout.offset), key), Layout.contiguous(()))
+
+
+def joined(parts: Sequence[Expr], axis: int) -> Expr:
+    """Expressions joined along an axis: a join along axis 0, of the parts that are not empty, seen through views."""
+    first = parts[0]
+    whole = Concat(tuple(parts), axis)
+    full = tuple(part for part in parts if part.shape[axis])
+    if len(full) <= 1:
+        return full[0] if full else first
+    if axis:
+        order = (axis, *(other for other in range(len(whole.shape)) if other != axis))
+        turned = joined([transposed(part, order) for part in full], 0)
+        return transposed(turned, [order.index(other) for other in range(len(order))])
+    if first.dtype.is_packed:  # the parts' first elements may lie within bytes of the joined tensor
+        return cast(Concat(tuple(cast(part, first.dtype.compute) for part in full), 0), first.dtype)
+    return Concat(full, 0)
 
 
 def sliced(expr: Expr, index: Index) -> Expr:
@@ -54,19 +77,27 @@ def gathered(expr: Expr, rows: np.ndarray) -> Expr:
     if numbers.size and not (-size <= int(numbers.min()) and int(numbers.max()) < size):
         bad = numbers[(numbers < -size) | (numbers >= size)][0]
         raise ShapeError(f"row {int(bad)} is out of range for axis 0 of size {size}")
-    picked = _gathered(expr, np.where(numbers < 0, numbers + size, numbers))
-    return picked if len(picked.shape) > 1 else Stored(picked, Layout.contiguous(picked.shape))
+    return _gathered(expr, np.where(numbers < 0, numbers + size, numbers))
 
 
 def _gathered(expr: Expr, rows: np.ndarray) -> Expr:
     if isinstance(expr, Source):
         if expr.rows is not None:
             rows = expr.rows[rows]
-        layout = Layout((rows.size, *expr.shape[1:]), expr.layout.strides, expr.layout.offset)
-        return Source(expr.storage, expr.dtype, layout, rows)
+        return _rows_of(expr, rows, Layout((rows.size, *expr.shape[1:]), expr.layout.strides, expr.layout.offset))
     if isinstance(expr, Map):
         return Map(expr.op, tuple(_gathered_argument(arg, expr.shape, rows) for arg in expr.args), expr.dtype)
     return _gathered(_stored(expr), rows)
+
+
+def _rows_of(expr: Source, rows: np.ndarray, layout: Layout) -> Expr:
+    """A source whose axis 0 is looked up in ``rows``; one row is a plain view, so that it can be broadcast."""
+    if rows.size == 1:
+        offset = layout.offset + int(rows[0]) * layout.strides[0]
+        return Source(expr.storage, expr.dtype, Layout(layout.shape, layout.strides, offset))
+    picked = Source(expr.storage, expr.dtype, layout, np.ascontiguousarray(rows))
+    # Passes look rows up between runs of columns, so a vector of looked-up elements is stored first.
+    return picked if len(layout.shape) > 1 else Stored(picked, Layout.contiguous(layout.shape))
 
 
 def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
@@ -98,7 +129,7 @@ def _pushed(expr: Expr, transform: Transform) -> Expr | None:
         return None if layout is None else Source(expr.storage, expr.dtype, layout)
     if isinstance(expr, Counter):
         layout = transform(expr.layout)
-        return None if layout is None else Counter(expr.kind, layout, expr.key)
+        return None if layout is None else counter(expr.kind, layout, expr.key)
     if isinstance(expr, Stored):
         layout = transform(expr.layout)
         return None if layout is None else Stored(expr.inner, layout)
@@ -134,10 +165,11 @@ def _sliced_rows(expr: Source, items: list[int | slice | None]) -> Expr:
     first, rest = items[0], tuple(items[1:])
     inner = Layout(expr.shape[1:], expr.layout.strides[1:], expr.layout.offset)
     if isinstance(first, slice) and None not in rest:
-        rows = np.ascontiguousarray(expr.rows[first])
+        rows = expr.rows[first]
         tail = inner.slice(rest)
-        layout = Layout((rows.size, *tail.shape), (expr.layout.strides[0], *tail.strides), tail.offset)
-        return Source(expr.storage, expr.dtype, layout, rows)
+        return _rows_of(
+            expr, rows, Layout((rows.size, *tail.shape), (expr.layout.strides[0], *tail.strides), tail.offset)
+        )
     stored = Stored(expr, Layout.contiguous(expr.shape))
     return Stored(expr, stored.layout.slice(tuple(items)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbrx.errors import FileError
@@ -96,7 +96,7 @@ def check(header: FileHeader) -> None:
 @pytest.mark.parametrize(
     ("original", "read"), [(SAFETENSORS_FILE, read_safetensors), (GGUF_FILE, read_gguf)], ids=["safetensors", "gguf"]
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_mutated_headers(original: bytes, read: Callable[[Path], FileHeader], data: st.DataObject) -> None:
     content = bytearray(original)

@@ -15,7 +15,7 @@ from malformed import corpus
 from malformed_bytes import Malformed
 
 CORPUS = corpus()
-MAX_GROWTH_BYTES = 800 << 20
+MAX_GROWTH_BYTES = 100 << 20
 ADDRESS_SPACE_BYTES = 2 << 30
 
 

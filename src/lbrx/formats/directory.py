@@ -44,7 +44,6 @@ def read_file(path: Path) -> FileHeader:
     """The header of one whole file of any known format; a shard of a split model is an error.
 
     >>> import tempfile
-    >>> from lbrx.formats.header import TensorSpec
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = Path(directory) / "a.gguf"
     ...     written = path.write_bytes(gguf.lay_out("a.gguf", [], {"general.architecture": "llama"}).header)

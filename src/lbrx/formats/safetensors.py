@@ -96,7 +96,7 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader:
         raise FormatError(f"{path}: header begins with {raw[:8]!r}, expected '{{'")
     tensors = parse_object(raw, f"{path}: header")
     metadata = _checked_metadata(path, tensors.pop(METADATA_KEY, None))
-    _check_names(path, tensors)
+    _check_text(path, [*tensors, *metadata, *metadata.values()])
     entries = [_entry(path, name, tensor, data_start) for name, tensor in tensors.items()]
     entries.sort(key=attrgetter("offset", "nbytes"))
     _check_coverage(path, entries, data_start, file_bytes)
@@ -119,12 +119,14 @@ def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:
     return metadata
 
 
-def _check_names(path: Path, names: Mapping[str, Any]) -> None:
+def _check_text(path: Path, texts: Sequence[str]) -> None:
     """JSON can write half a surrogate pair, which is no text and cannot be written back."""
     try:
-        "".join(names).encode("utf-8")
+        "".join(texts).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise FormatError(f"{path}: a tensor name holds the lone surrogate {error.object[error.start]!r}") from error
+        raise FormatError(
+            f"{path}: a name or metadata holds the lone surrogate {error.object[error.start]!r}"
+        ) from error
 
 
 def _entry(path: Path, name: str, tensor: Any, data_start: int) -> TensorEntry:

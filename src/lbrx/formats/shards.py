@@ -103,7 +103,8 @@ def split_into_shards(tensors: Sequence[TensorSpec], max_shard_bytes: int) -> li
 def lay_out_safetensors(
     tensors: Sequence[TensorSpec], metadata: Mapping[str, str], max_shard_bytes: int, stem: str = "model"
 ) -> list[FileLayout]:
-    """Lay out one file, or several shards where the tensors exceed `max_shard_bytes`.
+    """Lay out one file, or several shards where the tensors exceed `max_shard_bytes`; each carries the metadata, of
+    which the transformers library demands `"format": "pt"`.
 
     >>> tensors = [TensorSpec(name, "f32", (2,)) for name in "abc"]
     >>> [layout.name for layout in lay_out_safetensors(tensors, {"format": "pt"}, 16)]

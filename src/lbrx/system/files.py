@@ -173,8 +173,10 @@ def _bytes_of(buffer: ReadableBuffer | NDArray[Any]) -> memoryview:
 
 
 def _refused(error: OSError, fd: int) -> bool:
-    """False for advice that this file does not take; a descriptor that is not open is an error."""
-    if error.errno == errno.EBADF:
+    """False for advice that this kind of file does not take; a descriptor that is not open is an error."""
+    try:
+        os.fstat(fd)
+    except OSError:
         raise file_error(error, name_of(fd, None), "advise") from error
     return False
 

@@ -6,10 +6,9 @@ tiles.py) and are handed out per block of elements, so that they do not depend o
 
 from __future__ import annotations
 
+from lbrx.devices.cpu.constants import LANES, TILE, rank_buffer_bytes
 from lbrx.devices.cpu.registers import cast_text, literal_cast, operation_text, register_type, tile_type
-from lbrx.devices.cpu.selection import rank_buffer_bytes
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
-from lbrx.devices.cpu.tiles import LANES, TILE
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
 
 _TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
@@ -74,7 +73,7 @@ class _Kernel:
     # -- pieces of text ---------------------------------------------------------------------------------------
 
     def _slot(self, name: str) -> str:
-        return f"a[{self.slots[name]}]"
+        return f"peek_i64(a, {self.slots[name]})"
 
     def _leaf_text(self, number: int, column: str) -> str:
         leaf = self.program.leaves[number]
@@ -145,7 +144,9 @@ class _Kernel:
             if leaf.step == "any":
                 self.out.add(f"stride{number} = {self._slot(f'leaf{number}.stride')}")
         for number, kind in enumerate(self.program.scalars):
-            text = f"f[{self.slots.floats[number]}]" if kind in ("f32", "f64") else self._slot(f"scalar{number}")
+            text = (
+                f"peek_f64(f, {self.slots.floats[number]})" if kind in ("f32", "f64") else self._slot(f"scalar{number}")
+            )
             self.out.add(f"v{self.first_scalar + number} = {literal_cast(text, register_type(kind))}")
         for number, sink in enumerate(self.program.sinks):
             if sink.kind in ("store", "row_store"):
@@ -221,7 +222,9 @@ class _Kernel:
         leaves = range(len(self.program.leaves))
         self.out.add("rest = row", *(f"row_offset{number} = np.int64(0)" for number in leaves))
         self.out.open("for axis in range(outer_axes - 1, -1, -1):")
-        self.out.add(f"size = a[{self.slots.variable} + axis]", "above = rest // size", "place = rest - above * size")
+        self.out.add(
+            f"size = peek_i64(a, {self.slots.variable} + axis)", "above = rest // size", "place = rest - above * size"
+        )
         self.out.add("rest = above")
         for number, leaf in enumerate(self.program.leaves):
             place = "place"
@@ -229,7 +232,7 @@ class _Kernel:
                 rows, axis = self._slot(f"leaf{number}.rows"), self._slot(f"leaf{number}.axis")
                 self.out.add(f"place{number} = peek_i64({rows}, place) if axis == {axis} else place")
                 place = f"place{number}"
-            stride = f"a[{self.slots.variable} + outer_axes * {number + 1} + axis]"
+            stride = f"peek_i64(a, {self.slots.variable} + outer_axes * {number + 1} + axis)"
             self.out.add(f"row_offset{number} += {place} * {stride}")
         self.out.close()
 
@@ -373,7 +376,9 @@ class _Kernel:
         if sink.kind == "histogram":
             self.out.add(f"histogram_{keys}({tile}, count, {', '.join(arguments)})")
         else:
-            self.out.add(f"{arguments[-1]} = collect_{keys}({tile}, count, {begin}, {', '.join(arguments)})")
+            found = self.slots[f"sink{number}.found"]
+            call = f"collect_{keys}({tile}, count, {begin}, {', '.join(arguments)})"
+            self.out.add(f"poke_i64(a, {found}, {call})")
 
 
 def kernel_source(program: Program) -> str:

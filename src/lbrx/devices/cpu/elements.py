@@ -219,6 +219,24 @@ def f64_to_odd_f32(_context: Any, value: Any) -> Any:
     return types.float32(types.float64), generate
 
 
+@intrinsic
+def i64_to_sticky_f64(_context: Any, value: Any) -> Any:
+    """int64 -> float64 without rounding: beyond 53 bits, the low 11 bits only say whether any of them was set."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        number = args[0]
+        low = builder.and_(number, _constant(0x7FF, I64))
+        sticky = builder.select(
+            builder.icmp_unsigned("!=", low, _constant(0, I64)), _constant(0x400, I64), _constant(0, I64)
+        )
+        shortened = builder.or_(builder.and_(number, _constant(~0x7FF, I64)), sticky)
+        above = builder.add(builder.ashr(number, _constant(53, I64)), _constant(1, I64))
+        is_long = builder.icmp_unsigned(">", above, _constant(1, I64))
+        return builder.sitofp(builder.select(is_long, shortened, number), DOUBLE)
+
+    return types.float64(types.int64), generate
+
+
 def _fabs(builder: Builder) -> Any:
     return builder.module.declare_intrinsic("llvm.fabs", [DOUBLE])
 
@@ -263,7 +281,7 @@ def _make_wrap_packed(bits: int) -> Any:
 
 
 def _all_functions() -> dict[str, Any]:
-    functions: dict[str, Any] = {"f64_to_odd_f32": f64_to_odd_f32}
+    functions: dict[str, Any] = {"f64_to_odd_f32": f64_to_odd_f32, "i64_to_sticky_f64": i64_to_sticky_f64}
     for name in _CODECS:
         functions[f"load_{name}"] = _make_load(name)
         functions[f"store_{name}"] = _make_store(name)

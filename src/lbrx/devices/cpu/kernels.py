@@ -1,44 +1,47 @@
-"""Compiled kernels: in memory by program, on disk by source.
+"""Compiled kernels: in memory by program, on disk as object code by digest.
 
-Numba caches only code that lies in a file, so the generated source is written to one, named by its digest, in the
-user's cache directory. One process at a time compiles or loads an entry; a damaged entry is made anew.
+Numba compiles a kernel once; its object code is kept in the user's cache directory and later loaded by LLVM alone,
+so that a warm start imports neither Numba nor a compiler. An entry carries its own checksum: a damaged or foreign
+one is made anew, and processes that make the same entry at once replace it atomically by the same bytes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-import importlib.util
+import importlib.metadata
 import os
-import sys
+import struct
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numba
+import llvmlite.binding as llvm
 
 from lbrx import system
 from lbrx.devices.cpu.codegen import kernel_source
-from lbrx.devices.cpu.library import LIBRARY, fingerprint
 from lbrx.devices.cpu.slots import Slots
 from lbrx.errors import KernelError
 from lbrx.passes import Program
 
-Kernel = Callable[[Any, Any, int, int], None]
-_SIGNATURE = "void(int64[::1], float64[::1], int64, int64)"
-_HEADER = """import numpy as np
-from numba import njit
-
-from lbrx.devices.cpu.library import {names}
-
-
-@njit("{signature}", nogil=True, cache={cache}, error_model="numpy", boundscheck=False)
-"""
+Kernel = Callable[[int, int, int, int, int, int], int]
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 6)
+_result_places = (ctypes.c_int64 * 2)()
+RESULT_PLACE = ctypes.addressof(_result_places)  # Numba writes "None" there; nobody reads it
+EXCEPTION_PLACE = RESULT_PLACE + 8
+_MAGIC = b"lbrx kernel 1\n"
+_LIBRARY_FILES = ("compiler", "constants", "elements", "library", "maths", "random", "selection", "tiles")
 
 
 class CompiledProgram:
-    """A program with its kernel and the places of its arguments."""
+    """A program with its kernel and the places of its arguments.
+
+    A kernel is called with RESULT_PLACE, EXCEPTION_PLACE, the addresses of its int64 and float64 arguments, and the
+    first and one past the last element. It returns 0 and runs without the interpreter lock.
+    """
 
     __slots__ = ("kernel", "program", "slots")
 
@@ -48,86 +51,102 @@ class CompiledProgram:
         self.slots = Slots(program)
 
 
-_compiled: dict[Program, CompiledProgram] = {}
-_compile_lock = threading.Lock()
-compilations = 0  # programs that were not found in memory
+class Statistics:
+    """What the cache did in this process."""
+
+    compiled = 0
+    loaded = 0
+
+
+statistics = Statistics()
+_programs: dict[Program, CompiledProgram] = {}
+_lock = threading.Lock()
 
 
 def compiled(program: Program) -> CompiledProgram:
-    """The kernel of a program, compiled at first use."""
-    found = _compiled.get(program)
+    """The kernel of a program: from memory, from disk, or compiled now."""
+    found = _programs.get(program)
     if found is not None:
         return found
-    with _compile_lock:
-        if program not in _compiled:
-            _compiled[program] = CompiledProgram(program, _load(kernel_source(program)))
-        return _compiled[program]
+    with _lock:
+        if program not in _programs:
+            _programs[program] = CompiledProgram(program, _kernel(kernel_source(program)))
+        return _programs[program]
 
 
-def _load(body: str) -> Kernel:
-    global compilations
-    compilations += 1
-    directory = _kernel_directory()
-    source = _module_text(body, cache=directory is not None)
-    if directory is None:
-        return _from_text(source)
-    digest = hashlib.sha256(f"{fingerprint()}{numba.__version__}{source}".encode()).hexdigest()[:32]
-    path = directory / f"k{digest}.py"
-    with system.file_lock(directory / f"k{digest}.lock"):
-        _write_once(path, source)
-        try:
-            return _import(path)
-        except Exception:
-            for entry in (directory / "__pycache__").glob(f"k{digest}*"):
-                entry.unlink(missing_ok=True)
-        try:
-            return _import(path)
-        except Exception as error:
-            raise KernelError(f"{path}: the generated kernel does not compile: {error}") from error
+def _kernel(source: str) -> Kernel:
+    digest = hashlib.sha256((_environment() + source).encode()).hexdigest()[:40]
+    path = system.cache_directory() / "kernels" / f"{digest}.o"
+    entry = _read_entry(path)
+    if entry is None:
+        entry = _compile(source, f"kernel_{digest}")
+        _write_entry(path, *entry)
+        statistics.compiled += 1
+    else:
+        statistics.loaded += 1
+    return _link(*entry)
 
 
-def _kernel_directory() -> Path | None:
-    """The cache directory, or None where nothing can be written."""
-    directory = system.cache_directory() / "kernels"
+@cache
+def _environment() -> str:
+    """All that object code depends on besides its source: library, compiler and processor."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for name in _LIBRARY_FILES:
+        digest.update((here / f"{name}.py").read_bytes())
+    versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
+    processor = (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return "\n".join((digest.hexdigest(), *versions, *processor, ""))
+
+
+def _compile(source: str, name: str) -> tuple[str, bytes]:
+    from lbrx.devices.cpu.compiler import compile_object
+
     try:
-        (directory / "__pycache__").mkdir(parents=True, exist_ok=True)
+        return compile_object(source, name)
+    except Exception as error:
+        raise KernelError(f"a generated kernel does not compile: {error}\n{source}") from error
+
+
+def _read_entry(path: Path) -> tuple[str, bytes] | None:
+    """The symbol and object code of an entry, or None if there is none that is whole."""
+    try:
+        data = path.read_bytes()
     except OSError:
         return None
-    return directory if os.access(directory, os.W_OK) else None
+    body = data[len(_MAGIC) + 32 :]
+    if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
+        return None
+    (length,) = struct.unpack_from("<I", body)
+    return body[4 : 4 + length].decode(), body[4 + length :]
 
 
-def _module_text(body: str, cache: bool) -> str:
-    names = ", ".join(sorted(name for name in LIBRARY if f"{name}(" in body))
-    return _HEADER.format(names=names or "LIBRARY", signature=_SIGNATURE, cache=cache) + body
-
-
-def _write_once(path: Path, source: str) -> None:
-    """Put the source there unless it is there: Numba trusts a cache entry by the source's time stamp."""
-    if path.exists() and path.read_text() == source:
-        return
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        file.write(source)
-    os.replace(file.name, path)
-
-
-def _import(path: Path) -> Kernel:
-    name = f"lbrx_kernel_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+def _write_entry(path: Path, symbol: str, code: bytes) -> None:
+    """Keep an entry for the next start. Where the cache cannot be written, every start compiles."""
+    name = symbol.encode()
+    body = struct.pack("<I", len(name)) + name + code
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    kernel: Kernel = module.kernel
-    return kernel
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        os.replace(file.name, path)
+    except OSError:
+        return
 
 
-def _from_text(source: str) -> Kernel:
-    namespace: dict[str, Any] = {}
-    exec(compile(source, "<lbrx kernel>", "exec"), namespace)
-    kernel: Kernel = namespace["kernel"]
-    return kernel
+@cache
+def _engine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+def _link(symbol: str, code: bytes) -> Kernel:
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = engine.get_function_address(symbol)
+    if not address:
+        raise KernelError(f"the object code of a kernel has no symbol {symbol}")
+    return _FUNCTION(address)

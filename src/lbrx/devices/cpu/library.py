@@ -1,10 +1,7 @@
-"""Everything that generated kernels call, by name; and a fingerprint of it for the cache of compiled kernels."""
+"""Everything that generated kernels call, by name."""
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lbrx.devices.cpu import elements, maths, random, selection, tiles
@@ -19,15 +16,3 @@ LIBRARY: dict[str, Any] = {
     "uniform_f32": random.uniform_f32,
     "normal_f32": random.normal_f32,
 }
-
-globals().update(LIBRARY)
-
-
-@cache
-def fingerprint() -> str:
-    """A digest of the sources: kernels compiled against other sources are not used."""
-    digest = hashlib.sha256()
-    for module in (elements, tiles, selection, maths, random):
-        assert module.__file__ is not None
-        digest.update(Path(module.__file__).read_bytes())
-    return digest.hexdigest()

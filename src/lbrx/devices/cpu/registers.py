@@ -59,7 +59,9 @@ def _as_f32_for_rounding(text: str, source: str) -> str:
         return text
     if source == "f64":
         return f"f64_to_odd_f32({text})"
-    if source in ("i64", "i32"):
+    if source == "i64":
+        return f"f64_to_odd_f32(i64_to_sticky_f64({text}))"
+    if source == "i32":
         return f"f64_to_odd_f32(np.float64({text}))"
     return f"np.float32({text})"
 

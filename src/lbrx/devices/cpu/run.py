@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import Destination
+from lbrx.devices.cpu.constants import BINS, TABLES, rank_buffer_bytes
 from lbrx.devices.cpu.inputs import LeafInputs
-from lbrx.devices.cpu.kernels import CompiledProgram, compiled
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
 from lbrx.devices.cpu.packing import packed
-from lbrx.devices.cpu.selection import BINS, TABLES, rank_buffer_bytes
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES
-from lbrx.errors import FileError
+from lbrx.errors import FileError, KernelError
 from lbrx.fuse import BoundPass
 from lbrx.memory import scratch
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
@@ -55,6 +55,11 @@ SinkTarget = Destination | HistogramState | CollectState | None
 def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """Run the pass; for each sink, the partial results of its blocks if it is a reduction, else None."""
     return _Run(bound, targets).run()
+
+
+def _succeeded(status: int) -> None:
+    if status:
+        raise KernelError(f"a kernel stopped with status {status}")
 
 
 class _Run:
@@ -152,9 +157,12 @@ class _Run:
     def _worker(self) -> Callable[[int, int], None]:
         """A function that runs one chunk, with arguments and scratch memory of its own."""
         ints = self.ints.copy() if self.chunked or self.inputs.copied or self.has_ranks else self.ints
-        kernel, floats, inputs = self.compiled.kernel, self.floats, self.inputs
+        kernel, inputs = self.compiled.kernel, self.inputs
+        int_address, float_address = ints.ctypes.data, self.floats.ctypes.data
         if not self.chunked and not inputs.watched and not self.has_ranks:
-            return lambda lo, hi: kernel(ints, floats, lo, hi)
+            return lambda lo, hi: _succeeded(
+                kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi)
+            )
 
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:
@@ -166,7 +174,7 @@ class _Run:
                 finishers = [
                     self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked
                 ]
-                kernel(ints, floats, lo, hi)
+                _succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
                 for finish in finishers:
                     finish()
                 inputs.done(lo, hi)

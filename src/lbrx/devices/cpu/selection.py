@@ -9,14 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from lbrx.devices.cpu.constants import BINS, RANK_DIGIT_BITS, TABLES
 from lbrx.devices.cpu.tiles import TILE_FUNCTIONS
-
-HISTOGRAM_BITS = 12
-BINS = 1 << HISTOGRAM_BITS
-TABLES = 4  # neighbouring elements often fall into one bin: separate tables keep the additions independent
 
 _bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
 _peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
@@ -47,16 +43,6 @@ def key_of_i32(value: Any) -> Any:
 @njit
 def key_of_i64(value: Any) -> Any:
     return np.int64(value)
-
-
-def values_of_keys(keys: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
-    """The values that keys stand for (NumPy, outside of kernels)."""
-    if kind not in ("f32", "f64"):
-        return keys
-    largest = _LARGEST_I32 if kind == "f32" else _LARGEST_I64
-    bits = np.where(keys < 0, keys ^ largest, keys)
-    values = bits.astype(keys.dtype).view(np.float32 if kind == "f32" else np.float64)
-    return np.where(keys == largest, np.asarray(np.nan, values.dtype), values)
 
 
 @njit
@@ -106,9 +92,6 @@ def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
     return found
 
 
-RANK_DIGIT_BITS = 11
-
-
 @njit
 def _sort_pass(keys: Any, order: Any, next_keys: Any, next_order: Any, count: Any, shift: Any, counts: Any) -> Any:
     """One stable pass of a radix sort by one digit; False (and nothing moved) if all keys share the digit."""
@@ -155,11 +138,6 @@ def rank_row(buffer: Any, count: Any, descending: Any) -> None:
             order, other_order = other_order, order
     for j in range(count):
         _poke_i64(buffer, _peek_i64(order, j), j)
-
-
-def rank_buffer_bytes(columns: int) -> int:
-    """Bytes of the buffer that ``rank_row`` needs."""
-    return 32 * columns + 8 * (1 << RANK_DIGIT_BITS)
 
 
 SELECTION_FUNCTIONS: dict[str, Any] = {

@@ -12,10 +12,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from lbrx.devices.cpu.constants import LANES
 from lbrx.devices.cpu.elements import DOUBLE, FLOAT, I32, I64
 
-LANES = 16
-TILE = 1024  # elements
 Builder = Any
 Value = Any
 

@@ -1,0 +1,38 @@
+"""Compiling generated source to native code with Numba. Imported only when a kernel is not in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from lbrx.devices.cpu.library import LIBRARY
+from lbrx.errors import KernelError
+
+_SIGNATURE = "void(int64, int64, int64, int64)"
+
+
+def compile_object(source: str, name: str) -> tuple[str, bytes]:
+    """The symbol and the object code of the function ``kernel`` in ``source``, compiled under ``name``.
+
+    Without wrappers for Python or C the object code needs nothing of Numba's run time. What remains is Numba's own
+    calling convention: places for a result and for an exception come before the arguments, a status is returned.
+    """
+    namespace: dict[str, Any] = {"np": np, **LIBRARY}
+    exec(compile(source, f"<{name}>", "exec"), namespace)
+    function = namespace["kernel"]
+    function.__name__ = function.__qualname__ = name
+    options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "nogil": True, "error_model": "numpy"}
+    dispatcher: Any = njit(_SIGNATURE, **options)(function)
+    (built,) = dispatcher.overloads.values()
+    module = built.library._final_module
+    _check_self_contained(module)
+    return built.fndesc.llvm_func_name, built.library.codegen._tm.emit_object(module)
+
+
+def _check_self_contained(module: Any) -> None:
+    """A symbol of Numba's or Python's run time would end the process when the code is linked without them."""
+    for function in module.functions:
+        if function.is_declaration and function.name.startswith(("numba", "NRT", "Py", "_Py")):
+            raise KernelError(f"a kernel calls {function.name}, which is not there at a warm start")

@@ -1,0 +1,15 @@
+"""Sizes that kernels and the code that calls them agree on."""
+
+from __future__ import annotations
+
+LANES = 16  # of a vector in tile reductions
+TILE = 1024  # elements that a pass puts aside at a time
+HISTOGRAM_BITS = 12
+BINS = 1 << HISTOGRAM_BITS
+TABLES = 4  # neighbouring elements often fall into one bin: separate tables keep the additions independent
+RANK_DIGIT_BITS = 11
+
+
+def rank_buffer_bytes(columns: int) -> int:
+    """Bytes of the buffer in which a row is ranked: four runs of int64 and the counts of one digit."""
+    return 32 * columns + 8 * (1 << RANK_DIGIT_BITS)
