@@ -24,13 +24,15 @@ BOOL, I64, F32, F64 = DTYPES["bool"], DTYPES["i64"], DTYPES["f32"], DTYPES["f64"
 class Expr:
     """A node: something with a dtype and a shape."""
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("dtype", "is_simple", "shape")
     dtype: DType
     shape: Shape
+    is_simple: bool  # nothing has to be computed before the one pass over its elements
 
-    def __init__(self, dtype: DType, shape: Shape) -> None:
+    def __init__(self, dtype: DType, shape: Shape, is_simple: bool = False) -> None:
         self.dtype = dtype
         self.shape = shape
+        self.is_simple = is_simple
 
 
 class Source(Expr):
@@ -41,7 +43,7 @@ class Source(Expr):
     def __init__(
         self, storage: Storage, dtype: DType, layout: Layout, rows: npt.NDArray[np.int64] | None = None
     ) -> None:
-        super().__init__(dtype, layout.shape)
+        super().__init__(dtype, layout.shape, is_simple=True)
         self.storage = storage
         self.layout = layout
         self.rows = rows
@@ -53,7 +55,7 @@ class Scalar(Expr):
     __slots__ = ("value",)
 
     def __init__(self, value: float | int | bool, dtype: DType | None = None) -> None:
-        super().__init__(dtype or scalar_dtype(value), ())
+        super().__init__(dtype or scalar_dtype(value), (), is_simple=True)
         self.value = value
 
 
@@ -63,7 +65,7 @@ class Counter(Expr):
     __slots__ = ("key", "kind", "layout")
 
     def __init__(self, kind: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> None:
-        super().__init__(I64 if kind == "index" else F32, layout.shape)
+        super().__init__(I64 if kind == "index" else F32, layout.shape, is_simple=True)
         self.kind = kind
         self.layout = layout
         self.key = key
@@ -87,11 +89,12 @@ class Map(Expr):
 
     def __init__(self, op: str, args: tuple[Expr, ...], dtype: DType) -> None:
         shape = args[0].shape
+        is_simple = args[0].is_simple
         for arg in args[1:]:
+            is_simple = is_simple and arg.is_simple
             if arg.shape != shape:
-                shape = broadcast_shapes(*(a.shape for a in args))
-                break
-        super().__init__(dtype, shape)
+                shape = broadcast_shapes(shape, arg.shape)
+        super().__init__(dtype, shape, is_simple)
         self.op = op
         self.args = args
 
@@ -110,7 +113,7 @@ class Reduce(Expr):
         if not last_axis:
             out_shape: Shape = ()
         else:
-            out_shape = shape[:-1] + (1,) if keepdims else shape[:-1]
+            out_shape = (*shape[:-1], 1) if keepdims else shape[:-1]
         super().__init__(reduce_dtype(op, args, last_axis), out_shape)
         self.op = op
         self.args = args
@@ -167,7 +170,7 @@ class Concat(Expr):
             if part.dtype is not first.dtype:
                 raise DTypeError(f"cannot join {first.dtype} and {part.dtype}; cast one with .to()")
         size = sum(part.shape[axis] for part in parts)
-        super().__init__(first.dtype, first.shape[:axis] + (size,) + first.shape[axis + 1 :])
+        super().__init__(first.dtype, (*first.shape[:axis], size, *first.shape[axis + 1 :]))
         self.parts = parts
         self.axis = axis
 

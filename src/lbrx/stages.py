@@ -17,7 +17,7 @@ import numpy as np
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.devices.cpu.run import run_pass
 from lbrx.devices.cpu.threads import run_chunks
-from lbrx.expr import Blocks, Counter, Expr, Kth, KthSearch, Map, Rank, Reduce, Scalar, Source, Stored
+from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
 from lbrx.memory.resident import resident_window
 from lbrx.scalars import scalar_value
@@ -54,7 +54,7 @@ class Stages:
 
     def level(self, expr: Expr, space: Shape) -> int:
         """The first stage in which a pass over ``space`` can compute the expression."""
-        if isinstance(expr, (Source, Scalar, Counter)):
+        if expr.is_simple:
             return 0
         key = (id(expr), space)
         found = self._levels.get(key)
@@ -129,7 +129,7 @@ class _PartOf:
 
 def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
     """One task, or one for each run of rows between the seams of joined tensors."""
-    breaks = sorted(row_breaks(expr) - {0}) if expr.shape else []
+    breaks = sorted(row_breaks(expr) - {0}) if expr.shape and not expr.is_simple else []
     if not breaks or destination.dtype.is_packed:
         return [StoreTask(expr, destination)]
     row = math.prod(expr.shape[1:])
@@ -203,6 +203,10 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
 
 
 def _run(stages: Stages, known: Known) -> None:
+    only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
+    if len(only) == 1 and not isinstance(only[0], KthSearch):
+        _run_pass(_space(only[0]), only, known)
+        return
     for stage in sorted(stages.tasks):
         by_space: dict[Shape, list[Task]] = {}
         for task in stages.tasks[stage]:

@@ -156,10 +156,8 @@ class Tensor:
         low, high = expr.layout.span()
         window = expr.storage.read_at(low * item, (high - low) * item).view(expr.dtype.numpy)
         strides = tuple(stride * item for stride in expr.layout.strides)
-        array = np.lib.stride_tricks.as_strided(
-            window[expr.layout.offset - low :], expr.shape, strides, writeable=False
-        )
-        return array
+        start = window[expr.layout.offset - low :]
+        return np.lib.stride_tricks.as_strided(start, expr.shape, strides, writeable=False)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()

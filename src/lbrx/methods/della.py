@@ -22,9 +22,9 @@ def della(
     rescale: bool = True,
     lambda_: float = 1.0,
 ) -> Tensor:
-    """The base plus differences kept with a probability of ``density`` give or take ``epsilon``, by their rank in the row.
+    """The base plus differences kept at random, where they have the sign of their weighted sum.
 
-    Only elements that have the sign of their weighted sum are added.
+    The probability goes from ``density - epsilon`` to ``density + epsilon`` with the magnitude's rank in its row.
 
     >>> from lbrx import tensor
     >>> base, models = tensor([0.0, 0.0]), [tensor([4.0, 1.0]), tensor([-1.0, 2.0])]

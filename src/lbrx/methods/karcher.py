@@ -36,7 +36,7 @@ def karcher(models: Sequence[Tensor], *, max_iter: int = 10, tol: float = 1e-5) 
         cosines = gram[np.ix_(directed, directed)] / np.outer(own_norms, own_norms)
         mean = _spherical_mean(cosines, max_iter, tol)
         weights = norms.mean() * mean / own_norms
-    return weighted_sum([models[index] for index in directed], weights.tolist())
+    return weighted_sum([models[int(index)] for index in directed], weights.tolist())
 
 
 def _spherical_mean(cosines: Vector, max_iter: int, tol: float) -> Vector:

@@ -43,7 +43,10 @@ def random_share(delta: Tensor, density: float, context: MergeContext, model: in
 
 
 def random_by_rank(delta: Tensor, density: float, epsilon: float, context: MergeContext, model: int) -> Tensor | None:
-    """Each element with a probability from ``density - epsilon`` to ``density + epsilon``, by its magnitude's rank in its row."""
+    """Each element with a probability that grows with its magnitude's rank in its row.
+
+    It goes from ``density - epsilon`` to ``density + epsilon``; a density of 0 keeps nothing.
+    """
     if density >= 1:
         return None
     columns = delta.shape[-1]

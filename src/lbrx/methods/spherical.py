@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.tensor import Tensor, where
+from lbrx.tensor import Tensor, evaluate, where
 
 
 def pairwise_dots(tensors: Sequence[Tensor], axis: int | None = None) -> list[list[Tensor]]:
@@ -33,10 +33,7 @@ def gram_matrix(tensors: Sequence[Tensor]) -> npt.NDArray[np.float64]:
     array([[ 5., 11.],
            [11., 25.]])
     """
-    from lbrx.evaluate import evaluate_exprs  # importing it loads the compiler
-
-    dots = pairwise_dots(tensors)
-    values = evaluate_exprs([dot.expr for row in dots for dot in row])
+    values = evaluate(*(dot for row in pairwise_dots(tensors) for dot in row))
     return np.array(values, np.float64).reshape(len(tensors), len(tensors))
 
 

@@ -41,9 +41,9 @@ def masked(delta: Tensor, mask: Tensor | None, rescale: bool) -> Tensor:
     ``rescale`` gives the result the L1 norm that the delta had, unless one of the two is about zero.
 
     >>> from lbrx import tensor
-    >>> delta = tensor([1.0, -2.0, 3.0], "f32")
+    >>> delta = tensor([1.0, -2.0, 3.0])
     >>> masked(delta, abs(delta) > 1, rescale=True).numpy()
-    array([-0. , -2.4,  3.6], dtype=float32)
+    array([ 0. , -2.4,  3.6])
     """
     if mask is None:
         return delta
@@ -92,7 +92,9 @@ def add_agreeing(
 
 
 def sign_agreement(deltas: Sequence[Tensor]) -> list[Tensor]:
-    """Where each delta has the sign of the sum of all of them; a sum of 0 counts as positive, an element of 0 as neither.
+    """Where each delta has the sign of the sum of all of them.
+
+    A sum of 0 counts as positive; an element of 0 has no sign and never agrees.
 
     >>> from lbrx import tensor
     >>> [agrees.numpy().tolist() for agrees in sign_agreement([tensor([3.0, 0.0]), tensor([-1.0, 5.0])])]

@@ -160,9 +160,7 @@ class _Run:
         kernel, inputs = self.compiled.kernel, self.inputs
         int_address, float_address = ints.ctypes.data, self.floats.ctypes.data
         if not self.chunked and not inputs.watched and not self.has_ranks:
-            return lambda lo, hi: _succeeded(
-                kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi)
-            )
+            return lambda lo, hi: _succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
 
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:

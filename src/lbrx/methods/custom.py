@@ -1,0 +1,159 @@
+"""Methods from a user's Python file: the function, and its signature as the description of its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+from lbrx.errors import FileError, UsageError, nearest
+from lbrx.methods.context import MergeContext
+from lbrx.recipe.parameters import REQUIRED, BasePolicy, MethodParameter, MethodSpec, Required
+from lbrx.recipe.values import Kind, Scalar
+from lbrx.tensor import Tensor
+
+_KINDS: dict[Any, Kind] = {float: "float", int: "int", bool: "bool", str: "str"}
+_SEQUENCES = (Sequence, list, tuple)
+
+
+def load_function(name: str, directory: str | os.PathLike[str] = ".") -> Callable[..., Tensor]:
+    """The function of a file, as ``./file.py:function``; the file is run, and looked up from ``directory``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "mine.py").write_text("def first(models): return models[0]")
+    ...     load_function("./mine.py:first", folder).__name__
+    'first'
+    """
+    file_name, _, function_name = name.rpartition(":")
+    path = Path(directory, file_name)
+    module = _run_file(path)
+    function = getattr(module, function_name, None)
+    if function is None:
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UsageError(f"{path}: has no function {function_name!r}{nearest(function_name, own)}")
+    if not callable(function):
+        raise UsageError(f"{path}: {function_name!r} is a {type(function).__name__}; expected a function")
+    return typing.cast("Callable[..., Tensor]", function)
+
+
+def _run_file(path: Path) -> Any:
+    if not path.is_file():
+        raise FileError(f"{path}: the file of the merge method does not exist; expected a Python file")
+    digest = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"lbrx_method_{path.stem}_{digest}", path)
+    assert spec is not None  # the name ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look for it there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise UsageError(f"{path}: the file of the merge method fails: {type(error).__name__}: {error}") from error
+    return module
+
+
+def spec_of(function: Callable[..., Tensor], name: str) -> MethodSpec:
+    """What a method takes, from its function's signature.
+
+    >>> def blend(models: Sequence[Tensor], base: Tensor | None = None, *, t: float = 0.5) -> Tensor: ...
+    >>> spec = spec_of(blend, "./mine.py:blend")
+    >>> spec.needs_base, spec.find("t").default
+    ('optional', 0.5)
+    """
+    parameters = signature(function).parameters
+    try:
+        types = typing.get_type_hints(function)
+    except Exception as error:
+        raise UsageError(f"{name}: the types of its parameters cannot be read: {error}") from error
+    if "models" not in parameters:
+        found = ", ".join(parameters) or "no parameters"
+        raise UsageError(f"{name}: the function takes {found}; expected a parameter 'models', the tensors to merge")
+    for parameter in parameters.values():
+        if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            raise UsageError(f"{name}: {str(parameter)!r} cannot be passed by keyword; expected named parameters only")
+    _check_context(types.get("context"), name)
+    return MethodSpec(
+        name,
+        tuple(
+            _parameter(parameter, types.get(parameter.name), name)
+            for parameter in parameters.values()
+            if parameter.name not in ("models", "base", "context")
+        ),
+        _base_policy(parameters.get("base"), types.get("base")),
+    )
+
+
+def _check_context(annotation: Any, name: str) -> None:
+    if annotation not in (None, MergeContext):
+        raise UsageError(f"{name}: 'context' has the type {_type_name(annotation)}; expected MergeContext")
+
+
+def _base_policy(parameter: Parameter | None, annotation: Any) -> BasePolicy:
+    if parameter is None:
+        return "ignored"
+    if parameter.default is None or _without_none(annotation) is not annotation:
+        return "optional"
+    return "required"
+
+
+def _parameter(parameter: Parameter, annotation: Any, method: str) -> MethodParameter:
+    where = f"{method}: parameter {parameter.name!r}"
+    default: Any = REQUIRED if parameter.default is Parameter.empty else parameter.default
+    if annotation is None and not isinstance(default, Required):
+        annotation = Sequence[type(default[0])] if _is_single(default) else type(default)  # type: ignore[misc]
+    item = _item_type(annotation)
+    kind = _KINDS.get(_without_none(annotation if item is None else item))
+    if kind is None:
+        found = "no type" if annotation is None else f"the type {_type_name(annotation)}"
+        raise UsageError(f"{where} has {found}; expected float, int, bool or str, or a Sequence of one of them")
+    if item is not None and not isinstance(default, Required):
+        if not _is_single(default):
+            raise UsageError(f"{where} has the default {default!r}; expected a tuple of the one value for each model")
+        default = default[0]
+    return MethodParameter(
+        "lambda" if parameter.name == "lambda_" else parameter.name,
+        kind,
+        _checked_default(default, kind, where),
+        per_model=item is not None,
+        gradient=kind != "int",
+    )
+
+
+def _is_single(default: object) -> bool:
+    return isinstance(default, tuple | list) and len(default) == 1
+
+
+def _checked_default(default: Any, kind: Kind, where: str) -> Scalar | Required | None:
+    if default is None or isinstance(default, Required):
+        return default
+    expected = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}[kind]
+    if not isinstance(default, expected) or (isinstance(default, bool) and kind != "bool"):
+        raise UsageError(f"{where} has the default {default!r}; expected one of type {kind}")
+    return float(default) if kind == "float" else default
+
+
+def _item_type(annotation: Any) -> Any:
+    """The type of a sequence's items, or None if the annotation is not a sequence."""
+    arguments = typing.get_args(annotation)
+    return arguments[0] if typing.get_origin(annotation) in _SEQUENCES and arguments else None
+
+
+def _without_none(annotation: Any) -> Any:
+    """``T`` of ``T | None``; anything else as it is."""
+    if typing.get_origin(annotation) in (UnionType, typing.Union):
+        rest = [item for item in typing.get_args(annotation) if item is not NoneType]
+        return rest[0] if len(rest) == 1 else annotation
+    return annotation
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
