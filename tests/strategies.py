@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from lbrx.dtypes import DTYPES
+from lbrx.dtypes import DTYPES, dtype
 
 Array = npt.NDArray[Any]
 View = tuple[str, Any]
@@ -34,9 +34,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
 
 def widened(array: Array) -> Array:
     """The values in a type that NumPy computes in: half types as float32, packed integers as int8."""
-    if array.dtype in (ml_dtypes.int4, ml_dtypes.int2):
-        return array.astype(np.int8)
-    return array.astype(np.float32) if array.dtype == np.float16 or array.dtype.kind == "V" else array
+    return array.astype(dtype(array.dtype).compute.numpy, copy=False)
 
 
 def computed_type(*names: str) -> np.dtype[Any]:
@@ -98,11 +96,18 @@ def shapes(min_axes: int = 0, max_axes: int = 4, min_size: int = 0) -> st.Search
 
 
 @st.composite
+def _slices(draw: st.DrawFn, size: int) -> slice:
+    """Slices with ends inside and beyond an axis and steps of either sign."""
+    ends = st.none() | st.integers(-size - 2, size + 2)
+    return slice(draw(ends), draw(ends), draw(st.sampled_from([None, 1, 2, 3, 7, -1, -2, -3, -9])))
+
+
+@st.composite
 def _index(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """A basic index: integers, slices with any step, None and an Ellipsis in the place of some axes."""
     items: list[Any] = []
     for size in shape:
-        choices = [st.slices(size), st.just(slice(None)), st.just(slice(None, None, -1)), st.just(slice(None, None, 2))]
+        choices = [_slices(size), st.just(slice(None)), st.just(slice(None, None, -1)), st.just(slice(None, None, 2))]
         if size:
             choices.append(st.integers(-size, size - 1))  # type: ignore[arg-type]
         items.append(draw(st.one_of(choices)))
@@ -160,7 +165,8 @@ def apply_view(value: Any, view: View) -> Any:
     """The view of an array or of a tensor."""
     kind, argument = view
     if kind == "slice":
-        return value[argument]
+        found = value[argument]
+        return np.asarray(found) if isinstance(found, np.generic) else found
     if kind == "transpose":
         return value.transpose(*argument) if argument else value
     if kind == "reshape":
@@ -172,6 +178,4 @@ def apply_views(value: Any, chain: Sequence[View]) -> Any:
     """All views of a chain, one after another."""
     for view in chain:
         value = apply_view(value, view)
-        if isinstance(value, np.generic):
-            value = np.asarray(value)
     return value

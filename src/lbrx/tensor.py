@@ -154,10 +154,12 @@ class Tensor:
             return None
         item = expr.dtype.itemsize
         low, high = expr.layout.span()
-        window = expr.storage.read_at(low * item, (high - low) * item).view(expr.dtype.numpy)
+        window = expr.storage.read_at(low * item, (high - low) * item)
         strides = tuple(stride * item for stride in expr.layout.strides)
-        start = window[expr.layout.offset - low :]
-        return np.lib.stride_tricks.as_strided(start, expr.shape, strides, writeable=False)
+        start = (expr.layout.offset - low) * item
+        array: npt.NDArray[Any] = np.ndarray(expr.shape, expr.dtype.numpy, window.data, start, strides)
+        array.flags.writeable = False
+        return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()

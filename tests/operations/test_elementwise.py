@@ -39,8 +39,8 @@ UNARY_OF_NUMBERS = {
     "neg": (lambda a: -a, np.negative),
     "abs": (abs, np.abs),
     "sign": (lambda a: a.sign(), np.sign),
-    "floor": (lambda a: a.floor(), np.floor),
-    "round": (lambda a: a.round(), np.rint),
+    "floor": (lambda a: a.floor(), lambda a: np.floor(a) if a.dtype.kind == "f" else a),
+    "round": (lambda a: a.round(), np.round),
 }
 FUNCTIONS = {
     "exp": (lambda a: a.exp(), np.exp),

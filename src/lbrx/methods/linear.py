@@ -16,7 +16,10 @@ def linear(models: Sequence[Tensor], *, weight: Sequence[float], normalize: bool
     >>> linear([tensor([1.0, 2.0]), tensor([3.0, 6.0])], weight=[3.0, 1.0]).numpy()
     array([1.5, 3. ])
     """
-    divisor = sum(weight) if normalize else 1.0
-    if divisor == 0:
+    merged = weighted_sum(models, weight)
+    if not normalize:
+        return merged
+    weight_sum = sum(weight)
+    if weight_sum == 0:
         raise UsageError(f"linear: the weights {list(weight)} sum to zero; expected another sum, or normalize=False")
-    return weighted_sum(models, [value / divisor for value in weight])
+    return merged / weight_sum

@@ -24,7 +24,9 @@ def ramplus_tl(
     count = total([change.to("f32") for change in changes])
     is_shared = count > 1
     gains = [_gain(change & is_shared, change & ~is_shared, r, alpha) for change in changes]
-    factors = [change * where(is_shared, 1 / count, gain) for change, gain in zip(changes, gains, strict=True)]
+    factors = [
+        change.to("f32") * where(is_shared, 1 / count, gain) for change, gain in zip(changes, gains, strict=True)
+    ]
     return base + weighted_sum(deltas, factors)
 
 

@@ -65,9 +65,11 @@ def add_weighted(
     >>> add_weighted(base, deltas, [1.0, 3.0], normalize=True, lambda_=0.5).numpy()
     array([4.5])
     """
+    merged = weighted_sum(deltas, weight)
     weight_sum = sum(weight)
-    divisor = weight_sum if normalize and abs(weight_sum) >= _LEAST_WEIGHT_SUM else 1.0
-    return base + weighted_sum(deltas, [lambda_ * value / divisor for value in weight])
+    if normalize and abs(weight_sum) >= _LEAST_WEIGHT_SUM:
+        merged = merged / weight_sum
+    return base + merged * lambda_
 
 
 def add_agreeing(
@@ -83,7 +85,7 @@ def add_agreeing(
     array([4.        , 1.33333333])
     """
     weighted = [delta * value for delta, value in zip(deltas, weight, strict=True)]
-    agreeing = sign_agreement(weighted)
+    agreeing = [agrees.to("f32") for agrees in sign_agreement(weighted)]
     merged = weighted_sum(weighted, agreeing)
     if normalize:
         divisor = total([agrees * value for agrees, value in zip(agreeing, weight, strict=True)])

@@ -9,10 +9,12 @@ from __future__ import annotations
 from lbrx.devices.cpu.constants import LANES, TILE, rank_buffer_bytes
 from lbrx.devices.cpu.registers import cast_text, literal_cast, operation_text, register_type, tile_type
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
+from lbrx.dtypes import DTYPES
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
 
 _TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _SUMS = frozenset({"sum", "sumsq", "dot"})
+_DIRECT = _SUMS | {"min", "max"}
 
 
 def _tile_name(sink: Sink, arg: int) -> str:
@@ -267,7 +269,7 @@ class _Kernel:
             self.out.add(f"rank_row(rank_buffer + {self._rank_place(number)}, columns, {descending})")
 
     def _tile_loop(self, first: str, last: str, roots: tuple[int, ...], reductions: list, ranks: list) -> None:  # type: ignore[type-arg]
-        self._open_tiles(first, last)
+        self._open_tiles(first, last, not ranks and all(self._is_direct(sink) for _, sink in reductions))
         for number in self._needed(roots, per_element=True):
             self.out.add(f"v{number} = {self._value_text(number, 'column')}")
         filled: set[str] = set()
@@ -286,10 +288,11 @@ class _Kernel:
     def _all_sinks(self) -> list[int]:
         return list(range(len(self.program.sinks)))
 
-    def _open_tiles(self, first: str, last: str) -> None:
+    def _open_tiles(self, first: str, last: str, all_direct: bool) -> None:
+        """The loop over tiles and the loop within one, which is skipped for a whole tile that nobody fills."""
         self.out.open(f"for tile_start in range({first}, {last}, {TILE}):")
         self.out.add(f"count = min({TILE}, {last} - tile_start)")
-        self.out.open("for j in range(count):")
+        self.out.open(f"for j in range(count if count < {TILE} else 0):" if all_direct else "for j in range(count):")
         self.out.add("column = tile_start + j")
 
     def _run(self, first: str, last: str, row_start: str, sinks: list[int]) -> None:
@@ -297,7 +300,7 @@ class _Kernel:
         chosen = [(number, self.program.sinks[number]) for number in sinks]
         tiled = [(number, sink) for number, sink in chosen if sink.kind in TILED_SINKS]
         if tiled:
-            self._open_tiles(first, last)
+            self._open_tiles(first, last, all(self._is_direct(sink) for _, sink in chosen))
         else:
             self.out.open(f"for column in range({first}, {last}):")
         roots = tuple(arg for _, sink in chosen for arg in sink.args)
@@ -322,6 +325,20 @@ class _Kernel:
         self.out.close()
 
     # -- tiles ------------------------------------------------------------------------------------------------
+
+    def _is_direct(self, sink: Sink) -> bool:
+        """Whether a reduction takes its inputs as they lie in memory: a whole tile of them needs no tile."""
+        if sink.kind not in _DIRECT or any(arg >= self.first_scalar for arg in sink.args):
+            return False
+        leaves = [self.program.leaves[arg] for arg in sink.args]
+        return all(leaf.kind == "source" and leaf.step == "unit" for leaf in leaves) and (
+            {leaf.dtype for leaf in leaves} in ({"f32"}, {"f64"}, {"f16"}, {"bf16"}, {"i32"}, {"i64"})
+        )
+
+    def _direct_address(self, arg: int) -> str:
+        item = DTYPES[self.program.leaves[arg].dtype].itemsize
+        place = "tile_start" if self.program.mode == FLAT else f"(row_offset{arg} + tile_start)"
+        return f"base{arg} + {item} * {place}"
 
     def _fill_tiles(self, sink: Sink, filled: set[str]) -> None:
         """Put an element into the tiles of a sink; sinks of one argument and purpose share a tile."""
@@ -349,7 +366,14 @@ class _Kernel:
         self.out.add(*(f"store_{kind}({tile}, j, {filler})" for tile in tiles))
         self.out.close()
         operation = "max" if sink.kind == "argmax" else sink.kind
-        self.out.add(f"part = tile_{operation}_{kind}({tiles[0]}, {tiles[-1]}, vectors)")
+        by_tile = f"tile_{operation}_{kind}({tiles[0]}, {tiles[-1]}, vectors)"
+        if self._is_direct(sink):
+            first, last = self._direct_address(sink.args[0]), self._direct_address(sink.args[-1])
+            memory = self.program.leaves[sink.args[0]].dtype
+            whole = f"tile_{operation}_{memory}({first}, {last}, {TILE // LANES})"
+            self.out.add(f"part = {whole} if count == {TILE} else {by_tile}")
+        else:
+            self.out.add(f"part = {by_tile}")
         if sink.kind in _SUMS:
             self.out.add(f"{total} += part")
             return

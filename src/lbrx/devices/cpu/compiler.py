@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from lbrx.devices.cpu.library import LIBRARY
 from lbrx.errors import KernelError
-
-_SIGNATURE = "void(int64, int64, int64, int64)"
 
 
 def compile_object(source: str, name: str) -> tuple[str, bytes]:
@@ -23,8 +23,20 @@ def compile_object(source: str, name: str) -> tuple[str, bytes]:
     exec(compile(source, f"<{name}>", "exec"), namespace)
     function = namespace["kernel"]
     function.__name__ = function.__qualname__ = name
+    return _object_code(function, 4)
+
+
+def compile_function(module: str, name: str, arguments: int, symbol_name: str) -> tuple[str, bytes]:
+    """The symbol and the object code of a function of a module, over so many int64."""
+    written = getattr(importlib.import_module(module), name)
+    function = FunctionType(written.__code__, written.__globals__, symbol_name, written.__defaults__)
+    function.__qualname__ = symbol_name
+    return _object_code(function, arguments)
+
+
+def _object_code(function: Any, arguments: int) -> tuple[str, bytes]:
     options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "nogil": True, "error_model": "numpy"}
-    dispatcher: Any = njit(_SIGNATURE, **options)(function)
+    dispatcher: Any = njit(types.void(*[types.int64] * arguments), **options)(function)
     (built,) = dispatcher.overloads.values()
     module = built.library._final_module
     _check_self_contained(module)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import struct
 import tempfile
@@ -74,12 +75,44 @@ def compiled(program: Program) -> CompiledProgram:
         return _programs[program]
 
 
+@cache
+def native_function(module: str, name: str, arguments: int, depends: tuple[str, ...] = ()) -> Any:
+    """A function of a module of kernels, over ``arguments`` int64 (addresses and sizes), compiled and cached alike.
+
+    The module is imported, and with it Numba, only when the function has to be compiled. ``depends`` names other
+    modules whose functions it calls: a change in any of them makes the cached code stale. Call it with
+    RESULT_PLACE and EXCEPTION_PLACE before its own arguments.
+    """
+
+    def compile_now(symbol_name: str) -> tuple[str, bytes]:
+        from lbrx.devices.cpu.compiler import compile_function
+
+        return compile_function(module, name, arguments, symbol_name)
+
+    sources = "".join(_module_path(each).read_text() for each in (module, *depends))
+    with _lock:
+        address = _address(f"{module}:{name}({arguments})\n{sources}", compile_now)
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (arguments + 2))(address)
+
+
+def _module_path(module: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise KernelError(f"there is no module {module} to compile")
+    return Path(spec.origin)
+
+
 def _kernel(source: str) -> Kernel:
+    return _FUNCTION(_address(source, lambda name: _compile(source, name)))
+
+
+def _address(source: str, compile_now: Callable[[str], tuple[str, bytes]]) -> int:
+    """The address of compiled code for a source: loaded from the cache, or compiled and kept there."""
     digest = hashlib.sha256((_environment() + source).encode()).hexdigest()[:40]
     path = system.cache_directory() / "kernels" / f"{digest}.o"
     entry = _read_entry(path)
     if entry is None:
-        entry = _compile(source, f"kernel_{digest}")
+        entry = compile_now(f"kernel_{digest}")
         _write_entry(path, *entry)
         statistics.compiled += 1
     else:
@@ -142,11 +175,11 @@ def _engine() -> Any:
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
 
 
-def _link(symbol: str, code: bytes) -> Kernel:
+def _link(symbol: str, code: bytes) -> int:
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     address = engine.get_function_address(symbol)
     if not address:
         raise KernelError(f"the object code of a kernel has no symbol {symbol}")
-    return _FUNCTION(address)
+    return int(address)

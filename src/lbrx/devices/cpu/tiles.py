@@ -13,12 +13,13 @@ from numba import types
 from numba.extending import intrinsic
 
 from lbrx.devices.cpu.constants import LANES
-from lbrx.devices.cpu.elements import DOUBLE, FLOAT, I32, I64
+from lbrx.devices.cpu.elements import DOUBLE, FLOAT, HALF, I32, I64
 
 Builder = Any
 Value = Any
 
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
+_IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
 _REGISTERS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
 
@@ -65,14 +66,41 @@ def _vector_function(builder: Builder, name: str, vector: Any) -> Any:
     )
 
 
-def _loaded(builder: Builder, base: Value, index: Value, element: str, wide: Any) -> Value:
-    vector = ir.VectorType(_ELEMENTS[element], LANES)
+def _loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any) -> Value:
+    """A row of lanes from a tile, or of an input where it lies, widened to the accumulator's type."""
+    if memory == "bf16":
+        return _widened(builder, _bf16_pairs(builder, base, index), "f32", wide)
+    element = _IN_TILES.get(memory, memory)
+    vector = ir.VectorType(HALF if memory == "f16" else _ELEMENTS[element], LANES)
     pointer = builder.gep(builder.inttoptr(base, vector.as_pointer()), [index])
-    return _widened(builder, builder.load(pointer, align=8), element, wide)
+    value = builder.load(pointer, align=1)
+    if memory == "f16":
+        value = builder.fpext(value, ir.VectorType(FLOAT, LANES))
+    return _widened(builder, value, element, wide)
+
+
+def _bf16_pairs(builder: Builder, base: Value, index: Value) -> Value:
+    """Sixteen bf16 as float32, the even ones before the odd ones: that needs no shuffles."""
+    half = LANES // 2
+    words = ir.VectorType(I32, half)
+    pairs = builder.load(builder.gep(builder.inttoptr(base, words.as_pointer()), [index]), align=1)
+    even = builder.shl(pairs, ir.Constant(words, [16] * half))
+    odd = builder.and_(pairs, ir.Constant(words, [-65536] * half))
+    both = builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, LANES), list(range(LANES))))
+    return builder.bitcast(both, ir.VectorType(FLOAT, LANES))
 
 
 def _times(builder: Builder, left: Value, right: Value, element: str) -> Value:
     return builder.fmul(left, right) if element in _FLOATS else builder.mul(left, right)
+
+
+def _add_product(builder: Builder, total: Value, left: Value, right: Value) -> Value:
+    """total + left * right. The product of two widened float32 is exact, so fusing the two changes nothing."""
+    name = f"llvm.fmuladd.v{LANES}f64"
+    function = builder.module.globals.get(name) or ir.Function(
+        builder.module, ir.FunctionType(total.type, [total.type] * 3), name
+    )
+    return builder.call(function, [left, right, total])
 
 
 def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> Value:
@@ -89,23 +117,32 @@ def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> V
     return builder.extract_element(value, ir.Constant(I32, 0))
 
 
-def _make_tile_reduction(kind: str, element: str) -> Any:
-    """``tile_<kind>_<element>(first_tile, second_tile, vectors) -> f64 or i64`` over ``vectors`` >= 1 rows of lanes."""
+def _make_tile_reduction(kind: str, memory: str) -> Any:
+    """``tile_<kind>_<memory>(first, second, vectors) -> f64 or i64`` over ``vectors`` >= 1 rows of lanes.
+
+    The addresses are of tiles or, where a sink takes an input as it is, of the input itself: the result is the same.
+    """
+    element = _IN_TILES.get(memory, memory)
     wide = _accumulator(kind, element)
     register = types.float64 if element in _FLOATS else types.int64
 
     def reduce(_context: Any, first: Any, second: Any, vectors: Any) -> Any:
-        def item(builder: Builder, args: Any, index: Value) -> Value:
-            value = _loaded(builder, args[0], index, element, wide)
-            if kind == "sumsq":
-                return _times(builder, value, value, element)
+        def factors(builder: Builder, args: Any, index: Value) -> tuple[Value, ...]:
+            value = _loaded(builder, args[0], index, memory, wide)
             if kind == "dot":
-                return _times(builder, value, _loaded(builder, args[1], index, element, wide), element)
-            return value
+                return value, _loaded(builder, args[1], index, memory, wide)
+            return (value, value) if kind == "sumsq" else (value,)
+
+        def grow(builder: Builder, total: Value, parts: tuple[Value, ...]) -> Value:
+            if len(parts) == 2 and element == "f32":
+                return _add_product(builder, total, parts[0], parts[1])
+            item = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
+            return _combine(builder, kind, element, total, item)
 
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
-            start = item(builder, args, zero)
+            parts = factors(builder, args, zero)
+            start = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
             entry = builder.block
             header, loop, end = (builder.append_basic_block(name) for name in ("tile.next", "tile.loop", "tile.end"))
             builder.branch(header)
@@ -114,7 +151,7 @@ def _make_tile_reduction(kind: str, element: str) -> Any:
             total = builder.phi(ir.VectorType(wide, LANES))
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
-            grown = _combine(builder, kind, element, total, item(builder, args, index))
+            grown = grow(builder, total, factors(builder, args, index))
             following = builder.add(index, one)
             builder.branch(header)
             for phi, first_value, next_value in ((index, one, following), (total, start, grown)):
@@ -128,7 +165,7 @@ def _make_tile_reduction(kind: str, element: str) -> Any:
 
         return register(types.int64, types.int64, types.int64), generate
 
-    reduce.__name__ = f"tile_{kind}_{element}"
+    reduce.__name__ = f"tile_{kind}_{memory}"
     return intrinsic(reduce)
 
 
@@ -180,9 +217,9 @@ TILE_FUNCTIONS: dict[str, Any] = {
     "bits_of_f32": bits_of_f32,
     "bits_of_f64": bits_of_f64,
     **{
-        f"tile_{kind}_{element}": _make_tile_reduction(kind, element)
+        f"tile_{kind}_{memory}": _make_tile_reduction(kind, memory)
         for kind in ("sum", "sumsq", "dot", "min", "max")
-        for element in _ELEMENTS
+        for memory in (*_ELEMENTS, *_IN_TILES)
     },
     **{f"peek_{element}": _make_peek(element) for element in _ELEMENTS},
     **{f"poke_{element}": _make_poke(element) for element in _ELEMENTS},

@@ -1,0 +1,54 @@
+"""``python -m benchmarks [SUITE ...]``: run the suites, show the figures, keep them as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import Figure
+
+SUITES = {
+    "streaming": "benchmarks.streaming",
+    "numpy": "benchmarks.against_numpy",
+    "opening": "benchmarks.opening",
+}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(names: list[str]) -> int:
+    console = Console()
+    unknown = [name for name in names if name not in SUITES]
+    if unknown:
+        console.print(f"unknown suite {unknown[0]}; expected some of {', '.join(SUITES)}")
+        return 2
+    figures: list[Figure] = []
+    for name in names or list(SUITES):
+        for figure in importlib.import_module(SUITES[name]).run():
+            figures.append(figure)
+            mark = "ok   " if figure.reached else "short"
+            console.print(f"{mark} {figure.suite:<10} {figure.name:<40} {figure.ratio:8.2f} (target {figure.target:g})  {figure.detail}")
+    show(console, figures)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "figures.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    return 0
+
+
+def show(console: Console, figures: list[Figure]) -> None:
+    short = [figure for figure in figures if not figure.reached]
+    table = Table(title=f"{len(figures) - len(short)} of {len(figures)} figures reached")
+    for column in ("suite", "what", "ratio", "target", "measured"):
+        table.add_column(column, justify="right" if column in ("ratio", "target") else "left")
+    for figure in figures:
+        style = "" if figure.reached else "red"
+        table.add_row(figure.suite, figure.name, f"{figure.ratio:.2f}", f"{figure.target:g}", figure.detail, style=style)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,98 @@
+"""What the commands print with: consoles, and numbers and texts made readable."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+PIPED_WIDTH = 10_000  # nothing is cut or wrapped where a program reads it
+_COUNT_UNITS = ("", " K", " M", " B", " T")
+
+
+def output_console() -> Console:
+    """Standard output: styled and as wide as the terminal, or plain text of any width in a pipe."""
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+
+def error_console() -> Console:
+    """Standard error, where a message stays one line however long it is."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """The text in one line, with everything escaped that could move a cursor or change a colour.
+
+    >>> printable("a\\nb \\x1b[31m"), printable("größe")
+    ('a\\\\nb \\\\x1b[31m', 'größe')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shortened(text: str, width: int) -> str:
+    """The text in at most so many characters, and how many it has in full.
+
+    >>> shortened("a chat template of many lines", 24)
+    'a ... (29 characters)'
+    >>> shortened("llama", 24)
+    'llama'
+    """
+    clean = printable(text)
+    if len(clean) <= width:
+        return clean
+    ending = f"... ({len(text):,} characters)"
+    return clean[: max(width - len(ending), 0)] + ending
+
+
+def count_text(count: int) -> str:
+    """A number for people, with three significant digits.
+
+    >>> count_text(999), count_text(1_100_048_384), count_text(25_600), count_text(999_999)
+    ('999', '1.10 B', '25.6 K', '1.00 M')
+    """
+    power, value = 0, float(count)
+    while value >= 999.5 and power + 1 < len(_COUNT_UNITS):
+        power, value = power + 1, value / 1000
+    if power == 0:
+        return str(count)
+    return f"{value:#.3g}".rstrip(".") + _COUNT_UNITS[power]
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "file"), plural(1200, "tensor"), plural(2, "entry", "entries")
+    ('1 file', '1,200 tensors', '2 entries')
+    """
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as people write it.
+
+    >>> shape_text((32000, 2048)), shape_text(())
+    ('32000 x 2048', 'scalar')
+    """
+    return " x ".join(map(str, shape)) if shape else "scalar"
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of names and values, the names dimmed."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def columns(*headings: str, left: Sequence[str] = ()) -> Table:
+    """An empty table of numbers, set right except for the columns in ``left``."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    return table

@@ -1,0 +1,126 @@
+"""`lbrx inspect`: what is in a file or directory, told from the headers alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from lbrx.checkpoint import open_checkpoint
+from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable, shape_text, shortened
+from lbrx.cli.summary import Summary, as_json, summarize
+from lbrx.system import format_bytes
+
+MAX_METADATA_ROWS = 100
+MAX_PIPED_VALUE_WIDTH = 100
+MAX_LISTED_VALUES = 8
+_FORMAT_NAMES = {
+    "safetensors": "SafeTensors file",
+    "gguf": "GGUF file",
+    "gguf-split": "GGUF model in shards",
+    "huggingface": "Hugging Face directory (SafeTensors)",
+}
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A .safetensors or .gguf file, or the directory of a model.")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="PATTERN",
+            help="List and count only tensors like this: '*.q_proj.*', or part of a name.",
+        ),
+    ] = None,
+) -> None:
+    """Show what is in a model file or directory.
+
+    Only headers are read, so that a model of any size takes a moment.
+    """
+    summary = summarize(open_checkpoint(path), pattern)
+    if json_output:
+        sys.stdout.write(json.dumps(as_json(summary), indent=2) + "\n")
+        return
+    _print_summary(summary, is_part=pattern is not None)
+    if tensors or pattern is not None:
+        _print_tensors(summary)
+
+
+def _print_summary(summary: Summary, is_part: bool) -> None:
+    console = output_console()
+    console.print(Text(printable(summary.path), style="bold"), soft_wrap=True)
+    console.print(facts(_facts(summary, is_part)))
+    totals = summary.type_totals()
+    if totals:
+        table = columns("type", "tensors", "elements", "bytes", left=("type",))
+        for row in totals:
+            table.add_row(row.type_name, f"{row.tensors:,}", count_text(row.elements), format_bytes(row.nbytes))
+        console.print()
+        console.print(table)
+    if summary.metadata:
+        longest_key = max(len(printable(key)) for key in summary.metadata)
+        room = max(console.width - longest_key - 2, 20) if console.is_terminal else MAX_PIPED_VALUE_WIDTH
+        console.print()
+        console.print(Text(f"metadata, {plural(len(summary.metadata), 'entry', 'entries')}", style="dim"))
+        console.print(facts(_metadata_rows(summary.metadata, min(room, MAX_PIPED_VALUE_WIDTH))))
+
+
+def _facts(summary: Summary, is_part: bool) -> Iterator[tuple[str, str]]:
+    yield "format", _FORMAT_NAMES[summary.format]
+    yield "files", f"{plural(len(summary.files), 'file')}, {format_bytes(summary.file_bytes)}"
+    if summary.architecture is not None:
+        layers = f", {plural(summary.layer_count, 'layer')}" if summary.layer_count is not None else ""
+        yield "architecture", printable(summary.architecture) + layers
+    tensors = plural(len(summary.chosen), "tensor")
+    if is_part:
+        tensors = f"{len(summary.chosen):,} of {plural(summary.tensor_count, 'tensor')}"
+    yield "parameters", f"{count_text(summary.parameters)} in {tensors}, {format_bytes(summary.nbytes)}"
+
+
+def _metadata_rows(metadata: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
+    for number, (key, value) in enumerate(metadata.items()):
+        if number == MAX_METADATA_ROWS:
+            yield "...", f"{len(metadata) - number:,} more, which --json shows"
+            return
+        yield printable(key), _value_text(value, width)
+
+
+def _value_text(value: Any, width: int) -> str:
+    if isinstance(value, str):
+        return shortened(value, width)
+    if isinstance(value, np.ndarray | Sequence):
+        return _array_text(value, width)
+    return str(value)
+
+
+def _array_text(values: np.ndarray[Any, Any] | Sequence[Any], width: int) -> str:
+    """A short array itself, a long one as its length: `250,000 strings`."""
+    if len(values) <= MAX_LISTED_VALUES:
+        listed = printable("[" + ", ".join(map(str, values)) + "]")
+        if len(listed) <= width:
+            return listed
+    return plural(len(values), "string" if isinstance(values[0], str) else "number")
+
+
+def _print_tensors(summary: Summary) -> None:
+    """One line per tensor, the name last so that a narrow terminal wraps nothing else.
+
+    Written without a table: laying one out would take a second for ten thousand rows.
+    """
+    rows = [("type", "shape", "bytes", "name")]
+    for _, entry in summary.chosen:
+        rows.append((entry.type_name, shape_text(entry.shape), format_bytes(entry.nbytes), printable(entry.name)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = (
+        f"{kind:<{widths[0]}}  {shape:>{widths[1]}}  {nbytes:>{widths[2]}}  {name}"
+        for kind, shape, nbytes, name in rows
+    )
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")

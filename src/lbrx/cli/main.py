@@ -1,0 +1,115 @@
+"""The entry point ``lbrx``: finds the command, and turns errors into one line and an exit code.
+
+Exit codes: 0 success, 1 an error of lbrx, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from lbrx.cli.commands import COMMANDS
+from lbrx.errors import LbrxError
+
+EXIT_ERROR = 1
+EXIT_INTERRUPTED = 130
+DEBUG_VARIABLE = "LBRX_DEBUG"
+
+# Typer joins single lines; an empty line between two keeps them apart.
+_EXAMPLES = """Examples:
+
+  lbrx inspect model.gguf
+
+  lbrx inspect models/llama --filter '*.q_proj.*'
+
+  lbrx inspect model.safetensors --json
+
+'lbrx COMMAND --help' tells more. LBRX_DEBUG=1 shows the traceback of an error."""
+
+
+def main() -> None:
+    """Run the command line on the arguments of this process, and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line on these arguments and return its exit code.
+
+    >>> run(["--version"])  # doctest: +ELLIPSIS
+    lbrx ...
+    0
+    """
+    _never_fail_to_print()
+    try:
+        application(arguments)(args=list(arguments), prog_name="lbrx")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except LbrxError as error:
+        if os.environ.get(DEBUG_VARIABLE, "0") != "0":
+            raise
+        _print_error(error)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """All commands, of which only the one that the arguments call is imported."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback(epilog=_EXAMPLES)(_root)
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        if name == called:
+            app.command(name)(_function(command.target))
+        else:
+            app.command(name, help=command.summary)(_not_called)
+    return app
+
+
+def _function(target: str) -> Callable[..., Any]:
+    from lbrx.registry import load
+
+    function: Callable[..., Any] = load(target)
+    return function
+
+
+def _not_called() -> None:
+    """Stands for a command in ``lbrx --help``."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"lbrx {version('lbrx')}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Merge, quantize, convert, check and compute with model weights larger than memory."""
+
+
+def _never_fail_to_print() -> None:
+    """Names in files and paths can hold what the terminal's encoding cannot: print it escaped."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _print_error(error: LbrxError) -> None:
+    from lbrx.cli.console import error_console, printable
+
+    message, *more = str(error).split("\n", 1)
+    hint = f" ({DEBUG_VARIABLE}=1 shows more)" if more else ""
+    console = error_console()
+    console.print("error: ", style="bold red", end="")
+    console.print(printable(message) + hint)

@@ -1,0 +1,171 @@
+"""What `lbrx inspect` tells of a checkpoint, as data: nothing is printed and no weight is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from lbrx.checkpoint import Checkpoint
+from lbrx.errors import UsageError
+from lbrx.formats.header import FileHeader, TensorEntry, quoted
+
+_LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTotal:
+    """All tensors of one type."""
+
+    type_name: str
+    tensors: int
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A checkpoint, or the part of it whose names match a pattern."""
+
+    path: str
+    format: str
+    files: tuple[FileHeader, ...]
+    architecture: str | None
+    layer_count: int | None
+    chosen: tuple[tuple[FileHeader, TensorEntry], ...]
+    metadata: Mapping[str, Any]
+    config: dict[str, Any] | None
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(header.file_bytes for header in self.files)
+
+    @property
+    def tensor_count(self) -> int:
+        """All tensors, chosen or not."""
+        return sum(len(header.entries) for header in self.files)
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(entry.shape) for _, entry in self.chosen)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for _, entry in self.chosen)
+
+    def type_totals(self) -> list[TypeTotal]:
+        """One row per type, the one with most bytes first."""
+        totals: dict[str, list[int]] = {}
+        for _, entry in self.chosen:
+            row = totals.setdefault(entry.type_name, [0, 0, 0])
+            row[0] += 1
+            row[1] += math.prod(entry.shape)
+            row[2] += entry.nbytes
+        rows = [TypeTotal(name, *counts) for name, counts in totals.items()]
+        return sorted(rows, key=lambda row: (-row.nbytes, row.type_name))
+
+
+def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
+    """Describe a checkpoint; with a pattern, only the tensors whose names match it.
+
+    A pattern with ``*``, ``?`` or ``[`` is matched with the whole name, other text anywhere in it.
+
+    >>> import lbrx, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.safetensors"
+    >>> lbrx.save(path, {"a.weight": lbrx.tensor([1, 2], "f32"), "a.bias": lbrx.tensor([3], "f32")})
+    >>> summarize(lbrx.open(path)).parameters, summarize(lbrx.open(path), "*.bias").parameters
+    (3, 1)
+    """
+    places = [(header, entry) for header in model.files for entry in header.entries]
+    chosen = tuple(place for place in places if pattern is None or _matches(place[1].name, pattern))
+    if pattern is not None and not chosen:
+        example = f", such as {quoted(places[0][1].name)}" if places else ""
+        raise UsageError(f"{model.path}: none of its {len(places)} tensors matches {pattern!r}{example}")
+    architecture, layer_count = _architecture(model.metadata, model.config)
+    return Summary(
+        str(model.path), model.format, model.files, architecture, layer_count, chosen, model.metadata, model.config
+    )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if any(character in pattern for character in "*?["):
+        return fnmatchcase(name, pattern)
+    return pattern in name
+
+
+def _architecture(metadata: Mapping[str, Any], config: dict[str, Any] | None) -> tuple[str | None, int | None]:
+    """The name of the architecture and its number of layers, as far as the file tells them."""
+    if config is not None:
+        text = config.get("text_config")
+        sections = (config, text) if isinstance(text, dict) else (config,)
+        layers = next((s[key] for s in sections for key in _LAYER_COUNT_KEYS if _is_whole(s.get(key))), None)
+        return _class_and_type(config), layers
+    name = metadata.get("general.architecture")
+    layers = metadata.get(f"{name}.block_count")
+    return (name, layers if _is_whole(layers) else None) if isinstance(name, str) else (None, None)
+
+
+def _class_and_type(config: Mapping[str, Any]) -> str | None:
+    classes, model_type = config.get("architectures"), config.get("model_type")
+    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else None
+    if not isinstance(model_type, str):
+        return name
+    return f"{name} ({model_type})" if name else model_type
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """Everything, in types that JSON has. Numbers that it lacks (NaN, infinities) are their names."""
+    return {
+        "path": summary.path,
+        "format": summary.format,
+        "files": [
+            {
+                "name": header.path.name,
+                "bytes": header.file_bytes,
+                "byte_order": header.byte_order,
+                "tensors": len(header.entries),
+            }
+            for header in summary.files
+        ],
+        "architecture": summary.architecture,
+        "layers": summary.layer_count,
+        "parameters": summary.parameters,
+        "bytes": summary.nbytes,
+        "types": {
+            row.type_name: {"tensors": row.tensors, "elements": row.elements, "bytes": row.nbytes}
+            for row in summary.type_totals()
+        },
+        "metadata": _plain(summary.metadata),
+        "config": _plain(summary.config),
+        "tensors": [
+            {
+                "name": entry.name,
+                "type": entry.type_name,
+                "shape": list(entry.shape),
+                "file": header.path.name,
+                "offset": entry.offset,
+                "bytes": entry.nbytes,
+            }
+            for header, entry in summary.chosen
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

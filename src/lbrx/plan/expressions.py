@@ -1,0 +1,59 @@
+"""From a job to the expression that computes its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lbrx.errors import TensorNotFound
+from lbrx.methods import MergeContext
+from lbrx.plan.records import Job, StagePlan
+from lbrx.tensor import Tensor
+
+
+def inputs_of(stage: StagePlan, job: Job) -> list[Tensor]:
+    """The input tensors of a job, with the rows of the output's vocabulary."""
+    inputs = [stage.models[source.model].tensors[source.tensor] for source in job.inputs]
+    if stage.vocabulary is None or not job.is_vocabulary:
+        return inputs
+    return [
+        stage.vocabulary.rows_of(source.model, tensor) for source, tensor in zip(job.inputs, inputs, strict=True)
+    ]
+
+
+def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:
+    """The tensor of a job as an expression in its output type.
+
+    A method that needs scalars of its inputs first, such as karcher, reads the inputs here.
+    """
+    inputs = inputs_of(stage, job)
+    if job.parameters is None:
+        return inputs[0]
+    context = MergeContext(stage.stream_name(job.name), seed)
+    return stage.method.merge(inputs, job.base_index, job.parameters, context).to(job.dtype)
+
+
+class StageTensors(Mapping[str, Tensor]):
+    """The tensors of a stage, made into expressions when they are asked for.
+
+    A later stage computes with these expressions in its own passes: the values are those that a file between the two
+    stages would hold, rounded to the stage's type, but there is no file.
+    """
+
+    def __init__(self, stage: StagePlan, seed: int) -> None:
+        self._stage = stage
+        self._seed = seed
+        self._latest: tuple[str, Tensor] | None = None  # two models of one job may be made from the same stage
+
+    def __getitem__(self, name: str) -> Tensor:
+        if self._latest is None or self._latest[0] != name:
+            job = self._stage.by_name.get(name)
+            if job is None:
+                raise TensorNotFound(f"stage {self._stage.recipe.name!r} has no tensor {name!r}")
+            self._latest = (name, merged(self._stage, job, self._seed))
+        return self._latest[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stage.by_name)
+
+    def __len__(self) -> int:
+        return len(self._stage.jobs)

@@ -1,0 +1,101 @@
+"""Opening the models of a recipe: headers, configs and architectures; no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lbrx.architectures import ARCHITECTURES, Architecture, automatic, known_architecture
+from lbrx.checkpoint import Checkpoint, open_checkpoint
+from lbrx.errors import FileError, LbrxError, UsageError, nearest
+from lbrx.hub import locate_model
+from lbrx.plan.expressions import StageTensors
+from lbrx.plan.records import InputModel, StagePlan, TensorInfo
+from lbrx.recipe import ModelRef
+
+
+class ModelOpener:
+    """Opens each model once, from the first directory that has it, or from the hub."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = tuple(directories)
+        self._opened: dict[ModelRef, InputModel] = {}
+
+    def open(self, ref: ModelRef) -> InputModel:
+        """The model of a reference."""
+        found = self._opened.get(ref)
+        if found is None:
+            found = self._opened[ref] = open_model(ref, self._directories)
+        return found
+
+
+def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputModel:
+    """The model of a reference: its tensors by name, and what its headers say.
+
+    >>> import lbrx, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.safetensors"
+    >>> lbrx.save(path, {"w": lbrx.tensor([1.0, 2.0], "f32")})
+    >>> open_model(ModelRef(path)).infos["w"].shape
+    (2,)
+    """
+    if ref.lora is not None:
+        raise UsageError(f"{ref}: adapters cannot be merged in yet; expected a model without '+{ref.lora}'")
+    place = locate_model(ref.path, ref.revision, directories)
+    checkpoint = open_checkpoint(place)
+    infos = _infos(checkpoint)
+    if not infos:
+        raise FileError(f"{place}: has no tensors; expected a model")
+    config = checkpoint.config or {}
+    return InputModel(
+        ref,
+        checkpoint,
+        infos,
+        config,
+        _architecture(ref, config, infos),
+        place if place.is_dir() else place.parent,
+        checkpoint.files,
+    )
+
+
+def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
+    """The result of an earlier stage as a model: its tensors are expressions, and nothing is written for it."""
+    infos = {
+        job.name: TensorInfo(job.shape, job.dtype, job.dtype.name, 0, place) for place, job in enumerate(stage.jobs)
+    }
+    config = stage.config or {}
+    donor = next(model for model in stage.models if model.ref == stage.recipe.donor)
+    return InputModel(
+        ref,
+        StageTensors(stage, seed),
+        infos,
+        config,
+        _architecture(ref, config, infos),
+        donor.directory,
+        stage=stage,
+    )
+
+
+def _infos(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
+    return {
+        entry.name: TensorInfo(entry.shape, entry.dtype, entry.type_name, entry.nbytes, place)
+        for place, entry in enumerate(checkpoint.entries)
+    }
+
+
+def _architecture(ref: ModelRef, config: Mapping[str, Any], names: Mapping[str, TensorInfo]) -> Architecture:
+    """The architecture that the reference or the config names, or what the tensors' names tell."""
+    if ref.architecture is not None:
+        named = ARCHITECTURES.get(ref.architecture) or known_architecture({"architectures": [ref.architecture]})
+        if named is None:
+            hint = nearest(ref.architecture, ARCHITECTURES) or f"; expected one of {', '.join(ARCHITECTURES)}"
+            raise UsageError(f"{ref}: unknown architecture {ref.architecture!r}{hint}")
+        return named
+    found = known_architecture(config)
+    if found is None:
+        return automatic(names)
+    try:
+        found.layer_count(config)
+    except LbrxError as error:
+        raise UsageError(f"{ref}: {error}") from error
+    return found

@@ -1,0 +1,167 @@
+"""What a merge will do, decided before any weight is read: frozen records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from lbrx.architectures import Architecture, ModelHeader
+from lbrx.dtypes import DType
+from lbrx.formats.header import FileHeader, FileLayout
+from lbrx.methods import Method
+from lbrx.recipe import ModelRef, Recipe, TensorParameters
+from lbrx.tensor import Tensor
+
+DEFAULT_SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a header says of a tensor; ``dtype`` is None if it is quantized. ``place`` orders tensors as files do."""
+
+    shape: tuple[int, ...]
+    dtype: DType | None
+    type_name: str
+    nbytes: int
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class InputModel:
+    """A model that is merged: an opened checkpoint, or an earlier stage of the recipe whose tensors are expressions."""
+
+    ref: ModelRef
+    tensors: Mapping[str, Tensor]
+    infos: Mapping[str, TensorInfo]
+    config: Mapping[str, Any]
+    architecture: Architecture
+    directory: Path | None = None  # where its config and tokenizer files are
+    files: tuple[FileHeader, ...] = ()
+    stage: StagePlan | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages name the model."""
+        return str(self.ref)
+
+    @cached_property
+    def header(self) -> ModelHeader:
+        return ModelHeader(self.label, self.config, {name: info.shape for name, info in self.infos.items()})
+
+    @cached_property
+    def layer_count(self) -> int:
+        return self.architecture.layer_count(self.config)
+
+    def find(self, name: str) -> str | None:
+        """The name under which this model holds a tensor of the output, or None."""
+        return self.architecture.source_name(name, self.config, self.infos)
+
+
+@dataclass(frozen=True, slots=True)
+class JobInput:
+    """A tensor of one of the stage's models, by the model's index."""
+
+    model: int
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One tensor of the output and what it is made from.
+
+    Without ``parameters`` it is a copy of its only input: buffers and integers are not merged.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    inputs: tuple[JobInput, ...]
+    parameters: TensorParameters | None = None
+    base_index: int | None = None  # among the inputs
+    is_vocabulary: bool = False
+
+    @property
+    def is_copy(self) -> bool:
+        return self.parameters is None
+
+
+class Vocabulary(Protocol):
+    """How the rows of embeddings and heads are found when the models' vocabularies are not the same."""
+
+    @property
+    def size(self) -> int:
+        """Rows of the output."""
+
+    def rows_of(self, model: int, tensor: Tensor) -> Tensor:
+        """A model's embedding or head with the rows of the output's vocabulary."""
+
+
+@dataclass(frozen=True, eq=False)
+class StagePlan:
+    """One recipe of the file: its models and its tensors in the order in which they are made."""
+
+    recipe: Recipe
+    method: Method
+    models: tuple[InputModel, ...]
+    jobs: tuple[Job, ...]
+    config: Mapping[str, Any] | None
+    is_last: bool
+    vocabulary: Vocabulary | None = None
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Job]:
+        return {job.name: job for job in self.jobs}
+
+    def stream_name(self, tensor: str) -> str:
+        """The name that random numbers of a tensor are drawn under."""
+        return tensor if self.is_last else f"{self.recipe.name}/{tensor}"
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """A small file of the output: its bytes, or the file that it is a copy of."""
+
+    name: str
+    content: bytes | None = None
+    source: Path | None = None
+
+    def read(self) -> bytes:
+        if self.content is not None:
+            return self.content
+        assert self.source is not None
+        return self.source.read_bytes()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A whole merge: what ``execute`` does and ``--dry-run`` prints.
+
+    ``jobs`` stand in the order of the output's files; nothing that is random or slow to find out is left open.
+    """
+
+    out: Path
+    stage: StagePlan
+    jobs: tuple[Job, ...]
+    layouts: tuple[FileLayout, ...]
+    side_files: tuple[SideFile, ...]
+    seed: int
+    recipe_text: str
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of tensors that the output has."""
+        return sum(slot.nbytes for layout in self.layouts for slot in layout.slots)
+
+    @property
+    def models(self) -> tuple[InputModel, ...]:
+        """The models that are read from files, those of earlier stages included, once each."""
+        return tuple({id(model.tensors): model for model in _leaves(self.stage)}.values())
+
+
+def _leaves(stage: StagePlan) -> list[InputModel]:
+    return [leaf for model in stage.models for leaf in ([model] if model.stage is None else _leaves(model.stage))]
