@@ -45,7 +45,11 @@ def is_repository(path: str) -> bool:
     >>> is_repository("mistralai/Mistral-7B-v0.1"), is_repository("./models/a"), is_repository("model.gguf")
     (True, False, False)
     """
-    return path.count("/") == 1 and _REPOSITORY.fullmatch(path) is not None and not path.endswith((".gguf", ".safetensors"))
+    return (
+        path.count("/") == 1
+        and _REPOSITORY.fullmatch(path) is not None
+        and not path.endswith((".gguf", ".safetensors"))
+    )
 
 
 def download(repository: str, revision: str | None = None) -> Path:

@@ -17,8 +17,10 @@ import numpy as np
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.devices.cpu.run import run_pass
 from lbrx.devices.cpu.threads import run_chunks
+from lbrx.errors import MemoryBudgetError
 from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
+from lbrx.memory import budget, format_bytes
 from lbrx.memory.resident import resident_window
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
@@ -87,6 +89,13 @@ class Stages:
 
     def _store_first(self, expr: Expr) -> int:
         if id(expr) not in self._planned:
+            nbytes = expr.dtype.nbytes(math.prod(expr.shape))
+            limit = budget().limit_bytes
+            if nbytes > limit:
+                raise MemoryBudgetError(
+                    f"an intermediate {expr.dtype} of shape {expr.shape} has to be stored: that takes "
+                    f"{format_bytes(nbytes)}, the limit is {format_bytes(limit)}; raise it with LBRX_MEMORY"
+                )
             destination = ArrayDestination(expr.dtype, math.prod(expr.shape))
             self.stored[id(expr)] = (expr, destination)
             self._planned[id(expr)] = self.add_store(expr, destination) + 1

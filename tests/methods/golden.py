@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
 
@@ -104,3 +105,17 @@ def _input_name(place: _Place, layer_range: tuple[int, int] | None) -> str:
         return place.name
     first = layer_range[0] if layer_range else 0
     return f"{match[1]}{first + place.layer}{match[3]}"
+
+
+def fusion_importance(base: Array, model: Array) -> Array:
+    """The importance of every element for Arcee Fusion, in float64."""
+    p, q = (np.exp(values) / np.exp(values).sum(-1, keepdims=True) + 1e-8 for values in (model, base))
+    divergence = (p * np.log(p / q)).sum(-1, keepdims=True)
+    return np.asarray(np.abs(model - base) * divergence)
+
+
+def fusion_threshold(importance: Array) -> float:
+    """The median plus 1.5 interquartile ranges, of lower order statistics."""
+    ordered = np.sort(importance, axis=None)
+    quarter, half, three_quarters = (ordered[(ordered.size - 1) * step // 4] for step in (1, 2, 3))
+    return float(half + 1.5 * (three_quarters - quarter))

@@ -77,7 +77,7 @@ def test_a_recipe_runs_a_method_of_its_own(tmp_path: Path) -> None:
     parameters = resolve_tensor(
         recipe, method.spec, module="default", slice_index=0, input_names=["w"] * 3, output_name="w", t=0.5
     )
-    base, a, b = (np.float32(values) for values in ([1, 1], [2, 9], [0, -9]))
+    base, a, b = (np.array(values, np.float32) for values in ([1, 1], [2, 9], [0, -9]))
     merged = method.merge([tensor(a), tensor(b), tensor(base)], 2, parameters, MergeContext("w")).numpy()
     np.testing.assert_array_equal(merged, base + 2 * (0.5 * np.clip(a - base, -2, 2) + np.clip(b - base, -2, 2)))
 

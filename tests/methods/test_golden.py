@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from golden import RECIPES, Array, GoldenTensor, golden_tensors, load_model
+from golden import RECIPES, Array, GoldenTensor, fusion_importance, fusion_threshold, golden_tensors, load_model
 
 TOLERANCES = {"karcher": 2e-5, "multislerp": 2e-5, "multislerp_base": 2e-5, "arcee_fusion": 2e-5}
 DEFAULT_TOLERANCE = 1e-6
@@ -23,7 +23,8 @@ def relative_error(golden: GoldenTensor) -> Array:
     expected = golden.expected.astype(np.float64)
     size = np.abs([*golden.inputs, golden.expected]).max(axis=0).astype(np.float64)
     difference = np.abs(golden.merged.numpy().astype(np.float64) - expected)
-    return np.divide(difference, size, out=np.where(difference == 0, 0.0, np.inf), where=size > 0)
+    without_size = np.where(difference == 0, 0.0, np.inf)
+    return np.asarray(np.divide(difference, size, out=without_size, where=size > 0))
 
 
 def test_there_are_33_recipes() -> None:
@@ -68,15 +69,3 @@ def test_arcee_fusion_is_that_of_mergekit_away_from_the_threshold() -> None:
         elements += near.size
         uncertain += int(near.sum())
     assert uncertain <= elements * 2e-3
-
-
-def fusion_importance(base: Array, model: Array) -> Array:
-    p, q = (np.exp(values) / np.exp(values).sum(-1, keepdims=True) + 1e-8 for values in (model, base))
-    divergence: Array = (p * np.log(p / q)).sum(-1, keepdims=True)
-    return np.abs(model - base) * divergence
-
-
-def fusion_threshold(importance: Array) -> float:
-    ordered = np.sort(importance, axis=None)
-    quarter, half, three_quarters = (ordered[(ordered.size - 1) * step // 4] for step in (1, 2, 3))
-    return float(half + 1.5 * (three_quarters - quarter))

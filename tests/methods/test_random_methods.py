@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ GENERATOR = np.random.default_rng(4)
 BASE = GENERATOR.standard_normal((ROWS, COLUMNS)).astype(np.float32)
 # The deltas are exact: base and model are whole numbers of 2**-12.
 BASE = np.round(BASE * 4096) / np.float32(4096)
-DELTAS = [np.float32(np.round(GENERATOR.standard_normal((ROWS, COLUMNS)) * 4096 + 0.5) / 4096) for _ in range(2)]
+DELTAS = [(np.round(GENERATOR.standard_normal((ROWS, COLUMNS)) * 4096) / 4096).astype(np.float32) for _ in range(2)]
 MODELS = [BASE + delta for delta in DELTAS]
 
 
@@ -32,9 +33,9 @@ def inputs() -> tuple[Tensor, list[Tensor]]:
     return tensor(BASE), [tensor(model) for model in MODELS]
 
 
-def deviations(count: int, expected: float, probability: float) -> float:
+def deviations(count: int, tries: int, probability: float) -> float:
     """How many standard deviations a count of independent hits is off."""
-    return abs(count - expected * probability) / np.sqrt(expected * probability * (1 - probability))
+    return abs(count - tries * probability) / math.sqrt(tries * probability * (1 - probability))
 
 
 @pytest.mark.parametrize("density", [0.1, 0.5, 0.9])

@@ -42,7 +42,7 @@ def consensus(deltas: list[Array], weight: list[float], normalize: bool) -> Arra
     agrees = np.sign(weighted) == majority
     merged = (weighted * agrees).sum(0)
     if normalize:
-        divisor = (agrees * np.float32(weight).reshape(-1, 1, 1)).sum(0)
+        divisor = (agrees * np.array(weight, np.float32).reshape(-1, 1, 1)).sum(0)
         merged = merged / np.where(divisor == 0, 1, divisor)
     return np.asarray(merged)
 
@@ -74,14 +74,14 @@ def test_ties_of_one_model_adds_its_largest_differences_as_they_are() -> None:
 
 def test_ties_divides_by_one_where_weights_cancel() -> None:
     base = np.zeros(2, np.float32)
-    models = [tensor(np.float32([4, 4])), tensor(np.float32([-4, 2]))]
+    models = [tensor(np.array([4, 4], np.float32)), tensor(np.array([-4, 2], np.float32))]
     got = ties(tensor(base), models, weight=[1.0, -1.0], density=[1.0, 1.0]).numpy()
     np.testing.assert_array_equal(got, [8, 4])
 
 
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.3, 0.77])
 def test_largest_keeps_exactly_k_and_among_equals_the_first(density: float) -> None:
-    delta = np.float32(np.random.default_rng(1).integers(-2, 3, SHAPE))
+    delta = np.random.default_rng(1).integers(-2, 3, SHAPE).astype(np.float32)
     mask = largest(tensor(delta), density)
     assert mask is not None
     kept = max(1, int(density * delta.size))
@@ -99,7 +99,7 @@ def test_everything_is_kept_of_equal_magnitudes_up_to_k() -> None:
 
 @pytest.mark.parametrize(("density", "gamma"), [(0.5, 0.1), (0.9, 0.3), (0.5, 0.0), (0.0, 0.2), (0.2, 1.0)])
 def test_below_outliers_keeps_the_places_after_the_outliers(density: float, gamma: float) -> None:
-    delta = np.float32(np.random.default_rng(2).integers(-6, 7, SHAPE))
+    delta = np.random.default_rng(2).integers(-6, 7, SHAPE).astype(np.float32)
     kept = int(density * delta.size)
     dropped = min(int(gamma * delta.size), delta.size - kept)
     mask = below_outliers(tensor(delta), density, gamma)
@@ -142,7 +142,7 @@ def test_rescaling_leaves_what_is_about_zero() -> None:
 
 def test_task_arithmetic_does_not_divide_by_weights_that_cancel() -> None:
     base = np.zeros(1, np.float32)
-    models = [tensor(np.float32([4])), tensor(np.float32([1]))]
+    models = [tensor(np.array([4], np.float32)), tensor(np.array([1], np.float32))]
     for normalize in (True, False):
         got = task_arithmetic(tensor(base), models, weight=[1.0, -1.0], normalize=normalize).numpy()
         np.testing.assert_array_equal(got, [3])

@@ -9,13 +9,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 
 from lbrx import demo as models
 from lbrx.checkpoint import Checkpoint, open_checkpoint
 from lbrx.cli.console import columns, count_text, output_console, plural
-from lbrx.errors import FormatError
+from lbrx.errors import LbrxError
 from lbrx.output import save
 from lbrx.system import format_bytes
 
@@ -36,7 +37,7 @@ def demo(
         tuned = open_checkpoint(models.write_model(output / "tuned", models.tuned_tensors(base)))
         for model in (base, tuned):
             _print_model(console, model)
-    with _step(console, "2. How far did each layer move? One pass over both models"):
+    with _step(console, "2. How far did each layer move? One pass over each tensor of both"):
         _print_changes(console, models.layer_changes(base, tuned))
     target = output / "blend.safetensors"
     with _step(console, f"3. Blend them, {SHARE_OF_BASE} * base + {1 - SHARE_OF_BASE:.1f} * tuned, streamed to a file"):
@@ -75,7 +76,7 @@ def _print_changes(console: Console, changes: Sequence[models.LayerChange]) -> N
 def _checks(blend: Checkpoint, base: Checkpoint, tuned: Checkpoint) -> Iterator[str]:
     differing = models.differing_elements(blend, base, tuned, SHARE_OF_BASE)
     if differing:
-        raise FormatError(f"{blend.path}: {plural(differing, 'element')} differ from what NumPy computes")
+        raise LbrxError(f"{blend.path}: {plural(differing, 'element')} differ from what NumPy computes")
     yield "every element is, bit for bit, what NumPy computes in float32"
     if find_spec("safetensors") is None:
         yield "the safetensors library is not installed, so it was not asked to read the file"
@@ -83,7 +84,7 @@ def _checks(blend: Checkpoint, base: Checkpoint, tuned: Checkpoint) -> Iterator[
     from safetensors import safe_open
 
     with safe_open(blend.path, framework="numpy") as file:
-        names = set(file.keys())
-    if names != set(blend):
-        raise FormatError(f"{blend.path}: the safetensors library sees other tensors than lbrx wrote")
-    yield f"the safetensors library reads it and finds the same {plural(len(names), 'tensor')}"
+        same = all(np.array_equal(file.get_tensor(name), tensor) for name, tensor in blend.items())
+    if not same:
+        raise LbrxError(f"{blend.path}: the safetensors library does not read what lbrx wrote")
+    yield f"the safetensors library reads the same values from all {plural(len(blend), 'tensor')}"

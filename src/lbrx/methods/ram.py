@@ -17,5 +17,5 @@ def ram(base: Tensor, models: Sequence[Tensor], *, epsilon: float = 1e-5) -> Ten
     """
     deltas = differences(base, models)
     changes = [abs(delta) > epsilon for delta in deltas]
-    count = total([change.to("f32") for change in changes])
+    count = total([change.to(deltas[0].dtype) for change in changes])
     return base + weighted_sum(deltas, changes) / count.maximum(1.0)

@@ -21,11 +21,12 @@ def ramplus_tl(
     """
     deltas = differences(base, models)
     changes = [abs(delta) > epsilon for delta in deltas]
-    count = total([change.to("f32") for change in changes])
+    count = total([change.to(deltas[0].dtype) for change in changes])
     is_shared = count > 1
     gains = [_gain(change & is_shared, change & ~is_shared, r, alpha) for change in changes]
     factors = [
-        change.to("f32") * where(is_shared, 1 / count, gain) for change, gain in zip(changes, gains, strict=True)
+        change.to(deltas[0].dtype) * where(is_shared, 1 / count, gain)
+        for change, gain in zip(changes, gains, strict=True)
     ]
     return base + weighted_sum(deltas, factors)
 

@@ -27,7 +27,9 @@ def sce(base: Tensor, models: Sequence[Tensor], *, select_topk: float = 1.0) -> 
         mask = _most_varying(deltas, select_topk)
         deltas = [delta * mask for delta in deltas]
     agreeing = sign_agreement(deltas)
-    weights = [agrees.to("f32") * weight for agrees, weight in zip(agreeing, _energy_shares(deltas), strict=True)]
+    weights = [
+        agrees.to(deltas[0].dtype) * weight for agrees, weight in zip(agreeing, _energy_shares(deltas), strict=True)
+    ]
     return base + weighted_sum(deltas, weights) / total(weights).maximum(_LEAST_WEIGHT_SUM)
 
 

@@ -85,7 +85,7 @@ def add_agreeing(
     array([4.        , 1.33333333])
     """
     weighted = [delta * value for delta, value in zip(deltas, weight, strict=True)]
-    agreeing = [agrees.to("f32") for agrees in sign_agreement(weighted)]
+    agreeing = [agrees.to(weighted[0].dtype) for agrees in sign_agreement(weighted)]
     merged = weighted_sum(weighted, agreeing)
     if normalize:
         divisor = total([agrees * value for agrees, value in zip(agreeing, weight, strict=True)])

@@ -15,9 +15,7 @@ def inputs_of(stage: StagePlan, job: Job) -> list[Tensor]:
     inputs = [stage.models[source.model].tensors[source.tensor] for source in job.inputs]
     if stage.vocabulary is None or not job.is_vocabulary:
         return inputs
-    return [
-        stage.vocabulary.rows_of(source.model, tensor) for source, tensor in zip(job.inputs, inputs, strict=True)
-    ]
+    return [stage.vocabulary.rows_of(source.model, tensor) for source, tensor in zip(job.inputs, inputs, strict=True)]
 
 
 def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:
@@ -45,12 +43,13 @@ class StageTensors(Mapping[str, Tensor]):
         self._latest: tuple[str, Tensor] | None = None  # two models of one job may be made from the same stage
 
     def __getitem__(self, name: str) -> Tensor:
-        if self._latest is None or self._latest[0] != name:
+        latest = self._latest
+        if latest is None or latest[0] != name:
             job = self._stage.by_name.get(name)
             if job is None:
                 raise TensorNotFound(f"stage {self._stage.recipe.name!r} has no tensor {name!r}")
-            self._latest = (name, merged(self._stage, job, self._seed))
-        return self._latest[1]
+            latest = self._latest = (name, merged(self._stage, job, self._seed))
+        return latest[1]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stage.by_name)

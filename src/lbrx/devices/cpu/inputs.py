@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from lbrx.devices.cpu.kernels import CompiledProgram
 from lbrx.fuse import BoundLeaf, BoundPass
+from lbrx.memory.prefetch import ReadAhead, Span
 from lbrx.memory.resident import resident_window
 from lbrx.storage import Bytes, MmapStorage
 
+READ_AHEAD_BYTES = 64 << 20
 Ints = npt.NDArray[np.int64]
 
 
@@ -63,6 +65,22 @@ class LeafInputs:
     def _skipped_bytes(leaf: BoundLeaf) -> int:
         """Bytes before the first element; packed elements keep their offset as an index instead."""
         return 0 if leaf.dtype.is_packed else leaf.offset * leaf.dtype.itemsize
+
+    def read_ahead(self, chunks: int, size: int) -> ReadAhead | None:
+        """What reads files ahead of the chunks; None for a pass so short that it would be over first."""
+        mapped = [(number, leaf, leaf.storage) for number, leaf in self.watched]
+        files = [(number, leaf, storage) for number, leaf, storage in mapped if isinstance(storage, MmapStorage)]
+        if sum(storage.nbytes for _, _, storage in files) < READ_AHEAD_BYTES:
+            return None
+        steps = []
+        for chunk in range(chunks):
+            lo, hi = chunk * size, min(self.bound.elements, (chunk + 1) * size)
+            spans = []
+            for number, leaf, storage in files:
+                start, stop = self._byte_span(number, leaf, lo, hi)
+                spans.append(Span(None, 0, stop - start, storage.file.descriptor, storage.offset + start))
+            steps.append(spans)
+        return ReadAhead(steps, ahead_bytes=READ_AHEAD_BYTES, drop_behind=False)
 
     def begin(self, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]) -> None:
         """Before a chunk: check what is mapped, read what is not."""

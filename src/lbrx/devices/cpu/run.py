@@ -19,7 +19,7 @@ from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES
 from lbrx.errors import FileError, KernelError
 from lbrx.fuse import BoundPass
-from lbrx.memory import scratch
+from lbrx.memory import budget, scratch
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
 from lbrx.settings import settings
 from lbrx.storage import Bytes
@@ -135,6 +135,10 @@ class _Run:
         wanted = settings.chunk_elements
         if settings.threads > 1:
             wanted = min(wanted, max(self.elements // (2 * settings.threads), self.block))
+        scratch_bytes = sum(getattr(target, "dtype", DTYPES["i64"]).itemsize for _, target in self.chunked)
+        scratch_bytes += sum(leaf.dtype.itemsize for _, leaf in self.inputs.copied)
+        if scratch_bytes:
+            wanted = min(wanted, budget().limit_bytes // (2 * settings.threads * scratch_bytes))
         return max(wanted // self.block, 1) * self.block
 
     def run(self) -> list[Any]:
@@ -148,9 +152,17 @@ class _Run:
         return self.partials
 
     def _run_chunks(self, chunks: int, size: int) -> None:
+        ahead = self.inputs.read_ahead(chunks, size)
+
         def worker() -> Callable[[int], None]:
-            step = self._worker()
-            return lambda number: step(number * size, min(self.elements, (number + 1) * size))
+            run = self._worker()
+
+            def step(number: int) -> None:
+                if ahead is not None:
+                    ahead.begin(number)
+                run(number * size, min(self.elements, (number + 1) * size))
+
+            return step
 
         run_chunks(chunks, settings.threads, worker)
 

@@ -1,0 +1,53 @@
+# make demo   a small tour, on models that it makes itself
+# make test   everything that has to hold before a change goes in
+# make bench  the benchmarks
+# make clean  remove what the others made
+
+PYTHON ?= python3
+TEST_WORKERS ?= 2
+
+BIN := .venv/bin
+BENCH_BIN := .venv-bench/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test bench clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: .venv/.installed
+	@$(BIN)/lbrx demo
+
+test: .venv/.installed
+	@echo "== ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: $(BIN)/ruff format ."; exit 1; }
+	@echo "== mypy for Linux"
+	@$(BIN)/mypy --strict --platform linux
+	@echo "== mypy for macOS"
+	@$(BIN)/mypy --strict --platform darwin
+	@echo "== tests and examples"
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
+
+bench: .venv-bench/.installed
+	@$(BENCH_BIN)/python -m benchmarks
+
+clean:
+	@rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-output
+	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A virtual environment is made anew when pyproject.toml has changed, and is complete when its stamp is there.
+.venv/.installed: pyproject.toml
+	@$(MAKE) --no-print-directory environment DIRECTORY=.venv EXTRA=dev
+
+.venv-bench/.installed: pyproject.toml
+	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-bench EXTRA=bench
+
+.PHONY: environment
+environment:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "lbrx needs Python 3.11 or newer; $(PYTHON) is not. Run: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Installing lbrx into $(DIRECTORY), which takes a minute the first time"
+	@$(PYTHON) -m venv $(DIRECTORY)
+	@$(DIRECTORY)/bin/python $(PIP_INSTALL) -e '.[$(EXTRA)]'
+	@touch $(DIRECTORY)/.installed

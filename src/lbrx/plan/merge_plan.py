@@ -1,0 +1,139 @@
+"""The plan of a merge: recipes and headers in, a frozen Plan out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lbrx.errors import UsageError
+from lbrx.formats.header import FileLayout, TensorSpec
+from lbrx.formats.shards import lay_out_safetensors
+from lbrx.methods import load_method
+from lbrx.model_card import CARD_NAME, model_card
+from lbrx.plan.checks import (
+    copied_tensors,
+    dropped_tensors,
+    layer_problems,
+    model_problems,
+    raise_problems,
+    with_common_architecture,
+)
+from lbrx.plan.jobs import JobPlanner
+from lbrx.plan.models import ModelOpener, stage_model
+from lbrx.plan.outline import Outline
+from lbrx.plan.records import DEFAULT_SHARD_BYTES, InputModel, Job, Plan, SideFile, StagePlan
+from lbrx.plan.side_files import output_config, side_files, tokenizer_donor
+from lbrx.recipe import ModelRef, Recipe
+
+_METADATA = {"format": "pt"}  # which the transformers library demands
+
+
+def plan_merge(
+    recipes: Sequence[Recipe],
+    out: str | os.PathLike[str],
+    *,
+    recipe_text: str = "",
+    directory: str | os.PathLike[str] = ".",
+    max_shard_bytes: int = DEFAULT_SHARD_BYTES,
+    seed: int = 0,
+) -> Plan:
+    """Decide everything about a merge. Headers and configs are read, weights are not.
+
+    ``directory`` is where models and custom methods are looked for if they are not in the current one. Of several
+    recipes the last is what none uses; the others are stages whose tensors feed it as expressions.
+
+    >>> import lbrx, tempfile
+    >>> from lbrx.recipe import parse_recipes
+    >>> folder = tempfile.mkdtemp()
+    >>> lbrx.save(f"{folder}/a.safetensors", {"w": lbrx.tensor([1.0, 2.0], "f32")})
+    >>> recipes = parse_recipes("{merge_method: passthrough, models: [{model: a.safetensors}]}")
+    >>> plan = plan_merge(recipes, f"{folder}/out", directory=folder)
+    >>> [(job.name, job.dtype.name) for job in plan.jobs], plan.write_bytes
+    ([('w', 'f32')], 8)
+    """
+    opener = ModelOpener((Path(), Path(directory)))
+    last = last_recipe(recipes)
+    stages: dict[str, StagePlan] = {}
+    for recipe in recipes:
+        stage = _plan_stage(recipe, stages, opener, Path(directory), seed, is_last=recipe is last)
+        stages[recipe.name or ""] = stage
+    stage = stages[last.name or ""]
+    donor = next(model for model in stage.models if model.ref == last.donor)
+    tokenizer = _opened(tokenizer_donor(last), stages, opener, seed)
+    layouts = _lay_out(stage.jobs, max_shard_bytes)
+    files = side_files(last, stage.config, donor, tokenizer, layouts)
+    card = SideFile(CARD_NAME, model_card(recipes, last, recipe_text).encode())
+    return Plan(
+        out=Path(out),
+        stage=stage,
+        jobs=_in_file_order(stage, layouts),
+        layouts=layouts,
+        side_files=(*files, card),
+        seed=seed,
+        recipe_text=recipe_text,
+        warnings=(*_unused_stages(recipes, last), *(w for planned in stages.values() for w in planned.warnings)),
+    )
+
+
+def last_recipe(recipes: Sequence[Recipe]) -> Recipe:
+    """The recipe whose result is the output: the one without a name, else the only one that no other uses.
+
+    >>> from lbrx.recipe import parse_recipes
+    >>> text = "{name: x, merge_method: passthrough, models: [{model: models/a}]}"
+    >>> last_recipe(parse_recipes(text)).name
+    'x'
+    """
+    for recipe in recipes:
+        if recipe.name is None:
+            return recipe
+    used = {name for recipe in recipes for name in recipe.uses}
+    ends = [recipe for recipe in recipes if recipe.name not in used]
+    if len(ends) != 1:
+        names = ", ".join(repr(recipe.name) for recipe in ends)
+        raise ends[-1].place.error(
+            f"several recipes are used by none ({names}); expected one, or one without a 'name', to be the output"
+        )
+    return ends[0]
+
+
+def _unused_stages(recipes: Sequence[Recipe], last: Recipe) -> list[str]:
+    used = {name for recipe in recipes for name in recipe.uses}
+    unused = [recipe for recipe in recipes if recipe is not last and recipe.name not in used]
+    return [f"{recipe.place}: stage {recipe.name!r} is used by no other and is not computed" for recipe in unused]
+
+
+def _opened(ref: ModelRef, stages: dict[str, StagePlan], opener: ModelOpener, seed: int) -> InputModel:
+    stage = stages.get(ref.path)
+    if stage is None:
+        return opener.open(ref)
+    if ref.lora is not None:
+        raise UsageError(f"{ref}: adapters cannot be merged in yet; expected a stage without '+{ref.lora}'")
+    return stage_model(ref, stage, seed)
+
+
+def _plan_stage(
+    recipe: Recipe, stages: dict[str, StagePlan], opener: ModelOpener, directory: Path, seed: int, is_last: bool
+) -> StagePlan:
+    method = load_method(recipe.method, directory)
+    opened = {ref: _opened(ref, stages, opener, seed) for ref in recipe.models}
+    models = with_common_architecture(recipe, opened)
+    raise_problems(recipe, list(model_problems(recipe, models)))
+    outline = Outline(recipe, models)
+    raise_problems(recipe, list(layer_problems(recipe, outline)))
+    planner = JobPlanner(recipe, method, models)
+    jobs = planner.jobs(outline)
+    raise_problems(recipe, planner.problems)
+    merged = tuple(models.values())
+    warnings = (*recipe.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
+    config = output_config(recipe, outline, jobs)
+    return StagePlan(recipe, method, merged, tuple(jobs), config, is_last, warnings=warnings)
+
+
+def _lay_out(jobs: Sequence[Job], max_shard_bytes: int) -> tuple[FileLayout, ...]:
+    specs = [TensorSpec(job.name, job.dtype.name, job.shape) for job in jobs]
+    return tuple(lay_out_safetensors(specs, _METADATA, max_shard_bytes))
+
+
+def _in_file_order(stage: StagePlan, layouts: Sequence[FileLayout]) -> tuple[Job, ...]:
+    return tuple(stage.by_name[slot.name] for layout in layouts for slot in layout.slots)

@@ -1,0 +1,4 @@
+"""Quantization: how values become blocks of codes and scales, and how blocks become values again.
+
+Every type is a `Quant` record; the table of all of them is ``lbrx.registry.QUANTS``.
+"""

@@ -1,0 +1,119 @@
+"""The record of a quantization type, and how one is found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.errors import DTypeError, KernelError, ShapeError, UsageError, nearest
+from lbrx.registry import QUANTS, load
+
+KERNELS = "lbrx.quants.kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Quant:
+    """A type that codes blocks of so many values in so many bytes, each block by itself.
+
+    ``kernels`` is a module of ``lbrx.quants.kernels`` with functions over addresses of f32 values and of blocks:
+    ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, where an importance matrix can be
+    taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. ``helpers`` are the modules that it
+    calls. ``codebook`` gives the table that a decoder gets as its last argument.
+
+    >>> quant("Q4_K").block_bytes, quant("q4_k").bits
+    (144, 4.5)
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+    kernels: str
+    helpers: tuple[str, ...] = ("vectors",)
+    can_encode: bool = True
+    takes_imatrix: bool = False
+    weighs_whole_rows: bool = False  # with an importance matrix, the coding of a block depends on its whole row
+    codebook: Callable[[], npt.NDArray[Any]] | None = None
+
+    @property
+    def bits(self) -> float:
+        """Bits per value, scales included."""
+        return 8 * self.block_bytes / self.block_elements
+
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes of a tensor of this shape, whose rows (along the last axis) have to be whole blocks."""
+        if not shape or shape[-1] % self.block_elements:
+            row = f"rows of {shape[-1]} elements" if shape else "no axes"
+            raise ShapeError(
+                f"a tensor of shape {tuple(shape)} has {row}; expected a multiple of {self.block_elements} for {self.name}"
+            )
+        return int(np.prod(shape, dtype=np.int64)) // self.block_elements * self.block_bytes
+
+    def encode(self, values: int, blocks: int, count: int) -> None:
+        """Code ``count`` blocks from f32 values at one address to another."""
+        self._check_can_encode()
+        _call(_native(self, "encode", 3), values, blocks, count)
+
+    def encode_weighted(self, values: int, blocks: int, rows: int, blocks_per_row: int, weights: int) -> None:
+        """Code rows of blocks where ``weights`` is the address of an f32 for every column of a row."""
+        self._check_can_encode()
+        if not self.takes_imatrix:
+            raise UsageError(f"{self.name} takes no importance matrix")
+        _call(_native(self, "encode_weighted", 5), values, blocks, rows, blocks_per_row, weights)
+
+    def decode(self, blocks: int, values: int, count: int) -> None:
+        """Turn ``count`` blocks at one address into f32 values at another."""
+        if self.codebook is None:
+            _call(_native(self, "decode", 3), blocks, values, count)
+        else:
+            table = self.codebook()
+            _call(_native(self, "decode", 4), blocks, values, count, table.ctypes.data)
+
+    def _check_can_encode(self) -> None:
+        if not self.can_encode:
+            raise UsageError(f"{self.name} can be read but not made; expected one of {', '.join(encodable())}")
+
+
+def _native(kind: Quant, function: str, arguments: int) -> Callable[..., int]:
+    from lbrx.devices.cpu.kernels import native_function
+
+    helpers = tuple(f"{KERNELS}.{helper}" for helper in kind.helpers)
+    found: Callable[..., int] = native_function(f"{KERNELS}.{kind.kernels}", function, arguments, helpers)
+    return found
+
+
+def _call(function: Callable[..., int], *arguments: int) -> None:
+    from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE
+
+    status = function(RESULT_PLACE, EXCEPTION_PLACE, *arguments)
+    if status:
+        raise KernelError(f"a kernel of a quantization stopped with status {status}")
+
+
+@cache
+def quant(name: str) -> Quant:
+    """The type of a name, in capitals or not.
+
+    >>> quant("Q8_0").block_elements
+    32
+    """
+    reference = QUANTS.get(name.lower())
+    if reference is None:
+        raise DTypeError(
+            f"{name!r} is not a known quantization; expected one of {', '.join(QUANTS)}{nearest(name.lower(), QUANTS)}"
+        )
+    found: Quant = load(reference)
+    return found
+
+
+def encodable() -> list[str]:
+    """The names of all types that values can be coded in.
+
+    >>> "q6_k" in encodable(), "iq2_xs" in encodable()
+    (True, False)
+    """
+    return [name for name in QUANTS if quant(name).can_encode]

@@ -1,0 +1,154 @@
+"""The entry point: help, version, exit codes, and what a command line does not import."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_running import lbrx_command
+
+from lbrx.cli import main as cli
+from lbrx.cli.commands import COMMANDS
+from lbrx.errors import FileError, KernelError, LbrxError
+from lbrx.registry import load
+
+
+def test_help_lists_every_command_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = lbrx_command(capsys, "--help")
+    assert outcome.code == 0
+    for name, command in COMMANDS.items():
+        assert any(name in line and command.summary in line for line in outcome.out.splitlines())
+    assert "lbrx inspect model.gguf" in outcome.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_summary_is_the_first_line_of_the_docstring(name: str) -> None:
+    docstring = inspect.getdoc(load(COMMANDS[name].target))
+    assert docstring is not None
+    assert docstring.splitlines()[0] == COMMANDS[name].summary
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = lbrx_command(capsys, name, "--help")
+    assert outcome.code == 0
+    assert f"lbrx {name}" in outcome.out
+    assert COMMANDS[name].summary in outcome.out
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = lbrx_command(capsys, "--version")
+    assert (outcome.code, outcome.out) == (0, f"lbrx {importlib.metadata.version('lbrx')}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("inspekt",), ("inspect",), ("inspect", "a", "b"), ("inspect", "--no-such-option", "a"), ("--no-such-option",)],
+)
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = lbrx_command(capsys, *arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Usage: lbrx" in outcome.err
+
+
+def failing_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_function", lambda _target: command)
+
+
+def test_an_error_is_one_line_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_with(FileError("a/" + "long " * 60 + "[bold]path: is wrong"), monkeypatch)
+    outcome = lbrx_command(capsys, "inspect")
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err == "error: a/" + "long " * 60 + "[bold]path: is wrong\n"
+
+
+def test_of_an_error_of_many_lines_the_first_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_with(KernelError("does not compile: x\ndef kernel():\n    pass"), monkeypatch)
+    assert lbrx_command(capsys, "inspect").err == "error: does not compile: x (LBRX_DEBUG=1 shows more)\n"
+
+
+def test_control_characters_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_with(FileError("\x1b[2Jname"), monkeypatch)
+    assert lbrx_command(capsys, "inspect").err == "error: \\x1b[2Jname\n"
+
+
+def test_debugging_shows_the_error_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LBRX_DEBUG", "1")
+    failing_with(FileError("wrong"), monkeypatch)
+    with pytest.raises(LbrxError, match="wrong"):
+        lbrx_command(capsys, "inspect")
+
+
+def test_an_interrupt_exits_with_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_with(KeyboardInterrupt(), monkeypatch)
+    assert lbrx_command(capsys, "inspect").code == 130
+
+
+def test_a_mistake_of_our_own_is_not_hidden(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_with(ZeroDivisionError("a bug"), monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        lbrx_command(capsys, "inspect")
+
+
+def in_a_process(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", code] if code else [sys.executable, "-m", "lbrx"]
+    return subprocess.run([*program, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_a_missing_file_gives_one_line_and_no_traceback(tmp_path: Path) -> None:
+    done = in_a_process("inspect", str(tmp_path / "gone.gguf"))
+    message = f"error: {tmp_path / 'gone.gguf'}: cannot be opened: No such file or directory\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+
+
+def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    import lbrx
+
+    path = tmp_path / "a.safetensors"
+    lbrx.save(path, {f"tensor.{number}": lbrx.full((1,), 0, "u8") for number in range(4000)})
+    command = [sys.executable, "-m", "lbrx", "inspect", "--tensors", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (1, -signal.SIGPIPE)
+
+
+HEAVY = """
+import sys
+from lbrx.cli.main import run
+code = run(sys.argv[1:])
+print(code, sorted({"numba", "llvmlite", "yaml", "huggingface_hub"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_help_and_inspect_import_no_compiler() -> None:
+    model = Path(__file__).parent.parent / "golden" / "mergekit" / "models" / "a"
+    for arguments in (["--help"], ["inspect", str(model)], ["inspect", "--json", str(model)]):
+        done = in_a_process(*arguments, code=HEAVY)
+        assert done.stderr == "0 []\n"
+
+
+def test_help_imports_no_command() -> None:
+    code = HEAVY.replace('{"numba", "llvmlite", "yaml", "huggingface_hub"}', '{"lbrx.cli.inspect", "lbrx.cli.demo"}')
+    assert in_a_process("--help", code=code).stderr == "0 []\n"

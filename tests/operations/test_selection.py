@@ -1,0 +1,127 @@
+"""kth_largest, top_k_mask and rank against sorts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import assert_same, numpy_type, values, widened
+
+import lbrx
+from lbrx.settings import using
+
+
+def descending(array: Any) -> Any:
+    """All values from largest to smallest, NaN first."""
+    return np.sort(widened(array).reshape(-1))[::-1]
+
+
+def mask_of_largest(array: Any, k: int) -> Any:
+    """True for the k largest; among equals (NaN are equal) the first ones."""
+    wide = widened(array).reshape(-1)
+    distinct = np.unique(wide)  # sorted, NaN last and once
+    places = np.searchsorted(distinct, wide)
+    order = np.argsort(-places, kind="stable")
+    mask = np.zeros(wide.size, bool)
+    mask[order[:k]] = True
+    return mask.reshape(array.shape)
+
+
+@pytest.mark.parametrize("name", ["f64", "f32", "bf16", "i64", "i32", "u8", "bool"])
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_kth_largest_and_the_mask_of_the_largest(name: str, data: st.DataObject) -> None:
+    array = data.draw(values(name, (3, 20)))
+    k = data.draw(st.integers(1, array.size))
+    x = lbrx.tensor(array)
+    assert_same(x.kth_largest(k).numpy(), descending(array)[k - 1])
+    assert_same(x.top_k_mask(k).numpy(), mask_of_largest(array, k))
+
+
+MANY = 300_000
+CROWDS = {
+    "normal": lambda random: random.standard_normal(MANY).astype(np.float32),
+    "normal f64": lambda random: random.standard_normal(MANY),
+    "bf16 with few distinct values": lambda random: random.integers(-9, 9, MANY).astype(np.float32),
+    "one value": lambda _: np.full(MANY, 2.5, np.float32),
+    "zeros of both signs": lambda random: np.where(random.random(MANY) < 0.5, -0.0, 0.0).astype(np.float32),
+    "neighbouring integers": lambda random: random.integers(0, 1000, MANY).astype(np.int32),
+    "neighbouring i64": lambda random: random.integers(-40, 40, MANY) + 2**40,
+    "neighbouring floats": lambda random: (random.integers(0, 700, MANY) + 0x3F800000).astype(np.uint32).view(np.float32),
+    "mostly NaN": lambda random: np.where(random.random(MANY) < 0.9, np.nan, 1.0).astype(np.float32),
+    "u8": lambda random: random.integers(0, 256, MANY).astype(np.uint8),
+    "bool": lambda random: random.random(MANY) < 0.5,
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_many_elements_take_several_passes(crowd: str) -> None:
+    array = CROWDS[crowd](np.random.default_rng(7))
+    x, order = lbrx.tensor(array), descending(array)
+    for k in (1, 77, MANY // 3, MANY // 2, MANY - 1000, MANY):
+        assert_same(x.kth_largest(k).numpy(), order[k - 1])
+    for k in (1000, MANY // 2, MANY - 5):
+        np.testing.assert_array_equal(x.top_k_mask(k).numpy(), mask_of_largest(array, k))
+
+
+def test_kth_largest_of_an_expression_and_of_several_at_once() -> None:
+    array = np.random.default_rng(8).standard_normal((50, 70)).astype(np.float32)
+    x = lbrx.tensor(array)
+    order = np.sort(np.abs(array).reshape(-1))[::-1]
+    got = lbrx.evaluate(abs(x).kth_largest(10), abs(x.T).kth_largest(2000), x[::2, ::-3].kth_largest(5))
+    assert_same(got[0], order[9])
+    assert_same(got[1], order[1999])
+    assert_same(got[2], np.sort(array[::2, ::-3].reshape(-1))[-5])
+
+
+def test_a_mask_takes_part_in_the_expression_it_came_from() -> None:
+    array = np.random.default_rng(9).standard_normal(1000).astype(np.float32)
+    x = lbrx.tensor(array)
+    kept = x * abs(x).top_k_mask(100)
+    assert_same(kept.numpy(), array * mask_of_largest(np.abs(array), 100))
+
+
+def test_masks_of_nothing_of_everything_and_of_a_value_without_axes() -> None:
+    x = lbrx.tensor(np.array([1.0, np.nan, 3.0], np.float32))
+    assert_same(x.top_k_mask(0).numpy(), np.zeros(3, bool))
+    assert_same(x.top_k_mask(3).numpy(), np.ones(3, bool))
+    single = lbrx.tensor(np.float32(3))
+    assert single.top_k_mask(1).item() is True
+    assert single.kth_largest(1).item() == 3
+
+
+def stable_ranks(array: Any, descending_order: bool) -> Any:
+    wide = widened(array)
+    distinct = np.unique(wide)
+    places = np.searchsorted(distinct, wide)
+    order = np.argsort(-places if descending_order else places, axis=-1, kind="stable")
+    return np.argsort(order, axis=-1, kind="stable")
+
+
+@pytest.mark.parametrize("name", ["f64", "f32", "bf16", "i64", "u8"])
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_ranks_are_those_of_a_stable_sort(name: str, data: st.DataObject) -> None:
+    array = data.draw(values(name, (4, 15)))
+    x = lbrx.tensor(array)
+    up, down = lbrx.evaluate(x.rank(), x.rank(descending=True))
+    assert_same(up, stable_ranks(array, descending_order=False))
+    assert_same(down, stable_ranks(array, descending_order=True))
+
+
+def test_ranks_of_long_rows_of_views_and_inside_expressions() -> None:
+    array = np.random.default_rng(10).standard_normal((3, 40_000)).astype(np.float32)
+    x = lbrx.tensor(array)
+    want = stable_ranks(array, descending_order=False)
+    with using(threads=2, chunk_elements=1):
+        assert_same(x.rank().numpy(), want)
+    assert_same(x[:, :50].T.rank().numpy(), stable_ranks(array[:, :50].T, descending_order=False))
+    assert_same((abs(x[:, :60]).rank(descending=True) < 7).numpy(), stable_ranks(np.abs(array[:, :60]), True) < 7)
+
+
+def test_ranks_of_empty_rows() -> None:
+    assert lbrx.tensor(np.zeros((0, 4), np.float32)).rank().shape == (0, 4)
+    assert_same(lbrx.tensor(np.zeros((2, 1), numpy_type("bf16"))).rank().numpy(), np.zeros((2, 1), np.int64))
