@@ -20,6 +20,7 @@ from lbrx.dtypes import DTYPES, dtype
 
 Array = npt.NDArray[Any]
 View = tuple[str, Any]
+Sizes = int | tuple[int, ...] | st.SearchStrategy[tuple[int, ...]]
 
 FLOATS = ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 INTEGERS = ("i64", "i32", "i16", "i8", "u8")
@@ -53,6 +54,11 @@ def assert_same(got: Any, want: Any, *, signed_zeros: bool = False) -> None:
         np.testing.assert_array_equal(np.signbit(widened(left))[numbers], np.signbit(widened(right))[numbers])
 
 
+def float_limits(name: str) -> Any:
+    """The ``finfo`` of a floating dtype's name."""
+    return ml_dtypes.finfo(numpy_type(name))  # type: ignore[no-untyped-call]
+
+
 def special_values(name: str) -> Array:
     """Zeros, ones, ends of the range and, for floats, subnormals, infinities and NaN where the dtype has them."""
     kind = numpy_type(name)
@@ -62,14 +68,14 @@ def special_values(name: str) -> Array:
         bits = DTYPES[name].bits
         low, high = (0, 2**bits - 1) if name == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         return np.array([0, 1, low, low + 1, high, high - 1], np.int64).astype(kind)
-    info = ml_dtypes.finfo(kind)
+    info = float_limits(name)
     numbers = [0.0, 1.0, 0.5, 1.5, 2.5, float(info.max), float(info.tiny), float(info.smallest_subnormal)]
     numbers += [1.0 + float(info.eps), math.inf, math.nan]
     with np.errstate(all="ignore"):
         return np.array([*numbers, *(-number for number in numbers)], np.float64).astype(kind)
 
 
-def values(name: str, shape: int | Sequence[int] | st.SearchStrategy[Any]) -> st.SearchStrategy[Array]:
+def values(name: str, shape: Sizes) -> st.SearchStrategy[Array]:
     """Arrays of a dtype: special values, everyday values and any bits whatever."""
     kind = numpy_type(name)
     if name in PACKED:
@@ -85,7 +91,7 @@ def values(name: str, shape: int | Sequence[int] | st.SearchStrategy[Any]) -> st
     return hnp.arrays(carrier, shape, elements=elements).map(lambda array: array.view(kind))
 
 
-def finite_values(shape: int | Sequence[int] | st.SearchStrategy[Any]) -> st.SearchStrategy[Array]:
+def finite_values(shape: Sizes) -> st.SearchStrategy[Array]:
     """float32 numbers without NaN and infinities."""
     return hnp.arrays(np.float32, shape, elements=st.floats(-1e6, 1e6, width=32))
 
@@ -107,11 +113,16 @@ def _index(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """A basic index: integers, slices with any step, None and an Ellipsis in the place of some axes."""
     items: list[Any] = []
     for size in shape:
-        choices = [_slices(size), st.just(slice(None)), st.just(slice(None, None, -1)), st.just(slice(None, None, 2))]
+        choices: list[st.SearchStrategy[Any]] = [
+            _slices(size),
+            st.just(slice(None)),
+            st.just(slice(None, None, -1)),
+            st.just(slice(None, None, 2)),
+        ]
         if size:
-            choices.append(st.integers(-size, size - 1))  # type: ignore[arg-type]
+            choices.append(st.integers(-size, size - 1))
         items.append(draw(st.one_of(choices)))
-    if items and draw(st.booleans()):
+    if items and draw(st.sampled_from([False, True])):
         start = draw(st.integers(0, len(items)))
         stop = draw(st.integers(start, len(items)))
         items[start:stop] = [Ellipsis]
@@ -126,7 +137,7 @@ def _reshape(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
     rest = math.prod(shape)
     if rest == 0:
         return tuple(draw(st.permutations(shape)))
-    sizes = []
+    sizes: list[int] = []
     while rest > 1 and len(sizes) < 4:
         size = draw(st.sampled_from([d for d in range(1, rest + 1) if rest % d == 0]))
         sizes.append(size)

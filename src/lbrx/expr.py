@@ -18,7 +18,7 @@ from lbrx.errors import DTypeError, ShapeError
 from lbrx.shape import Layout, Shape, broadcast_shapes
 from lbrx.storage import Storage
 
-BOOL, I64, F32, F64 = DTYPES["bool"], DTYPES["i64"], DTYPES["f32"], DTYPES["f64"]
+BOOL, I32, I64, F32, F64 = (DTYPES[name] for name in ("bool", "i32", "i64", "f32", "f64"))
 
 
 class Expr:
@@ -131,14 +131,20 @@ class KthSearch:
 
 
 class Kth(Expr):
-    """The value or the linear index of the k-th largest element; among equals the lowest index comes first."""
+    """The value, key or linear index of the k-th largest element; among equals the lowest index comes first."""
 
     __slots__ = ("part", "search")
 
     def __init__(self, search: KthSearch, part: str) -> None:
-        super().__init__(I64 if part == "index" else search.arg.dtype.compute, ())
+        super().__init__(_kth_dtype(search, part), ())
         self.search = search
         self.part = part
+
+
+def _kth_dtype(search: KthSearch, part: str) -> DType:
+    if part == "key":
+        return order_key_dtype(search.arg.dtype)
+    return I64 if part == "index" else search.arg.dtype.compute
 
 
 class Rank(Expr):
@@ -244,7 +250,13 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _LOGIC = frozenset({"and", "or", "xor"})
 _FLOAT_FUNCTIONS = frozenset({"div", "sqrt", "exp", "log", "sin", "cos", "acos"})
 _SAME_TYPE = frozenset({"neg", "abs", "sign", "floor", "round"})
-MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _SAME_TYPE | {"not", "where", "cast", "isnan"}
+_OTHERS = frozenset({"not", "where", "cast", "isnan", "order_key"})
+MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _SAME_TYPE | _OTHERS
+
+
+def order_key_dtype(kind: DType) -> DType:
+    """The integers that order values of a dtype: NaN above everything, both zeros alike."""
+    return I64 if kind.compute_name in ("f64", "i64") else I32
 
 
 def apply(op: str, *args: Expr) -> Expr:
@@ -260,6 +272,8 @@ def apply(op: str, *args: Expr) -> Expr:
         return Map(op, _comparable(args), BOOL)
     if op == "isnan":
         return Map(op, args, BOOL)
+    if op == "order_key":
+        return Map(op, args, order_key_dtype(args[0].dtype))
     if op == "where":
         return Map(op, args, _fitting_dtype(args[1:]))
     if op in _FLOAT_FUNCTIONS:

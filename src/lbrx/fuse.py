@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,13 +62,21 @@ class SinkRequest:
     args: tuple[Expr, ...]
 
 
+class KthResult(NamedTuple):
+    """The k-th largest element: its value, its sortable key and its linear index (-1 if nobody asked)."""
+
+    value: Any
+    key: Any
+    index: Any
+
+
 @dataclass(slots=True)
 class Known:
     """What earlier passes of one evaluation found, by the identity of the expression."""
 
     scalars: dict[int, Any] = field(default_factory=dict)
     stored: dict[int, Storage] = field(default_factory=dict)
-    searches: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # value and index
+    searches: dict[int, KthResult] = field(default_factory=dict)
 
 
 def needs_whole_rows(expr: Reduce | Rank, space: Shape) -> bool:
@@ -164,7 +172,7 @@ class _Fusion:
                 op, expr.dtype.name, (condition, *(self._converted(a, expr.dtype) for a in expr.args[1:]))
             )
         kind = expr.dtype
-        if op in _COMPARISONS or op == "isnan":
+        if op in _COMPARISONS or op in ("isnan", "order_key"):
             kind = common_dtype(expr.args)
         return self._emit(op, expr.dtype.name, tuple(self._converted(arg, kind) for arg in expr.args))
 

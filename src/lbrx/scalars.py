@@ -69,7 +69,8 @@ def _computed(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Stored):
         return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
     if isinstance(expr, Kth):
-        return known.searches[id(expr.search)][expr.part == "index"]
+        found = known.searches[id(expr.search)]
+        return {"value": found.value, "key": found.key, "index": found.index}[expr.part]
     if not isinstance(expr, Map):
         raise AssertionError(f"{type(expr).__name__} should be known by now")
     values = [scalar_value(arg, known) for arg in expr.args]

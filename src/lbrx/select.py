@@ -1,7 +1,9 @@
 """The k-th largest element, exact, without sorting: histograms of sortable keys in streaming passes.
 
-A pass counts elements by the top bits of their keys; the bin that holds the k-th largest is looked into further.
-As soon as few enough elements are left they are collected, with their indices, and sorted.
+A sample tells between which keys the k-th largest almost surely lies; one pass counts what is above and collects
+what is between. Where the sample misleads, or none can be taken, passes count elements by the top bits of their keys
+and look further into the bin that holds the k-th largest, until few enough are left to be collected. The result is
+the same either way.
 """
 
 from __future__ import annotations
@@ -13,15 +15,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.destinations import ArrayDestination
 from lbrx.devices.cpu.constants import BINS, HISTOGRAM_BITS
 from lbrx.devices.cpu.registers import tile_type
 from lbrx.devices.cpu.run import CollectState, HistogramState, run_pass
+from lbrx.errors import FileError
 from lbrx.expr import Counter, Expr, KthSearch, Scalar, apply
-from lbrx.fuse import Known, SinkRequest, fuse
+from lbrx.fuse import Known, KthResult, SinkRequest, fuse
 from lbrx.scalars import scalar_value
 from lbrx.shape import Layout, Shape
+from lbrx.views import reshaped, sliced
 
-MAX_COLLECTED = 2 << 20  # elements: 32 MiB of keys and indices
+MAX_COLLECTED = 4 << 20  # elements: 64 MiB of keys and indices
+SAMPLED_FROM = 1 << 20  # elements: below that, histograms are cheap enough
+SAMPLE_RUN = 16  # neighbouring elements taken together
 FEW = 1 << 16  # elements that are sorted out faster than another pass is run
 
 
@@ -54,7 +61,12 @@ class _Search:
 
 def find_kth(space: Shape, tasks: list[KthSearch], known: Known) -> None:
     """Run the searches over one space together and put value and index of each into ``known``."""
-    _finish(space, [_start(task) for task in tasks], known)
+    searches = [_start(task) for task in tasks]
+    if math.prod(space) >= SAMPLED_FROM:
+        sampled = _sampled(searches, known)
+        _collect(space, sampled, known)
+        searches = [search for search in searches if id(search.task) not in known.searches]
+    _finish(space, searches, known)
 
 
 def _start(task: KthSearch) -> _Search:
@@ -66,11 +78,56 @@ def _start(task: KthSearch) -> _Search:
 def _finish(space: Shape, searches: list[_Search], known: Known) -> None:
     while wide := [search for search in searches if search.is_wide and not search.is_done]:
         _narrow(space, wide, known)
-    crowded = [search for search in searches if search.is_wide]
-    for search in crowded:
+    for search in (search for search in searches if search.is_wide):
         index = _index_among_equals(space, search, known) if search.task.needs_index else -1
         _put(search, search.low, index, known)
-    _collect(space, [search for search in searches if search not in crowded], known)
+    left = [search for search in searches if not search.is_wide]
+    _collect(space, [(search, search.low, search.high, search.place) for search in left], known)
+    if any(id(search.task) not in known.searches for search in searches):
+        raise FileError("an input changed while it was being read: a second pass found other values than the first")
+
+
+Interval = tuple[_Search, int, int, int]  # a search, its lowest and highest key, and k among the keys up to the highest
+
+
+def _sampled(searches: list[_Search], known: Known) -> list[Interval]:
+    """For each search of which a sample can be taken, an interval of keys that should hold the k-th largest."""
+    elements = math.prod(searches[0].task.arg.shape)
+    runs = (1 << 20 if elements >= 1 << 27 else 1 << 18) // SAMPLE_RUN
+    views = [(search, _sample(search.task.arg, elements, runs)) for search in searches]
+    chosen = [(search, sample) for search, sample in views if sample is not None]
+    if not chosen:
+        return []
+    outputs = [ArrayDestination(sample.dtype, runs * SAMPLE_RUN) for _, sample in chosen]
+    requests = [SinkRequest("store", sample.dtype, (sample,)) for _, sample in chosen]
+    run_pass(fuse((runs, SAMPLE_RUN), requests, known, scalar_value), list(outputs))
+    return [
+        _interval(search, output.array((runs * SAMPLE_RUN,)), elements)
+        for (search, _), output in zip(chosen, outputs, strict=True)
+    ]
+
+
+def _sample(arg: Expr, elements: int, runs: int) -> Expr | None:
+    """Keys of runs of elements spread over the tensor, or None where that is not a view."""
+    if not arg.is_simple:
+        return None
+    spacing = elements // runs
+    flat = sliced(reshaped(arg, (elements,)), slice(0, runs * spacing))
+    sample = sliced(reshaped(flat, (runs, spacing)), (slice(None), slice(0, SAMPLE_RUN)))
+    return apply("order_key", sample) if sample.is_simple else None
+
+
+def _interval(search: _Search, keys: npt.NDArray[Any], elements: int) -> Interval:
+    """Between which keys the wanted one lies, almost surely: six standard deviations of independent samples."""
+    share = search.place / elements
+    expected = (1 - share) * keys.size
+    margin = 6 * math.sqrt(keys.size * share * (1 - share)) + SAMPLE_RUN
+    low, high = int(expected - margin), int(expected + margin)
+    ends = [place for place in (low, high) if 0 <= place < keys.size]
+    partly_sorted = np.partition(keys, ends) if ends else keys
+    lowest = int(partly_sorted[low]) if low >= 0 else search.low
+    highest = int(partly_sorted[high]) if high < keys.size else search.high
+    return search, lowest, highest, search.place
 
 
 def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
@@ -92,25 +149,35 @@ def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
         search.width_bits = state.shift
 
 
-def _collect(space: Shape, searches: list[_Search], known: Known) -> None:
-    """One pass that gathers what is left of every search, and the choice among it."""
-    if not searches:
+def _collect(space: Shape, intervals: list[Interval], known: Known) -> None:
+    """One pass that gathers the keys of every interval, and the choice among them where the k-th is inside."""
+    if not intervals:
         return
-    states = [CollectState(s.low, s.high, np.empty(s.inside, np.int64), np.empty(s.inside, np.int64)) for s in searches]
-    requests = [SinkRequest("collect", s.task.arg.dtype.compute, (s.task.arg,)) for s in searches]
+    states = [CollectState(low, high, MAX_COLLECTED) for _, low, high, _ in intervals]
+    requests = [SinkRequest("collect", s.task.arg.dtype.compute, (s.task.arg,)) for s, _, _, _ in intervals]
     run_pass(fuse(space, requests, known, scalar_value), list(states))
-    for search, state in zip(searches, states, strict=True):
-        keys, places = state.keys, state.places
-        key = int(np.partition(keys, keys.size - search.place)[keys.size - search.place])
-        equals = places[keys == key]
-        rank = search.place - 1 - int(np.count_nonzero(keys > key))
-        _put(search, key, int(np.partition(equals, rank)[rank]), known)
+    for (search, _, _, place), state in zip(intervals, states, strict=True):
+        if search.inside == math.prod(space):  # nothing has been narrowed: k counts from the very largest
+            place -= state.above
+        if not 1 <= place <= state.found or state.found > state.limit:
+            continue
+        keys, places = np.concatenate(state.keys), np.concatenate(state.places)
+        key = int(np.partition(keys, keys.size - place)[keys.size - place])
+        _put(search, key, _place_of(key, place, keys, places) if search.task.needs_index else -1, known)
+
+
+def _place_of(key: int, place: int, keys: npt.NDArray[Any], places: npt.NDArray[Any]) -> int:
+    """The index of the element with this key that is the ``place``-th largest: equals count by their indices."""
+    equals = places[keys == key]
+    rank = place - 1 - int(np.count_nonzero(keys > key))
+    return int(np.partition(equals, rank)[rank])
 
 
 def _put(search: _Search, key: int, index: int, known: Known) -> None:
     carrier = np.int32 if search.kind in ("f32", "i32") else np.int64
     value = values_of_keys(np.array([key], carrier), search.kind)[0]
-    known.searches[id(search.task)] = (search.task.arg.dtype.compute.numpy.type(value), np.int64(index))
+    kind = search.task.arg.dtype.compute.numpy.type
+    known.searches[id(search.task)] = KthResult(kind(value), carrier(key), np.int64(index))
 
 
 def values_of_keys(keys: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
@@ -134,4 +201,4 @@ def _index_among_equals(space: Shape, search: _Search, known: Known) -> int:
     outside = Scalar(-(1 << 62))
     indices = KthSearch(apply("where", is_equal, negated, outside), search.place)
     _finish(space, [_Search(indices, "i64", -(1 << bits), bits + 1, search.place, search.inside)], known)
-    return -int(known.searches[id(indices)][0])
+    return -int(known.searches[id(indices)].value)

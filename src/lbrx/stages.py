@@ -189,6 +189,16 @@ def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
     _run(stages, Known())
 
 
+def evaluate_store_with_reductions(expr: Expr, destination: Destination, reductions: list[Reduce]) -> list[Any]:
+    """Compute an expression into a destination, and whole reductions of it in the same pass; returns their values."""
+    stages, known = Stages(), Known()
+    stages.add_store(expr, destination)
+    for reduction in reductions:
+        stages.level(reduction, ())
+    _run(stages, known)
+    return [scalar_value(reduction, known) for reduction in reductions]
+
+
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
     stages, known = Stages(), Known()

@@ -29,6 +29,7 @@ from lbrx.expr import (
     Source,
     apply,
     cast,
+    common_dtype,
     constant,
 )
 from lbrx.quantization import QuantizationInfo
@@ -397,6 +398,8 @@ class Tensor:
         shape = broadcast_shapes(*(arg.shape for arg in args))
         if axis is None:
             return Tensor(Reduce(op, args, last_axis=False))
+        common = common_dtype(args)
+        args = tuple(arg if arg.shape == shape else views.broadcast(cast(arg, common), shape) for arg in args)
         if len(shape) == 1 and not keepdims:
             return Tensor(Reduce(op, args, last_axis=True, keepdims=True))[0]
         reduced = Tensor(Reduce(op, args, last_axis=True, keepdims=keepdims))
@@ -413,13 +416,12 @@ class Tensor:
         if k == 0:
             return Tensor(views.broadcast(Scalar(False), self.shape))
         search = self._search(k)
+        if not self.shape:
+            return Tensor(Scalar(True))
         search.needs_index = True
-        value, last = Tensor(Kth(search, "value")), Tensor(Kth(search, "index"))
-        place = Tensor(views.counter("index", Layout.contiguous(self.shape)))
-        nan = value.isnan()
-        return where(
-            nan, self.isnan() & (place <= last), (self > value) | self.isnan() | ((self == value) & (place <= last))
-        )
+        keys, place = Tensor(apply("order_key", self.expr)), Tensor(views.counter("index", Layout.contiguous(self.shape)))
+        key, last = Tensor(Kth(search, "key")), Tensor(Kth(search, "index"))
+        return (keys > key) | ((keys == key) & (place <= last))
 
     def _search(self, k: int) -> KthSearch:
         if not 1 <= k <= self.size:

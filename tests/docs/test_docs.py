@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lbrx import memory
+
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -44,6 +46,15 @@ def commands(block: Block) -> Iterator[tuple[str, str]]:
         yield command, output
 
 
+@pytest.fixture
+def same_budget() -> Iterator[None]:
+    """Examples may set the budget of the process, which other tests share."""
+    limit_bytes = memory.budget().limit_bytes
+    yield
+    memory.set_budget(limit_bytes)
+
+
+@pytest.mark.usefixtures("same_budget")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from strategies import FLOATS, INTEGERS, PACKED, assert_same, numpy_type, special_values, values, widened
 
 import lbrx
 from lbrx.dtypes import DTYPES
+from strategies import FLOATS, INTEGERS, PACKED, assert_same, float_limits, numpy_type, special_values, values, widened
 
 HALVES = ("f16", "bf16", "f8_e4m3", "f8_e5m2")
 NAMES = tuple(DTYPES)
@@ -20,8 +20,7 @@ NAMES = tuple(DTYPES)
 
 def nearest_even(exact: Fraction, name: str) -> float:
     """The number of a half type nearest to an exact one; halves between two go to the even one."""
-    kind = numpy_type(name)
-    info = ml_dtypes.finfo(kind)
+    info = float_limits(name)
     magnitude = abs(exact)
     if magnitude == 0:
         return 0.0
@@ -35,7 +34,7 @@ def nearest_even(exact: Fraction, name: str) -> float:
 
 def _floor_log2(number: Fraction) -> int:
     power = number.numerator.bit_length() - number.denominator.bit_length()
-    return power if Fraction(2) ** power <= number else power - 1
+    return power if number >= Fraction(2) ** power else power - 1
 
 
 def integer_of(number: float, name: str) -> int:
@@ -48,8 +47,8 @@ def integer_of(number: float, name: str) -> int:
 
 def wrapped(number: int, name: str) -> int:
     bits = DTYPES[name].bits
-    code = number % 2**bits
-    return code if name == "u8" or code < 2 ** (bits - 1) else code - 2**bits
+    code = number % (1 << bits)
+    return code if name == "u8" or code < 1 << (bits - 1) else code - (1 << bits)
 
 
 def expected(array: Any, source: str, target: str) -> Any:
@@ -117,7 +116,7 @@ def near_ties(kind: np.dtype[Any]) -> Any:
     """Numbers at, just below and just above the middle of two neighbours of each half type."""
     numbers = []
     for name in HALVES:
-        info = ml_dtypes.finfo(numpy_type(name))
+        info = float_limits(name)
         half_step = float(info.eps) / 2
         for start in (1.0, 1.0 + float(info.eps), float(info.max) * 0.5, float(info.tiny), float(info.max)):
             middle = kind.type(start * (1 + half_step))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import assert_same, computed_type, numpy_type, special_values, values, widened
 
 import lbrx
+from strategies import assert_same, computed_type, numpy_type, special_values, values, widened
 
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
 LOGIC = [operator.and_, operator.or_, operator.xor]

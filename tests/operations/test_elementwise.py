@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import assert_same, computed_type, numpy_type, special_values, values, widened
 
 import lbrx
+from strategies import assert_same, computed_type, numpy_type, special_values, values, widened
 
 PAIRS = [
     ("f32", "f32"),
@@ -25,24 +26,24 @@ PAIRS = [
     ("bool", "i8"),
     ("i4", "i2"),
 ]
-BINARY = {
+BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add": (lambda a, b: a + b, np.add),
     "sub": (lambda a, b: a - b, np.subtract),
     "mul": (lambda a, b: a * b, np.multiply),
     "div": (lambda a, b: a / b, np.true_divide),
 }
-EXTREMES = {
+EXTREMES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "minimum": (lambda a, b: a.minimum(b), np.minimum),
     "maximum": (lambda a, b: a.maximum(b), np.maximum),
 }
-UNARY_OF_NUMBERS = {
+UNARY_OF_NUMBERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "neg": (lambda a: -a, np.negative),
     "abs": (abs, np.abs),
     "sign": (lambda a: a.sign(), np.sign),
     "floor": (lambda a: a.floor(), lambda a: np.floor(a) if a.dtype.kind == "f" else a),
     "round": (lambda a: a.round(), np.round),
 }
-FUNCTIONS = {
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "exp": (lambda a: a.exp(), np.exp),
     "log": (lambda a: a.log(), np.log),
     "sin": (lambda a: a.sin(), np.sin),

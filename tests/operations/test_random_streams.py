@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import apply_views, assert_same, view_chains
 
 import lbrx
 from lbrx.settings import using
+from strategies import apply_views, assert_same, view_chains
 
 MAKERS = [lbrx.uniform, lbrx.normal]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import assert_same, finite_values, numpy_type, values, widened
 
 import lbrx
+from strategies import assert_same, finite_values, numpy_type, values, widened
 
 WIDTHS = [1, 15, 16, 17, 1023, 1025, 3000]  # around the sixteen lanes and the tiles of 1,024
 
@@ -62,7 +63,8 @@ def test_extremes_with_nan_and_infinities(name: str, data: st.DataObject) -> Non
     x, wide = lbrx.tensor(array), widened(array)
     got = lbrx.evaluate(x.min(), x.max(), x.argmax())
     rows = lbrx.evaluate(x.min(axis=-1), x.max(axis=1), x.argmax(axis=-1))
-    for result, by_row, theirs in zip(got, rows, (np.min, np.max, np.argmax), strict=True):
+    theirs_of: list[Callable[..., Any]] = [np.min, np.max, np.argmax]
+    for result, by_row, theirs in zip(got, rows, theirs_of, strict=True):
         assert_same(result, theirs(wide))
         assert_same(by_row, theirs(wide, axis=-1))
 
@@ -127,7 +129,12 @@ def test_a_row_reduction_inside_an_expression_shares_its_pass() -> None:
 
 def test_a_vector_reduced_along_its_only_axis_has_no_axes() -> None:
     x = lbrx.tensor(np.array([3.0, 4.0], np.float32))
-    for reduced, want in ((x.sum(axis=-1), 7.0), (x.norm(axis=0), 5.0), (x.max(axis=-1), 4.0), (x.dot(x, axis=-1), 25.0)):
+    for reduced, want in (
+        (x.sum(axis=-1), 7.0),
+        (x.norm(axis=0), 5.0),
+        (x.max(axis=-1), 4.0),
+        (x.dot(x, axis=-1), 25.0),
+    ):
         assert_same(reduced.numpy(), np.float32(want))
     assert x.argmax(axis=-1).item() == 1
     assert x.sum(axis=-1, keepdims=True).shape == (1,)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import assert_same, numpy_type, values, widened
 
 import lbrx
 from lbrx.settings import using
+from strategies import assert_same, numpy_type, values, widened
 
 
 def descending(array: Any) -> Any:
@@ -42,7 +43,7 @@ def test_kth_largest_and_the_mask_of_the_largest(name: str, data: st.DataObject)
 
 
 MANY = 300_000
-CROWDS = {
+CROWDS: dict[str, Callable[[np.random.Generator], Any]] = {
     "normal": lambda random: random.standard_normal(MANY).astype(np.float32),
     "normal f64": lambda random: random.standard_normal(MANY),
     "bf16 with few distinct values": lambda random: random.integers(-9, 9, MANY).astype(np.float32),
@@ -50,7 +51,9 @@ CROWDS = {
     "zeros of both signs": lambda random: np.where(random.random(MANY) < 0.5, -0.0, 0.0).astype(np.float32),
     "neighbouring integers": lambda random: random.integers(0, 1000, MANY).astype(np.int32),
     "neighbouring i64": lambda random: random.integers(-40, 40, MANY) + 2**40,
-    "neighbouring floats": lambda random: (random.integers(0, 700, MANY) + 0x3F800000).astype(np.uint32).view(np.float32),
+    "neighbouring floats": lambda random: (
+        (random.integers(0, 700, MANY) + 0x3F800000).astype(np.uint32).view(np.float32)
+    ),
     "mostly NaN": lambda random: np.where(random.random(MANY) < 0.9, np.nan, 1.0).astype(np.float32),
     "u8": lambda random: random.integers(0, 256, MANY).astype(np.uint8),
     "bool": lambda random: random.random(MANY) < 0.5,

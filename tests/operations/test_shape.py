@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import Array, apply_view, shapes, view_chains
 
 from lbrx.errors import ShapeError
 from lbrx.shape import (
@@ -20,6 +19,7 @@ from lbrx.shape import (
     expand_ellipsis,
     normalize_axis,
 )
+from strategies import Array, apply_view, shapes, view_chains
 
 
 def elements_of(layout: Layout) -> Array:
@@ -130,7 +130,8 @@ def test_axes_count_from_either_end() -> None:
 
 def test_shapes_from_callers() -> None:
     assert checked_shape(4) == (4,)
-    assert checked_shape([np.int64(2), 3]) == (2, 3)
+    sizes: Any = [np.int64(2), 3]
+    assert checked_shape(sizes) == (2, 3)
     with pytest.raises(ShapeError, match=r"shape \(2, -1\) has a negative size"):
         checked_shape((2, -1))
     with pytest.raises(TypeError):
@@ -165,4 +166,5 @@ def test_what_does_not_fit_is_named(make: Any, message: str) -> None:
 
 
 def test_numpy_integers_index_too() -> None:
-    assert Layout.contiguous((4, 2)).slice((np.int64(-1), np.uint8(1))).offset == 7
+    index: Any = (np.int64(-1), np.uint8(1))
+    assert Layout.contiguous((4, 2)).slice(index).offset == 7

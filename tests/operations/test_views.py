@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Array, View, apply_views, assert_same, numpy_type, shapes, values, view_chains
 
 import lbrx
 from lbrx.expr import Counter, Map, Reduce, Source, Stored
+from strategies import Array, View, apply_views, assert_same, numpy_type, shapes, values, view_chains
 
 
 def numbered(shape: tuple[int, ...], kind: Any = np.float32) -> Array:

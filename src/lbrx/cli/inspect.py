@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,13 +47,26 @@ def inspect(
 
     Only headers are read, so that a model of any size takes a moment.
     """
-    summary = summarize(open_checkpoint(path), pattern)
+    with _collection_paused():
+        summary = summarize(open_checkpoint(path), pattern)
     if json_output:
         sys.stdout.write(json.dumps(as_json(summary), indent=2) + "\n")
         return
     _print_summary(summary, is_part=pattern is not None)
     if tensors or pattern is not None:
         _print_tensors(summary)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Headers of many tensors are many small objects without cycles: looking for some takes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _print_summary(summary: Summary, is_part: bool) -> None:

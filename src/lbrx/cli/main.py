@@ -20,16 +20,15 @@ EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
 
-# Typer joins single lines; an empty line between two keeps them apart.
-_EXAMPLES = """Examples:
-
+# The mark keeps the lines of a paragraph apart.
+_EXAMPLES = """\b
+Examples:
   lbrx inspect model.gguf
-
   lbrx inspect models/llama --filter '*.q_proj.*'
-
   lbrx inspect model.safetensors --json
 
-'lbrx COMMAND --help' tells more. LBRX_DEBUG=1 shows the traceback of an error."""
+'lbrx COMMAND --help' tells more. LBRX_DEBUG=1 shows the traceback of an error.
+"""
 
 
 def main() -> None:
@@ -61,7 +60,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def application(arguments: Sequence[str]) -> typer.Typer:
     """All commands, of which only the one that the arguments call is imported."""
-    app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help, without the time that importing the other kind takes
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback(epilog=_EXAMPLES)(_root)
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, command in COMMANDS.items():

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lbrx.architectures import Naming, TensorRole
 from lbrx.plan.records import InputModel
-from lbrx.recipe import EVERY_MODULE, Module, Recipe, Slice, Source, layer_position
+from lbrx.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice, Source, layer_position
 
 _LANGUAGE_MODEL_NAMES = ("default", "text_decoder", "language_model", "text_model")
 
@@ -90,7 +90,7 @@ def _moved(role: TensorRole, name: str, layer: int | None) -> TensorRole:
 class Outline:
     """Walks a recipe: every tensor of the output, before the layers, layer by layer, after the layers."""
 
-    def __init__(self, recipe: Recipe, models: Mapping[object, InputModel]) -> None:
+    def __init__(self, recipe: Recipe, models: Mapping[ModelRef, InputModel]) -> None:
         donor = models[recipe.donor]
         naming = donor.architecture.naming(donor.infos)
         self.recipe = recipe

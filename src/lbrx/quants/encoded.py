@@ -128,9 +128,7 @@ class BlockDestination:
             weights = self._weights[row // self._rows_per_weights, column:]
             piece = values[4 * (start - lo) : 4 * (stop - lo)]
             with self._room(start, count) as room:
-                kind.encode_weighted(
-                    piece.ctypes.data, room.ctypes.data, rows, count // rows, weights.ctypes.data
-                )
+                kind.encode_weighted(piece.ctypes.data, room.ctypes.data, rows, count // rows, weights.ctypes.data)
 
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """A span cut into parts of a row and runs of whole rows that share their weights."""

@@ -6,7 +6,7 @@ tiles.py) and are handed out per block of elements, so that they do not depend o
 
 from __future__ import annotations
 
-from lbrx.devices.cpu.constants import LANES, TILE, rank_buffer_bytes
+from lbrx.devices.cpu.constants import LANES, RANK_RESULT_RUN, TILE, rank_buffer_bytes
 from lbrx.devices.cpu.registers import cast_text, literal_cast, operation_text, register_type, tile_type
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
 from lbrx.dtypes import DTYPES
@@ -14,6 +14,7 @@ from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_S
 
 _TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _SUMS = frozenset({"sum", "sumsq", "dot"})
+_KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements
 _DIRECT = _SUMS | {"min", "max"}
 
 
@@ -97,7 +98,7 @@ class _Kernel:
         if instruction.op == "cast":
             return cast_text(args[0], self.types[instruction.args[0]], instruction.type)
         if instruction.op in RANK_OPS:
-            return f"peek_i64(rank_buffer + {self._rank_place(number)}, {column})"
+            return f"peek_i64(rank_buffer + {self._rank_place(number)} + {8 * RANK_RESULT_RUN} * columns, {column})"
         arg_types = [self.types[arg] for arg in instruction.args]
         return operation_text(instruction.op, self.types[number], args, arg_types)
 
@@ -266,7 +267,8 @@ class _Kernel:
             self.out.add(f"v{number} = {literal_cast(result, self.types[number])}")
         for number, instruction in ranks:
             descending = instruction.op == "rank_descending"
-            self.out.add(f"rank_row(rank_buffer + {self._rank_place(number)}, columns, {descending})")
+            keys = _KEYS_OF[tile_type(self.types[instruction.args[0]])]
+            self.out.add(f"rank_row_{keys}(rank_buffer + {self._rank_place(number)}, columns, {descending})")
 
     def _tile_loop(self, first: str, last: str, roots: tuple[int, ...], reductions: list, ranks: list) -> None:  # type: ignore[type-arg]
         self._open_tiles(first, last, not ranks and all(self._is_direct(sink) for _, sink in reductions))
@@ -352,7 +354,7 @@ class _Kernel:
             value = f"v{arg}"
             if sink.kind in ("histogram", "collect"):
                 value = f"key_of_{kind}({value})"
-                kind = {"f32": "i32", "f64": "i64"}.get(kind, kind)
+                kind = _KEYS_OF[kind]
             elif kind != self.types[arg]:
                 value = literal_cast(value, kind)
             self.out.add(f"store_{kind}({tile}, j, {value})")
@@ -394,15 +396,13 @@ class _Kernel:
 
     def _select_tile(self, number: int, sink: Sink, begin: str) -> None:
         kind = tile_type(self.types[sink.args[0]])
-        keys = {"f32": "i32", "f64": "i64"}.get(kind, kind)
+        keys = _KEYS_OF[kind]
         tile = _tile_name(sink, sink.args[0])
         arguments = [self._slot(f"sink{number}.{part}") for part in SINK_SLOTS[sink.kind]]
         if sink.kind == "histogram":
             self.out.add(f"histogram_{keys}({tile}, count, {', '.join(arguments)})")
         else:
-            found = self.slots[f"sink{number}.found"]
-            call = f"collect_{keys}({tile}, count, {begin}, {', '.join(arguments)})"
-            self.out.add(f"poke_i64(a, {found}, {call})")
+            self.out.add(f"collect_{keys}({tile}, count, {begin}, {', '.join(arguments)})")
 
 
 def kernel_source(program: Program) -> str:

@@ -7,9 +7,11 @@ TILE = 1024  # elements that a pass puts aside at a time
 HISTOGRAM_BITS = 12
 BINS = 1 << HISTOGRAM_BITS
 TABLES = 4  # neighbouring elements often fall into one bin: separate tables keep the additions independent
-RANK_DIGIT_BITS = 11
+RANK_DIGIT_BITS = 8
+RANK_RUNS = 5  # of int64, one element each: keys and their order twice, and the ranks
+RANK_RESULT_RUN = 4
 
 
 def rank_buffer_bytes(columns: int) -> int:
-    """Bytes of the buffer in which a row is ranked: four runs of int64 and the counts of one digit."""
-    return 32 * columns + 8 * (1 << RANK_DIGIT_BITS)
+    """Bytes of the buffer in which a row is ranked: the runs, and counts for the eight digits of a key."""
+    return 8 * RANK_RUNS * columns + 8 * 8 * (1 << RANK_DIGIT_BITS)

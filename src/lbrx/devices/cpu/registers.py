@@ -82,6 +82,8 @@ def operation_text(op: str, register: str, args: list[str], arg_registers: list[
         return f"({args[0]} if ({args[0]} {sign} {args[1]}) | ({args[0]} != {args[0]}) else {args[1]})"
     if op == "isnan":
         return f"({args[0]} != {args[0]})"
+    if op == "order_key":
+        return f"key_of_{tile_type(kind)}({args[0]})"
     if op == "not":
         return f"(not {args[0]})" if register == "bool" else literal_cast(f"~{args[0]}", register)
     if op in _FUNCTIONS:

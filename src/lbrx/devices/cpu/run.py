@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
@@ -17,7 +17,7 @@ from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProg
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES
-from lbrx.errors import FileError, KernelError
+from lbrx.errors import KernelError
 from lbrx.fuse import BoundPass
 from lbrx.memory import budget, scratch
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
@@ -40,13 +40,15 @@ class HistogramState:
 
 @dataclass(slots=True)
 class CollectState:
-    """What a collect sink keeps: keys within [low, high], with their indices."""
+    """What a collect sink keeps: keys within [low, high] with their indices, up to a limit; how many are above."""
 
     low: int
     high: int
-    keys: Ints
-    places: Ints
+    limit: int
+    keys: list[Ints] = field(default_factory=list)
+    places: list[Ints] = field(default_factory=list)
     found: int = 0
+    above: int = 0
 
 
 SinkTarget = Destination | HistogramState | CollectState | None
@@ -232,22 +234,22 @@ class _Run:
         self, number: int, target: CollectState, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]
     ) -> Callable[[], None]:
         slots = self.compiled.slots
-        room = hi - lo + 1
+        room = hi - lo
         keys, places = borrow(8 * room).view(np.int64), borrow(8 * room).view(np.int64)
-        names = ("low", "high", "keys", "places", "found")
-        values = (target.low, target.high, keys.ctypes.data, places.ctypes.data, 0)
+        counts = borrow(16).view(np.int64)
+        counts.fill(0)
+        names = ("low", "high", "keys", "places", "state")
+        values = (target.low, target.high, keys.ctypes.data, places.ctypes.data, counts.ctypes.data)
         for name, value in zip(names, values, strict=True):
             ints[slots[f"sink{number}.{name}"]] = value
 
         def finish() -> None:
-            found = int(ints[slots[f"sink{number}.found"]])
+            found, above = (int(count) for count in counts)
             with self.lock:
-                start, target.found = target.found, target.found + found
-            if target.found > target.keys.size:
-                raise FileError(
-                    "an input changed while it was being read: a second pass found other values than the first"
-                )
-            target.keys[start : start + found] = keys[:found]
-            target.places[start : start + found] = places[:found]
+                target.found += found
+                target.above += above
+                if target.found <= target.limit:
+                    target.keys.append(keys[:found].copy())
+                    target.places.append(places[:found].copy())
 
         return finish

@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lbrx.devices.cpu.constants import BINS, RANK_DIGIT_BITS, TABLES
+from lbrx.devices.cpu.constants import BINS, RANK_DIGIT_BITS, RANK_RESULT_RUN, RANK_RUNS, TABLES
 from lbrx.devices.cpu.tiles import TILE_FUNCTIONS
 
+mask_above_i32, lowest_bit, bit_count = (
+    TILE_FUNCTIONS[name] for name in ("mask_above_i32", "lowest_bit", "bit_count")
+)
 _bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
 _peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
 _poke_i32, _poke_i64 = TILE_FUNCTIONS["poke_i32"], TILE_FUNCTIONS["poke_i64"]
 _LARGEST_I32, _LARGEST_I64 = np.int32(0x7FFFFFFF), np.int64(0x7FFFFFFFFFFFFFFF)
+_SMALLEST_I32, _SMALLEST_I64 = -(1 << 31), np.int64(-(1 << 63))
+_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO_F32, _ZERO_F64 = np.float32(0.0), np.float64(0.0)
 
 
@@ -72,72 +77,135 @@ def histogram_i64(tile: Any, count: Any, tables: Any, shift: Any, first: Any) ->
 
 
 @njit
-def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, found: Any) -> Any:
-    """Append the keys within [low, high] and their indices; returns how many there are now."""
-    for j in range(count):
-        key = np.int64(_peek_i32(tile, j))
-        _poke_i64(keys, found, key)
-        _poke_i64(places, found, start + j)
-        found += np.int64((key >= low) & (key <= high))
-    return found
+def _append(keys: Any, places: Any, found: Any, key: Any, place: Any) -> Any:
+    _poke_i64(keys, found, key)
+    _poke_i64(places, found, place)
+    return found + 1
 
 
 @njit
-def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, found: Any) -> Any:
+def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    """Append the keys within [low, high] and their indices, and count those above.
+
+    ``state`` holds how many were found and how many are above.
+    """
+    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    below_low, top = np.int32(max(low - 1, _SMALLEST_I32)), np.int32(high)
+    takes_smallest = low <= _SMALLEST_I32
+    whole = count - count % 64
+    for group in range(0, whole, 64):
+        over = mask_above_i32(tile + 4 * group, top)
+        inside = (_ALL_BITS if takes_smallest else mask_above_i32(tile + 4 * group, below_low)) & ~over
+        above += bit_count(over)
+        while inside != 0:
+            j = group + lowest_bit(inside)
+            found = _append(keys, places, found, np.int64(_peek_i32(tile, j)), start + j)
+            inside &= inside - np.uint64(1)
+    for j in range(whole, count):
+        key = np.int64(_peek_i32(tile, j))
+        above += key > high
+        if (key >= low) & (key <= high):
+            found = _append(keys, places, found, key, start + j)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, above)
+
+
+@njit
+def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
     for j in range(count):
         key = _peek_i64(tile, j)
-        _poke_i64(keys, found, key)
-        _poke_i64(places, found, start + j)
-        found += np.int64((key >= low) & (key <= high))
-    return found
+        above += key > high
+        if (key >= low) & (key <= high):
+            found = _append(keys, places, found, key, start + j)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, above)
+
+
+_DIGITS = 1 << RANK_DIGIT_BITS
 
 
 @njit
-def _sort_pass(keys: Any, order: Any, next_keys: Any, next_order: Any, count: Any, shift: Any, counts: Any) -> Any:
-    """One stable pass of a radix sort by one digit; False (and nothing moved) if all keys share the digit."""
-    bins = 1 << RANK_DIGIT_BITS
-    for b in range(bins):
-        _poke_i64(counts, b, 0)
-    for j in range(count):
-        digit = (_peek_i64(keys, j) >> shift) & (bins - 1)
-        _poke_i64(counts, digit, _peek_i64(counts, digit) + 1)
+def _starts(counts: Any, count: Any) -> Any:
+    """Turn the counts of a digit into places; False if all elements share one value of the digit."""
     position = 0
-    for b in range(bins):
-        here = _peek_i64(counts, b)
+    for value in range(_DIGITS):
+        here = _peek_i64(counts, value)
         if here == count:
             return False
-        _poke_i64(counts, b, position)
+        _poke_i64(counts, value, position)
         position += here
-    for j in range(count):
-        key = _peek_i64(keys, j)
-        digit = (key >> shift) & (bins - 1)
-        place = _peek_i64(counts, digit)
-        _poke_i64(counts, digit, place + 1)
-        _poke_i64(next_keys, place, key)
-        _poke_i64(next_order, place, _peek_i64(order, j))
     return True
 
 
 @njit
-def rank_row(buffer: Any, count: Any, descending: Any) -> None:
-    """Turn ``count`` keys at the start of ``buffer`` into ranks there.
+def _clear_counts(counts: Any, digits: Any) -> None:
+    for place in range(digits * _DIGITS):
+        _poke_i64(counts, place, 0)
 
-    The buffer holds four runs of ``count`` int64 and the counts of one digit: see ``rank_buffer_bytes``.
+
+@njit
+def _count_digits(counts: Any, key: Any, digits: Any) -> None:
+    for digit in range(digits):
+        place = digit * _DIGITS + ((key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1))
+        _poke_i64(counts, place, _peek_i64(counts, place) + 1)
+
+
+@njit
+def rank_row_i32(buffer: Any, count: Any, descending: Any) -> None:
+    """Rank ``count`` 32-bit keys that lie as int64 at the start of the buffer; see ``rank_buffer_bytes``.
+
+    A key and its index share one int64, so that a pass of the radix sort moves one word for each element.
     """
+    words, others = buffer, buffer + 8 * count
+    ranks, counts = buffer + 8 * RANK_RESULT_RUN * count, buffer + 8 * RANK_RUNS * count
+    _clear_counts(counts, 4)
+    for j in range(count):
+        key = (_peek_i64(words, j) ^ -_SMALLEST_I32) & 0xFFFFFFFF
+        key = 0xFFFFFFFF - key if descending else key
+        _count_digits(counts, key, 4)
+        _poke_i64(words, j, (key << 31) | j)
+    for digit in range(4):
+        starts = counts + 8 * _DIGITS * digit
+        if _starts(starts, count):
+            for j in range(count):
+                word = _peek_i64(words, j)
+                value = (word >> (31 + digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
+                place = _peek_i64(starts, value)
+                _poke_i64(starts, value, place + 1)
+                _poke_i64(others, place, word)
+            words, others = others, words
+    for j in range(count):
+        _poke_i64(ranks, _peek_i64(words, j) & 0x7FFFFFFF, j)
+
+
+@njit
+def rank_row_i64(buffer: Any, count: Any, descending: Any) -> None:
+    """Rank ``count`` 64-bit keys at the start of the buffer."""
     keys, order = buffer, buffer + 8 * count
     other_keys, other_order = buffer + 16 * count, buffer + 24 * count
-    counts = buffer + 32 * count
-    sign = np.int64(-9223372036854775807 - 1)
+    ranks, counts = buffer + 8 * RANK_RESULT_RUN * count, buffer + 8 * RANK_RUNS * count
+    _clear_counts(counts, 8)
     for j in range(count):
-        key = _peek_i64(keys, j) ^ sign
-        _poke_i64(keys, j, ~key if descending else key)
+        key = _peek_i64(keys, j) ^ _SMALLEST_I64
+        key = ~key if descending else key
+        _count_digits(counts, key, 8)
+        _poke_i64(keys, j, key)
         _poke_i64(order, j, j)
-    for digit in range(6):
-        if _sort_pass(keys, order, other_keys, other_order, count, digit * RANK_DIGIT_BITS, counts):
+    for digit in range(8):
+        starts = counts + 8 * _DIGITS * digit
+        if _starts(starts, count):
+            for j in range(count):
+                key = _peek_i64(keys, j)
+                value = (key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
+                place = _peek_i64(starts, value)
+                _poke_i64(starts, value, place + 1)
+                _poke_i64(other_keys, place, key)
+                _poke_i64(other_order, place, _peek_i64(order, j))
             keys, other_keys = other_keys, keys
             order, other_order = other_order, order
     for j in range(count):
-        _poke_i64(buffer, _peek_i64(order, j), j)
+        _poke_i64(ranks, _peek_i64(order, j), j)
 
 
 SELECTION_FUNCTIONS: dict[str, Any] = {
@@ -151,6 +219,7 @@ SELECTION_FUNCTIONS: dict[str, Any] = {
         histogram_i64,
         collect_i32,
         collect_i64,
-        rank_row,
+        rank_row_i32,
+        rank_row_i64,
     )
 }

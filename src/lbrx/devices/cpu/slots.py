@@ -11,7 +11,7 @@ SINK_SLOTS: dict[str, tuple[str, ...]] = {
     "store": ("address",),
     "row_store": ("address",),
     "histogram": ("tables", "shift", "first"),
-    "collect": ("low", "high", "keys", "places", "found"),
+    "collect": ("low", "high", "keys", "places", "state"),
     "argmax": ("partials", "places"),
 }
 

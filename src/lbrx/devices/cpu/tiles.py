@@ -197,6 +197,37 @@ def _make_poke(element: str) -> Any:
 
 
 @intrinsic
+def mask_above_i32(_context: Any, base: Any, limit: Any) -> Any:
+    """One bit for each of 64 keys of a tile: whether it is larger than the limit."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        vector = ir.VectorType(I32, 64)
+        keys = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=4)
+        one = builder.insert_element(ir.Constant(vector, ir.Undefined), args[1], ir.Constant(I32, 0))
+        limits = builder.shuffle_vector(one, one, ir.Constant(vector, [0] * 64))
+        return builder.bitcast(builder.icmp_signed(">", keys, limits), I64)
+
+    return types.uint64(types.int64, types.int32), generate
+
+
+def _make_bit_count(operation: str, name: str) -> Any:
+    def count(_context: Any, mask: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            if operation == "cttz":
+                return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+            return builder.ctpop(args[0])
+
+        return types.int64(types.uint64), generate
+
+    count.__name__ = name
+    return intrinsic(count)
+
+
+lowest_bit = _make_bit_count("cttz", "lowest_bit")
+bit_count = _make_bit_count("ctpop", "bit_count")
+
+
+@intrinsic
 def bits_of_f32(_context: Any, value: Any) -> Any:
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
         return builder.bitcast(args[0], I32)
@@ -214,6 +245,9 @@ def bits_of_f64(_context: Any, value: Any) -> Any:
 
 TILE_FUNCTIONS: dict[str, Any] = {
     "stack_bytes": stack_bytes,
+    "mask_above_i32": mask_above_i32,
+    "lowest_bit": lowest_bit,
+    "bit_count": bit_count,
     "bits_of_f32": bits_of_f32,
     "bits_of_f64": bits_of_f64,
     **{

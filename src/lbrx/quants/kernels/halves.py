@@ -21,10 +21,13 @@ from lbrx.quants.kernels.vectors import (
     minimum,
     store_u8,
     to_i32,
+    unpack_bits,
 )
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 
 load_scalar: Any = ELEMENT_FUNCTIONS["load_f32"]
+load_scalar_i32: Any = ELEMENT_FUNCTIONS["load_i32"]
+store_u16: Any = ELEMENT_FUNCTIONS["store_i16"]
 
 
 @jit
@@ -80,3 +83,17 @@ def low_nibbles(source: Any) -> Any:
 @jit
 def high_nibbles(source: Any) -> Any:
     return load_u8(f32x16(0.0), source) >> 4
+
+
+@jit
+def store_fifth_bits(target: Any, first: Any, second: Any) -> None:
+    """Four bytes: bit j is bit 4 of code j."""
+    store_u16(target, 0, np.int16(mask_bits((first & 16) != 0)))
+    store_u16(target, 1, np.int16(mask_bits((second & 16) != 0)))
+
+
+@jit
+def fifth_bits(source: Any) -> Any:
+    """What `store_fifth_bits` wrote, as 0 or 16 for every code of the first and of the second half."""
+    bits = np.int64(load_scalar_i32(source, 0))
+    return unpack_bits(f32x16(0.0), bits) << 4, unpack_bits(f32x16(0.0), bits >> 16) << 4

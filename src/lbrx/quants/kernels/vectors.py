@@ -312,6 +312,18 @@ def mask_bits(_context: Any, mask: Any) -> Any:
     return types.int64(mask), generate
 
 
+@intrinsic
+def unpack_bits(_context: Any, like: Any, bits: Any) -> Any:
+    """The low bits of a number as lanes of 0 and 1: the opposite of `mask_bits`."""
+    kind = like.of("i32")
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        narrow = builder.trunc(args[1], ir.IntType(like.lanes))
+        return builder.zext(builder.bitcast(narrow, like.of("mask").llvm), kind.llvm)
+
+    return kind(like, types.int64), generate
+
+
 def _make_lane_extreme(symbol: str) -> Any:
     def extreme(_context: Any, value: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -319,7 +331,9 @@ def _make_lane_extreme(symbol: str) -> Any:
             while count > 1:
                 count //= 2
                 low, high = (
-                    builder.shuffle_vector(found, found, ir.Constant(ir.VectorType(I32, count), list(range(at, at + count))))
+                    builder.shuffle_vector(
+                        found, found, ir.Constant(ir.VectorType(I32, count), list(range(at, at + count)))
+                    )
                     for at in (0, count)
                 )
                 found = builder.select(builder.fcmp_ordered(symbol, low, high), low, high)

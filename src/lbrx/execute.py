@@ -1,0 +1,269 @@
+"""Running a plan: tensors streamed into their slots, journalled, and the finished directory renamed into place.
+
+Big tensors are computed on all threads together; small ones are handed out, one to a thread. What is written does not
+depend on either, nor on the memory that is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lbrx import system
+from lbrx.checksums import ALGORITHM, Checksum, ChecksummedDestination
+from lbrx.devices.cpu.threads import run_chunks
+from lbrx.errors import FileError, UsageError
+from lbrx.formats.header import FileLayout, Slot
+from lbrx.journal import Entry, Identity, Journal, difference
+from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, store_and_check
+from lbrx.plan import Plan, inputs_of, merged
+from lbrx.plan.identity import identity_of
+from lbrx.plan.side_files import read_side_file
+from lbrx.settings import settings
+from lbrx.workplace import Workplace
+
+CHECKSUMS_NAME = "lbrx.checksums.json"
+SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
+VERIFY_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MergeProgress:
+    """How far a merge is. ``resumed_bytes`` were done by an earlier run; ``tensor`` was finished last."""
+
+    done_bytes: int
+    total_bytes: int
+    done_tensors: int
+    total_tensors: int
+    tensor: str
+    resumed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge did. ``nonfinite`` has, by tensor and place, how many values are NaN and how many infinite."""
+
+    out: Path
+    tensors: int
+    written_bytes: int
+    resumed_tensors: int
+    nonfinite: dict[str, dict[str, tuple[int, int]]]
+    seconds: float
+
+
+ProgressCallback = Callable[[MergeProgress], None]
+
+
+def execute(
+    plan: Plan,
+    *,
+    strict: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    sync: bool = True,
+    progress: ProgressCallback | None = None,
+) -> MergeResult:
+    """Run a plan. After a failure or a kill, running the same plan again does what is missing.
+
+    ``strict`` makes NaN and infinities an error. ``overwrite`` lets a directory be replaced, at the very end.
+    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk.
+    """
+    started = time.monotonic()
+    place = Workplace(plan.out)
+    place.restore_replaced()
+    if not place.journal.exists():
+        place.check_target(overwrite)
+    contents = {file.name: read_side_file(file) for file in plan.side_files}
+    identity = identity_of(plan, contents)
+    with Journal(place.journal, discard=restart) as journal:
+        if _is_published(place, journal, identity):
+            place.discard_replaced()
+            resumed_tensors = len(plan.jobs)
+        else:
+            place.check_target(overwrite)
+            _begin(place, journal, identity)
+            run = _Run(plan, place, journal, strict, sync, progress)
+            run.run()
+            _finish(plan, place, journal, contents, sync)
+            resumed_tensors = run.resumed_tensors
+        journal.remove()
+    nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
+    seconds = time.monotonic() - started
+    return MergeResult(plan.out, len(plan.jobs), plan.write_bytes, resumed_tensors, nonfinite, seconds)
+
+
+def _is_published(place: Workplace, journal: Journal, identity: Identity) -> bool:
+    """Whether an earlier run of the same plan got as far as the last rename, and only the journal is left."""
+    is_same = journal.identity is not None and difference(journal.identity, identity) is None
+    return is_same and journal.is_complete and place.target.exists() and not place.partial.exists()
+
+
+def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
+    """Go on with the journal's work if it is of the same plan, or start anew if there is none."""
+    if journal.identity is None:
+        place.prepare(discard=True)
+        journal.begin(identity)
+        return
+    changed = difference(journal.identity, identity)
+    if changed is not None:
+        raise UsageError(
+            f"{place.partial}: holds the unfinished work of another merge: {changed}; "
+            f"run that one again to finish it, or give --restart to discard it"
+        )
+    place.prepare(discard=False)
+
+
+def _finish(plan: Plan, place: Workplace, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
+    """Write the small files, see that nothing is missing, and give the output its name."""
+    missing = [job.name for job in plan.jobs if job.name not in journal.entries]
+    if missing:
+        raise FileError(f"{place.partial}: {len(missing)} tensors were not written, such as {missing[0]!r}")
+    checksums = {job.name: journal.entries[job.name].checksum for job in plan.jobs}
+    for name, content in (contents | {CHECKSUMS_NAME: checksums_json(checksums)}).items():
+        place.write_file(name, content, sync)
+    system.sync_directory(place.partial)
+    journal.complete()
+    place.publish()
+
+
+def checksums_json(checksums: dict[str, str]) -> bytes:
+    """The content of the checksums' file.
+
+    >>> json.loads(checksums_json({"w": "00ff"}))["tensors"]
+    {'w': '00ff'}
+    """
+    return (json.dumps({"algorithm": ALGORITHM, "tensors": checksums}, indent=1) + "\n").encode()
+
+
+class _Run:
+    """The part of a merge that computes: every tensor that the journal does not have yet."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        place: Workplace,
+        journal: Journal,
+        strict: bool,
+        sync: bool,
+        progress: ProgressCallback | None,
+    ) -> None:
+        self.plan = plan
+        self.place = place
+        self.journal = journal
+        self.strict = strict
+        self.sync = sync
+        self.progress = progress
+        self.resumed_tensors = 0
+        self._jobs = {job.name: job for job in plan.jobs}
+        self._total_bytes = plan.write_bytes
+        self._done_bytes = self._resumed_bytes = 0
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        with ExitStack() as stack:
+            flusher = stack.enter_context(ThreadPoolExecutor(1, "lbrx-flush"))
+            files = [self._open(layout, stack) for layout in self.plan.layouts]
+            for layout, descriptor in zip(self.plan.layouts, files, strict=True):
+                self._check_finished(layout, descriptor)
+            flushes = []
+            for layout, descriptor in zip(self.plan.layouts, files, strict=True):
+                self._write_layout(layout, descriptor)
+                if self.sync:
+                    flushes.append(flusher.submit(system.flush_to_disk, descriptor, self.place.partial / layout.name))
+            for flush in flushes:
+                flush.result()
+
+    def _open(self, layout: FileLayout, stack: ExitStack) -> int:
+        descriptor = self.place.open_file(layout.name, layout.file_bytes, layout.header)
+        stack.callback(os.close, descriptor)
+        return descriptor
+
+    # -- what an earlier run did ----------------------------------------------------------------------------------
+
+    def _check_finished(self, layout: FileLayout, descriptor: int) -> None:
+        """Forget journalled tensors whose bytes are not what their checksums say, and count the others as done."""
+        for slot in layout.slots:
+            entry = self.journal.entries.get(slot.name)
+            if entry is None:
+                continue
+            if file_checksum(descriptor, slot.offset, slot.nbytes, self.place.partial / layout.name) != entry.checksum:
+                del self.journal.entries[slot.name]
+                continue
+            self._check_strict(slot.name, entry.nonfinite)
+            self.resumed_tensors += 1
+            self._resumed_bytes += slot.nbytes
+            self._done_bytes += slot.nbytes
+
+    def _check_strict(self, name: str, counts: dict[str, tuple[int, int]]) -> None:
+        if self.strict and counts:
+            raise NonFiniteError(f"tensor {name!r}: {describe(counts)}; without --strict this is only reported")
+
+    # -- what this run does ---------------------------------------------------------------------------------------
+
+    def _write_layout(self, layout: FileLayout, descriptor: int) -> None:
+        path = self.place.partial / layout.name
+        waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
+        small = [slot for slot in waiting if slot.nbytes < SMALL_BYTES]
+
+        def worker() -> Callable[[int], None]:
+            return lambda number: self._write(small[number], descriptor, path)
+
+        run_chunks(len(small), settings.threads, worker)
+        for slot in waiting:
+            if slot.nbytes >= SMALL_BYTES:
+                self._write(slot, descriptor, path)
+
+    def _write(self, slot: Slot, descriptor: int, path: Path) -> None:
+        job, stage = self._jobs[slot.name], self.plan.stage
+        destination = ChecksummedDestination(descriptor, slot.offset, slot.nbytes, job.dtype, path)
+        counts: dict[str, tuple[int, int]] = {}
+        if slot.nbytes:
+            tensor = merged(stage, job, self.plan.seed)
+            if not store_and_check(tensor, destination):
+                labels = [stage.models[source.model].label for source in job.inputs]
+                inputs = dict(zip(labels, inputs_of(stage, job), strict=True))
+                counts = count_nonfinite({**inputs, RESULT: tensor})
+        self._check_strict(slot.name, counts)
+        with self._lock:
+            self.journal.add(Entry(slot.name, destination.checksum.hexdigest(), counts))
+            self._done_bytes += slot.nbytes
+            if self.progress is not None:
+                self.progress(self._state(slot.name))
+
+    def _state(self, tensor: str) -> MergeProgress:
+        return MergeProgress(
+            self._done_bytes,
+            self._total_bytes,
+            len(self.journal.entries),
+            len(self._jobs),
+            tensor,
+            self._resumed_bytes,
+        )
+
+
+def file_checksum(descriptor: int, offset: int, nbytes: int, path: Path) -> str:
+    """The checksum of a run of bytes of a file, read on all threads."""
+    checksum = Checksum(nbytes)
+
+    def worker() -> Callable[[int], None]:
+        buffer = np.empty(min(VERIFY_BYTES, nbytes), np.uint8)
+
+        def step(number: int) -> None:
+            start = number * VERIFY_BYTES
+            piece = buffer[: min(VERIFY_BYTES, nbytes - start)]
+            system.pread_into(descriptor, piece, offset + start, path)
+            checksum.add(start, piece)
+
+        return step
+
+    run_chunks(-(-nbytes // VERIFY_BYTES), settings.threads, worker)
+    return checksum.hexdigest()

@@ -1,0 +1,77 @@
+"""``lbrx.merge``: a recipe in, a merged model out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lbrx import system
+from lbrx.execute import MergeResult, ProgressCallback, execute
+from lbrx.memory import set_budget
+from lbrx.methods import method_lookup
+from lbrx.plan import DEFAULT_SHARD_BYTES, Plan, plan_merge
+from lbrx.recipe import load_recipes, parse_recipes
+from lbrx.settings import settings, using
+from lbrx.workplace import Workplace
+
+
+def merge(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | str = DEFAULT_SHARD_BYTES,
+    seed: int = 0,
+    strict: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    sync: bool = True,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    progress: ProgressCallback | None = None,
+) -> MergeResult:
+    """Merge models as a recipe says, into a directory.
+
+    ``recipe`` is the path of a YAML file in mergekit's language, or its text (anything with a line break or a brace).
+    Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. A run that was
+    stopped goes on when it is called again with the same arguments. The bytes written depend on the recipe, the models
+    and the ``seed`` only, not on ``threads`` or ``memory``.
+
+    >>> import lbrx, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> for name, value in (("a", 1.0), ("b", 3.0)):
+    ...     lbrx.save(f"{folder}/{name}.safetensors", {"w": lbrx.full((4,), value, "bf16")})
+    >>> recipe = f'''
+    ... merge_method: linear
+    ... models:
+    ...   - {{model: {folder}/a.safetensors, parameters: {{weight: 3}}}}
+    ...   - {{model: {folder}/b.safetensors, parameters: {{weight: 1}}}}
+    ... '''
+    >>> merge(recipe, f"{folder}/out").tensors
+    1
+    >>> float(lbrx.open(f"{folder}/out")["w"].max())
+    1.5
+    """
+    if memory is not None:
+        set_budget(memory)
+    with using(threads=threads or settings.threads):
+        plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
+        return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+
+
+def read_and_plan(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | str = DEFAULT_SHARD_BYTES,
+    seed: int = 0,
+) -> Plan:
+    """The plan of a recipe's file or text; see ``merge``."""
+    Workplace(Path(out)).restore_replaced()
+    limit_bytes = system.parse_bytes(max_shard_bytes)
+    if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
+        recipes = parse_recipes(recipe, lookup=method_lookup())
+        return plan_merge(recipes, out, recipe_text=recipe, max_shard_bytes=limit_bytes, seed=seed)
+    path = Path(recipe)
+    recipes = load_recipes(path, lookup=method_lookup(path.parent))
+    text = path.read_text(encoding="utf-8-sig")
+    return plan_merge(recipes, out, recipe_text=text, directory=path.parent, max_shard_bytes=limit_bytes, seed=seed)

@@ -1,0 +1,61 @@
+"""Values that are not finite: found on the way at no cost, counted only where there are any."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lbrx.destinations import Destination
+from lbrx.errors import LbrxError
+from lbrx.expr import Reduce, apply
+from lbrx.tensor import Tensor, evaluate
+
+RESULT = "result"
+
+
+class NonFiniteError(LbrxError, ValueError):
+    """A tensor has values that are NaN or infinite, and that was forbidden."""
+
+
+def store_and_check(tensor: Tensor, destination: Destination) -> bool:
+    """Compute a tensor into a destination; whether all its values are finite, found in the same pass."""
+    from lbrx.stages import evaluate_store_with_reductions
+
+    if not tensor.dtype.is_float:
+        evaluate_store_with_reductions(tensor.expr, destination, [])
+        return True
+    if not tensor.shape:
+        evaluate_store_with_reductions(tensor.expr, destination, [])
+        return math.isfinite(float(tensor))
+    largest = Reduce("max", (apply("abs", tensor.expr),), last_axis=False)
+    return math.isfinite(float(evaluate_store_with_reductions(tensor.expr, destination, [largest])[0]))
+
+
+def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
+    """How many NaN and how many infinities each tensor has; those that have none are left out.
+
+    >>> from lbrx import tensor
+    >>> count_nonfinite({"a": tensor([1.0, float("nan")]), "b": tensor([1.0, 2.0])})
+    {'a': (1, 0)}
+    """
+    found = {}
+    for place, tensor in tensors.items():
+        if not tensor.dtype.is_float:
+            continue
+        values = tensor if tensor.shape else tensor.reshape(1)
+        nans, infinities = evaluate(values.isnan().sum(), (abs(values) == math.inf).sum())
+        if nans or infinities:
+            found[place] = (int(nans), int(infinities))
+    return found
+
+
+def describe(counts: Mapping[str, tuple[int, int]]) -> str:
+    """The counts in words.
+
+    >>> describe({"models/a": (1, 0), "result": (1, 2)})
+    '1 NaN and 0 infinite values in models/a; 1 NaN and 2 infinite values in the result'
+    """
+    return "; ".join(
+        f"{nans} NaN and {infinities} infinite values in {'the result' if place == RESULT else place}"
+        for place, (nans, infinities) in counts.items()
+    )

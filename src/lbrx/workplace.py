@@ -1,0 +1,98 @@
+"""The place where an output directory is made: beside its target, under a name that a later run finds again.
+
+For ``models/out`` these are ``models/.out.partial``, the files; ``models/.out.partial.journal``; and, while an old
+output is being replaced, ``models/.out.replaced``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from lbrx import system
+from lbrx.errors import FileError
+
+
+class Workplace:
+    """The paths around an output directory, and the moves between them.
+
+    >>> place = Workplace(Path("models/out"))
+    >>> str(place.partial), str(place.journal)
+    ('models/.out.partial', 'models/.out.partial.journal')
+    """
+
+    def __init__(self, target: Path) -> None:
+        if target.name in ("", "..", "."):
+            target = target.resolve()
+        self.target = target
+        self.partial = target.with_name(f".{target.name}.partial")
+        self.journal = target.with_name(f".{target.name}.partial.journal")
+        self.replaced = target.with_name(f".{target.name}.replaced")
+
+    def restore_replaced(self) -> None:
+        """Put an old output back that a killed run had moved aside without putting the new one in its place."""
+        if self.replaced.exists() and not self.target.exists():
+            system.replace_atomically(self.replaced, self.target)
+
+    def check_target(self, overwrite: bool) -> None:
+        """Raise if the target exists and may not be replaced, or if there is no place to make it."""
+        parent = self.target.parent
+        if not parent.is_dir():
+            raise FileError(f"{parent}: no such directory to write to")
+        if not self.target.exists() and not self.target.is_symlink():
+            return
+        if not self.target.is_dir():
+            raise FileError(f"{self.target}: is a file; expected a directory to write to")
+        if any(self.target.iterdir()) and not overwrite:
+            raise FileError(f"{self.target}: exists and is not empty; --overwrite replaces it")
+
+    def prepare(self, discard: bool) -> None:
+        """Make the directory of partial files, emptied first if ``discard``."""
+        try:
+            if discard and self.partial.exists():
+                shutil.rmtree(self.partial)
+            self.partial.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{self.partial}: cannot be made: {error.strerror}") from error
+
+    def publish(self) -> None:
+        """Give the finished directory the target's name; what stood there goes only now."""
+        if self.target.exists():
+            self.discard_replaced()
+            system.replace_atomically(self.target, self.replaced)
+        system.replace_atomically(self.partial, self.target)
+        self.discard_replaced()
+
+    def discard_replaced(self) -> None:
+        """Remove an old output that has been replaced."""
+        if self.replaced.exists():
+            shutil.rmtree(self.replaced)
+
+    def write_file(self, name: str, content: bytes, sync: bool) -> None:
+        """Write a small file of the output."""
+        path = self.partial / name
+        try:
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                if sync:
+                    system.flush_to_disk(file.fileno(), path)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def open_file(self, name: str, file_bytes: int, header: bytes) -> int:
+        """Open a file of the output for reading and writing, in its full size and with its header."""
+        path = self.partial / name
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be opened: {error.strerror}") from error
+        try:
+            if os.fstat(descriptor).st_size != file_bytes or os.pread(descriptor, len(header), 0) != header:
+                system.preallocate(descriptor, file_bytes, path)
+                system.pwrite_all(descriptor, header, 0, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
