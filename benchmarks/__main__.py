@@ -17,6 +17,7 @@ SUITES = {
     "streaming": "benchmarks.streaming",
     "numpy": "benchmarks.against_numpy",
     "opening": "benchmarks.opening",
+    "merge": "benchmarks.merging",
 }
 RESULTS = Path(__file__).parent / "results"
 
@@ -31,12 +32,16 @@ def main(names: list[str]) -> int:
     for name in names or list(SUITES):
         for figure in importlib.import_module(SUITES[name]).run():
             figures.append(figure)
-            mark = "ok   " if figure.reached else "short"
-            console.print(f"{mark} {figure.suite:<10} {figure.name:<40} {figure.ratio:8.2f} (target {figure.target:g})  {figure.detail}")
+            console.print(line(figure), soft_wrap=True)
     show(console, figures)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "figures.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
     return 0
+
+
+def line(figure: Figure) -> str:
+    mark = "ok   " if figure.reached else "short"
+    return f"{mark} {figure.name:<44} {figure.ratio:8.2f}  (target {figure.target:g})  {figure.detail}"
 
 
 def show(console: Console, figures: list[Figure]) -> None:
@@ -46,7 +51,9 @@ def show(console: Console, figures: list[Figure]) -> None:
         table.add_column(column, justify="right" if column in ("ratio", "target") else "left")
     for figure in figures:
         style = "" if figure.reached else "red"
-        table.add_row(figure.suite, figure.name, f"{figure.ratio:.2f}", f"{figure.target:g}", figure.detail, style=style)
+        table.add_row(
+            figure.suite, figure.name, f"{figure.ratio:.2f}", f"{figure.target:g}", figure.detail, style=style
+        )
     console.print(table)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 import lbrx
 from benchmarks.harness import CopyLimit, Figure
 from lbrx.destinations import ArrayDestination
@@ -36,5 +34,3 @@ def run() -> Iterator[Figure]:
             "streaming", f"cast {name}", lambda e=expr, o=out: evaluate_stores([(e.expr, o)]), 6 * ELEMENTS, TARGET
         )
     yield limit.share("streaming", "sum f32", lambda t=wide.sum(): lbrx.evaluate(t), 4 * ELEMENTS, TARGET)
-    del wide, narrow
-    np.empty(0)

@@ -1,0 +1,211 @@
+"""Whole merges, from the command line, against mergekit 0.1.5 and against ``cp``.
+
+Models of 1.1 B parameters in bf16 are made once. Both programs run as commands with their start-up, the file cache
+and our compiled kernels warm. mergekit comes from a virtual environment of its own (see the Makefile); where it is
+missing, only the comparison with ``cp`` is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+import lbrx
+from benchmarks.harness import Figure
+
+MERGEKIT = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "mergekit-yaml"
+MEMORY_LIMIT_BYTES = 400 << 20
+LAYERS = 22
+
+_WEIGHTS = "parameters: {{weight: {}}}"
+_DENSE = "parameters: {{weight: {}, density: {}}}"
+
+
+def _recipe(method: str, *, base: bool, model_parameters: tuple[str, str], parameters: str = "") -> str:
+    lines = [f"merge_method: {method}", "dtype: bfloat16", "models:"]
+    for model, given in zip(("a", "b"), model_parameters, strict=True):
+        lines += [f"  - model: {model}"] + ([f"    {given}"] if given else [])
+    if base:
+        lines.append("base_model: base")
+    return "\n".join([*lines, parameters, ""])
+
+
+_PLAIN = ("", "")
+_WEIGHTED = (_WEIGHTS.format(0.6), _WEIGHTS.format(0.4))
+_SPARSE = (_DENSE.format(0.6, 0.5), _DENSE.format(0.4, 0.7))
+
+# method -> (recipe, how many times faster than mergekit it has to be)
+RECIPES: dict[str, tuple[str, float]] = {
+    "linear": (_recipe("linear", base=False, model_parameters=_WEIGHTED), 20),
+    "slerp": (
+        "merge_method: slerp\ndtype: bfloat16\nbase_model: a\nmodels:\n  - model: a\n  - model: b\n"
+        "parameters: {t: 0.4}\n",
+        20,
+    ),
+    "ties": (_recipe("ties", base=True, model_parameters=_SPARSE), 40),
+    "dare_ties": (_recipe("dare_ties", base=True, model_parameters=_SPARSE), 30),
+    "task_arithmetic": (_recipe("task_arithmetic", base=True, model_parameters=_WEIGHTED), 20),
+    "dare_linear": (_recipe("dare_linear", base=True, model_parameters=_SPARSE), 20),
+    "breadcrumbs": (_recipe("breadcrumbs", base=True, model_parameters=_SPARSE), 20),
+    "breadcrumbs_ties": (_recipe("breadcrumbs_ties", base=True, model_parameters=_SPARSE), 20),
+    "della": (_recipe("della", base=True, model_parameters=_SPARSE), 20),
+    "della_linear": (_recipe("della_linear", base=True, model_parameters=_SPARSE), 20),
+    "nuslerp": (_recipe("nuslerp", base=False, model_parameters=_WEIGHTED), 20),
+    "multislerp": (_recipe("multislerp", base=False, model_parameters=_WEIGHTED), 20),
+    "karcher": (_recipe("karcher", base=False, model_parameters=_PLAIN), 20),
+    "model_stock": (_recipe("model_stock", base=True, model_parameters=_PLAIN), 20),
+    "nearswap": (
+        "merge_method: nearswap\ndtype: bfloat16\nbase_model: a\nmodels:\n  - model: a\n  - model: b\n"
+        "parameters: {t: 0.001}\n",
+        20,
+    ),
+    "arcee_fusion": (
+        "merge_method: arcee_fusion\ndtype: bfloat16\nbase_model: a\nmodels:\n  - model: a\n  - model: b\n",
+        20,
+    ),
+    "sce": (_recipe("sce", base=True, model_parameters=_PLAIN, parameters="parameters: {select_topk: 0.5}"), 20),
+    "ram": (_recipe("ram", base=True, model_parameters=_PLAIN), 20),
+    "ramplus_tl": (_recipe("ramplus_tl", base=True, model_parameters=_PLAIN), 20),
+    "passthrough": ("merge_method: passthrough\ndtype: bfloat16\nmodels:\n  - model: a\n", 20),
+}
+
+
+def run() -> Iterator[Figure]:
+    wanted = os.environ.get("LBRX_BENCH_METHODS", ",".join(RECIPES)).split(",")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("LBRX_BENCH_DIR")) as directory:
+        work = Path(directory)
+        for seed, name in enumerate(("base", "a", "b")):
+            make_model(work / name, LAYERS, seed)
+        yield from _against_copy(work)
+        for method in wanted:
+            yield from _against_mergekit(work, method, *RECIPES[method])
+        yield from _memory(work)
+
+
+def make_model(path: Path, layers: int, seed: int) -> None:
+    """A model of TinyLlama's shapes with random weights: the base, or the base with small changes."""
+    hidden, inner, keys, vocabulary = 2048, 5632, 256, 32000
+    shapes = {"model.embed_tokens.weight": (vocabulary, hidden), "lm_head.weight": (vocabulary, hidden)}
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        shapes |= {f"{attention}{name}_proj.weight": (hidden, hidden) for name in ("q", "o")}
+        shapes |= {f"{attention}{name}_proj.weight": (keys, hidden) for name in ("k", "v")}
+        shapes |= {f"{mlp}{name}_proj.weight": (inner, hidden) for name in ("gate", "up")}
+        shapes |= {f"{mlp}down_proj.weight": (hidden, inner)}
+        shapes |= {f"{prefix}{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+    shapes["model.norm.weight"] = (hidden,)
+    tensors = {}
+    for name, shape in shapes.items():
+        weight = lbrx.normal(shape, 0, name) * 0.02
+        change = lbrx.normal(shape, seed, name) * 0.002 if seed else 0.0
+        tensors[name] = (weight + change).to("bf16")
+    lbrx.save(path, tensors, {"format": "pt"}, max_shard_bytes="2GB")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    (path / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def _run(command: list[str], work: Path, out: Path) -> tuple[float, int]:
+    """Seconds of a command and the most anonymous memory that it held."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    start = time.perf_counter()
+    process = subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    peak = _watch(process)
+    elapsed = time.perf_counter() - start
+    output = process.stdout.read().decode() if process.stdout else ""
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{output[-2000:]}")
+    return elapsed, peak
+
+
+def _watch(process: subprocess.Popen[bytes]) -> int:
+    watched = psutil.Process(process.pid)
+    peak = 0
+    while process.poll() is None:
+        try:
+            memory = watched.memory_info()
+            peak = max(peak, memory.rss - getattr(memory, "shared", 0))
+        except psutil.NoSuchProcess:
+            break
+        time.sleep(0.002)
+    process.wait()
+    return peak
+
+
+def _ours(work: Path, recipe: Path, turns: int = 3) -> tuple[float, int]:
+    command = [sys.executable, "-m", "lbrx", "merge", str(recipe), "ours", "--quiet"]
+    times = [_run(command, work, work / "ours") for _ in range(turns + 1)][1:]
+    return min(seconds for seconds, _ in times), max(peak for _, peak in times)
+
+
+def _written(work: Path, name: str, text: str) -> Path:
+    path = work / f"{name}.yml"
+    path.write_text(text)
+    return path
+
+
+def _against_copy(work: Path) -> Iterator[Figure]:
+    recipe = _written(work, "linear", RECIPES["linear"][0])
+    own, peak = _ours(work, recipe)
+    copies = [_run(["cp", "-r", "a", "b", "ours", "copies"], work, _emptied(work / "copies"))[0] for _ in range(3)]
+    best = min(copies)
+    yield Figure("merge", "linear: 2 x cp / own", 2 * best / own, 1, f"{own:.2f} s, cp {best:.2f} s")
+    yield _memory_figure("linear", peak)
+
+
+def _emptied(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    return path / "none"
+
+
+def _memory_figure(name: str, peak: int) -> Figure:
+    return Figure("merge", f"{name}: 400 MB / peak", MEMORY_LIMIT_BYTES / peak, 1, f"{peak / 1e6:.0f} MB anonymous")
+
+
+def _against_mergekit(work: Path, method: str, text: str, target: float) -> Iterator[Figure]:
+    recipe = _written(work, method, text)
+    own, peak = _ours(work, recipe)
+    yield _memory_figure(method, peak)
+    if not MERGEKIT.exists():
+        return
+    command = [str(MERGEKIT), str(recipe), "theirs", "--no-copy-tokenizer"]
+    other, other_peak = _run(command, work, work / "theirs")
+    detail = f"{own:.2f} s against {other:.1f} s; memory {peak / 1e6:.0f} MB against {other_peak / 1e6:.0f} MB"
+    yield Figure("merge", f"{method} against mergekit", other / own, target, detail)
+    shutil.rmtree(work / "theirs", ignore_errors=True)
+
+
+def _memory(work: Path) -> Iterator[Figure]:
+    """The same peak at four times the size."""
+    for seed, name in enumerate(("a", "b"), 1):
+        shutil.rmtree(work / name)
+        make_model(work / name, 4 * LAYERS, seed)
+    _, peak = _ours(work, _written(work, "linear", RECIPES["linear"][0]), turns=1)
+    yield _memory_figure("linear, four times the size", peak)

@@ -1,0 +1,46 @@
+"""The golden recipes, run now by the mergekit that is installed and by lbrx, on the same inputs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import lbrx
+
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "mergekit"
+RECIPES = sorted(path.stem for path in (GOLDEN / "recipes").glob("*.yml"))
+LOOSE = ("karcher", "multislerp", "arcee_fusion")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_lbrx_equals_mergekit(name: str, tmp_path: Path) -> None:
+    recipe = GOLDEN / "recipes" / f"{name}.yml"
+    command = [Path(sys.executable).parent / "mergekit-yaml", recipe, tmp_path / "theirs", "--no-copy-tokenizer"]
+    done = subprocess.run(command, cwd=GOLDEN, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    merge_here(recipe, tmp_path / "ours")
+    theirs = load_file(tmp_path / "theirs" / "model.safetensors")
+    ours = lbrx.open(tmp_path / "ours")
+    assert set(ours) == set(theirs)
+    for tensor, expected in theirs.items():
+        check(name, tensor, ours[tensor].to("f32").numpy(), expected.astype(np.float32), expected.dtype)
+
+
+def merge_here(recipe: Path, out: Path) -> None:
+    command = [sys.executable, "-m", "lbrx", "merge", str(recipe), str(out), "--quiet"]
+    done = subprocess.run(command, cwd=GOLDEN, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def check(recipe: str, tensor: str, found: np.ndarray, expected: np.ndarray, kind: np.dtype) -> None:
+    """Relative to the size of the tensor's values: where inputs cancel, one element has no scale of its own."""
+    scale = np.abs(expected).max()
+    bound = 2.0**-8 if kind.name == "bfloat16" else 2e-5 if recipe.startswith(LOOSE) else 1e-6
+    wrong = np.abs(found - expected) > bound * scale
+    allowed = 0.002 if recipe == "arcee_fusion" else 0.0  # elements at the very threshold, which rounding decides
+    assert wrong.mean() <= allowed, f"{tensor}: {wrong.sum()} of {wrong.size} elements differ"
