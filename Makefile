@@ -33,7 +33,7 @@ bench: .venv-bench/.installed
 	@$(BENCH_BIN)/python -m benchmarks
 
 clean:
-	@rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-output
+	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-output
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment is made anew when pyproject.toml has changed, and is complete when its stamp is there.

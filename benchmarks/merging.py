@@ -195,7 +195,7 @@ def _against_mergekit(work: Path, method: str, text: str, target: float) -> Iter
     yield _memory_figure(method, peak)
     if not MERGEKIT.exists():
         return
-    command = [str(MERGEKIT), str(recipe), "theirs", "--no-copy-tokenizer"]
+    command = [str(MERGEKIT), str(recipe), "theirs", "--no-copy-tokenizer", "--no-write-model-card"]
     other, other_peak = _run(command, work, work / "theirs")
     detail = f"{own:.2f} s against {other:.1f} s; memory {peak / 1e6:.0f} MB against {other_peak / 1e6:.0f} MB"
     yield Figure("merge", f"{method} against mergekit", other / own, target, detail)

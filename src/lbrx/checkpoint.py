@@ -15,9 +15,10 @@ from lbrx.formats.detect import detect_format
 from lbrx.formats.directory import DirectoryHeader, read_directory, read_file
 from lbrx.formats.header import FileHeader, TensorEntry
 from lbrx.quantization import QuantizationInfo
+from lbrx.quants.parts import Coding, join_parts, parts_of_codings, read_codings
 from lbrx.shape import Layout
 from lbrx.storage import Bytes, MmapStorage, OpenFile
-from lbrx.tensor import Tensor, TensorMetadata
+from lbrx.tensor import Tensor, TensorMetadata, integer_tensor
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -58,14 +59,27 @@ class Checkpoint(Mapping[str, Tensor]):
         if found is None:
             if name not in self._places:
                 raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._places)}")
-            found = self._tensors[name] = self._tensor(*self._places[name])
+            found = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        parts = parts_of_codings(self._codings)
+        return (name for name in self._places if name not in parts) if parts else iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._places) - len(parts_of_codings(self._codings) & self._places.keys())
+
+    @cached_property
+    def _codings(self) -> Mapping[str, Coding]:
+        """What the metadata says of tensors that are coded as integers: their scales are tensors of their own."""
+        return read_codings(self.path, self.metadata)
+
+    def _stored(self, name: str) -> Tensor:
+        return self._tensor(*self._places[name])
+
+    def _joined(self, name: str) -> Tensor:
+        coding = join_parts(self.path, name, self._codings[name], self._places.__contains__, self._stored)
+        return integer_tensor(coding, name)
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors, {self.nbytes} bytes)"

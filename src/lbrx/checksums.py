@@ -7,13 +7,10 @@ The checksum of a tensor is the XXH3-64 of the XXH3-64 digests (8 bytes each, li
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import numpy as np
 import xxhash
 
-from lbrx.destinations import FileDestination
-from lbrx.dtypes import DType
 from lbrx.storage import Bytes
 
 BLOCK_BYTES = 1 << 20
@@ -73,17 +70,3 @@ class _Fragment:
     def __init__(self, block_bytes: int) -> None:
         self.data: Bytes = np.empty(block_bytes, np.uint8)
         self.filled_bytes = 0
-
-
-class ChecksummedDestination(FileDestination):
-    """A slot of a file whose bytes are summed up on their way, while the processor's cache still holds them."""
-
-    __slots__ = ("checksum",)
-
-    def __init__(self, descriptor: int, offset: int, nbytes: int, dtype: DType, path: Path) -> None:
-        super().__init__(descriptor, offset, dtype, path)
-        self.checksum = Checksum(nbytes)
-
-    def write(self, lo: int, data: Bytes) -> None:
-        self.checksum.add(self.dtype.nbytes(lo), data)
-        super().write(lo, data)

@@ -19,16 +19,20 @@ from pathlib import Path
 import numpy as np
 
 from lbrx import system
-from lbrx.checksums import ALGORITHM, Checksum, ChecksummedDestination
+from lbrx.checksums import ALGORITHM, Checksum
+from lbrx.destinations import FileDestination
 from lbrx.devices.cpu.threads import run_chunks
+from lbrx.dtypes import DType
 from lbrx.errors import FileError, UsageError
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Identity, Journal, difference
-from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, store_and_check
+from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, has_nonfinite
 from lbrx.plan import Plan, inputs_of, merged
 from lbrx.plan.identity import identity_of
 from lbrx.plan.side_files import read_side_file
 from lbrx.settings import settings
+from lbrx.stages import evaluate_stores
+from lbrx.storage import Bytes
 from lbrx.workplace import Workplace
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
@@ -144,6 +148,23 @@ def checksums_json(checksums: dict[str, str]) -> bytes:
     return (json.dumps({"algorithm": ALGORITHM, "tensors": checksums}, indent=1) + "\n").encode()
 
 
+class CheckedDestination(FileDestination):
+    """A slot of a file whose bytes are summed up and looked at on their way, while the processor's cache holds them."""
+
+    __slots__ = ("checksum", "has_nonfinite")
+
+    def __init__(self, descriptor: int, offset: int, nbytes: int, dtype: DType, path: Path) -> None:
+        super().__init__(descriptor, offset, dtype, path)
+        self.checksum = Checksum(nbytes)
+        self.has_nonfinite = False
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self.checksum.add(self.dtype.nbytes(lo), data)
+        if has_nonfinite(data, self.dtype):
+            self.has_nonfinite = True
+        super().write(lo, data)
+
+
 class _Run:
     """The part of a merge that computes: every tensor that the journal does not have yet."""
 
@@ -224,11 +245,12 @@ class _Run:
 
     def _write(self, slot: Slot, descriptor: int, path: Path) -> None:
         job, stage = self._jobs[slot.name], self.plan.stage
-        destination = ChecksummedDestination(descriptor, slot.offset, slot.nbytes, job.dtype, path)
+        destination = CheckedDestination(descriptor, slot.offset, slot.nbytes, job.dtype, path)
         counts: dict[str, tuple[int, int]] = {}
         if slot.nbytes:
             tensor = merged(stage, job, self.plan.seed)
-            if not store_and_check(tensor, destination):
+            evaluate_stores([(tensor.expr, destination)])
+            if destination.has_nonfinite:
                 labels = [stage.models[source.model].label for source in job.inputs]
                 inputs = dict(zip(labels, inputs_of(stage, job), strict=True))
                 counts = count_nonfinite({**inputs, RESULT: tensor})

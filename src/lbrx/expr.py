@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from lbrx.dtypes import DTYPES, DType, promote
 from lbrx.errors import DTypeError, ShapeError
+from lbrx.quants.decoded import decoded_blocks
+from lbrx.quants.quant import quant
 from lbrx.shape import Layout, Shape, broadcast_shapes
 from lbrx.storage import Storage
 
@@ -72,14 +74,18 @@ class Counter(Expr):
 
 
 class Stored(Expr):
-    """An expression whose values are put into memory first, seen through a layout that could not be pushed down."""
+    """An expression whose values are put into memory first, seen through a layout that could not be pushed down.
 
-    __slots__ = ("inner", "layout")
+    With ``rows``, axis 0 is looked up as in a Source.
+    """
 
-    def __init__(self, inner: Expr, layout: Layout) -> None:
+    __slots__ = ("inner", "layout", "rows")
+
+    def __init__(self, inner: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> None:
         super().__init__(inner.dtype, layout.shape)
         self.inner = inner
         self.layout = layout
+        self.rows = rows
 
 
 class Map(Expr):
@@ -182,14 +188,30 @@ class Concat(Expr):
 
 
 class Blocks(Expr):
-    """Quantized blocks carried as they are in the file; ``shape`` counts the elements they stand for."""
+    """Quantized blocks carried as they are in the file; ``shape`` counts the elements they stand for.
 
-    __slots__ = ("quant", "storage")
+    ``decoded`` is the storage of those elements where the blocks alone do not tell them.
+    """
 
-    def __init__(self, storage: Storage, quant: str, shape: Shape) -> None:
-        super().__init__(F32, shape)
+    __slots__ = ("_values", "quant", "storage")
+
+    def __init__(self, storage: Storage, quant: str, shape: Shape, decoded: Storage | None = None) -> None:
+        super().__init__(F32, shape, is_simple=True)
         self.storage = storage
         self.quant = quant
+        self._values = None if decoded is None else Source(decoded, F32, Layout.contiguous(shape))
+
+    @property
+    def values(self) -> Source:
+        """The elements as f32, decoded while they are read: one node, so that a pass decodes them once."""
+        if self._values is None:
+            self._values = Source(decoded_blocks(self.storage, quant(self.quant)), F32, Layout.contiguous(self.shape))
+        return self._values
+
+
+def values_of(arg: Expr) -> Expr:
+    """What arithmetic sees: the elements that blocks stand for, and anything else as it is."""
+    return arg.values if isinstance(arg, Blocks) else arg
 
 
 def scalar_dtype(value: float | int | bool) -> DType:
@@ -265,9 +287,7 @@ def apply(op: str, *args: Expr) -> Expr:
     >>> apply("div", Scalar(1), Scalar(2)).dtype
     DType(f64)
     """
-    for arg in args:
-        if isinstance(arg, Blocks):
-            raise DTypeError(f"a tensor quantized as {arg.quant} has to be dequantized before {op!r}")
+    args = tuple(values_of(arg) for arg in args)
     if op in _COMPARISONS:
         return Map(op, _comparable(args), BOOL)
     if op == "isnan":
@@ -307,10 +327,10 @@ def _fitting_dtype(args: tuple[Expr, ...]) -> DType:
 
 
 def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Arguments of a comparison: integers are widened until every one of them keeps its value."""
+    """Arguments of a comparison in one type: integers are widened until every one of them keeps its value."""
     widest = found = common_dtype(args)
     if found.is_float:
-        return args
+        return tuple(arg if arg.shape or isinstance(arg, Scalar) else cast(arg, found) for arg in args)
     for arg in args:
         if not isinstance(arg, Scalar):
             widest = promote(widest, arg.dtype)
@@ -325,11 +345,8 @@ def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def cast(arg: Expr, dtype: DType) -> Expr:
     """The same values in another dtype, rounded to nearest even; floats to integers truncate and clip."""
-    if arg.dtype is dtype:
-        return arg
-    if isinstance(arg, Blocks):
-        raise DTypeError(f"a tensor quantized as {arg.quant} has to be dequantized before a cast to {dtype}")
-    return Map("cast", (arg,), dtype)
+    arg = values_of(arg)
+    return arg if arg.dtype is dtype else Map("cast", (arg,), dtype)
 
 
 def constant(value: Any) -> Expr:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.dtypes import DType
-from lbrx.errors import DTypeError
 from lbrx.expr import BOOL, Blocks, Counter, Expr, Map, Rank, Reduce, Source, Stored, common_dtype
 from lbrx.passes import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
 from lbrx.shape import Layout, Shape, coalesce
@@ -127,9 +126,10 @@ class _Fusion:
         if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
             return self._along_row(expr)
         if isinstance(expr, Blocks):
-            raise DTypeError(f"a tensor quantized as {expr.quant} has to be dequantized before it can be computed with")
-        inner, layout = (expr.inner, expr.layout) if isinstance(expr, Stored) else (expr, Layout.contiguous(expr.shape))
-        return self._leaf(BoundLeaf("source", inner.dtype, self.known.stored[id(inner)], (0, 0), 0), layout)
+            return self.value(expr.values)
+        stored = expr if isinstance(expr, Stored) else Stored(expr, Layout.contiguous(expr.shape))
+        storage = self.known.stored[id(stored.inner)]
+        return self._leaf(BoundLeaf("source", expr.dtype, storage, (0, 0), 0, rows=stored.rows), stored.layout)
 
     def _leaf(self, leaf: BoundLeaf, layout: Layout) -> int:
         if leaf.rows is not None:

@@ -18,25 +18,32 @@ DOWNLOADED_PATTERNS = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja",
 _REPOSITORY = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?", re.ASCII)
 
 
+def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | None:
+    """Where a path leads from the first directory that has it, or None.
+
+    >>> local_path("no-such-model") is None
+    True
+    """
+    expanded = Path(path).expanduser()
+    return next((place for directory in directories if (place := directory / expanded).exists()), None)
+
+
 def locate_model(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:
     """The local place of a model: the path itself, looked up from each directory, or a downloaded repository.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     locate_model("a", directories=[Path(folder), Path(folder).parent]) == Path(folder, "a")
+    >>> locate_model("no-such-model")
     Traceback (most recent call last):
-    lbrx.errors.FileError: a: no such file or directory, and no repository of the hub: expected 'owner/name'
+    lbrx.errors.FileError: no-such-model: no such file or directory, nor a repository of the hub ('owner/name')
     """
-    expanded = Path(path).expanduser()
-    found = next((place for directory in directories if (place := directory / expanded).exists()), None)
-    if found is not None:
-        if revision is not None:
-            raise UsageError(f"{path}@{revision}: is a local model, which has no revisions; expected no '@{revision}'")
-        return found
-    if not is_repository(path):
-        detail = ", and no repository of the hub: expected 'owner/name'" if _REPOSITORY.fullmatch(path) else ""
+    found = local_path(path, directories)
+    if found is None:
+        if is_repository(path):
+            return download(path, revision)
+        detail = ", nor a repository of the hub ('owner/name')" if _REPOSITORY.fullmatch(path) else ""
         raise FileError(f"{path}: no such file or directory{detail}")
-    return download(path, revision)
+    if revision is not None:
+        raise UsageError(f"{path}@{revision}: is a local model, which has no revisions; expected no '@{revision}'")
+    return found
 
 
 def is_repository(path: str) -> bool:

@@ -51,9 +51,13 @@ class Journal:
         self.is_complete = False
         self._descriptor = _open_locked(path)
         self._end = 0
-        if discard:
-            os.ftruncate(self._descriptor, 0)
-        self._read()
+        try:
+            if discard:
+                os.ftruncate(self._descriptor, 0)
+            self._read()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
 
     def __enter__(self) -> Journal:
         return self

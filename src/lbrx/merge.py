@@ -11,7 +11,7 @@ from lbrx.memory import set_budget
 from lbrx.methods import method_lookup
 from lbrx.plan import DEFAULT_SHARD_BYTES, Plan, plan_merge
 from lbrx.recipe import load_recipes, parse_recipes
-from lbrx.settings import settings, using
+from lbrx.settings import using
 from lbrx.workplace import Workplace
 
 
@@ -53,7 +53,7 @@ def merge(
     """
     if memory is not None:
         set_budget(memory)
-    with using(threads=threads or settings.threads):
+    with using(threads=threads):
         plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
         return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from lbrx.hub import is_repository
 from lbrx.recipe import ModelRef, Recipe
 
 CARD_NAME = "README.md"
 
 
-def model_card(recipes: Sequence[Recipe], last: Recipe, recipe_text: str) -> str:
+def model_card(recipes: Sequence[Recipe], last: Recipe, recipe_text: str, repositories: Sequence[str] = ()) -> str:
     """The text of the card, the same for the same recipe: it carries no date and no machine.
+
+    ``repositories`` are the models that came from the hub, which the card links to.
 
     >>> from lbrx.recipe import parse_recipes
     >>> text = "{merge_method: passthrough, models: [{model: owner/name}]}"
     >>> recipes = parse_recipes(text)
-    >>> print(model_card(recipes, recipes[0], text))  # doctest: +ELLIPSIS
+    >>> print(model_card(recipes, recipes[0], text, ["owner/name"]))  # doctest: +ELLIPSIS
     ---
     base_model:
     - "owner/name"
@@ -29,13 +30,13 @@ def model_card(recipes: Sequence[Recipe], last: Recipe, recipe_text: str) -> str
     ...
     """
     models = _models(recipes)
-    lines = [*_front_matter(models), "", "# Merged model", ""]
-    lines += [f"Merged with [lbrx](https://pypi.org/project/lbrx/) by the method `{last.method}` from:", ""]
+    lines = [*_front_matter(repositories), "", "# Merged model", ""]
+    lines += [f"Merged with lbrx by the method `{last.method}` from:", ""]
     lines += [f"- `{model}`" for model in models]
     if last.base_model is not None:
         lines += ["", f"The base model is `{last.base_model}`."]
     fence = _fence(recipe_text)
-    lines += ["", "## Recipe", "", f"{fence}yaml", recipe_text.rstrip("\n"), fence]
+    lines += ["", "## Recipe", "", f"{fence}yaml", recipe_text.strip("\n"), fence]
     return "\n".join(lines) + "\n"
 
 
@@ -45,10 +46,9 @@ def _models(recipes: Sequence[Recipe]) -> list[ModelRef]:
     return list(dict.fromkeys(model for recipe in recipes for model in recipe.models if model.path not in stages))
 
 
-def _front_matter(models: Sequence[ModelRef]) -> Iterator[str]:
-    """What the hub reads; only repositories can be links there."""
+def _front_matter(repositories: Sequence[str]) -> Iterator[str]:
+    """What the hub reads."""
     yield "---"
-    repositories = [model.path for model in models if is_repository(model.path)]
     if repositories:
         yield "base_model:"
         yield from (f"- {json.dumps(repository)}" for repository in dict.fromkeys(repositories))

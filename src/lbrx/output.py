@@ -22,6 +22,7 @@ from lbrx.errors import FileError, UsageError
 from lbrx.expr import Blocks, Expr
 from lbrx.formats import shards
 from lbrx.formats.header import FileLayout, Slot, TensorSpec
+from lbrx.quants.parts import separate_parts
 from lbrx.tensor import Tensor
 
 _NO_LIMIT = 1 << 62
@@ -62,18 +63,19 @@ def save(
     target = Path(path)
     kind = format or _format_of(target, sharded=max_shard_bytes is not None)
     limit = _NO_LIMIT if max_shard_bytes is None else system.parse_bytes(max_shard_bytes)
+    tensors, metadata = separate_parts(tensors, metadata or {}, kind)
     specs = [_spec(name, tensor, kind) for name, tensor in tensors.items()]
     if kind == "gguf":
         stem = target.name.removesuffix(".gguf")
-        layouts = shards.lay_out_gguf(specs, metadata or {}, limit, stem)
+        layouts = shards.lay_out_gguf(specs, metadata, limit, stem)
         _write_files(target.parent, layouts, tensors, progress)
     elif kind == "safetensors" and max_shard_bytes is None:
         stem = target.name.removesuffix(".safetensors")
-        layouts = shards.lay_out_safetensors(specs, _strings(metadata or {}), limit, stem)
+        layouts = shards.lay_out_safetensors(specs, _strings(metadata), limit, stem)
         layouts = [FileLayout(target.name, layouts[0].header, layouts[0].slots, layouts[0].file_bytes)]
         _write_files(target.parent, layouts, tensors, progress)
     elif kind == "safetensors":
-        layouts = shards.lay_out_safetensors(specs, _strings(metadata or {}), limit)
+        layouts = shards.lay_out_safetensors(specs, _strings(metadata), limit)
         _write_directory(target, layouts, tensors, progress)
     else:
         raise UsageError(f"unknown format {kind!r}; expected 'safetensors' or 'gguf'")

@@ -41,3 +41,31 @@ def load(reference: str) -> Any:
     """
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
+
+
+QUANTS: dict[str, str] = {
+    "q4_0": "lbrx.quants.legacy:Q4_0",
+    "q4_1": "lbrx.quants.legacy:Q4_1",
+    "q5_0": "lbrx.quants.legacy:Q5_0",
+    "q5_1": "lbrx.quants.legacy:Q5_1",
+    "q8_0": "lbrx.quants.legacy:Q8_0",
+    "q2_k": "lbrx.quants.k_quants:Q2_K",
+    "q3_k": "lbrx.quants.k_quants:Q3_K",
+    "q4_k": "lbrx.quants.k_quants:Q4_K",
+    "q5_k": "lbrx.quants.k_quants:Q5_K",
+    "q6_k": "lbrx.quants.k_quants:Q6_K",
+    "iq4_nl": "lbrx.quants.nonlinear:IQ4_NL",
+    "iq4_xs": "lbrx.quants.nonlinear:IQ4_XS",
+    "tq1_0": "lbrx.quants.ternary:TQ1_0",
+    "tq2_0": "lbrx.quants.ternary:TQ2_0",
+    "mxfp4": "lbrx.quants.small_floats:MXFP4",
+    "nvfp4": "lbrx.quants.small_floats:NVFP4",
+    "iq1_s": "lbrx.quants.codebooks:IQ1_S",
+    "iq1_m": "lbrx.quants.codebooks:IQ1_M",
+    "iq2_xxs": "lbrx.quants.codebooks:IQ2_XXS",
+    "iq2_xs": "lbrx.quants.codebooks:IQ2_XS",
+    "iq2_s": "lbrx.quants.codebooks:IQ2_S",
+    "iq3_xxs": "lbrx.quants.codebooks:IQ3_XXS",
+    "iq3_s": "lbrx.quants.codebooks:IQ3_S",
+}
+"""The quantization types of GGUF files, as records of `lbrx.quants.quant.Quant`."""

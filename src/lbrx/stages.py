@@ -22,6 +22,7 @@ from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, S
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
 from lbrx.memory import budget, format_bytes
 from lbrx.memory.resident import resident_window
+from lbrx.quants.encoded import EncodedStorage
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
 from lbrx.settings import settings
@@ -150,8 +151,11 @@ def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
 
 
 def copy_blocks(blocks: Blocks, destination: Destination) -> None:
-    """Copy quantized blocks as the bytes that they are."""
-    _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
+    """Copy quantized blocks as the bytes that they are, or make them on the way if they are not made yet."""
+    if isinstance(blocks.storage, EncodedStorage):
+        blocks.storage.encode_into(destination)
+    else:
+        _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
 
 
 def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
@@ -189,16 +193,6 @@ def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
     _run(stages, Known())
 
 
-def evaluate_store_with_reductions(expr: Expr, destination: Destination, reductions: list[Reduce]) -> list[Any]:
-    """Compute an expression into a destination, and whole reductions of it in the same pass; returns their values."""
-    stages, known = Stages(), Known()
-    stages.add_store(expr, destination)
-    for reduction in reductions:
-        stages.level(reduction, ())
-    _run(stages, known)
-    return [scalar_value(reduction, known) for reduction in reductions]
-
-
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
     stages, known = Stages(), Known()
@@ -223,7 +217,7 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
 
 def _run(stages: Stages, known: Known) -> None:
     only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
-    if len(only) == 1 and not isinstance(only[0], KthSearch):
+    if len(only) == 1 and not stages.stored and not isinstance(only[0], KthSearch):
         _run_pass(_space(only[0]), only, known)
         return
     for stage in sorted(stages.tasks):

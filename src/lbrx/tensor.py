@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lbrx import views
 from lbrx.dtypes import DType, dtype
-from lbrx.errors import DTypeError, ShapeError
+from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.expr import (
     Blocks,
     Counter,
@@ -33,6 +33,9 @@ from lbrx.expr import (
     constant,
 )
 from lbrx.quantization import QuantizationInfo
+from lbrx.quants.encoded import blocks_in_memory, encoded
+from lbrx.quants.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
+from lbrx.quants.quant import quant
 from lbrx.shape import Index, Layout, Shape, broadcast_shapes, checked_shape, normalize_axis
 from lbrx.storage import CpuStorage, Storage
 from lbrx.streams import stream_key
@@ -134,7 +137,7 @@ class Tensor:
     def numpy(self) -> npt.NDArray[Any]:
         """The values as an array: without a copy where a mapped or in-memory tensor is aligned and contiguous.
 
-        Packed i4 and i2 come unpacked as ml_dtypes arrays. A quantized tensor has to be dequantized first.
+        Packed i4 and i2 come unpacked as ml_dtypes arrays, quantized tensors as the f32 values that they stand for.
         """
         view = self._array_view()
         if view is not None:
@@ -195,7 +198,9 @@ class Tensor:
 
     def realize(self) -> Tensor:
         """The same tensor with its values in memory."""
-        if isinstance(self.expr, (Source, Blocks)):
+        if isinstance(self.expr, Blocks):
+            return Tensor(blocks_in_memory(self.expr), self.metadata)
+        if isinstance(self.expr, Source):
             return self
         from lbrx.stages import evaluate_exprs
 
@@ -244,6 +249,42 @@ class Tensor:
     def to(self, kind: DType | str) -> Tensor:
         """The values in another dtype: nearest even for floats; integers from floats truncate and clip."""
         return Tensor(cast(self.expr, dtype(kind)), TensorMetadata(name=self.name))
+
+    def quantize(
+        self,
+        scheme: str,
+        imatrix: npt.ArrayLike | None = None,
+        *,
+        group_size: int = DEFAULT_GROUP_SIZE,
+        symmetric: bool = True,
+    ) -> Tensor:
+        """The values as a quantization such as ``"q4_k"`` or ``"int4"``: made while they are saved, or by realize().
+
+        ``imatrix`` gives the importance of each column (or, for a stack of matrices, of each column of each), for
+        types that take one. ``group_size`` and ``symmetric`` are for ``"int8"``, ``"int4"`` and ``"int2"``.
+
+        >>> import numpy as np, lbrx
+        >>> values = np.linspace(-1, 1, 64, dtype=np.float32)
+        >>> quantized = lbrx.tensor(values).quantize("q8_0")
+        >>> quantized
+        Tensor(q8_0, shape=(64,))
+        >>> bool(abs(quantized - values).max() < 0.005)
+        True
+        """
+        if scheme in SCHEMES:
+            if imatrix is not None:
+                raise UsageError(f"{scheme} takes no importance matrix")
+            return integer_tensor(code_integers(self.expr, scheme, group_size, symmetric), self.name)
+        kind = quant(scheme)
+        weights = None if imatrix is None else np.asarray(imatrix, np.float32)
+        info = QuantizationInfo(scheme=kind.name, bits=kind.bits, group_size=kind.block_elements)
+        return Tensor(encoded(self.expr, kind, weights), TensorMetadata(name=self.name, quantization=info))
+
+    def dequantize(self) -> Tensor:
+        """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is."""
+        if not isinstance(self.expr, Blocks):
+            return self
+        return Tensor(self.expr.values, TensorMetadata(name=self.name, extra=self.metadata.extra))
 
     def __add__(self, other: Any) -> Tensor:
         return _binary("add", self, other)
@@ -388,9 +429,6 @@ class Tensor:
         return self._reduce("dot", (self.expr, _expr(other)), axis, keepdims)
 
     def _reduce(self, op: str, args: tuple[Expr, ...], axis: int | None, keepdims: bool) -> Tensor:
-        for arg in args:
-            if isinstance(arg, Blocks):
-                raise DTypeError(f"a tensor quantized as {arg.quant} has to be dequantized before {op!r}")
         if axis is not None and normalize_axis(axis, self.ndim) != self.ndim - 1:
             raise ShapeError(f"reductions run over the whole tensor or the last axis, not axis {axis}; transpose first")
         if axis is None and keepdims:
@@ -426,13 +464,23 @@ class Tensor:
     def _search(self, k: int) -> KthSearch:
         if not 1 <= k <= self.size:
             raise ShapeError(f"k is {k}, but a tensor of shape {self.shape} has {self.size} elements")
-        if isinstance(self.expr, Blocks):
-            raise DTypeError(f"a tensor quantized as {self.expr.quant} has to be dequantized first")
         return KthSearch(views.broadcast(self.expr, (1,)) if not self.shape else self.expr, k)
 
     def rank(self, descending: bool = False) -> Tensor:
         """The place (from 0) of each element among its row, i.e. along the last axis; equals keep their order."""
         return Tensor(Rank(self.expr, descending))
+
+
+def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
+    """A tensor coded as integers, with its scales and zero points as metadata."""
+    info = QuantizationInfo(
+        scheme=coding.blocks.quant,
+        bits=coding.bits_per_value,
+        group_size=coding.group_size,
+        scales=Tensor(coding.scales),
+        zero_points=None if coding.zero_points is None else Tensor(coding.zero_points),
+    )
+    return Tensor(coding.blocks, TensorMetadata(name=name, quantization=info))
 
 
 def _expr(value: Any) -> Expr:

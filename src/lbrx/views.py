@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lbrx.errors import DTypeError, ShapeError
-from lbrx.expr import Blocks, Concat, Counter, Expr, Map, Reduce, Scalar, Source, Stored, cast
+from lbrx.errors import ShapeError
+from lbrx.expr import Blocks, Concat, Counter, Expr, Map, Reduce, Scalar, Source, Stored, cast, values_of
 from lbrx.shape import Index, IndexItem, Layout, Shape, expand_ellipsis
 
 Transform = Callable[[Layout], Layout | None]
@@ -44,7 +44,7 @@ def joined(parts: Sequence[Expr], axis: int) -> Expr:
 def sliced(expr: Expr, index: Index) -> Expr:
     """Basic indexing."""
     items = index if isinstance(index, tuple) else (index,)
-    if isinstance(expr, Source) and expr.rows is not None:
+    if isinstance(expr, (Source, Stored)) and expr.rows is not None:
         return _sliced_rows(expr, expand_ellipsis(items, len(expr.shape)))
     if isinstance(expr, Reduce) and expr.last_axis and not expr.keepdims:
         return _sliced_reduction(expr, items)
@@ -77,27 +77,33 @@ def gathered(expr: Expr, rows: np.ndarray) -> Expr:
     if numbers.size and not (-size <= int(numbers.min()) and int(numbers.max()) < size):
         bad = numbers[(numbers < -size) | (numbers >= size)][0]
         raise ShapeError(f"row {int(bad)} is out of range for axis 0 of size {size}")
-    return _gathered(expr, np.where(numbers < 0, numbers + size, numbers))
+    return _gathered(values_of(expr), np.where(numbers < 0, numbers + size, numbers))
 
 
 def _gathered(expr: Expr, rows: np.ndarray) -> Expr:
-    if isinstance(expr, Source):
+    if isinstance(expr, (Source, Stored)):
         if expr.rows is not None:
             rows = expr.rows[rows]
         return _rows_of(expr, rows, Layout((rows.size, *expr.shape[1:]), expr.layout.strides, expr.layout.offset))
     if isinstance(expr, Map):
         return Map(expr.op, tuple(_gathered_argument(arg, expr.shape, rows) for arg in expr.args), expr.dtype)
-    return _gathered(_stored(expr), rows)
+    return _gathered(Stored(expr, Layout.contiguous(expr.shape)), rows)
 
 
-def _rows_of(expr: Source, rows: np.ndarray, layout: Layout) -> Expr:
-    """A source whose axis 0 is looked up in ``rows``; one row is a plain view, so that it can be broadcast."""
+def _rows_of(expr: Source | Stored, rows: np.ndarray, layout: Layout) -> Expr:
+    """A leaf whose axis 0 is looked up in ``rows``; one row is a plain view, so that it can be broadcast."""
     if rows.size == 1:
         offset = layout.offset + int(rows[0]) * layout.strides[0]
-        return Source(expr.storage, expr.dtype, Layout(layout.shape, layout.strides, offset))
-    picked = Source(expr.storage, expr.dtype, layout, np.ascontiguousarray(rows))
+        return _with_layout(expr, Layout(layout.shape, layout.strides, offset))
+    picked = _with_layout(expr, layout, np.ascontiguousarray(rows))
     # Passes look rows up between runs of columns, so a vector of looked-up elements is stored first.
     return picked if len(layout.shape) > 1 else Stored(picked, Layout.contiguous(layout.shape))
+
+
+def _with_layout(expr: Source | Stored, layout: Layout, rows: np.ndarray | None = None) -> Expr:
+    if isinstance(expr, Source):
+        return Source(expr.storage, expr.dtype, layout, rows)
+    return Stored(expr.inner, layout, rows)
 
 
 def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
@@ -105,11 +111,6 @@ def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
     if len(arg.shape) < len(shape) or arg.shape[0] == 1 != shape[0]:
         return arg
     return _gathered(arg, rows)
-
-
-def _stored(expr: Expr) -> Expr:
-    """The expression as a leaf with a layout of its own."""
-    return expr if isinstance(expr, (Source, Stored)) else Stored(expr, Layout.contiguous(expr.shape))
 
 
 def _transformed(expr: Expr, transform: Transform) -> Expr:
@@ -123,14 +124,14 @@ def _transformed(expr: Expr, transform: Transform) -> Expr:
 
 def _pushed(expr: Expr, transform: Transform) -> Expr | None:
     if isinstance(expr, Blocks):
-        raise DTypeError(f"a tensor quantized as {expr.quant} has no views; dequantize it first")
+        return _pushed(expr.values, transform)
     if isinstance(expr, Source) and expr.rows is None:
         layout = transform(expr.layout)
         return None if layout is None else Source(expr.storage, expr.dtype, layout)
     if isinstance(expr, Counter):
         layout = transform(expr.layout)
         return None if layout is None else counter(expr.kind, layout, expr.key)
-    if isinstance(expr, Stored):
+    if isinstance(expr, Stored) and expr.rows is None:
         layout = transform(expr.layout)
         return None if layout is None else Stored(expr.inner, layout)
     if isinstance(expr, Map):
@@ -139,6 +140,8 @@ def _pushed(expr: Expr, transform: Transform) -> Expr | None:
 
 
 def _pushed_map(expr: Map, transform: Transform) -> Expr | None:
+    if not expr.shape:
+        return _pushed_constant(expr, transform)
     args: list[Expr] = []
     for arg in expr.args:
         if not arg.shape:
@@ -149,18 +152,16 @@ def _pushed_map(expr: Map, transform: Transform) -> Expr | None:
         if pushed is None:
             return None
         args.append(pushed)
-    if all(not arg.shape for arg in args):
-        return _pushed_constant(expr, transform)
     return Map(expr.op, tuple(args), expr.dtype)
 
 
 def _pushed_constant(expr: Map, transform: Transform) -> Expr | None:
     """A Map without axes seen through a transform: the same value everywhere."""
-    zeros = transform(Layout(expr.shape, (0,) * len(expr.shape)))
-    return None if zeros is None else Stored(expr, zeros)
+    layout = transform(Layout.contiguous(()))
+    return None if layout is None else Stored(expr, layout)
 
 
-def _sliced_rows(expr: Source, items: list[int | slice | None]) -> Expr:
+def _sliced_rows(expr: Source | Stored, items: list[int | slice | None]) -> Expr:
     assert expr.rows is not None
     first, rest = items[0], tuple(items[1:])
     inner = Layout(expr.shape[1:], expr.layout.strides[1:], expr.layout.offset)

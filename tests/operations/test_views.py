@@ -151,6 +151,24 @@ def test_single_elements_of_everything_that_is_made_first() -> None:
     assert lbrx.uniform((5,), seed=3)[2].item() == lbrx.uniform((5,), seed=3).numpy()[2]
 
 
+def test_single_elements_of_elementwise_expressions() -> None:
+    array = numbered((3, 4))
+    x, row, column = lbrx.tensor(array), lbrx.tensor(array[1]), lbrx.tensor(array[:, 2:3])
+    assert (x * 2 + 1)[2, 1].item() == 19
+    assert (x - row)[2, 3].item() == 4
+    assert (x - column)[1, 3].item() == 1
+    assert lbrx.where(x > 6, x, row)[0, 2].item() == 6
+    assert lbrx.where(x > 6, x, row)[2, 2].item() == 10
+    assert x.to("bf16")[2, 2].item() == 10
+    assert (-x).T[3].T[1].item() == -7
+
+
+def test_an_element_of_a_comparison_is_compared_in_the_type_of_the_whole() -> None:
+    x, limit = lbrx.tensor(np.array([0.1, 0.2], np.float32)), lbrx.tensor(np.float64(0.1))
+    assert (x == limit).numpy().tolist() == [True, False]
+    assert (x == limit)[0].item() is True
+
+
 def test_raw_bytes_of_a_stored_tensor() -> None:
     array = numbered((2, 3))
     raw = lbrx.tensor(array)[1:].raw()

@@ -11,7 +11,6 @@ from lbrx.plan.records import (
     SideFile,
     StagePlan,
     TensorInfo,
-    Vocabulary,
 )
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "SideFile",
     "StagePlan",
     "TensorInfo",
-    "Vocabulary",
     "inputs_of",
     "merged",
     "plan_merge",

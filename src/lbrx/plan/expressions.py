@@ -12,10 +12,11 @@ from lbrx.tensor import Tensor
 
 def inputs_of(stage: StagePlan, job: Job) -> list[Tensor]:
     """The input tensors of a job, with the rows of the output's vocabulary."""
-    inputs = [stage.models[source.model].tensors[source.tensor] for source in job.inputs]
     if stage.vocabulary is None or not job.is_vocabulary:
-        return inputs
-    return [stage.vocabulary.rows_of(source.model, tensor) for source, tensor in zip(job.inputs, inputs, strict=True)]
+        return [stage.models[source.model].tensors[source.tensor] for source in job.inputs]
+    own = [(index, model, model.find(job.name)) for index, model in enumerate(stage.models)]
+    tensors = {index: model.tensors[name] for index, model, name in own if name is not None}
+    return stage.vocabulary.aligned([source.model for source in job.inputs], tensors)
 
 
 def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:

@@ -12,6 +12,7 @@ import xxhash
 
 from lbrx.formats.header import FileHeader
 from lbrx.plan.records import Plan, StagePlan
+from lbrx.plan.vocabularies import row_digest_parts
 from lbrx.recipe import is_custom_method
 
 
@@ -27,7 +28,14 @@ def identity_of(plan: Plan, contents: Mapping[str, bytes]) -> dict[str, Any]:
         "input file": {
             str(header.path.resolve()): _file_identity(header) for model in plan.models for header in model.files
         },
+        "adapter file": {
+            str(path.resolve()): _state(path)
+            for model in plan.models
+            if model.adapter is not None
+            for path in sorted(model.adapter.glob("adapter_*"))
+        },
         "method file": dict(_method_files(plan.stage)),
+        "vocabulary": _digest(*row_digest_parts(plan.stage)),
         "layout of the output's files (--shard-size)": _digest(*(layout.header for layout in plan.layouts)),
         "file of the output": {name: _digest(content) for name, content in contents.items()},
     }
@@ -43,9 +51,13 @@ def _digest(*parts: bytes) -> str:
 
 def _file_identity(header: FileHeader) -> list[int | str]:
     """Size, time of change, and what the header says."""
-    state = os.stat(header.path)
     entries = "\n".join(f"{entry.name} {entry.type_name} {entry.shape} {entry.offset}" for entry in header.entries)
-    return [state.st_size, state.st_mtime_ns, _digest(entries.encode(errors="surrogatepass"))]
+    return [*_state(header.path), _digest(entries.encode(errors="surrogatepass"))]
+
+
+def _state(path: Path) -> list[int]:
+    state = os.stat(path)
+    return [state.st_size, state.st_mtime_ns]
 
 
 def _method_files(stage: StagePlan) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,8 @@ from lbrx.plan.jobs import JobPlanner
 from lbrx.plan.models import ModelOpener, stage_model
 from lbrx.plan.outline import Outline
 from lbrx.plan.records import DEFAULT_SHARD_BYTES, InputModel, Job, Plan, SideFile, StagePlan
-from lbrx.plan.side_files import output_config, side_files, tokenizer_donor
+from lbrx.plan.side_files import output_config, side_files
+from lbrx.plan.vocabularies import stage_vocabulary, tokenizer_donor, with_special_ids, with_vocabulary
 from lbrx.recipe import ModelRef, Recipe
 
 _METADATA = {"format": "pt"}  # which the transformers library demands
@@ -60,10 +61,10 @@ def plan_merge(
         stages[recipe.name or ""] = stage
     stage = stages[last.name or ""]
     donor = next(model for model in stage.models if model.ref == last.donor)
-    tokenizer = _opened(tokenizer_donor(last), stages, opener, seed)
     layouts = _lay_out(stage.jobs, max_shard_bytes)
-    files = side_files(last, stage.config, donor, tokenizer, layouts)
-    card = SideFile(CARD_NAME, model_card(recipes, last, recipe_text).encode())
+    files = side_files(stage, donor, layouts)
+    repositories = [model.repository for model in opener.opened if model.repository is not None]
+    card = SideFile(CARD_NAME, model_card(recipes, last, recipe_text, repositories).encode())
     return Plan(
         out=Path(out),
         stage=stage,
@@ -108,7 +109,7 @@ def _opened(ref: ModelRef, stages: dict[str, StagePlan], opener: ModelOpener, se
     if stage is None:
         return opener.open(ref)
     if ref.lora is not None:
-        raise UsageError(f"{ref}: adapters cannot be merged in yet; expected a stage without '+{ref.lora}'")
+        raise UsageError(f"{ref}: an adapter cannot be put on a stage; expected a model before '+{ref.lora}'")
     return stage_model(ref, stage, seed)
 
 
@@ -116,18 +117,23 @@ def _plan_stage(
     recipe: Recipe, stages: dict[str, StagePlan], opener: ModelOpener, directory: Path, seed: int, is_last: bool
 ) -> StagePlan:
     method = load_method(recipe.method, directory)
+    tokenizer_model = _opened(tokenizer_donor(recipe), stages, opener, seed)
     opened = {ref: _opened(ref, stages, opener, seed) for ref in recipe.models}
     models = with_common_architecture(recipe, opened)
     raise_problems(recipe, list(model_problems(recipe, models)))
     outline = Outline(recipe, models)
     raise_problems(recipe, list(layer_problems(recipe, outline)))
-    planner = JobPlanner(recipe, method, models)
-    jobs = planner.jobs(outline)
+    planner = JobPlanner(recipe, method, models, resizes_vocabulary=recipe.tokenizer is not None)
+    planned = planner.jobs(outline)
     raise_problems(recipe, planner.problems)
+    vocabulary = stage_vocabulary(recipe, models, tokenizer_model)
+    jobs = with_vocabulary(planned, vocabulary)
     merged = tuple(models.values())
     warnings = (*recipe.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
-    config = output_config(recipe, outline, jobs)
-    return StagePlan(recipe, method, merged, tuple(jobs), config, is_last, warnings=warnings)
+    if vocabulary is not None:
+        warnings += vocabulary.warnings
+    config = with_special_ids(output_config(recipe, outline, jobs), recipe, tokenizer_model)
+    return StagePlan(recipe, method, merged, tuple(jobs), config, is_last, tokenizer_model, vocabulary, warnings)
 
 
 def _lay_out(jobs: Sequence[Job], max_shard_bytes: int) -> tuple[FileLayout, ...]:

@@ -9,10 +9,11 @@ from typing import Any
 from lbrx.architectures import ARCHITECTURES, Architecture, automatic, known_architecture
 from lbrx.checkpoint import Checkpoint, open_checkpoint
 from lbrx.errors import FileError, LbrxError, UsageError, nearest
-from lbrx.hub import locate_model
+from lbrx.hub import local_path, locate_model
 from lbrx.plan.expressions import StageTensors
 from lbrx.plan.records import InputModel, StagePlan, TensorInfo
 from lbrx.recipe import ModelRef
+from lbrx.tensor import Tensor
 
 
 class ModelOpener:
@@ -21,6 +22,11 @@ class ModelOpener:
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = tuple(directories)
         self._opened: dict[ModelRef, InputModel] = {}
+
+    @property
+    def opened(self) -> tuple[InputModel, ...]:
+        """The models that were opened so far, in that order."""
+        return tuple(self._opened.values())
 
     def open(self, ref: ModelRef) -> InputModel:
         """The model of a reference."""
@@ -39,23 +45,30 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
     >>> open_model(ModelRef(path)).infos["w"].shape
     (2,)
     """
-    if ref.lora is not None:
-        raise UsageError(f"{ref}: adapters cannot be merged in yet; expected a model without '+{ref.lora}'")
     place = locate_model(ref.path, ref.revision, directories)
     checkpoint = open_checkpoint(place)
     infos = _infos(checkpoint)
     if not infos:
         raise FileError(f"{place}: has no tensors; expected a model")
     config = checkpoint.config or {}
+    adapter = None if ref.lora is None else locate_model(ref.lora.path, ref.lora.revision, directories)
     return InputModel(
         ref,
-        checkpoint,
+        checkpoint if adapter is None else _with_adapter(checkpoint, adapter),
         infos,
         config,
         _architecture(ref, config, infos),
         place if place.is_dir() else place.parent,
         checkpoint.files,
+        adapter,
+        repository=ref.path if local_path(ref.path, directories) is None else None,
     )
+
+
+def _with_adapter(checkpoint: Checkpoint, adapter: Path) -> Mapping[str, Tensor]:
+    from lbrx.lora import open_with_adapter
+
+    return open_with_adapter(checkpoint, adapter)
 
 
 def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
@@ -64,14 +77,13 @@ def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
         job.name: TensorInfo(job.shape, job.dtype, job.dtype.name, 0, place) for place, job in enumerate(stage.jobs)
     }
     config = stage.config or {}
-    donor = next(model for model in stage.models if model.ref == stage.recipe.donor)
     return InputModel(
         ref,
         StageTensors(stage, seed),
         infos,
         config,
         _architecture(ref, config, infos),
-        donor.directory,
+        stage.tokenizer_model.directory,
         stage=stage,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lbrx.architectures import Architecture, ModelHeader
 from lbrx.dtypes import DType
@@ -14,6 +14,7 @@ from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.methods import Method
 from lbrx.recipe import ModelRef, Recipe, TensorParameters
 from lbrx.tensor import Tensor
+from lbrx.vocabulary import VocabularyPlan
 
 DEFAULT_SHARD_BYTES = 5_000_000_000
 
@@ -40,6 +41,8 @@ class InputModel:
     architecture: Architecture
     directory: Path | None = None  # where its config and tokenizer files are
     files: tuple[FileHeader, ...] = ()
+    adapter: Path | None = None  # the directory of a LoRA adapter that its tensors carry
+    repository: str | None = None  # of the hub, if it was downloaded
     stage: StagePlan | None = None
 
     @property
@@ -88,17 +91,6 @@ class Job:
         return self.parameters is None
 
 
-class Vocabulary(Protocol):
-    """How the rows of embeddings and heads are found when the models' vocabularies are not the same."""
-
-    @property
-    def size(self) -> int:
-        """Rows of the output."""
-
-    def rows_of(self, model: int, tensor: Tensor) -> Tensor:
-        """A model's embedding or head with the rows of the output's vocabulary."""
-
-
 @dataclass(frozen=True, eq=False)
 class StagePlan:
     """One recipe of the file: its models and its tensors in the order in which they are made."""
@@ -109,7 +101,8 @@ class StagePlan:
     jobs: tuple[Job, ...]
     config: Mapping[str, Any] | None
     is_last: bool
-    vocabulary: Vocabulary | None = None
+    tokenizer_model: InputModel  # whose tokenizer files the output has, perhaps with the vocabulary's tokens
+    vocabulary: VocabularyPlan | None = None
     warnings: tuple[str, ...] = ()
 
     @cached_property

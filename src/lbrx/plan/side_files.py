@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from lbrx.errors import FileError, UsageError
 from lbrx.formats.header import FileLayout
 from lbrx.formats.shards import index_json
 from lbrx.plan.outline import Outline
-from lbrx.plan.records import InputModel, Job, SideFile
-from lbrx.recipe import CHAT_TEMPLATES, ModelRef, Recipe
+from lbrx.plan.records import InputModel, Job, SideFile, StagePlan
+from lbrx.plan.vocabularies import made_vocabulary
+from lbrx.recipe import Recipe
+from lbrx.vocabulary import find_template, tokenizer_changes
 
 # In the order in which the output's directory lists them.
 TOKENIZER_FILES = (
@@ -92,35 +94,16 @@ def _set_untied(config: dict[str, Any]) -> None:
         section["tie_word_embeddings"] = False
 
 
-def tokenizer_donor(recipe: Recipe) -> ModelRef:
-    """The model whose tokenizer the output gets."""
-    spec = recipe.tokenizer
-    if spec is None:
-        return recipe.donor
-    if spec.source == "union" or spec.tokens or spec.pad_to_multiple_of is not None:
-        raise spec.place.error(
-            "vocabularies cannot be merged token by token yet; expected a tokenizer 'source' of 'base' or a model"
-        )
-    if isinstance(spec.source, ModelRef):
-        return spec.source
-    if recipe.base_model is None:
-        raise spec.place.error("the tokenizer is to be that of the base model, but the recipe has no 'base_model'")
-    return recipe.base_model
-
-
-def side_files(
-    recipe: Recipe,
-    config: Mapping[str, Any] | None,
-    donor: InputModel,
-    tokenizer: InputModel,
-    layouts: Sequence[FileLayout],
-) -> tuple[SideFile, ...]:
+def side_files(stage: StagePlan, donor: InputModel, layouts: Sequence[FileLayout]) -> tuple[SideFile, ...]:
     """All small files of the output except the model card and the checksums."""
     files = []
-    if config is not None:
-        files.append(SideFile("config.json", (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()))
-    files += _copied(donor.directory, OTHER_FILES)
-    files += _with_template(recipe, list(_copied(tokenizer.directory, TOKENIZER_FILES)))
+    if stage.config is not None:
+        files.append(SideFile("config.json", (json.dumps(stage.config, indent=2, ensure_ascii=False) + "\n").encode()))
+    others = {file.name: file for file in _copied(donor.directory, OTHER_FILES)}
+    if stage.recipe.tokenizer is not None:  # the ids of special tokens are those of the tokenizer
+        others |= {file.name: file for file in _copied(stage.tokenizer_model.directory, ("generation_config.json",))}
+    files += others.values()
+    files += _tokenizer_files(stage)
     if len(layouts) > 1:
         files.append(SideFile(INDEX_NAME, index_json(layouts)))
     return tuple(files)
@@ -134,17 +117,23 @@ def _copied(directory: Path | None, names: Sequence[str]) -> Iterator[SideFile]:
             yield SideFile(name, source=place)
 
 
-def _with_template(recipe: Recipe, files: list[SideFile]) -> list[SideFile]:
-    """The tokenizer's files with the recipe's chat template, if it gives one."""
-    template = recipe.chat_template
-    if template is None:
-        return files
-    if template == "auto" or template in CHAT_TEMPLATES:
-        raise recipe.place.error(
-            f"the chat template {template!r} cannot be chosen by name yet; expected a Jinja template, or none"
-        )
-    kept = [file for file in files if not file.name.startswith("chat_template")]
-    return [*kept, SideFile("chat_template.jinja", template.encode())]
+def _tokenizer_files(stage: StagePlan) -> Iterator[SideFile]:
+    """The files of the model that the tokenizer comes from, changed by the vocabulary and the chat template."""
+    directory = stage.tokenizer_model.directory
+    if directory is None:
+        return
+    wanted = stage.recipe.chat_template
+    directories = [model.directory for model in stage.models if model.directory is not None]
+    template = None if wanted is None else find_template(wanted, directories)
+    vocabulary = stage.vocabulary or made_vocabulary(stage.tokenizer_model)
+    changes = tokenizer_changes(directory, vocabulary=vocabulary, template=template)
+    copies = {file.name: file for file in _copied(directory, TOKENIZER_FILES)}
+    for name in TOKENIZER_FILES:
+        content = changes.get(name)
+        if content is not None:
+            yield SideFile(name, content)
+        elif name in copies and name not in changes:
+            yield copies[name]
 
 
 def read_side_file(file: SideFile) -> bytes:

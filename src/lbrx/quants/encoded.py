@@ -29,7 +29,7 @@ class EncodedStorage:
 
     def __init__(self, values: Expr, quant: Quant, weights: Weights | None = None) -> None:
         self.nbytes = quant.nbytes(values.shape)
-        self._values = cast(values, F32)
+        self._values: Expr | None = cast(values, F32)
         self._quant = quant
         self._weights = None if weights is None else checked_weights(weights, values.shape, quant)
         self._made: CpuStorage | None = None
@@ -39,18 +39,25 @@ class EncodedStorage:
         """Stream the blocks into a destination of bytes."""
         from lbrx.stages import evaluate_stores
 
-        if self.nbytes == 0:
-            return
-        destination = BlockDestination(target, self._quant, self._values.shape, self._weights)
-        evaluate_stores([(self._values, destination)])
+        with self._lock:
+            values, made = self._values, self._made
+        if values is None:
+            assert made is not None
+            target.write(0, made.read_at(0, self.nbytes))
+        elif self.nbytes:
+            evaluate_stores([(values, BlockDestination(target, self._quant, values.shape, self._weights))])
 
     def in_memory(self) -> CpuStorage:
-        """The blocks, made once and kept."""
+        """The blocks, made once and kept; what they were made of is let go."""
+        with self._lock:
+            if self._made is not None:
+                return self._made
+        target = ArrayDestination(U8, self.nbytes)
+        self.encode_into(target)
         with self._lock:
             if self._made is None:
-                target = ArrayDestination(U8, self.nbytes)
-                self.encode_into(target)
                 self._made = CpuStorage(target.whole)
+                self._values = None
             return self._made
 
     @property
@@ -69,17 +76,24 @@ def encoded(values: Expr, quant: Quant, weights: Weights | None = None) -> Block
     return Blocks(EncodedStorage(values, quant, weights), quant.name, values.shape)
 
 
+def blocks_in_memory(blocks: Blocks) -> Blocks:
+    """Blocks that are not made yet, made; others as they are."""
+    if not isinstance(blocks.storage, EncodedStorage):
+        return blocks
+    return Blocks(blocks.storage.in_memory(), blocks.quant, blocks.shape, blocks.values.storage)
+
+
 def checked_weights(weights: Weights, shape: Shape, quant: Quant) -> Weights:
     """Importances as (matrices, columns): one row for all matrices of the tensor, or one for each."""
     if not quant.takes_imatrix:
         raise UsageError(f"{quant.name} takes no importance matrix")
-    array = np.ascontiguousarray(weights, np.float32).reshape(-1, weights.shape[-1] if weights.ndim else 1)
-    matrices = int(np.prod(shape[:-2], dtype=np.int64))
-    if array.shape[1] != shape[-1] or array.shape[0] not in (1, matrices):
+    columns, matrices = shape[-1], int(np.prod(shape[:-2], dtype=np.int64))
+    if weights.size not in (columns, matrices * columns) or (weights.ndim > 1 and weights.shape[-1] != columns):
         raise ShapeError(
             f"an importance matrix of shape {weights.shape} does not fit a tensor of shape {shape}; expected "
-            f"({shape[-1]},)" + (f" or ({matrices}, {shape[-1]})" if matrices > 1 else "")
+            f"({columns},)" + (f" or ({matrices}, {columns})" if matrices > 1 else "")
         )
+    array = np.ascontiguousarray(weights, np.float32).reshape(-1, columns)
     if not (np.isfinite(array).all() and (array >= 0).all()):
         raise UsageError("an importance matrix has values that are negative or not finite")
     return array
@@ -185,7 +199,7 @@ class PendingRows:
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
-        self._parts: dict[int, tuple[Bytes, int]] = {}  # row number -> values, elements still missing
+        self._parts: dict[int, tuple[Bytes | None, int]] = {}  # row number -> values, elements still missing
         self._lock = threading.Lock()
 
     def whole_rows(self, lo: int, data: Bytes) -> Iterator[tuple[int, Bytes]]:
@@ -204,7 +218,8 @@ class PendingRows:
     def _completed(self, start: int, piece: Bytes) -> Bytes | None:
         number, column = divmod(start, self._columns)
         with self._lock:
-            row, missing = self._parts.pop(number, None) or (np.empty(4 * self._columns, np.uint8), self._columns)
+            row, missing = self._parts.pop(number, (None, self._columns))
+            row = np.empty(4 * self._columns, np.uint8) if row is None else row
             row[4 * column : 4 * column + piece.size] = piece
             missing -= piece.size // 4
             if missing:

@@ -38,6 +38,8 @@ class Quant:
     takes_imatrix: bool = False
     weighs_whole_rows: bool = False  # with an importance matrix, the coding of a block depends on its whole row
     codebook: Callable[[], npt.NDArray[Any]] | None = None
+    encoder: str = "encode"  # the function of the module that codes without an importance matrix
+    parameters: tuple[int, ...] = ()  # what it is given besides
 
     @property
     def bits(self) -> float:
@@ -49,44 +51,46 @@ class Quant:
         if not shape or shape[-1] % self.block_elements:
             row = f"rows of {shape[-1]} elements" if shape else "no axes"
             raise ShapeError(
-                f"a tensor of shape {tuple(shape)} has {row}; expected a multiple of {self.block_elements} for {self.name}"
+                f"a tensor of shape {tuple(shape)} has {row}; "
+                f"expected a multiple of {self.block_elements} for {self.name}"
             )
         return int(np.prod(shape, dtype=np.int64)) // self.block_elements * self.block_bytes
 
     def encode(self, values: int, blocks: int, count: int) -> None:
         """Code ``count`` blocks from f32 values at one address to another."""
         self._check_can_encode()
-        _call(_native(self, "encode", 3), values, blocks, count)
+        arguments = (values, blocks, count, *self.parameters)
+        call(native(self.kernels, self.encoder, len(arguments), self.helpers), *arguments)
 
     def encode_weighted(self, values: int, blocks: int, rows: int, blocks_per_row: int, weights: int) -> None:
         """Code rows of blocks where ``weights`` is the address of an f32 for every column of a row."""
         self._check_can_encode()
         if not self.takes_imatrix:
             raise UsageError(f"{self.name} takes no importance matrix")
-        _call(_native(self, "encode_weighted", 5), values, blocks, rows, blocks_per_row, weights)
+        function = native(self.kernels, "encode_weighted", 5, self.helpers)
+        call(function, values, blocks, rows, blocks_per_row, weights)
 
     def decode(self, blocks: int, values: int, count: int) -> None:
         """Turn ``count`` blocks at one address into f32 values at another."""
-        if self.codebook is None:
-            _call(_native(self, "decode", 3), blocks, values, count)
-        else:
-            table = self.codebook()
-            _call(_native(self, "decode", 4), blocks, values, count, table.ctypes.data)
+        tables = () if self.codebook is None else (self.codebook().ctypes.data,)
+        call(native(self.kernels, "decode", 3 + len(tables), self.helpers), blocks, values, count, *tables)
 
     def _check_can_encode(self) -> None:
         if not self.can_encode:
             raise UsageError(f"{self.name} can be read but not made; expected one of {', '.join(encodable())}")
 
 
-def _native(kind: Quant, function: str, arguments: int) -> Callable[..., int]:
+def native(module: str, function: str, arguments: int, helpers: tuple[str, ...]) -> Callable[..., int]:
+    """A compiled function of a module of kernels."""
     from lbrx.devices.cpu.kernels import native_function
 
-    helpers = tuple(f"{KERNELS}.{helper}" for helper in kind.helpers)
-    found: Callable[..., int] = native_function(f"{KERNELS}.{kind.kernels}", function, arguments, helpers)
+    depends = tuple(f"{KERNELS}.{helper}" for helper in helpers)
+    found: Callable[..., int] = native_function(f"{KERNELS}.{module}", function, arguments, depends)
     return found
 
 
-def _call(function: Callable[..., int], *arguments: int) -> None:
+def call(function: Callable[..., int], *arguments: int) -> None:
+    """Run a compiled function on addresses and numbers."""
     from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE
 
     status = function(RESULT_PLACE, EXCEPTION_PLACE, *arguments)

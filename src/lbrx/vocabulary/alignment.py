@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import ShapeError
+from lbrx.errors import ShapeError, UsageError
 from lbrx.tensor import Tensor, full, tensor, where
 from lbrx.vocabulary.records import NO_ROW, RowNumbers, VocabularyPlan
 
@@ -124,6 +124,10 @@ def _donors(plan: VocabularyPlan, models: Sequence[int], available: Sequence[int
         row = np.where(donor == index, plan.row_numbers[index], row)
     is_forced = np.zeros(plan.size, bool)
     for override in plan.overrides:
+        if override.model is not None and override.model not in available:
+            raise UsageError(
+                f"token id {override.token_id} takes its row from model {override.model}, which has no such tensor"
+            )
         donor[override.token_id] = _ZERO if override.model is None else override.model
         row[override.token_id] = override.row
         is_forced[override.token_id] = override.is_forced
@@ -138,7 +142,7 @@ def _by_rule(plan: VocabularyPlan, owners: Mapping[int, Mask]) -> RowNumbers:
         donor[is_owner] = index
         count += is_owner
     donor[count > 1] = _MEAN
-    if plan.base in owners:
+    if plan.base is not None and plan.base in owners:
         donor[(count > 1) & owners[plan.base]] = plan.base
     donor[~plan.is_token] = _ZERO
     return donor

@@ -55,7 +55,6 @@ class VocabularyPlan:
     """
 
     tokenizer: TokenizerFile
-    is_changed: bool  # whether the tokenizer is another than that of the model it was taken from
     size: int
     row_numbers: tuple[RowNumbers, ...]
     is_token: npt.NDArray[np.bool_]

@@ -133,6 +133,10 @@ class _Run:
 
     # -- chunks ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _packs(self) -> bool:
+        return any(getattr(target, "dtype", DTYPES["u8"]).is_packed for _, target in self.chunked)
+
     def _chunk_elements(self) -> int:
         wanted = settings.chunk_elements
         if settings.threads > 1:
@@ -141,7 +145,8 @@ class _Run:
         scratch_bytes += sum(leaf.dtype.itemsize for _, leaf in self.inputs.copied)
         if scratch_bytes:
             wanted = min(wanted, budget().limit_bytes // (2 * settings.threads * scratch_bytes))
-        return max(wanted // self.block, 1) * self.block
+        unit = self.block * 4 if self._packs else self.block  # four elements of two bits share a byte
+        return max(wanted // unit, 1) * unit
 
     def run(self) -> list[Any]:
         if self.elements:

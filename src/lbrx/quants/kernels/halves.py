@@ -1,4 +1,4 @@
-"""What the types with blocks of 32 share: half a block is a vector of 16, because byte j holds elements j and j + 16."""
+"""What the types with blocks of 32 share: half a block is a vector, because byte j holds elements j and j + 16."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 from lbrx.quants.kernels.vectors import (
     absolute,
     clamp,
@@ -23,7 +24,6 @@ from lbrx.quants.kernels.vectors import (
     to_i32,
     unpack_bits,
 )
-from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 
 load_scalar: Any = ELEMENT_FUNCTIONS["load_f32"]
 load_scalar_i32: Any = ELEMENT_FUNCTIONS["load_i32"]

@@ -1,4 +1,4 @@
-"""Q5_1: blocks of 32 as f16 scale and minimum, 4 bytes of fifth bits and 16 of low halves; a value is code scale + min."""
+"""Q5_1: blocks of 32 as f16 scale and minimum, 4 bytes of fifth bits, 16 of low halves; x = code scale + minimum."""
 
 from __future__ import annotations
 

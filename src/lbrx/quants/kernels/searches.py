@@ -229,7 +229,7 @@ def _positive_error(values: Any, weights: Any, count: Any, top: Any, factor: Any
 
 @jit
 def fit_positive_scale(values: Any, weights: Any, levels: Any, count: Any, top: Any) -> Any:
-    """Scale of x = scale level for a few numbers that are not negative; leaves the levels 0 to ``top`` in ``levels``."""
+    """Scale of x = scale level for a few numbers that are not negative; leaves levels 0 to ``top`` in ``levels``."""
     largest = np.float32(0.0)
     for i in range(count):
         largest = max(largest, peek_f32(values, i))

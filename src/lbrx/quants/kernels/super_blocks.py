@@ -162,9 +162,9 @@ def six_bit_pair(packed: Any, number: Any) -> Any:
 def pack_two_bits(levels: Any, target: Any) -> None:
     """The low two bits of 256 levels in 64 bytes, from a tile of 16 lanes: four elements 32 apart share a byte."""
     for half in range(2):
-        for l in range(32):
+        for i in range(32):
             byte = 0
             for k in range(4):
-                element = 128 * half + 32 * k + l
+                element = 128 * half + 32 * k + i
                 byte |= (peek_i32(levels, 16 * (element % 16) + element // 16) & 3) << (2 * k)
-            store_byte(target, 32 * half + l, np.uint8(byte))
+            store_byte(target, 32 * half + i, np.uint8(byte))

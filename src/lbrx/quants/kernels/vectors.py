@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core.datamodel import models, register_default
-from numba.extending import intrinsic, overload
+from numba.core.datamodel import models
+from numba.extending import intrinsic, overload, register_model
 
 Builder = Any
 Value = Any
@@ -28,11 +28,17 @@ _SCALARS: dict[str, Any] = {"f32": types.float32, "i32": types.int32}
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a helper of a kernel: division by zero gives infinities, as in the kernels themselves."""
-    compiled: Callable[P, R] = njit(function, error_model="numpy")
-    return compiled
+    options: Any = {"error_model": "numpy"}
+    compiled: Any = njit(**options)(function)
+    return cast(Callable[P, R], compiled)
 
 
-class Vector(types.Type):  # type: ignore[misc]
+def instruction(function: Callable[..., Any]) -> Any:
+    """A function written as LLVM code: from the types of its arguments it makes a signature and a code generator."""
+    return intrinsic(function)
+
+
+class Vector(types.Type):
     """The Numba type of ``lanes`` values of "f32", "i32" or "mask"."""
 
     def __init__(self, element: str, lanes: int) -> None:
@@ -48,12 +54,12 @@ class Vector(types.Type):  # type: ignore[misc]
         return Vector(element, self.lanes)
 
 
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Vector) -> None:
-        super().__init__(manager, kind, kind.llvm)
+        super().__init__(manager, kind, kind.llvm)  # type: ignore[no-untyped-call]
 
 
-register_default(Vector)(_VectorModel)
+register_model(Vector)(_VectorModel)
 
 
 # -- making, loading, storing ------------------------------------------------------------------------------------------
@@ -75,13 +81,13 @@ def _make_filled(element: str, lanes: int) -> Any:
 
         return kind(value), generate
 
-    return intrinsic(filled)
+    return instruction(filled)
 
 
 f32x8, f32x16, f32x32 = (_make_filled("f32", lanes) for lanes in (8, 16, 32))
 
 
-@intrinsic
+@instruction
 def splat(_context: Any, like: Any, value: Any) -> Any:
     """The scalar in every lane, of the same kind as ``like``."""
 
@@ -96,8 +102,8 @@ def _pointer(builder: Builder, base: Value, index: Value, kind: Any) -> Value:
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
 
 
-@intrinsic
-def load(_context: Any, like: Any, base: Any, index: Any) -> Any:
+@instruction
+def load(_context: Any, like: Any, _base: Any, _index: Any) -> Any:
     """The vector with this number (of the width of ``like``) of those at an address."""
 
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -106,8 +112,8 @@ def load(_context: Any, like: Any, base: Any, index: Any) -> Any:
     return like(like, types.int64, types.int64), generate
 
 
-@intrinsic
-def store(_context: Any, base: Any, index: Any, value: Any) -> Any:
+@instruction
+def store(_context: Any, _base: Any, _index: Any, value: Any) -> Any:
     def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
         builder.store(args[2], _pointer(builder, args[0], args[1], value.llvm), align=1)
         return target.get_dummy_value()
@@ -116,7 +122,7 @@ def store(_context: Any, base: Any, index: Any, value: Any) -> Any:
 
 
 def _make_load_narrow(signed: bool) -> Any:
-    def load_narrow(_context: Any, like: Any, base: Any) -> Any:
+    def load_narrow(_context: Any, like: Any, _base: Any) -> Any:
         kind = like.of("i32")
 
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -126,14 +132,14 @@ def _make_load_narrow(signed: bool) -> Any:
 
         return kind(like, types.int64), generate
 
-    return intrinsic(load_narrow)
+    return instruction(load_narrow)
 
 
 load_u8, load_i8 = _make_load_narrow(signed=False), _make_load_narrow(signed=True)
 
 
-@intrinsic
-def store_u8(_context: Any, base: Any, value: Any) -> Any:
+@instruction
+def store_u8(_context: Any, _base: Any, value: Any) -> Any:
     """The low bytes of the lanes, one after the other from an address on."""
 
     def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -159,7 +165,7 @@ def _register(python_operator: Any, emit: Callable[[Builder, Vector, Value, Valu
 
         return (left.of("mask") if is_mask else left)(left, right), generate
 
-    of_vectors: Any = intrinsic(combined)
+    of_vectors = instruction(combined)
 
     def chosen(left: Any, right: Any) -> Any:
         if isinstance(left, Vector) and isinstance(right, Vector):
@@ -218,7 +224,7 @@ for _operator, _symbol in {
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
-@intrinsic
+@instruction
 def select(_context: Any, mask: Any, chosen: Any, otherwise: Any) -> Any:
     """Lane by lane: ``chosen`` where the mask is set."""
 
@@ -242,10 +248,10 @@ def _make_float_function(name: str, arguments: int = 1) -> Any:
     def of_one(_context: Any, value: Any) -> Any:
         return generate_for(value)
 
-    def of_two(_context: Any, left: Any, right: Any) -> Any:
+    def of_two(_context: Any, left: Any, _right: Any) -> Any:
         return generate_for(left)
 
-    return intrinsic(of_one if arguments == 1 else of_two)
+    return instruction(of_one if arguments == 1 else of_two)
 
 
 absolute = _make_float_function("fabs")
@@ -262,7 +268,7 @@ def _make_extreme(symbol: str) -> Any:
 
         return left(left, right), generate
 
-    return intrinsic(extreme)
+    return instruction(extreme)
 
 
 minimum, maximum = _make_extreme("<"), _make_extreme(">")
@@ -274,7 +280,7 @@ def clamp(value: Any, low: Any, high: Any) -> Any:
     return minimum(maximum(value, splat(value, low)), splat(value, high))
 
 
-@intrinsic
+@instruction
 def to_i32(_context: Any, value: Any) -> Any:
     """Truncated towards zero; the value has to fit."""
 
@@ -284,7 +290,7 @@ def to_i32(_context: Any, value: Any) -> Any:
     return value.of("i32")(value), generate
 
 
-@intrinsic
+@instruction
 def to_f32(_context: Any, value: Any) -> Any:
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
         return builder.sitofp(args[0], value.of("f32").llvm)
@@ -292,7 +298,7 @@ def to_f32(_context: Any, value: Any) -> Any:
     return value.of("f32")(value), generate
 
 
-@intrinsic
+@instruction
 def round_to_f16(_context: Any, value: Any) -> Any:
     """Each lane rounded to the nearest half and widened again."""
 
@@ -302,7 +308,35 @@ def round_to_f16(_context: Any, value: Any) -> Any:
     return value(value), generate
 
 
-@intrinsic
+def stairs(thresholds: tuple[float, ...], results: tuple[float, ...]) -> Any:
+    """A function of f32 lanes: results[k], where k is how many of the (rising) thresholds a value reaches."""
+
+    def climbed(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            found = _broadcast(builder, ir.Constant(FLOAT, results[0]), value)
+            for threshold, result in zip(thresholds, results[1:], strict=True):
+                is_reached = builder.fcmp_ordered(
+                    ">=", args[0], _broadcast(builder, ir.Constant(FLOAT, threshold), value)
+                )
+                found = builder.select(is_reached, _broadcast(builder, ir.Constant(FLOAT, result), value), found)
+            return found
+
+        return value(value), generate
+
+    return instruction(climbed)
+
+
+@instruction
+def f32_of_bits(_context: Any, _bits: Any) -> Any:
+    """The f32 whose bits are the low 32 of a number."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.bitcast(builder.trunc(args[0], I32), FLOAT)
+
+    return types.float32(types.int64), generate
+
+
+@instruction
 def mask_bits(_context: Any, mask: Any) -> Any:
     """The lanes of a mask as the bits of a number, lane 0 lowest."""
 
@@ -312,8 +346,8 @@ def mask_bits(_context: Any, mask: Any) -> Any:
     return types.int64(mask), generate
 
 
-@intrinsic
-def unpack_bits(_context: Any, like: Any, bits: Any) -> Any:
+@instruction
+def unpack_bits(_context: Any, like: Any, _bits: Any) -> Any:
     """The low bits of a number as lanes of 0 and 1: the opposite of `mask_bits`."""
     kind = like.of("i32")
 
@@ -341,14 +375,14 @@ def _make_lane_extreme(symbol: str) -> Any:
 
         return types.float32(value), generate
 
-    return intrinsic(extreme)
+    return instruction(extreme)
 
 
 lane_max, lane_min = _make_lane_extreme(">"), _make_lane_extreme("<")
 
 
-@intrinsic
-def lane(_context: Any, value: Any, number: Any) -> Any:
+@instruction
+def lane(_context: Any, value: Any, _number: Any) -> Any:
     """One lane of a vector."""
 
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -357,8 +391,8 @@ def lane(_context: Any, value: Any, number: Any) -> Any:
     return _SCALARS[value.element](value, types.int64), generate
 
 
-@intrinsic
-def first_set_bit(_context: Any, bits: Any) -> Any:
+@instruction
+def first_set_bit(_context: Any, _bits: Any) -> Any:
     """The number of the lowest bit that is set, or 64."""
 
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:

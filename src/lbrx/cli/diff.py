@@ -1,0 +1,253 @@
+"""`lbrx diff`: how far two models are apart, layer by layer."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lbrx.checkpoint import open_checkpoint
+from lbrx.cli.status import shown_progress
+from lbrx.diff import METRICS, ModelDiff, ShapeMismatch, Sums, diff_models, short_labels
+from lbrx.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lbrx.plots import HeatMap
+
+MAX_LISTED_NAMES = 20
+
+
+class Metric(StrEnum):
+    """What the table of modules and the picture show."""
+
+    relative = "relative"
+    cosine = "cosine"
+    signs = "signs"
+    largest = "largest"
+    tasks = "tasks"
+
+
+_ATTRIBUTES = dict(zip(Metric, METRICS, strict=True))
+_TITLES = {
+    Metric.relative: "relative change, ||A - B|| / ||A||",
+    Metric.cosine: "cosine of A and B",
+    Metric.signs: "share of elements with the same sign",
+    Metric.largest: "largest difference of an element",
+    Metric.tasks: "cosine of A - base and B - base",
+}
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A .safetensors or .gguf file, or the directory of a model.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another one, with the same tensors.")],
+    base: Annotated[
+        Path | None, typer.Option("--base", help="The model that both come from: compares what each changed of it.")
+    ] = None,
+    metric: Annotated[Metric, typer.Option("--metric", help="What is shown for every module.")] = Metric.relative,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw a heat map into this file, such as diff.png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print every tensor's numbers as JSON.")] = False,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
+    ] = None,
+) -> None:
+    """Show how far two models are apart, layer by layer.
+
+    Relative change, cosine, agreement of signs and the largest difference; every tensor is read once.
+    """
+    if metric is Metric.tasks and base is None:
+        raise UsageError("--metric tasks compares what the models changed of a base; expected --base as well")
+    if plot is not None:
+        from lbrx.plots import check_picture
+
+        check_picture(plot)
+    first, second = open_checkpoint(a), open_checkpoint(b)
+    origin = None if base is None else open_checkpoint(base)
+    with shown_progress() as progress:
+        found = diff_models(first, second, origin, pattern=pattern, progress=progress)
+    if plot is not None:
+        from lbrx.plots import draw_heat_map
+
+        draw_heat_map(plot, heat_map(found, metric, _subtitle(a, b, base)))
+    if json_output:
+        sys.stdout.write(json.dumps(as_json(found, a, b, base), indent=2) + "\n")
+    else:
+        _print(found, metric, _subtitle(a, b, base))
+
+
+def _subtitle(a: Path, b: Path, base: Path | None) -> str:
+    return f"A: {a}   B: {b}" + ("" if base is None else f"   base: {base}")
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def metric_text(metric: Metric, value: float) -> str:
+    """A number of a metric as it is printed.
+
+    >>> metric_text(Metric.relative, 0.01234), metric_text(Metric.cosine, 0.5), metric_text(Metric.relative, 1e-6)
+    ('1.23%', '0.5000', '1.0e-06')
+    """
+    if math.isnan(value):
+        return "-"
+    if metric is Metric.largest:
+        return f"{value:.3g}"
+    if metric in (Metric.cosine, Metric.tasks):
+        return f"{value:.4f}"
+    return f"{value:.2%}" if value == 0 or value >= 5e-5 else f"{value:.1e}"
+
+
+def _row(sums: Sums) -> list[str]:
+    shown = [metric for metric in Metric if metric is not Metric.tasks or sums.has_tasks]
+    return [metric_text(metric, getattr(sums, _ATTRIBUTES[metric])) for metric in shown]
+
+
+def _print(found: ModelDiff, metric: Metric, subtitle: str) -> None:
+    from lbrx.cli.console import columns, count_text, output_console, plural, printable
+
+    console = output_console()
+    total = found.total
+    console.print(printable(subtitle), style="bold", soft_wrap=True)
+    console.print(f"{plural(len(found.tensors), 'tensor')} compared, {count_text(total.elements)} elements\n")
+    headings = ["relative", "cosine", "same sign", "largest", *(["task cosine"] if total.has_tasks else [])]
+    table = columns("layer", *headings, left=("layer",))
+    for label, (_, sums) in zip(_layer_labels(found), found.layers().items(), strict=True):
+        table.add_row(label, *_row(sums))
+    for tensor in found.outside_layers():
+        table.add_row(printable(tensor.place.module), *_row(tensor.sums))
+    table.add_row("all", *_row(total), style="bold")
+    console.print(table)
+    _print_modules(console, found, metric)
+    _print_not_compared(console, found)
+
+
+def _layer_labels(found: ModelDiff) -> list[str]:
+    """The numbers of the layers, with their stacks' names if there are several."""
+    keys = list(found.layers())
+    has_several = len({stack for stack, _ in keys}) > 1
+    return [f"{stack}.{layer}" if has_several else str(layer) for stack, layer in keys]
+
+
+def _grid(found: ModelDiff, metric: Metric) -> tuple[list[str], list[list[float]]]:
+    """The kinds of modules that layers have, and a row of numbers for each layer; NaN where it has none."""
+    rows = found.modules()
+    modules = list(dict.fromkeys(module for row in rows.values() for module in row))
+    name = _ATTRIBUTES[metric]
+    values = [[float(getattr(row.get(module), name, math.nan)) for module in modules] for row in rows.values()]
+    return modules, values
+
+
+def _print_modules(console: Console, found: ModelDiff, metric: Metric) -> None:
+    from lbrx.cli.console import columns, printable
+
+    modules, values = _grid(found, metric)
+    if not modules:
+        return
+    labels = [printable(label) for label in short_labels(modules)]
+    rows = _layer_labels(found)
+    console.print(f"\n{_TITLES[metric]}, by layer and module", style="dim")
+    room = console.width - max(len("layer"), *map(len, rows)) - 2
+    for first, stop in _fitting([max(len(label), 8) + 2 for label in labels], room):
+        table = columns("layer", *labels[first:stop], left=("layer",))
+        for label, row in zip(rows, values, strict=True):
+            table.add_row(label, *(metric_text(metric, value) for value in row[first:stop]))
+        console.print(table)
+
+
+def _fitting(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """Runs of columns that fit side by side, at least one in each."""
+    first = used = 0
+    for place, width in enumerate(widths):
+        if used + width > room and place > first:
+            yield first, place
+            first, used = place, 0
+        used += width
+    yield first, len(widths)
+
+
+def _print_not_compared(console: Console, found: ModelDiff) -> None:
+    from lbrx.cli.console import printable
+
+    groups = (
+        ("only in A", found.only_in_a),
+        ("only in B", found.only_in_b),
+        ("not compared, because their shapes differ", [_mismatch_text(odd) for odd in found.shape_mismatches]),
+        ("compared without the base, which does not have them", found.without_base),
+    )
+    for title, names in groups:
+        if not names:
+            continue
+        console.print(f"\n{title}: {len(names):,}", style="bold")
+        for name in names[:MAX_LISTED_NAMES]:
+            console.print(f"  {printable(name)}", soft_wrap=True)
+        if len(names) > MAX_LISTED_NAMES:
+            console.print(f"  ... {len(names) - MAX_LISTED_NAMES:,} more, which --json shows")
+
+
+def _mismatch_text(mismatch: ShapeMismatch) -> str:
+    from lbrx.cli.console import shape_text
+
+    return f"{mismatch.name}: {shape_text(mismatch.shape_a)} in A, {shape_text(mismatch.shape_b)} in B"
+
+
+# -- JSON and picture -------------------------------------------------------------------------------------------------
+
+
+def as_json(found: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[str, Any]:
+    """Everything, in types that JSON has; numbers that it lacks (NaN, infinities) are null."""
+    return {
+        "a": str(a),
+        "b": str(b),
+        "base": None if base is None else str(base),
+        "total": _metrics(found.total),
+        "layers": [
+            {"stack": stack, "layer": layer} | _metrics(sums) for (stack, layer), sums in found.layers().items()
+        ],
+        "tensors": [
+            {"name": tensor.name, "shape": list(tensor.shape), "layer": tensor.place.layer} | _metrics(tensor.sums)
+            for tensor in found.tensors
+        ],
+        "only_in_a": list(found.only_in_a),
+        "only_in_b": list(found.only_in_b),
+        "shape_mismatches": [
+            {"name": odd.name, "a": list(odd.shape_a), "b": list(odd.shape_b)} for odd in found.shape_mismatches
+        ],
+        "without_base": list(found.without_base),
+    }
+
+
+def _metrics(sums: Sums) -> dict[str, float | None]:
+    named = sums.metrics()
+    return {name: value if math.isfinite(value) else None for name, value in named.items()}
+
+
+def heat_map(found: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
+    """The picture of a comparison: layers by kinds of modules, and below them what belongs to no layer."""
+    import numpy as np
+
+    from lbrx.plots import HeatMap, Panel
+
+    modules, values = _grid(found, metric)
+    panels = []
+    if modules:
+        panels.append(Panel(_layer_labels(found), short_labels(modules), np.array(values, np.float64), "layer"))
+    outside = found.outside_layers()
+    if outside:
+        labels = short_labels([tensor.place.module for tensor in outside])
+        numbers = [[float(getattr(tensor.sums, _ATTRIBUTES[metric])) for tensor in outside]]
+        panels.append(Panel(["other"], labels, np.array(numbers, np.float64)))
+    is_distance = metric in (Metric.relative, Metric.largest)
+    title = _TITLES[metric][:1].upper() + _TITLES[metric][1:]
+    return HeatMap(
+        panels, title, subtitle, _TITLES[metric], lambda value: metric_text(metric, value), high_is_strong=is_distance
+    )

@@ -1,0 +1,104 @@
+"""`lbrx lora extract`: the difference of two models as a LoRA adapter."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lbrx.checkpoint import open_checkpoint
+from lbrx.cli.status import shown_progress
+from lbrx.lora.extract import Extraction, ExtractOptions, extract_adapter
+from lbrx.memory import set_budget
+from lbrx.settings import using
+
+MAX_LISTED_TENSORS = 20
+
+
+class Action(StrEnum):
+    """What is done with adapters."""
+
+    extract = "extract"
+
+
+class AdapterType(StrEnum):
+    """How the factors are stored."""
+
+    f32 = "f32"
+    bf16 = "bf16"
+    f16 = "f16"
+
+
+def lora(
+    action: Annotated[Action, typer.Argument(help="What to do; 'extract' is all there is.")],
+    tuned: Annotated[Path, typer.Argument(metavar="FINETUNED", help="A fine-tuned model: a file or a directory.")],
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="The model that it was tuned from.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new directory for the adapter, in PEFT's format.")],
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", min=1, help="Rank of each matrix (32), or the largest with --max-error."),
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option("--max-error", help="Give each matrix the smallest rank within a relative error, such as 0.05."),
+    ] = None,
+    modules: Annotated[
+        str | None, typer.Option("--modules", metavar="REGEX", help="Only modules whose names match: 'self_attn|mlp'.")
+    ] = None,
+    save_modules: Annotated[
+        bool, typer.Option("--save-modules", help="Store changed embeddings, norms and biases whole.")
+    ] = False,
+    kind: Annotated[AdapterType, typer.Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads to use.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory to use at most, such as 2GiB.")] = None,
+) -> None:
+    """Extract a LoRA adapter from the difference of two models.
+
+    Each changed matrix becomes a product of two thin ones, the best that there is of its rank, and the share of the
+    change that it captures is measured. What is no matrix of a linear layer is listed, or stored whole.
+    """
+    assert action is Action.extract
+    options = ExtractOptions(rank, max_error, modules, save_modules, kind.value)
+    if memory is not None:
+        set_budget(memory)
+    tuned_model, base_model = open_checkpoint(tuned), open_checkpoint(base)
+    model_type = (base_model.config or {}).get("model_type")
+    with using(threads=threads), shown_progress() as progress:
+        found = extract_adapter(
+            tuned_model, base_model, out, options, base_name=str(base), model_type=model_type, progress=progress
+        )
+    _print(found, out, options)
+
+
+def _print(found: Extraction, out: Path, options: ExtractOptions) -> None:
+    from lbrx.cli.console import columns, output_console, plural, printable, shape_text
+
+    console = output_console()
+    table = columns("rank", "shape", "change", "captured", "error", "tensor", left=("tensor",))
+    for tensor in found.captured:
+        numbers = (f"{tensor.relative_change:.3%}", f"{tensor.captured_energy:.2%}", f"{tensor.relative_error:.2%}")
+        table.add_row(str(tensor.rank), shape_text(tensor.shape), *numbers, printable(tensor.name))
+    console.print(table)
+    if found.saved:
+        console.print(f"\nstored whole: {plural(len(found.saved), 'tensor')}", style="bold")
+        _print_some(found.saved)
+    if found.left_out:
+        console.print(f"\nchanged, but not captured: {plural(len(found.left_out), 'tensor')}", style="bold")
+        _print_some([f"{tensor.name}: {tensor.reason}" for tensor in found.left_out])
+    beyond = [tensor for tensor in found.captured if tensor.relative_error > (options.max_error or 1)]
+    if beyond:
+        console.print(f"\n{plural(len(beyond), 'matrix', 'matrices')} would need more than rank {options.rank} for it")
+    summary = f"{plural(len(found.captured), 'matrix', 'matrices')}, {found.unchanged:,} tensors unchanged"
+    console.print(f"\n{out}: {summary}", soft_wrap=True)
+
+
+def _print_some(lines: list[str]) -> None:
+    from lbrx.cli.console import output_console, printable
+
+    console = output_console()
+    for line in lines[:MAX_LISTED_TENSORS]:
+        console.print(f"  {printable(line)}", soft_wrap=True)
+    if len(lines) > MAX_LISTED_TENSORS:
+        console.print(f"  ... {len(lines) - MAX_LISTED_TENSORS:,} more")

@@ -1,0 +1,88 @@
+"""`lbrx moe`: dense models made into a mixture of experts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbrx.cli.progress import Reporter, reporter
+from lbrx.errors import LbrxError
+from lbrx.system import format_bytes
+
+if TYPE_CHECKING:
+    from lbrx.moe import MoePlan
+
+
+def moe(
+    recipe: Annotated[Path, typer.Argument(help="A recipe in mergekit-moe's YAML.")],
+    out: Annotated[Path, typer.Argument(help="The directory to write.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
+    ] = None,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="The largest file of weights to write.")] = "5GB",
+    seed: Annotated[int, typer.Option(help="For random gates and noise.")] = 0,
+    json_output: Annotated[bool, typer.Option("--json", help="Print events as lines of JSON.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, once everything is written.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+) -> None:
+    """Make a mixture of experts from dense models.
+
+    Attention, norms and embeddings come from the base model, the experts' feed-forward matrices from models of the same
+    shape; the gates follow the recipe's 'gate_mode'. The result is a Mixtral model, or with a shared expert a Qwen2-MoE
+    one.
+
+    Examples:
+
+      lbrx moe recipe.yml mixture
+
+      lbrx moe recipe.yml mixture --dry-run
+
+      lbrx moe recipe.yml mixture --seed 7 --shard-size 2GB
+    """
+    from lbrx.moe import load_moe_recipe, plan_moe
+    from lbrx.settings import using
+
+    report = reporter(as_json=json_output, is_quiet=quiet)
+    try:
+        with using(threads=threads):
+            parsed, text = load_moe_recipe(recipe)
+            plan = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
+            report.warnings(plan.warnings)
+            if dry_run:
+                _show(plan, out)
+            else:
+                _write(plan, out, report, shard_size, overwrite)
+    except LbrxError as error:
+        report.failed(error)
+        raise
+
+
+def _show(plan: MoePlan, out: Path) -> None:
+    nbytes = sum(tensor.nbytes for tensor in plan.tensors.values())
+    rows = [("layout", plan.layout.name), *(("model", model.label) for model in plan.models)]
+    rows += [("output", str(out)), ("tensors", f"{len(plan.tensors):,}"), ("to write", format_bytes(nbytes))]
+    rows += [("other files", ", ".join(file.name for file in plan.side_files))]
+    for name, value in rows:
+        typer.echo(f"{name:<16}{value}")
+
+
+def _write(plan: MoePlan, out: Path, report: Reporter, shard_size: str, overwrite: bool) -> None:
+    from lbrx.execute import MergeProgress, MergeResult
+    from lbrx.moe import write_moe
+    from lbrx.output import Progress
+
+    started = time.monotonic()
+    done = 0
+
+    def progress(state: Progress) -> None:
+        nonlocal done
+        done += 1
+        report.progress(MergeProgress(state.done_bytes, state.total_bytes, done, len(plan.tensors), state.tensor))
+
+    with report:
+        nbytes = write_moe(plan, out, max_shard_bytes=shard_size, overwrite=overwrite, progress=progress)
+    report.done(MergeResult(out, len(plan.tensors), nbytes, 0, {}, time.monotonic() - started))

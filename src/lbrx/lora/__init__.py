@@ -1,0 +1,20 @@
+"""LoRA adapters: applied to a model while it is read, and extracted from the difference of two models."""
+
+from lbrx.lora.adapter import PatchedTensors, open_with_adapter
+from lbrx.lora.config import AdapterConfig, read_config
+from lbrx.lora.extract import CapturedTensor, Extraction, ExtractOptions, LeftOutTensor, extract_adapter
+from lbrx.lora.low_rank import LowRankStorage, low_rank
+
+__all__ = [
+    "AdapterConfig",
+    "CapturedTensor",
+    "ExtractOptions",
+    "Extraction",
+    "LeftOutTensor",
+    "LowRankStorage",
+    "PatchedTensors",
+    "extract_adapter",
+    "low_rank",
+    "open_with_adapter",
+    "read_config",
+]

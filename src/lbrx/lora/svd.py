@@ -1,0 +1,131 @@
+"""The leading singular vectors of a matrix that is read in blocks of rows, by a randomized range finder.
+
+The matrix is multiplied with a thin random sketch and, a few times over, with its own transpose, which turns the
+sketch towards the leading singular vectors; the projection onto them is small enough for an ordinary SVD. Blocks and
+sketches depend on shapes and names alone, so that equal inputs give equal factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.memory import budget
+from lbrx.tensor import Tensor, normal
+
+BLOCK_BYTES = 32 << 20
+MIN_OVERSAMPLING = 16
+POWER_ITERATIONS = 3
+_SHARE_OF_BUDGET_KEPT = 4
+
+Matrix = npt.NDArray[Any]  # f32 or f64, and products are computed in that
+Doubles = npt.NDArray[np.float64]
+
+
+class RowBlocks:
+    """A matrix expression in blocks of rows, in f32: computed for every walk over it, or kept if that is cheap.
+
+    >>> import lbrx
+    >>> blocks = RowBlocks(lbrx.full((3, 2), 1.5, "f32"))
+    >>> [(first, block.shape) for first, block in blocks.walk()]
+    [(0, (3, 2))]
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix.to("f32")
+        self.shape = (matrix.shape[0], matrix.shape[1])
+        self._block_rows = max(BLOCK_BYTES // max(4 * self.shape[1], 1), 1)
+        is_small = 4 * matrix.size <= max(budget().limit_bytes // _SHARE_OF_BUDGET_KEPT, 1)
+        self._kept: dict[int, npt.NDArray[np.float32]] | None = {} if is_small else None
+
+    def walk(self) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Every block with the number of its first row, in order."""
+        for first in range(0, self.shape[0], self._block_rows):
+            found = None if self._kept is None else self._kept.get(first)
+            if found is None:
+                found = self._matrix[first : first + self._block_rows].numpy()
+                if self._kept is not None:
+                    self._kept[first] = found
+            yield first, found
+
+    def times(self, right: Matrix) -> Matrix:
+        """The product with a matrix of as many rows as this one has columns."""
+        product = np.empty((self.shape[0], right.shape[1]), right.dtype)
+        for first, block in self.walk():
+            np.matmul(block.astype(right.dtype, copy=False), right, out=product[first : first + len(block)])
+        return product
+
+    def transposed_times(self, right: Matrix) -> Matrix:
+        """The product of the transposed matrix with one of as many rows as this one has."""
+        product = np.zeros((self.shape[1], right.shape[1]), right.dtype)
+        for first, block in self.walk():
+            product += block.astype(right.dtype, copy=False).T @ right[first : first + len(block)]
+        return product
+
+    def squared_distance(self, left: Matrix, right: Matrix) -> float:
+        """The sum of squares of what ``left @ right`` leaves of the matrix."""
+        total = 0.0
+        for first, block in self.walk():
+            rest = (block - left[first : first + len(block)] @ right).reshape(-1)
+            total += sum(float(np.dot(piece, piece)) for piece in _double_pieces(rest))
+        return total
+
+
+def _double_pieces(values: Matrix) -> Iterator[Doubles]:
+    """The values in f64, a piece at a time, because f32 would lose digits in long sums."""
+    step = 1 << 16
+    return (values[start : start + step].astype(np.float64) for start in range(0, values.size, step))
+
+
+@dataclass(frozen=True, slots=True)
+class SingularVectors:
+    """The leading part of a singular value decomposition: ``left @ diag(values) @ right``, largest first."""
+
+    left: Doubles
+    values: Doubles
+    right: Doubles
+
+    def factors(self, rank: int) -> tuple[Doubles, Doubles]:
+        """The best product of this rank, its weight shared evenly by both factors."""
+        roots = np.sqrt(self.values[:rank])
+        return self.left[:, :rank] * roots, roots[:, None] * self.right[:rank]
+
+    def smallest_rank(self, total_squares: float, max_relative_error: float) -> int | None:
+        """The smallest rank that leaves at most this share of the matrix's length, or None if more are needed.
+
+        >>> SingularVectors(np.eye(2), np.array([4.0, 3.0]), np.eye(2)).smallest_rank(25.0, 0.6)
+        1
+        """
+        left_over = total_squares - np.cumsum(self.values**2)
+        enough = np.flatnonzero(left_over <= max_relative_error**2 * total_squares)
+        return int(enough[0]) + 1 if enough.size else None
+
+
+def leading_singular_vectors(blocks: RowBlocks, count: int, seed: int, stream: str) -> SingularVectors:
+    """The ``count`` largest singular values of a matrix with their vectors; fewer if it has fewer.
+
+    >>> import lbrx
+    >>> matrix = lbrx.tensor(np.outer([3.0, 4.0], [1.0, 0.0, 0.0]), "f32")
+    >>> leading_singular_vectors(RowBlocks(matrix), 1, 0, "w").values
+    array([5.])
+    """
+    rows, columns = blocks.shape
+    width = min(count + max(MIN_OVERSAMPLING, count // 4), rows, columns)
+    with budget().reserve(8 * 4 * width * (rows + columns), f"the singular vectors of {stream!r}"):
+        sketch: Matrix = normal((columns, width), seed, stream).numpy()
+        for _ in range(POWER_ITERATIONS if width < min(rows, columns) else 0):
+            sketch = blocks.transposed_times(_orthonormal(blocks.times(sketch), np.float32))
+            sketch = _orthonormal(sketch, np.float32)
+        span = _orthonormal(blocks.times(sketch.astype(np.float64)), np.float64)
+        right, values, inner = np.linalg.svd(blocks.transposed_times(span), full_matrices=False)
+        kept = min(count, width)
+        return SingularVectors(span @ inner[:kept].T, values[:kept], right[:, :kept].T)
+
+
+def _orthonormal(matrix: Matrix, kind: type[np.float32] | type[np.float64]) -> Matrix:
+    span: Matrix = np.linalg.qr(matrix.astype(np.float64, copy=False))[0]
+    return span.astype(kind, copy=False)

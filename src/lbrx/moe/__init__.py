@@ -1,0 +1,19 @@
+"""Mixtures of experts, made from dense models: recipes, gates, layouts and their writing."""
+
+from lbrx.moe.layouts import LAYOUTS, MoeLayout
+from lbrx.moe.mixture import MoePlan, plan_moe
+from lbrx.moe.recipe import GATE_MODES, Expert, MoeRecipe, load_moe_recipe, parse_moe_recipe
+from lbrx.moe.writing import write_moe
+
+__all__ = [
+    "GATE_MODES",
+    "LAYOUTS",
+    "Expert",
+    "MoeLayout",
+    "MoePlan",
+    "MoeRecipe",
+    "load_moe_recipe",
+    "parse_moe_recipe",
+    "plan_moe",
+    "write_moe",
+]
