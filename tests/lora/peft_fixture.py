@@ -85,7 +85,8 @@ def write_adapter(directory: Path, arrays: Arrays, **settings: Any) -> Path:
 
 def patched(weight: npt.NDArray[Any], delta: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The sum in f32, rounded to the type of the weight."""
-    return (weight.astype(np.float32) + delta).astype(weight.dtype)
+    total: npt.NDArray[Any] = (weight.astype(np.float32) + delta).astype(weight.dtype)
+    return total
 
 
 def assert_one_rounding_apart(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:

@@ -28,7 +28,8 @@ V_WEIGHT = "model.layers.1.self_attn.v_proj.weight"
 
 
 def product(adapter: dict[str, Any], prefix: str) -> np.ndarray:
-    return adapter[f"{prefix}B.weight"].astype(np.float32) @ adapter[f"{prefix}A.weight"].astype(np.float32)
+    a, b = (np.asarray(adapter[f"{prefix}{part}.weight"], np.float32) for part in "AB")
+    return b @ a
 
 
 def test_products_are_added_and_all_else_stays(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from lbrx.memory import budget, set_budget
 def falling(rows: int, columns: int, power: float) -> np.ndarray:
     """A matrix with singular values 1, 2**-power, 3**-power, ..."""
     left, values, right = np.linalg.svd(random_array(1, rows, columns).astype(np.float64), full_matrices=False)
-    return ((left * np.arange(1, len(values) + 1) ** -power) @ right).astype(np.float32)
+    matrix: np.ndarray = ((left * np.arange(1, len(values) + 1) ** -power) @ right).astype(np.float32)
+    return matrix
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(200, 90), (90, 200)])

@@ -254,8 +254,7 @@ def test_files_of_tokenizer_and_generation_are_copied(folder: Path) -> None:
     run(LINEAR)
     assert read_json(folder / "out/tokenizer.json") == {"of": "a"}
     assert read_json(folder / "out/generation_config.json") == {"of": "a"}
-    run(LINEAR + "tokenizer_source: b\nchat_template: '{{ messages }} and more'\n")
-    assert read_json(folder / "out/tokenizer.json") == {"of": "b"}
+    run(LINEAR + "chat_template: '{{ messages }} and more'\n")
     assert (folder / "out/chat_template.jinja").read_text() == "{{ messages }} and more"
 
 

@@ -189,11 +189,11 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         LINEAR.replace("b,", "b+lora,"),
         "lora: no such file or directory, nor a repository of the hub ('owner/name')",
     ),
-    "union of vocabularies": (
+    "union of unknown vocabularies": (
         llamas(),
         LINEAR + "tokenizer_source: union\n",
-        "recipe.yml:6: vocabularies cannot be merged token by token yet; expected a tokenizer 'source' of 'base' or "
-        "a model",
+        "recipe.yml:6: model a has no tokenizer.json, so that its 16 tokens are not known; expected a tokenizer in the "
+        "model's directory",
     ),
     "tokenizer of no base": (
         llamas(),

@@ -212,7 +212,7 @@ def test_warnings_of_a_recipe() -> None:
 
 def test_shards_and_their_index(tmp_path: Path) -> None:
     plan = plan_of(random_recipe("a", "b"))
-    reports = []
+    reports: list[lbrx.Progress] = []
     total = write_moe(plan, tmp_path / "out", max_shard_bytes=40_000, progress=reports.append)
     opened = lbrx.open(tmp_path / "out")
     assert list(opened) == list(plan.tensors)
@@ -336,9 +336,7 @@ def test_attention_biases_of_the_base_are_not_lost(tmp_path: Path) -> None:
         write_model(tmp_path / name, made, config("llama", attention_bias=True))
     with pytest.raises(UsageError, match=r"'model\.layers\.0\.self_attn\.q_proj\.bias' of a has no place in a mixtral"):
         plan_of(random_recipe("a", "b", base="a"), tmp_path)
-    with pytest.raises(
-        UsageError, match=r"'model\.layers\.0\.self_attn\.o_proj\.bias' of a has no place in a qwen2"
-    ):
+    with pytest.raises(UsageError, match=r"'model\.layers\.0\.self_attn\.o_proj\.bias' of a has no place in a qwen2"):
         plan_of(random_recipe("a", "b", base="a", more=", shared_experts: [{source_model: b}]"), tmp_path)
 
 

@@ -17,6 +17,7 @@ from lbrx.errors import LbrxError
 from lbrx.merge import merge, read_and_plan
 
 Array = npt.NDArray[Any]
+Models = tuple[dict[str, Array], dict[str, Array]]
 HIDDEN = 8
 
 LINEAR = """
@@ -80,7 +81,7 @@ def token_ids(out: Path) -> dict[str, int]:
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Array], dict[str, Array]]:
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Models:
     monkeypatch.chdir(tmp_path)
     a = make_model(Path("a"), 1, ["<unk>", "red", "green"], 4, generation_config={"eos_token_id": 3})
     b = make_model(Path("b"), 2, ["<unk>", "green", "blue", "black"], 5, generation_config={"eos_token_id": 4})
@@ -88,7 +89,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, A
 
 
 @pytest.mark.parametrize("tensor", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_a_union_merges_rows_by_token(models: tuple[dict[str, Array], dict[str, Array]], tensor: str) -> None:
+def test_a_union_merges_rows_by_token(models: Models, tensor: str) -> None:
     merge(LINEAR + "tokenizer_source: union\n", "out")
     assert token_ids(Path("out")) == {"<unk>": 0, "red": 1, "green": 2, "<s>": 3, "blue": 4, "black": 5}
     a, b = (model[tensor] for model in models)
@@ -99,7 +100,7 @@ def test_a_union_merges_rows_by_token(models: tuple[dict[str, Array], dict[str, 
 
 
 def test_the_vocabulary_of_another_model_brings_its_special_ids(
-    models: tuple[dict[str, Array], dict[str, Array]],
+    models: Models,
 ) -> None:
     merge(LINEAR + "tokenizer_source: b\n", "out")
     assert Path("out/tokenizer.json").read_bytes() == Path("b/tokenizer.json").read_bytes()
@@ -111,7 +112,7 @@ def test_the_vocabulary_of_another_model_brings_its_special_ids(
     assert read_json(Path("out/generation_config.json")) == {"eos_token_id": 4}
 
 
-def test_tokens_and_padding_of_a_recipe(models: tuple[dict[str, Array], dict[str, Array]]) -> None:
+def test_tokens_and_padding_of_a_recipe(models: Models) -> None:
     tokenizer = """
 tokenizer:
   source: union
@@ -131,7 +132,7 @@ tokenizer:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_task_vectors_over_a_union(models: tuple[dict[str, Array], dict[str, Array]]) -> None:
+def test_task_vectors_over_a_union(models: Models) -> None:
     recipe = """
 merge_method: task_arithmetic
 base_model: a
@@ -144,7 +145,7 @@ tokenizer_source: union
     np.testing.assert_allclose(load_file("out/model.safetensors")["lm_head.weight"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_slice_lends_rows_to_the_other(models: tuple[dict[str, Array], dict[str, Array]]) -> None:
+def test_a_slice_lends_rows_to_the_other(models: Models) -> None:
     """The embedding is that of the first slice, the head that of the last; each gets all tokens."""
     recipe = """
 merge_method: passthrough
@@ -161,9 +162,8 @@ tokenizer_source: union
     np.testing.assert_array_equal(found["lm_head.weight"], [b[0], a[1], b[1], b[4], b[2], b[3]])
 
 
-def test_a_later_stage_knows_the_tokens_of_an_earlier_one(
-    models: tuple[dict[str, Array], dict[str, Array]], tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("models")
+def test_a_later_stage_knows_the_tokens_of_an_earlier_one(tmp_path: Path) -> None:
     c = make_model(tmp_path / "c", 3, ["<unk>", "white", "blue"], 4)
     stages = f"""
 name: both
@@ -209,7 +209,8 @@ def test_tied_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     np.testing.assert_allclose(found["model.embed_tokens.weight"], expected, rtol=1e-6)
 
 
-def test_chat_templates_by_name_and_by_majority(models: tuple[dict[str, Array], dict[str, Array]]) -> None:
+@pytest.mark.usefixtures("models")
+def test_chat_templates_by_name_and_by_majority() -> None:
     merge(LINEAR + "tokenizer_source: union\nchat_template: chatml\n", "out")
     template = Path("out/chat_template.jinja").read_text()
     assert "<|im_start|>" in template
@@ -219,7 +220,8 @@ def test_chat_templates_by_name_and_by_majority(models: tuple[dict[str, Array], 
     assert Path("auto/chat_template.jinja").read_text() == "{{ messages }} of b"
 
 
-def test_a_changed_tokenizer_is_another_plan(models: tuple[dict[str, Array], dict[str, Array]]) -> None:
+@pytest.mark.usefixtures("models")
+def test_a_changed_tokenizer_is_another_plan() -> None:
     from lbrx.plan.identity import identity_of
 
     recipe = LINEAR + "tokenizer_source: union\n"
@@ -239,7 +241,8 @@ def test_an_unknown_architecture_has_no_known_embedding(tmp_path: Path, monkeypa
         read_and_plan(LINEAR + "tokenizer_source: union\n", "out")
 
 
-def test_a_sentencepiece_model_only(models: tuple[dict[str, Array], dict[str, Array]]) -> None:
+@pytest.mark.usefixtures("models")
+def test_a_sentencepiece_model_only() -> None:
     Path("b/tokenizer.json").rename("b/tokenizer.model")
     with pytest.raises(LbrxError, match=r"has tokenizer\.model, a SentencePiece model, but no tokenizer\.json"):
         read_and_plan(LINEAR + "tokenizer_source: union\n", "out")

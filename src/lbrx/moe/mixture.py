@@ -44,6 +44,16 @@ def plan_moe(
     """Decide everything about a mixture. Headers and configs are read; of the weights only the prompts' embeddings.
 
     ``directory`` is where models are looked for if they are not in the current one. ``seed`` is for gates and noise.
+
+    >>> import tempfile
+    >>> from lbrx import demo
+    >>> from lbrx.moe import parse_moe_recipe
+    >>> recipe = "{base_model: a, gate_mode: random, experts: [{source_model: a}, {source_model: a}]}"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = demo.write_model(Path(folder) / "a", demo.base_tensors())
+    ...     plan = plan_moe(parse_moe_recipe(recipe), directory=folder)
+    >>> plan.config["model_type"], plan.tensors["model.layers.0.block_sparse_moe.gate.weight"].shape[0]
+    ('mixtral', 2)
     """
     opener = ModelOpener((Path(), Path(directory)))
     models = {ref: opener.open(ref) for ref in recipe.models}

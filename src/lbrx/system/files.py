@@ -192,8 +192,29 @@ def _disk_full(fd: int, path: StrPath | None, needed_bytes: int) -> FileError:
 def _allocate(fd: int, nbytes: int) -> None:
     if sys.platform == "darwin":
         darwin.allocate(fd, nbytes)
+    elif _lies_in_memory(fd):
+        _check_room(fd, nbytes)
     else:
         _fallocate(fd, nbytes)
+
+
+def _lies_in_memory(fd: int) -> bool:
+    """Whether a file is in a file system of memory pages: allocating there means to clear all of them on one core."""
+    device = os.fstat(fd).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            fields = [line.split() for line in mounts]
+    except OSError:
+        return False
+    return any(line[2] == wanted and line[line.index("-") + 1] in ("tmpfs", "ramfs") for line in fields)
+
+
+def _check_room(fd: int, nbytes: int) -> None:
+    volume = os.fstatvfs(fd)
+    missing_bytes = nbytes - os.fstat(fd).st_blocks * _BYTES_PER_STAT_BLOCK
+    if volume.f_blocks and missing_bytes > volume.f_bavail * volume.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _fallocate(fd: int, nbytes: int) -> None:
