@@ -155,7 +155,8 @@ def test_gguf_shards(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_named_with_its_neighbour(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     lbrx.save(path, {"lm_head.weight": lbrx.tensor(np.zeros(1, np.float32))})
-    with pytest.raises(lbrx.TensorNotFound, match=r"a\.safetensors: has no tensor 'lm_head'; did you mean 'lm_head\.weight'\?"):
+    message = r"a\.safetensors: has no tensor 'lm_head'; did you mean 'lm_head\.weight'\?"
+    with pytest.raises(lbrx.TensorNotFound, match=message):
         lbrx.open(path)["lm_head"]
 
 

@@ -86,10 +86,8 @@ def test_a_file_can_be_saved_onto_itself(tmp_path: Path) -> None:
 
 def test_a_shard_directory_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     target = tmp_path / "model"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SAVE_SLOWLY.replace("progress=pause", "progress=pause, max_shard_bytes='8MB'"), str(target)],
-        stdout=subprocess.PIPE,
-    )
+    script = SAVE_SLOWLY.replace("progress=pause", "progress=pause, max_shard_bytes='8MB'")
+    process = subprocess.Popen([sys.executable, "-c", script, str(target)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     assert not target.exists()

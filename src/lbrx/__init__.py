@@ -6,6 +6,7 @@ Opening and describing files needs no compiler; Numba is imported when the first
 from lbrx import memory
 from lbrx.checkpoint import Checkpoint
 from lbrx.checkpoint import open_checkpoint as open
+from lbrx.creation import arange, concat, evaluate, full, normal, uniform, where
 from lbrx.dtypes import DType, dtype
 from lbrx.errors import (
     DTypeError,
@@ -24,18 +25,7 @@ from lbrx.quantization import QuantizationInfo
 from lbrx.settings import using
 from lbrx.shape import Layout, Shape
 from lbrx.storage import CpuStorage, MmapStorage, Storage
-from lbrx.tensor import (
-    Tensor,
-    TensorMetadata,
-    arange,
-    concat,
-    evaluate,
-    full,
-    normal,
-    tensor,
-    uniform,
-    where,
-)
+from lbrx.tensor import Tensor, TensorMetadata, tensor
 
 __all__ = [
     "Checkpoint",

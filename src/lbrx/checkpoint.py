@@ -90,7 +90,8 @@ class Checkpoint(Mapping[str, Tensor]):
             found = OpenFile(header.path)
             if found.file_bytes != header.file_bytes:
                 raise FormatError(
-                    f"{header.path}: has {found.file_bytes} bytes now and had {header.file_bytes} when its header was read"
+                    f"{header.path}: has {found.file_bytes} bytes now, "
+                    f"but had {header.file_bytes} when its header was read"
                 )
             self._open_files[header.path] = found
         return found

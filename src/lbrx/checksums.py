@@ -1,7 +1,7 @@
 """Checksums of tensors, taken while they are written, in pieces that come in any order from many threads.
 
 The checksum of a tensor is the XXH3-64 of the XXH3-64 digests (8 bytes each, little-endian, in order) of its blocks of
-1 MiB; the last block may be shorter. It depends on the bytes alone, not on how they were cut up.
+256 KiB; the last block may be shorter. It depends on the bytes alone, not on how they were cut up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import xxhash
 
 from lbrx.storage import Bytes
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 256 << 10
 ALGORITHM = f"xxh3_64 of the xxh3_64 digests of blocks of {BLOCK_BYTES} bytes"
 
 

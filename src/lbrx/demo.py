@@ -15,8 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from lbrx.checkpoint import Checkpoint
+from lbrx.creation import evaluate, full, normal
 from lbrx.output import save
-from lbrx.tensor import Tensor, evaluate, full, normal
+from lbrx.tensor import Tensor
 
 VOCABULARY = 4096
 HIDDEN = 512

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from lbrx.creation import evaluate
 from lbrx.errors import UsageError
 from lbrx.shape import Shape
-from lbrx.tensor import Tensor, evaluate
+from lbrx.tensor import Tensor
 
 TASK_METRIC = "task_cosine"
 

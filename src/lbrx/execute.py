@@ -97,6 +97,7 @@ def execute(
             _begin(place, journal, identity)
             run = _Run(plan, place, journal, strict, sync, progress)
             run.run()
+            _check_inputs(identity, identity_of(plan, contents))
             _finish(plan, place, journal, contents, sync)
             resumed_tensors = run.resumed_tensors
         journal.remove()
@@ -124,6 +125,12 @@ def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
             f"run that one again to finish it, or give --restart to discard it"
         )
     place.prepare(discard=False)
+
+
+def _check_inputs(before: Identity, now: Identity) -> None:
+    changed = difference(before, now)
+    if changed is not None:
+        raise FileError(f"{changed} while the merge ran; run it again with --restart")
 
 
 def _finish(plan: Plan, place: Workplace, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
@@ -191,8 +198,8 @@ class _Run:
 
     def run(self) -> None:
         with ExitStack() as stack:
-            flusher = stack.enter_context(ThreadPoolExecutor(1, "lbrx-flush"))
             files = [self._open(layout, stack) for layout in self.plan.layouts]
+            flusher = stack.enter_context(ThreadPoolExecutor(1, "lbrx-flush"))
             for layout, descriptor in zip(self.plan.layouts, files, strict=True):
                 self._check_finished(layout, descriptor)
             flushes = []

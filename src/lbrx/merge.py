@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lbrx import system
 from lbrx.execute import MergeResult, ProgressCallback, execute
-from lbrx.memory import set_budget
+from lbrx.memory import budget
+from lbrx.memory.resident import resident_window
 from lbrx.methods import method_lookup
 from lbrx.plan import DEFAULT_SHARD_BYTES, Plan, plan_merge
 from lbrx.recipe import load_recipes, parse_recipes
-from lbrx.settings import using
+from lbrx.settings import settings, using
 from lbrx.workplace import Workplace
+
+_BYTES_PER_CHUNK_ELEMENT = 32  # of buffers, at the most that methods need
+_LEAST_CHUNK_ELEMENTS = 1 << 16
 
 
 def merge(
@@ -51,11 +57,30 @@ def merge(
     >>> float(lbrx.open(f"{folder}/out")["w"].max())
     1.5
     """
-    if memory is not None:
-        set_budget(memory)
-    with using(threads=threads):
+    with limited(threads, memory):
         plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
         return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+
+
+@contextmanager
+def limited(threads: int | None, memory: int | str | None) -> Iterator[None]:
+    """Threads and bytes of buffers for the length of a ``with`` block; None leaves them as they are.
+
+    Little memory makes the pieces smaller that threads take at a time, and keeps fewer pages of the inputs mapped.
+    """
+    if memory is None:
+        with using(threads=threads):
+            yield
+        return
+    account, before_bytes, window_bytes = budget(), budget().limit_bytes, resident_window.limit_bytes
+    account.limit_bytes = limit_bytes = system.parse_bytes(memory)
+    resident_window.limit_bytes = min(window_bytes, limit_bytes)
+    share = limit_bytes // ((threads or settings.threads) * _BYTES_PER_CHUNK_ELEMENT)
+    try:
+        with using(threads=threads, chunk_elements=max(min(settings.chunk_elements, share), _LEAST_CHUNK_ELEMENTS)):
+            yield
+    finally:
+        account.limit_bytes, resident_window.limit_bytes = before_bytes, window_bytes
 
 
 def read_and_plan(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from lbrx.creation import evaluate
 from lbrx.dtypes import DType
 from lbrx.errors import LbrxError
 from lbrx.storage import Bytes
-from lbrx.tensor import Tensor, evaluate
+from lbrx.tensor import Tensor
 
 RESULT = "result"
 

@@ -15,30 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx import views
+from lbrx.arithmetic import Arithmetic, array_expr
 from lbrx.dtypes import DType, dtype
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.expr import (
     Blocks,
-    Counter,
     Expr,
-    Kth,
-    KthSearch,
-    Rank,
-    Reduce,
-    Scalar,
     Source,
-    apply,
     cast,
-    common_dtype,
-    constant,
 )
 from lbrx.quantization import QuantizationInfo
 from lbrx.quants.encoded import blocks_in_memory, encoded
 from lbrx.quants.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
 from lbrx.quants.quant import quant
-from lbrx.shape import Index, Layout, Shape, broadcast_shapes, checked_shape, normalize_axis
+from lbrx.shape import Index, Layout, Shape, checked_shape
 from lbrx.storage import CpuStorage, Storage
-from lbrx.streams import stream_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ class TensorMetadata:
 _NO_METADATA = TensorMetadata()
 
 
-class Tensor:
+class Tensor(Arithmetic):
     """A tensor that has not been computed yet, or the elements of a file or an array.
 
     >>> import numpy as np, lbrx
@@ -70,6 +61,9 @@ class Tensor:
     def __init__(self, expr: Expr, metadata: TensorMetadata = _NO_METADATA) -> None:
         self.expr = expr
         self.metadata = metadata
+
+    def _made(self, expr: Expr) -> Tensor:
+        return Tensor(expr)
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -286,190 +280,6 @@ class Tensor:
             return self
         return Tensor(self.expr.values, TensorMetadata(name=self.name, extra=self.metadata.extra))
 
-    def __add__(self, other: Any) -> Tensor:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Tensor:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Tensor:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Tensor:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Tensor:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Tensor:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return _binary("div", other, self)
-
-    def __neg__(self) -> Tensor:
-        return Tensor(apply("neg", self.expr))
-
-    def __abs__(self) -> Tensor:
-        return Tensor(apply("abs", self.expr))
-
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return _binary("eq", self, other)
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return _binary("ne", self, other)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return _binary("lt", self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return _binary("le", self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return _binary("gt", self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return _binary("ge", self, other)
-
-    def __and__(self, other: Any) -> Tensor:
-        return _binary("and", self, other)
-
-    def __rand__(self, other: Any) -> Tensor:
-        return _binary("and", other, self)
-
-    def __or__(self, other: Any) -> Tensor:
-        return _binary("or", self, other)
-
-    def __ror__(self, other: Any) -> Tensor:
-        return _binary("or", other, self)
-
-    def __xor__(self, other: Any) -> Tensor:
-        return _binary("xor", self, other)
-
-    def __invert__(self) -> Tensor:
-        return Tensor(apply("not", self.expr))
-
-    __hash__ = object.__hash__
-
-    def abs(self) -> Tensor:
-        return abs(self)
-
-    def sign(self) -> Tensor:
-        return Tensor(apply("sign", self.expr))
-
-    def sqrt(self) -> Tensor:
-        return Tensor(apply("sqrt", self.expr))
-
-    def exp(self) -> Tensor:
-        return Tensor(apply("exp", self.expr))
-
-    def log(self) -> Tensor:
-        return Tensor(apply("log", self.expr))
-
-    def sin(self) -> Tensor:
-        return Tensor(apply("sin", self.expr))
-
-    def cos(self) -> Tensor:
-        return Tensor(apply("cos", self.expr))
-
-    def acos(self) -> Tensor:
-        return Tensor(apply("acos", self.expr))
-
-    def floor(self) -> Tensor:
-        return Tensor(apply("floor", self.expr))
-
-    def round(self) -> Tensor:
-        """To the nearest integer, halves to even."""
-        return Tensor(apply("round", self.expr))
-
-    def isnan(self) -> Tensor:
-        return Tensor(apply("isnan", self.expr))
-
-    def minimum(self, other: Any) -> Tensor:
-        return _binary("minimum", self, other)
-
-    def maximum(self, other: Any) -> Tensor:
-        return _binary("maximum", self, other)
-
-    def clip(self, low: Any = None, high: Any = None) -> Tensor:
-        """Values below ``low`` become it, values above ``high`` become that; NaN stays."""
-        result = self if low is None else self.maximum(low)
-        return result if high is None else result.minimum(high)
-
-    # -- reductions -----------------------------------------------------------------------------------------------
-
-    def sum(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Whole tensor (axis None) or along the last axis. Floats accumulate in f64, integers in i64."""
-        return self._reduce("sum", (self.expr,), axis, keepdims)
-
-    def mean(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        total = self._reduce("sum", (self.expr,), axis, keepdims)
-        return total / (self.size if axis is None else self.shape[-1])
-
-    def min(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        return self._reduce("min", (self.expr,), axis, keepdims)
-
-    def max(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        return self._reduce("max", (self.expr,), axis, keepdims)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """The index of the first largest element; NaN counts as largest, as in NumPy."""
-        return self._reduce("argmax", (self.expr,), axis, keepdims)
-
-    def norm(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """The Euclidean length."""
-        length = self._reduce("sumsq", (self.expr,), axis, keepdims).sqrt()
-        return length.to(self.dtype.compute) if axis is not None and self.dtype.is_float else length
-
-    def dot(self, other: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """The sum of products with a tensor that broadcasts to the same shape."""
-        return self._reduce("dot", (self.expr, _expr(other)), axis, keepdims)
-
-    def _reduce(self, op: str, args: tuple[Expr, ...], axis: int | None, keepdims: bool) -> Tensor:
-        if axis is not None and normalize_axis(axis, self.ndim) != self.ndim - 1:
-            raise ShapeError(f"reductions run over the whole tensor or the last axis, not axis {axis}; transpose first")
-        if axis is None and keepdims:
-            raise ShapeError("keepdims goes with axis=-1")
-        shape = broadcast_shapes(*(arg.shape for arg in args))
-        if axis is None:
-            return Tensor(Reduce(op, args, last_axis=False))
-        common = common_dtype(args)
-        args = tuple(arg if arg.shape == shape else views.broadcast(cast(arg, common), shape) for arg in args)
-        if len(shape) == 1 and not keepdims:
-            return Tensor(Reduce(op, args, last_axis=True, keepdims=True))[0]
-        reduced = Tensor(Reduce(op, args, last_axis=True, keepdims=keepdims))
-        return reduced if shape[-1] else full(reduced.shape, 0, reduced.dtype)
-
-    # -- order ----------------------------------------------------------------------------------------------------
-
-    def kth_largest(self, k: int) -> Tensor:
-        """The k-th largest element (k from 1), exact, without sorting. NaN counts as largest."""
-        return Tensor(Kth(self._search(k), "value"))
-
-    def top_k_mask(self, k: int) -> Tensor:
-        """True for exactly k elements, the largest; among equals those with the lowest index."""
-        if k == 0:
-            return Tensor(views.broadcast(Scalar(False), self.shape))
-        search = self._search(k)
-        if not self.shape:
-            return Tensor(Scalar(True))
-        search.needs_index = True
-        keys, place = Tensor(apply("order_key", self.expr)), Tensor(views.counter("index", Layout.contiguous(self.shape)))
-        key, last = Tensor(Kth(search, "key")), Tensor(Kth(search, "index"))
-        return (keys > key) | ((keys == key) & (place <= last))
-
-    def _search(self, k: int) -> KthSearch:
-        if not 1 <= k <= self.size:
-            raise ShapeError(f"k is {k}, but a tensor of shape {self.shape} has {self.size} elements")
-        return KthSearch(views.broadcast(self.expr, (1,)) if not self.shape else self.expr, k)
-
-    def rank(self, descending: bool = False) -> Tensor:
-        """The place (from 0) of each element among its row, i.e. along the last axis; equals keep their order."""
-        return Tensor(Rank(self.expr, descending))
-
 
 def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
     """A tensor coded as integers, with its scales and zero points as metadata."""
@@ -483,84 +293,12 @@ def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
     return Tensor(coding.blocks, TensorMetadata(name=name, quantization=info))
 
 
-def _expr(value: Any) -> Expr:
-    if isinstance(value, Tensor):
-        return value.expr
-    if isinstance(value, np.ndarray):
-        return tensor(value).expr
-    return constant(value)
-
-
-def _binary(op: str, left: Any, right: Any) -> Tensor:
-    return Tensor(apply(op, _expr(left), _expr(right)))
-
-
 def tensor(values: npt.ArrayLike, kind: DType | str | None = None, name: str | None = None) -> Tensor:
     """A tensor over an array (its memory is shared where it is contiguous) or over numbers.
 
     >>> tensor([1, 2, 3], "f32").dtype
     DType(f32)
     """
-    array = np.asarray(values)
-    if array.dtype.kind in "OUSV" and array.dtype.names is None and array.dtype.kind != "V":
-        raise DTypeError(f"an array of {array.dtype} has no lbrx dtype")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    own = dtype(array.dtype)
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)
-    if own.is_packed:
-        wide = Tensor(
-            Source(CpuStorage.from_array(contiguous.astype(np.int8)), dtype("i8"), Layout.contiguous(array.shape))
-        )
-        made = wide.to(own).realize()
-    else:
-        made = Tensor(Source(CpuStorage.from_array(contiguous), own, Layout.contiguous(array.shape)))
-    result = made if kind is None or dtype(kind) is own else made.to(kind).realize()
-    return Tensor(result.expr, TensorMetadata(name=name))
-
-
-def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
-    """The values of several tensors, sharing passes over the data: arrays, or NumPy scalars without axes.
-
-    >>> import numpy as np, lbrx
-    >>> a = lbrx.tensor(np.arange(4, dtype=np.float32))
-    >>> [float(value) for value in evaluate(a.sum(), a.max(), a.dot(a))]
-    [6.0, 3.0, 14.0]
-    """
-    from lbrx.stages import evaluate_exprs
-
-    pending = [tensor for tensor in tensors if tensor._array_view() is None and not tensor.dtype.is_packed]
-    computed = dict(zip(map(id, pending), evaluate_exprs([tensor.expr for tensor in pending]), strict=True))
-    return tuple(computed[id(tensor)] if id(tensor) in computed else tensor.numpy() for tensor in tensors)
-
-
-def where(condition: Any, chosen: Any, otherwise: Any) -> Tensor:
-    """Element-wise choice."""
-    return Tensor(apply("where", _expr(condition), _expr(chosen), _expr(otherwise)))
-
-
-def concat(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one dtype joined along an axis. Along axis 0 a join is streamed; along others it is stored first."""
-    if not parts:
-        raise ShapeError("nothing to join: at least one tensor is needed")
-    return Tensor(views.joined([part.expr for part in parts], normalize_axis(axis, parts[0].ndim)))
-
-
-def arange(count: int) -> Tensor:
-    """0, 1, ... as i64, made while it is read."""
-    return Tensor(Counter("index", Layout.contiguous(checked_shape((count,)))))
-
-
-def full(shape: Sequence[int], value: float | int | bool, kind: DType | str) -> Tensor:
-    """A constant of a shape; takes no memory."""
-    return Tensor(views.broadcast(cast(Scalar(value), dtype(kind)), checked_shape(shape)))
-
-
-def uniform(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
-    """Uniform f32 in [0, 1): a function of seed, stream name and element index alone."""
-    return Tensor(views.counter("uniform", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))
-
-
-def normal(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
-    """Standard normal f32: a function of seed, stream name and element index alone."""
-    return Tensor(views.counter("normal", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))
+    expr = array_expr(np.asarray(values))
+    wanted = expr.dtype if kind is None else dtype(kind)
+    return Tensor(Tensor(cast(expr, wanted)).realize().expr, TensorMetadata(name=name))

@@ -11,7 +11,7 @@ from peft_fixture import random_array
 
 import lbrx
 from lbrx.expr import Source
-from lbrx.lora.low_rank import BLOCK_ROWS, LowRankStorage, low_rank, matrix_factor
+from lbrx.lora.low_rank import BLOCK_ROWS, LowRankStorage, low_rank_product, matrix_factor
 
 
 def storage(rows: int, rank: int, columns: int) -> tuple[LowRankStorage, np.ndarray]:
@@ -50,7 +50,7 @@ def test_a_window_may_begin_within_a_value_and_lie_unaligned_in_memory() -> None
 def test_factors_of_any_float_type_and_transposed() -> None:
     left, right = random_array(1, 3, 40).astype(ml_dtypes.bfloat16), random_array(2, 9, 3).astype(np.float16)
     turned = [matrix_factor(lbrx.tensor(values), is_transposed=True) for values in (left, right)]
-    product = low_rank(turned[0], turned[1], (40, 9))
+    product = low_rank_product(turned[0], turned[1], (40, 9))
     np.testing.assert_allclose(
         product.numpy(), left.astype(np.float32).T @ right.astype(np.float32).T, rtol=1e-5, atol=1e-5
     )
@@ -58,7 +58,7 @@ def test_factors_of_any_float_type_and_transposed() -> None:
 
 def test_a_factor_that_is_a_slice() -> None:
     values = random_array(1, 50, 4)
-    product = low_rank(
+    product = low_rank_product(
         matrix_factor(lbrx.tensor(values)[10:]), matrix_factor(lbrx.tensor(np.eye(4, dtype=np.float32))), (40, 4)
     )
     np.testing.assert_array_equal(product.numpy(), values[10:])
@@ -69,7 +69,7 @@ def test_factors_at_odd_places_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "odd").write_bytes(b"x" + values.tobytes())
     mapped = lbrx.MmapStorage.from_file(tmp_path / "odd", offset=1)
     tensor = lbrx.Tensor(Source(mapped, lbrx.dtype("f32"), lbrx.Layout.contiguous((6, 2))))
-    product = low_rank(matrix_factor(tensor), matrix_factor(lbrx.tensor(np.eye(2, dtype=np.float32))), (6, 2))
+    product = low_rank_product(matrix_factor(tensor), matrix_factor(lbrx.tensor(np.eye(2, dtype=np.float32))), (6, 2))
     np.testing.assert_array_equal(product.numpy(), values)
 
 
@@ -83,7 +83,7 @@ def test_the_product_in_an_expression_does_not_depend_on_threads_or_chunks() -> 
     results = []
     for threads, chunk_elements in ((1, 1 << 30), (1, 1), (2, 1), (3, 200_000), (2, 1 << 19)):
         with lbrx.using(threads=threads, chunk_elements=chunk_elements):
-            total = weight + 0.25 * low_rank(left, right, (700, 1000))
+            total = weight + 0.25 * low_rank_product(left, right, (700, 1000))
             results.append((total.numpy(), float(total.sum())))
     for values, sum_of_values in results[1:]:
         np.testing.assert_array_equal(values, results[0][0])
@@ -95,6 +95,6 @@ def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(lbrx.ShapeError, match=r"\(4, 2\) and \(3, 4\) cannot be multiplied"):
         LowRankStorage(left, right)
     with pytest.raises(lbrx.ShapeError, match=r"shape \(4, 4\) does not have the elements of shape \(4, 5\)"):
-        low_rank(left, matrix_factor(lbrx.full((2, 4), 1, "f32")), (4, 5))
+        low_rank_product(left, matrix_factor(lbrx.full((2, 4), 1, "f32")), (4, 5))
     with pytest.raises(lbrx.ShapeError, match="matrix of floats"):
         matrix_factor(lbrx.full((4,), 1, "f32"))

@@ -293,6 +293,16 @@ def test_unfinished_work_of_another_merge_is_not_touched(
     assert hidden(models) == []
 
 
+def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
+    def touch(state: MergeProgress) -> None:
+        if state.done_tensors == state.total_tensors:
+            (models / "b/model.safetensors").touch()
+
+    with pytest.raises(FileError, match=r"b/model.safetensors' was changed while the merge ran; run it again with"):
+        merge(LINEAR, "out", progress=touch)
+    assert not (models / "out").exists()
+
+
 def test_a_journal_that_is_none(models: Path) -> None:
     (models / ".out.partial.journal").write_text("something else\n")
     with pytest.raises(FileError, match="is no journal of a merge; remove it, or give --restart"):

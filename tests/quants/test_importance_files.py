@@ -56,7 +56,7 @@ def test_importances_of_a_file_are_taken(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_there_gets_a_hint(tmp_path: Path) -> None:
     matrix = read_imatrix(legacy_file(tmp_path / "m", [legacy_entry(b"blk.0.ffn_up.weight", 1, [1.0])]))
-    with pytest.raises(TensorNotFound, match="did you mean 'blk.0.ffn_up.weight'"):
+    with pytest.raises(TensorNotFound, match=r"did you mean 'blk.0.ffn_up.weight'"):
         matrix["blk.0.ffn_up"]
 
 
@@ -86,10 +86,10 @@ def test_gguf_files_that_are_no_importance_matrix_are_refused(tmp_path: Path) ->
     path = tmp_path / "a.gguf"
     one = lbrx.tensor(np.ones(4, np.float32))
     lbrx.save(path, {"w": one})
-    with pytest.raises(FormatError, match="has no tensor that ends in '.in_sum2'"):
+    with pytest.raises(FormatError, match=r"has no tensor that ends in '.in_sum2'"):
         read_imatrix(path)
     lbrx.save(path, {"w.in_sum2": one})
-    with pytest.raises(FormatError, match="but not 'w.counts'"):
+    with pytest.raises(FormatError, match=r"but not 'w.counts'"):
         read_imatrix(path)
     lbrx.save(path, {"w.in_sum2": one, "w.counts": lbrx.tensor(np.ones(3, np.float32))})
     with pytest.raises(FormatError, match="expected f32 and one count for each matrix"):

@@ -49,15 +49,11 @@ def merge(
 
       lbrx merge recipe.yml merged --json > events.jsonl
     """
-    from lbrx.memory import set_budget
-    from lbrx.merge import read_and_plan
-    from lbrx.settings import using
+    from lbrx.merge import limited, read_and_plan
 
-    if memory is not None:
-        set_budget(memory)
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
-        with using(threads=threads):
+        with limited(threads, memory):
             plan = read_and_plan(recipe, out, max_shard_bytes=shard_size, seed=seed)
             report.warnings(plan.warnings)
             if dry_run:

@@ -173,7 +173,7 @@ def _bar() -> Progress:
     from lbrx.cli.console import error_console
 
     return Progress(
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
         TimeRemainingColumn(),

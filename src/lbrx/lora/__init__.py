@@ -3,7 +3,7 @@
 from lbrx.lora.adapter import PatchedTensors, open_with_adapter
 from lbrx.lora.config import AdapterConfig, read_config
 from lbrx.lora.extract import CapturedTensor, Extraction, ExtractOptions, LeftOutTensor, extract_adapter
-from lbrx.lora.low_rank import LowRankStorage, low_rank
+from lbrx.lora.low_rank import LowRankStorage, low_rank_product
 
 __all__ = [
     "AdapterConfig",
@@ -14,7 +14,7 @@ __all__ = [
     "LowRankStorage",
     "PatchedTensors",
     "extract_adapter",
-    "low_rank",
+    "low_rank_product",
     "open_with_adapter",
     "read_config",
 ]

@@ -14,7 +14,7 @@ from lbrx.checkpoint import Checkpoint, open_checkpoint
 from lbrx.errors import DTypeError, FileError, FormatError, ShapeError, TensorNotFound, UsageError, nearest
 from lbrx.expr import Blocks
 from lbrx.lora.config import WEIGHTS_NAME, AdapterConfig, read_config
-from lbrx.lora.low_rank import Factor, low_rank, matrix_factor
+from lbrx.lora.low_rank import Factor, low_rank_product, matrix_factor
 from lbrx.tensor import Tensor, TensorMetadata
 
 PREFIX = "base_model.model."  # how PEFT wraps the names of the model
@@ -32,7 +32,7 @@ class Product:
     magnitude: Tensor | None = None
 
     def added_to(self, weight: Tensor) -> Tensor:
-        total = weight + self.scale * low_rank(self.left, self.right, weight.shape)
+        total = weight + self.scale * low_rank_product(self.left, self.right, weight.shape)
         if self.magnitude is None:
             return total
         return total * (self.magnitude.reshape(-1, 1) / total.norm(axis=-1, keepdims=True))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lbrx.creation import evaluate
 from lbrx.dtypes import dtype
 from lbrx.errors import DTypeError, FormatError, UsageError
 from lbrx.expr import Blocks
@@ -16,7 +17,7 @@ from lbrx.lora.adapter import PREFIX
 from lbrx.lora.peft_directory import new_directory, peft_config, write_adapter
 from lbrx.lora.spool import Spool
 from lbrx.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors
-from lbrx.tensor import Tensor, evaluate
+from lbrx.tensor import Tensor
 
 DEFAULT_RANK = 32
 _FIRST_TRIED_RANK = 32

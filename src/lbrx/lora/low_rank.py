@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from lbrx.tensor import Tensor
 # BLAS may round a row differently when it is multiplied together with others. Rows are therefore always multiplied
 # in the same blocks, whatever window is read: results do not depend on threads or chunks.
 BLOCK_ROWS = 32
+# Multiplications in one call of BLAS. Passes have threads of their own; OpenBLAS starts more for products larger than
+# this, and those then wait for each other: several times slower on a busy machine.
+CALL_MULTIPLICATIONS = 1 << 18
 VALUE_BYTES = 4
 
 Floats = npt.NDArray[np.float32]
@@ -81,7 +85,7 @@ class LowRankStorage:
     array([3., 4., 7.], dtype=float32)
     """
 
-    __slots__ = ("_left", "_right", "_right_values")
+    __slots__ = ("_left", "_right", "_tiles")
     device = "cpu"
     address = None
 
@@ -90,7 +94,7 @@ class LowRankStorage:
             raise ShapeError(f"matrices of shapes {left.shape} and {right.shape} cannot be multiplied")
         self._left = left
         self._right = right
-        self._right_values: Floats | None = None
+        self._tiles: _Tiles | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -124,18 +128,38 @@ class LowRankStorage:
             done += part.size
 
     def _multiply(self, first: int, stop: int, out: Floats) -> None:
-        right = self._right_values
-        if right is None:  # two threads may both come here first: they compute the same
-            right = self._right_values = self._right.rows(0, self._right.shape[0])
-        np.matmul(self._left.rows(first, stop), right, out=out)
+        tiles = self._tiles
+        if tiles is None:  # two threads may both come here first: they compute the same
+            tiles = self._tiles = _tiled(self._right)
+        left = self._left.rows(first, stop)
+        count, _, width = tiles.whole.shape
+        tiled = out[:, : count * width].reshape(stop - first, count, width)  # a view: only an axis is split
+        np.matmul(left, tiles.whole, out=tiled.transpose(1, 0, 2))
+        np.matmul(left, tiles.rest, out=out[:, count * width :])
 
 
-def low_rank(left: Factor, right: Factor, shape: Shape) -> Tensor:
+class _Tiles(NamedTuple):
+    """The columns of a matrix in tiles of one width, as (tiles, rows, width), and those that are left over."""
+
+    whole: Floats
+    rest: Floats
+
+
+def _tiled(matrix: Factor) -> _Tiles:
+    rows, columns = matrix.shape
+    width = max(CALL_MULTIPLICATIONS // (BLOCK_ROWS * rows), 1)
+    count = columns // width
+    values = matrix.rows(0, rows)
+    whole = values[:, : count * width].reshape(rows, count, width).transpose(1, 0, 2)
+    return _Tiles(np.ascontiguousarray(whole), np.ascontiguousarray(values[:, count * width :]))
+
+
+def low_rank_product(left: Factor, right: Factor, shape: Shape) -> Tensor:
     """``left @ right`` as an f32 tensor of a shape with equally many elements; nothing is computed yet.
 
     >>> import lbrx
     >>> left, right = (matrix_factor(lbrx.tensor(values, "f32")) for values in ([[1], [2]], [[3, 4]]))
-    >>> low_rank(left, right, (2, 2)).numpy()
+    >>> low_rank_product(left, right, (2, 2)).numpy()
     array([[3., 4.],
            [6., 8.]], dtype=float32)
     """

@@ -7,17 +7,23 @@ sketches depend on shapes and names alone, so that equal inputs give equal facto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.creation import normal
+from lbrx.lora.blas import in_pieces, one_blas_thread
 from lbrx.memory import budget
-from lbrx.tensor import Tensor, normal
+from lbrx.tensor import Tensor
 
 BLOCK_BYTES = 32 << 20
+PIECE = 256  # rows or columns that one thread multiplies at a time
+MAX_WIDTH_ON_ONE_THREAD = 512  # decompositions of wider matrices are left to the threads of LAPACK
 MIN_OVERSAMPLING = 16
 POWER_ITERATIONS = 3
 _SHARE_OF_BUDGET_KEPT = 4
@@ -55,24 +61,40 @@ class RowBlocks:
     def times(self, right: Matrix) -> Matrix:
         """The product with a matrix of as many rows as this one has columns."""
         product = np.empty((self.shape[0], right.shape[1]), right.dtype)
-        for first, block in self.walk():
-            np.matmul(block.astype(right.dtype, copy=False), right, out=product[first : first + len(block)])
+        for start, block in self.walk():
+
+            def multiply(first: int, stop: int, start: int = start, block: Matrix = block) -> None:
+                rows = block[first:stop].astype(right.dtype, copy=False)
+                np.matmul(rows, right, out=product[start + first : start + stop])
+
+            in_pieces(len(block), PIECE, multiply)
         return product
 
     def transposed_times(self, right: Matrix) -> Matrix:
         """The product of the transposed matrix with one of as many rows as this one has."""
         product = np.zeros((self.shape[1], right.shape[1]), right.dtype)
-        for first, block in self.walk():
-            product += block.astype(right.dtype, copy=False).T @ right[first : first + len(block)]
+        for start, block in self.walk():
+
+            def multiply(first: int, stop: int, start: int = start, block: Matrix = block) -> None:
+                columns = block[:, first:stop].astype(right.dtype, copy=False)
+                product[first:stop] += columns.T @ right[start : start + len(block)]
+
+            in_pieces(self.shape[1], PIECE, multiply)
         return product
 
     def squared_distance(self, left: Matrix, right: Matrix) -> float:
         """The sum of squares of what ``left @ right`` leaves of the matrix."""
-        total = 0.0
-        for first, block in self.walk():
-            rest = (block - left[first : first + len(block)] @ right).reshape(-1)
-            total += sum(float(np.dot(piece, piece)) for piece in _double_pieces(rest))
-        return total
+        squares = np.zeros(-(-self.shape[0] // PIECE) + -(-self.shape[0] // self._block_rows))
+        place = 0
+        for start, block in self.walk():
+
+            def measure(first: int, stop: int, start: int = start, block: Matrix = block, place: int = place) -> None:
+                rest = (block[first:stop] - left[start + first : start + stop] @ right).reshape(-1)
+                squares[place + first // PIECE] = sum(float(np.dot(part, part)) for part in _double_pieces(rest))
+
+            in_pieces(len(block), PIECE, measure)
+            place += -(-len(block) // PIECE)
+        return math.fsum(squares)
 
 
 def _double_pieces(values: Matrix) -> Iterator[Doubles]:
@@ -121,11 +143,18 @@ def leading_singular_vectors(blocks: RowBlocks, count: int, seed: int, stream: s
             sketch = blocks.transposed_times(_orthonormal(blocks.times(sketch), np.float32))
             sketch = _orthonormal(sketch, np.float32)
         span = _orthonormal(blocks.times(sketch.astype(np.float64)), np.float64)
-        right, values, inner = np.linalg.svd(blocks.transposed_times(span), full_matrices=False)
+        projection = blocks.transposed_times(span)
+        with _decomposing(projection):
+            right, values, inner = np.linalg.svd(projection, full_matrices=False)
         kept = min(count, width)
         return SingularVectors(span @ inner[:kept].T, values[:kept], right[:, :kept].T)
 
 
 def _orthonormal(matrix: Matrix, kind: type[np.float32] | type[np.float64]) -> Matrix:
-    span: Matrix = np.linalg.qr(matrix.astype(np.float64, copy=False))[0]
+    with _decomposing(matrix):
+        span: Matrix = np.linalg.qr(matrix.astype(np.float64, copy=False))[0]
     return span.astype(kind, copy=False)
+
+
+def _decomposing(matrix: Matrix) -> AbstractContextManager[None]:
+    return one_blas_thread() if matrix.shape[1] <= MAX_WIDTH_ON_ONE_THREAD else nullcontext()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lbrx.tensor import Tensor, uniform
+from lbrx.creation import uniform
+from lbrx.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from lbrx.creation import where
 from lbrx.errors import UsageError
 from lbrx.methods.spherical import pairwise_dots
 from lbrx.methods.task_vectors import differences, total
-from lbrx.tensor import Tensor, where
+from lbrx.tensor import Tensor
 
 _LEAST_NORM_PRODUCT = 1e-6
 _LEAST_DIVISOR = 1e-6

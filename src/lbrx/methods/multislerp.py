@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lbrx.creation import where
 from lbrx.errors import UsageError
 from lbrx.methods.spherical import pairwise_dots
 from lbrx.methods.task_vectors import differences, total, weighted_sum
-from lbrx.tensor import Tensor, where
+from lbrx.tensor import Tensor
 
 
 def multislerp(

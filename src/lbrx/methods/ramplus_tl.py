@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lbrx.creation import where
 from lbrx.methods.task_vectors import differences, total, weighted_sum
-from lbrx.tensor import Tensor, where
+from lbrx.tensor import Tensor
 
 
 def ramplus_tl(

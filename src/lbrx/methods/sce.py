@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lbrx.creation import where
 from lbrx.methods.task_vectors import differences, sign_agreement, total, weighted_sum
-from lbrx.tensor import Tensor, where
+from lbrx.tensor import Tensor
 
 _LEAST_WEIGHT_SUM = 1e-6
 

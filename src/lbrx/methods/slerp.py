@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lbrx.creation import where
 from lbrx.methods.spherical import pairwise_dots, slerp_coefficients
-from lbrx.tensor import Tensor, where
+from lbrx.tensor import Tensor
 
 _LEAST_NORM = 1e-8
 _STRAIGHT_COSINE = 0.9995

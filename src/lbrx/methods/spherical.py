@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.tensor import Tensor, evaluate, where
+from lbrx.creation import evaluate, where
+from lbrx.tensor import Tensor
 
 
 def pairwise_dots(tensors: Sequence[Tensor], axis: int | None = None) -> list[list[Tensor]]:

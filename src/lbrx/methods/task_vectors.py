@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
-from lbrx.tensor import Tensor, where
+from lbrx.creation import where
+from lbrx.tensor import Tensor
 
 _LEAST_WEIGHT_SUM = 1e-8
 _LEAST_L1_NORM = 1e-7

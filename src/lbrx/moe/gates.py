@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.creation import full, normal, uniform
 from lbrx.errors import UsageError
 from lbrx.moe.recipe import HIDDEN_GATES, Expert, MoeRecipe
 from lbrx.plan.records import InputModel
-from lbrx.tensor import Tensor, full, normal, tensor, uniform
+from lbrx.tensor import Tensor, tensor
 from lbrx.vocabulary import read_tokenizer
 from lbrx.vocabulary.templates import read_json
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.architectures import Naming, TensorRole, check_names, check_shapes, find_architecture
+from lbrx.creation import full, normal
 from lbrx.dtypes import DType
 from lbrx.errors import UsageError
 from lbrx.moe.config import lost_windows, moe_config
@@ -20,7 +21,7 @@ from lbrx.plan.models import ModelOpener
 from lbrx.plan.records import InputModel, SideFile
 from lbrx.plan.side_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.recipe import ModelRef
-from lbrx.tensor import Tensor, full, normal
+from lbrx.tensor import Tensor
 
 _NAMING = Naming("model.")
 _LISTED_PROBLEMS = 3

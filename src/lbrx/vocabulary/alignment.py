@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.creation import full, where
 from lbrx.errors import ShapeError, UsageError
-from lbrx.tensor import Tensor, full, tensor, where
+from lbrx.tensor import Tensor, tensor
 from lbrx.vocabulary.records import NO_ROW, RowNumbers, VocabularyPlan
 
 _ZERO = -1  # donors that are no model

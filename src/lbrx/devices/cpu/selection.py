@@ -14,9 +14,7 @@ from numba import njit
 from lbrx.devices.cpu.constants import BINS, RANK_DIGIT_BITS, RANK_RESULT_RUN, RANK_RUNS, TABLES
 from lbrx.devices.cpu.tiles import TILE_FUNCTIONS
 
-mask_above_i32, lowest_bit, bit_count = (
-    TILE_FUNCTIONS[name] for name in ("mask_above_i32", "lowest_bit", "bit_count")
-)
+mask_above_i32, lowest_bit, bit_count = (TILE_FUNCTIONS[name] for name in ("mask_above_i32", "lowest_bit", "bit_count"))
 _bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
 _peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
 _poke_i32, _poke_i64 = TILE_FUNCTIONS["poke_i32"], TILE_FUNCTIONS["poke_i64"]

@@ -44,11 +44,11 @@ def largest_magnitude(block: Any) -> Any:
 
 @jit
 def extreme_value(block: Any) -> Any:
-    """The element with the largest absolute value, with its sign: the first of several."""
+    """The element with the largest absolute value, with its sign: the first of several, and 0 if all are zeros."""
     first, second = absolute(load_half(block, 0)), absolute(load_half(block, 1))
     largest = lane_max(maximum(first, second))
     places = mask_bits(first >= largest) | (mask_bits(second >= largest) << 16)
-    return load_scalar(block, first_set_bit(places) & 31)
+    return load_scalar(block, first_set_bit(places) & 31) if largest > 0 else np.float32(0.0)
 
 
 @jit

@@ -24,16 +24,9 @@ _LOG2_E = 1.4426950408889634
 def nearest_e2m1(values: Any, half_scale: Any) -> Any:
     """Codes of the doubled values nearest to x / half_scale: of two as near the smaller, and never minus zero."""
     magnitude = absolute(values)
-    code = splat(values, 0.0)
-    one = splat(values, 1.0)
-    zero = splat(values, 0.0)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[0]), one, zero)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[1]), one, zero)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[2]), one, zero)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[3]), one, zero)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[4]), one, zero)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[5]), one, zero)
-    code = code + select(magnitude > half_scale * np.float32(_MIDDLES[6]), one, zero)
+    code, one, zero = splat(values, 0.0), splat(values, 1.0), splat(values, 0.0)
+    for middle in _MIDDLES:
+        code = code + select(magnitude > half_scale * np.float32(middle), one, zero)
     is_negative = (values < 0.0) & (code > 0.0)
     return to_i32(code + select(is_negative, splat(values, 8.0), zero))
 

@@ -234,31 +234,24 @@ def select(_context: Any, mask: Any, chosen: Any, otherwise: Any) -> Any:
     return chosen(mask, chosen, otherwise), generate
 
 
-def _make_float_function(name: str, arguments: int = 1) -> Any:
-    def generate_for(kind: Vector) -> Any:
+def _make_float_function(name: str) -> Any:
+    def of_lanes(_context: Any, value: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            full = f"llvm.{name}.v{kind.lanes}f32"
+            full = f"llvm.{name}.v{value.lanes}f32"
             function = builder.module.globals.get(full) or ir.Function(
-                builder.module, ir.FunctionType(kind.llvm, [kind.llvm] * arguments), full
+                builder.module, ir.FunctionType(value.llvm, [value.llvm]), full
             )
             return builder.call(function, args)
 
-        return kind(*[kind] * arguments), generate
+        return value(value), generate
 
-    def of_one(_context: Any, value: Any) -> Any:
-        return generate_for(value)
-
-    def of_two(_context: Any, left: Any, _right: Any) -> Any:
-        return generate_for(left)
-
-    return instruction(of_one if arguments == 1 else of_two)
+    return instruction(of_lanes)
 
 
 absolute = _make_float_function("fabs")
 square_root = _make_float_function("sqrt")
 nearest_even = _make_float_function("roundeven")
 nearest_away = _make_float_function("round")
-with_sign_of = _make_float_function("copysign", arguments=2)
 
 
 def _make_extreme(symbol: str) -> Any:
