@@ -1,6 +1,7 @@
 # make demo   a small tour, on models that it makes itself
 # make test   everything that has to hold before a change goes in
-# make bench  the benchmarks
+# make parity the same work done by mergekit and transformers, compared (installs torch)
+# make bench  the benchmarks, against mergekit among others
 # make clean  remove what the others made
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test bench clean
+.PHONY: help demo test parity bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -29,8 +30,11 @@ test: .venv/.installed
 	@echo "== tests and examples"
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
 
-bench: .venv-bench/.installed
-	@$(BENCH_BIN)/python -m benchmarks
+parity: .venv-mergekit/.installed
+	@.venv-mergekit/bin/python -m pytest -q parity
+
+bench: .venv-bench/.installed .venv-mergekit/.installed
+	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
 clean:
 	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-output
@@ -42,6 +46,14 @@ clean:
 
 .venv-bench/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-bench EXTRA=bench
+
+# The peers, in an environment of their own; torch comes first so that nothing else chooses its version.
+.venv-mergekit/.installed: pyproject.toml
+	@echo "Installing torch, transformers and mergekit into .venv-mergekit, which takes some minutes"
+	@$(PYTHON) -m venv .venv-mergekit
+	@.venv-mergekit/bin/python $(PIP_INSTALL) torch==2.13.0
+	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 -e '.[dev]'
+	@touch .venv-mergekit/.installed
 
 .PHONY: environment
 environment:

@@ -10,10 +10,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -37,18 +38,20 @@ from lbrx.workplace import Workplace
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
-VERIFY_BYTES = 16 << 20
+VERIFY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MergeProgress:
-    """How far a merge is. ``resumed_bytes`` were done by an earlier run; ``tensor`` was finished last."""
+    """How far a merge is. ``tensor`` was finished last, ``at_hand`` is computed now if that is one large tensor;
+    ``resumed_bytes`` were done by an earlier run."""
 
     done_bytes: int
     total_bytes: int
     done_tensors: int
     total_tensors: int
     tensor: str
+    at_hand: str | None = None
     resumed_bytes: int = 0
 
 
@@ -83,7 +86,7 @@ def execute(
     """
     started = time.monotonic()
     place = Workplace(plan.out)
-    place.restore_replaced()
+    restore_replaced(place)
     if not place.journal.exists():
         place.check_target(overwrite)
     contents = {file.name: read_side_file(file) for file in plan.side_files}
@@ -104,6 +107,13 @@ def execute(
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
     return MergeResult(plan.out, len(plan.jobs), plan.write_bytes, resumed_tensors, nonfinite, seconds)
+
+
+def restore_replaced(place: Workplace) -> None:
+    """Put an old output back that a killed run had moved aside; if that run still goes on, that is an error."""
+    if place.has_lost_target:
+        with Journal(place.journal):
+            place.restore_target()
 
 
 def _is_published(place: Workplace, journal: Journal, identity: Identity) -> bool:
@@ -197,23 +207,32 @@ class _Run:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        with ExitStack() as stack:
-            files = [self._open(layout, stack) for layout in self.plan.layouts]
-            flusher = stack.enter_context(ThreadPoolExecutor(1, "lbrx-flush"))
-            for layout, descriptor in zip(self.plan.layouts, files, strict=True):
+        # Every file is made in its full size first, so that a full disk shows before the work begins. Few are open at
+        # a time: a model can have more shards than a process may have files.
+        for layout in self.plan.layouts:
+            with self._opened(layout) as descriptor:
                 self._check_finished(layout, descriptor)
+        with ThreadPoolExecutor(1, "lbrx-flush") as flusher:
             flushes = []
-            for layout, descriptor in zip(self.plan.layouts, files, strict=True):
-                self._write_layout(layout, descriptor)
+            for layout in self.plan.layouts:
+                with self._opened(layout) as descriptor:
+                    self._write_layout(layout, descriptor)
                 if self.sync:
-                    flushes.append(flusher.submit(system.flush_to_disk, descriptor, self.place.partial / layout.name))
+                    flushes.append(flusher.submit(self._flush, layout))
             for flush in flushes:
                 flush.result()
 
-    def _open(self, layout: FileLayout, stack: ExitStack) -> int:
+    @contextmanager
+    def _opened(self, layout: FileLayout) -> Iterator[int]:
         descriptor = self.place.open_file(layout.name, layout.file_bytes, layout.header)
-        stack.callback(os.close, descriptor)
-        return descriptor
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _flush(self, layout: FileLayout) -> None:
+        with self._opened(layout) as descriptor:
+            system.flush_to_disk(descriptor, self.place.partial / layout.name)
 
     # -- what an earlier run did ----------------------------------------------------------------------------------
 
@@ -246,11 +265,11 @@ class _Run:
             return lambda number: self._write(small[number], descriptor, path)
 
         run_chunks(len(small), settings.threads, worker)
-        for slot in waiting:
-            if slot.nbytes >= SMALL_BYTES:
-                self._write(slot, descriptor, path)
+        large = [slot for slot in waiting if slot.nbytes >= SMALL_BYTES]
+        for slot, following in zip_longest(large, large[1:]):
+            self._write(slot, descriptor, path, following)
 
-    def _write(self, slot: Slot, descriptor: int, path: Path) -> None:
+    def _write(self, slot: Slot, descriptor: int, path: Path, following: Slot | None = None) -> None:
         job, stage = self._jobs[slot.name], self.plan.stage
         destination = CheckedDestination(descriptor, slot.offset, slot.nbytes, job.dtype, path)
         counts: dict[str, tuple[int, int]] = {}
@@ -266,15 +285,16 @@ class _Run:
             self.journal.add(Entry(slot.name, destination.checksum.hexdigest(), counts))
             self._done_bytes += slot.nbytes
             if self.progress is not None:
-                self.progress(self._state(slot.name))
+                self.progress(self._state(slot, following))
 
-    def _state(self, tensor: str) -> MergeProgress:
+    def _state(self, finished: Slot, following: Slot | None) -> MergeProgress:
         return MergeProgress(
             self._done_bytes,
             self._total_bytes,
             len(self.journal.entries),
             len(self._jobs),
-            tensor,
+            finished.name,
+            None if following is None else following.name,
             self._resumed_bytes,
         )
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lbrx import system
-from lbrx.execute import MergeResult, ProgressCallback, execute
+from lbrx.execute import MergeResult, ProgressCallback, execute, restore_replaced
 from lbrx.memory import budget
 from lbrx.memory.resident import resident_window
 from lbrx.methods import method_lookup
@@ -91,7 +91,7 @@ def read_and_plan(
     seed: int = 0,
 ) -> Plan:
     """The plan of a recipe's file or text; see ``merge``."""
-    Workplace(Path(out)).restore_replaced()
+    restore_replaced(Workplace(Path(out)))  # it may be one of the inputs
     limit_bytes = system.parse_bytes(max_shard_bytes)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
         recipes = parse_recipes(recipe, lookup=method_lookup())

@@ -34,8 +34,8 @@ def has_nonfinite(data: Bytes, kind: DType) -> bool:
     The bits of positive numbers, taken as integers, are in the order of the numbers, and those of infinity and NaN are
     the highest; so are those of negative ones when the integers are unsigned. Two maxima tell.
 
-    >>> import numpy as np
-    >>> has_nonfinite(np.array([1.0, -np.inf], np.float32).view(np.uint8), DTYPES["f32"])
+    >>> import lbrx, numpy as np
+    >>> has_nonfinite(np.array([1.0, -np.inf], np.float32).view(np.uint8), lbrx.dtype("f32"))
     True
     """
     if not kind.is_float or not data.size:

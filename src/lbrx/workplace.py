@@ -30,9 +30,14 @@ class Workplace:
         self.journal = target.with_name(f".{target.name}.partial.journal")
         self.replaced = target.with_name(f".{target.name}.replaced")
 
-    def restore_replaced(self) -> None:
-        """Put an old output back that a killed run had moved aside without putting the new one in its place."""
-        if self.replaced.exists() and not self.target.exists():
+    @property
+    def has_lost_target(self) -> bool:
+        """Whether an old output was moved aside and nothing has been put in its place."""
+        return self.replaced.exists() and not self.target.exists()
+
+    def restore_target(self) -> None:
+        """Put back an old output that was moved aside."""
+        if self.has_lost_target:
             system.replace_atomically(self.replaced, self.target)
 
     def check_target(self, overwrite: bool) -> None:

@@ -19,8 +19,10 @@ from peft_fixture import (
     random_array,
     write_adapter,
 )
+from safetensors.numpy import save_file
 
 import lbrx
+from lbrx.cli.main import run
 from lbrx.lora import open_with_adapter, read_config
 
 Q_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
@@ -281,3 +283,16 @@ def test_integer_and_8_bit_weights_are_not_patched(tmp_path: Path) -> None:
     base = model(base_arrays()) | {Q_WEIGHT: lbrx.full((80, 48), 1, "f8_e4m3")}
     with pytest.raises(lbrx.DTypeError, match="is f8_e4m3; expected one of f64, f32, f16, bf16"):
         open_with_adapter(base, directory)
+
+
+def test_a_merge_of_a_model_with_an_adapter(tmp_path: Path) -> None:
+    base = base_arrays()
+    save_file(base, tmp_path / "base.safetensors", {"format": "pt"})
+    directory = write_adapter(tmp_path / "adapter", lora_arrays())
+    models = "models: [{model: base.safetensors+adapter, parameters: {weight: 1.0}}]"
+    (tmp_path / "recipe.yml").write_text(f"merge_method: linear\ndtype: bfloat16\n{models}\n")
+    assert run(["merge", str(tmp_path / "recipe.yml"), str(tmp_path / "out"), "--quiet"]) == 0
+    merged, opened = lbrx.open(tmp_path / "out"), open_with_adapter(model(base), directory)
+    assert set(merged) == set(base)
+    for name in base:
+        np.testing.assert_array_equal(merged[name].numpy(), opened[name].numpy())

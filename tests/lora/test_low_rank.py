@@ -98,3 +98,21 @@ def test_what_does_not_fit_is_an_error() -> None:
         low_rank_product(left, matrix_factor(lbrx.full((2, 4), 1, "f32")), (4, 5))
     with pytest.raises(lbrx.ShapeError, match="matrix of floats"):
         matrix_factor(lbrx.full((4,), 1, "f32"))
+
+
+def test_only_windows_of_the_product_are_ever_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = matrix_factor(lbrx.tensor(random_array(1, 1200, 4)))
+    right = matrix_factor(lbrx.tensor(random_array(2, 4, 500)))
+    windows: list[int] = []
+    read_into = LowRankStorage.read_into
+
+    def recorded(self: LowRankStorage, offset: int, buffer: np.ndarray) -> None:
+        windows.append(buffer.size)
+        read_into(self, offset, buffer)
+
+    monkeypatch.setattr(LowRankStorage, "read_into", recorded)
+    with lbrx.using(chunk_elements=1):
+        total = lbrx.full((1200, 500), 1, "f32") + low_rank_product(left, right, (1200, 500))
+        lbrx.save(tmp_path / "out.safetensors", {"w": total})
+    assert sum(windows) == 4 * 1200 * 500
+    assert max(windows) <= 4 * 65536

@@ -92,3 +92,16 @@ def test_singular_vectors_that_do_not_fit_into_memory() -> None:
             leading_singular_vectors(blocks, 100, 0, "big")
     finally:
         set_budget(limit)
+
+
+def test_products_over_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(svd, "BLOCK_BYTES", 4 * 600 * 37)
+    matrix = random_array(1, 300, 600)
+    blocks = RowBlocks(lbrx.tensor(matrix))
+    assert [first for first, _ in blocks.walk()] == list(range(0, 300, 37))
+    wide, tall = matrix.astype(np.float64), random_array(2, 600, 5).astype(np.float64)
+    np.testing.assert_allclose(blocks.times(tall), wide @ tall, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(blocks.transposed_times(wide[:, :4].copy()), wide.T @ wide[:, :4], rtol=1e-9, atol=1e-9)
+    left, right = random_array(3, 300, 2), random_array(4, 2, 600)
+    expected = np.sum((wide - left.astype(np.float64) @ right) ** 2)
+    assert blocks.squared_distance(left, right) == pytest.approx(expected, rel=1e-5)

@@ -112,6 +112,17 @@ def test_the_same_bytes_on_any_schedule(folder: Path) -> None:
     assert directory_bytes(folder / "other")["model.safetensors"] != expected["model.safetensors"]
 
 
+def test_more_shards_than_files_that_may_be_open(models: Path) -> None:
+    (models / "recipe.yml").write_text(LINEAR)
+    code = (
+        "import resource; from lbrx.merge import merge; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "print(merge('recipe.yml', 'out', max_shard_bytes=1).tensors)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "30\n", done.stderr
+    assert len(list((models / "out").glob("*.safetensors"))) == 30
+
+
 def test_progress_counts_every_tensor_once(models: Path) -> None:
     states: list[MergeProgress] = []
     result = merge(LINEAR, "out", progress=states.append)

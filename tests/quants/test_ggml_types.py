@@ -108,6 +108,24 @@ def test_zeros_stay_zeros(name: str) -> None:
     assert not found.any()
 
 
+def test_signs_of_zeros_are_those_of_ggml() -> None:
+    """In ggml the first of several equal elements counts, and a scale of zeros is 0 / -8."""
+    zeros = np.zeros(32, np.float32)
+    zeros[0] = -0.0
+    assert coded(zeros, "q4_0") == b"\x00\x80" + 16 * b"\x88"
+    assert coded(zeros, "q4_1") == b"\x00\x00\x00\x80" + 16 * b"\x00"
+    assert coded(-zeros, "q4_1") == 20 * b"\x00"
+
+
+@pytest.mark.parametrize("name", encodable())
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 1e-20])
+def test_values_too_small_for_a_scale_become_small(name: str, size: float) -> None:
+    values = (INPUT[:1] * np.float32(size)).astype(np.float32)
+    found = lbrx.tensor(values).quantize(name).numpy()
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() < 1e-6
+
+
 def test_names_are_found_in_capitals_and_unknown_ones_get_a_hint() -> None:
     assert quant("Q4_K") is quant("q4_k")
     with pytest.raises(DTypeError, match="did you mean 'q4_k'"):

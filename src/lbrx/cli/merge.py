@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
     from lbrx.plan import Plan
+
+_OPEN_FILES = 4096
 
 
 def merge(
@@ -51,6 +54,7 @@ def merge(
     """
     from lbrx.merge import limited, read_and_plan
 
+    _allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
         with limited(threads, memory):
@@ -63,6 +67,14 @@ def merge(
     except LbrxError as error:
         report.failed(error)
         raise
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files: macOS has 256, and every shard of every model is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _show_plan(plan: Plan, report: Reporter) -> None:

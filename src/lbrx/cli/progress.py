@@ -95,6 +95,7 @@ class JsonReporter(Reporter):
         _print_event(
             "progress",
             tensor=state.tensor,
+            at_hand=state.at_hand,
             done_tensors=state.done_tensors,
             total_tensors=state.total_tensors,
             done_bytes=state.done_bytes,
@@ -124,7 +125,7 @@ class JsonReporter(Reporter):
 
 
 class TerminalReporter(Reporter):
-    """A bar with bytes per second, time left, memory, and the tensor that was finished last."""
+    """A bar with bytes per second, time left, memory, and the tensor at hand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +148,7 @@ class TerminalReporter(Reporter):
             self._bar.start()
         assert self._task is not None
         memory = format_bytes(anonymous_bytes())
-        self._bar.update(self._task, completed=state.done_bytes, tensor=state.tensor, memory=memory)
+        self._bar.update(self._task, completed=state.done_bytes, tensor=state.at_hand or state.tensor, memory=memory)
 
 
 def reporter(*, as_json: bool, is_quiet: bool) -> Reporter:

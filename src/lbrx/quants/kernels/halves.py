@@ -53,8 +53,12 @@ def extreme_value(block: Any) -> Any:
 
 @jit
 def lowest_and_highest(block: Any) -> Any:
+    """The least and the greatest element, of zeros of both signs the first."""
     first, second = load_half(block, 0), load_half(block, 1)
-    return lane_min(minimum(first, second)), lane_max(maximum(first, second))
+    low, high = lane_min(minimum(first, second)), lane_max(maximum(first, second))
+    low_places = mask_bits(first <= low) | (mask_bits(second <= low) << 16)
+    high_places = mask_bits(first >= high) | (mask_bits(second >= high) << 16)
+    return load_scalar(block, first_set_bit(low_places) & 31), load_scalar(block, first_set_bit(high_places) & 31)
 
 
 @jit
