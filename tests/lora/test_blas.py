@@ -6,39 +6,25 @@ import threading
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import lbrx
-from lbrx.lora import blas
 from lbrx.lora.blas import in_pieces, one_blas_thread
 
 
-def is_openblas() -> bool:
-    config = np.show_config(mode="dicts")
-    assert isinstance(config, dict)
-    return "openblas" in config["Build Dependencies"]["blas"]["name"]
+def blas_threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
-@pytest.mark.skipif(not is_openblas(), reason="NumPy is not built with OpenBLAS")
-def test_openblas_gets_one_thread_and_its_own_back() -> None:
-    control = blas._thread_control()
-    assert control is not None
-    before = control.get()
-    control.set(2)
-    try:
+def test_blas_gets_one_thread_and_its_own_back() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
         with one_blas_thread():
-            assert control.get() == 1
+            assert set(blas_threads()) <= {1}
             with one_blas_thread():
-                assert control.get() == 1
-            assert control.get() == 1
-        assert control.get() == 2
-    finally:
-        control.set(before)
-
-
-def test_any_other_blas_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_thread_control", lambda: None)
-    with one_blas_thread():
-        np.testing.assert_array_equal(np.eye(2) @ np.eye(2), np.eye(2))
+                assert set(blas_threads()) <= {1}
+            assert set(blas_threads()) <= {1}
+        assert blas_threads() == before
 
 
 @pytest.mark.parametrize("threads", [1, 3])
