@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from lbrx import system
 from lbrx.dtypes import DType
+from lbrx.memory.results import result_pool
 from lbrx.storage import Bytes
 
 
@@ -34,7 +34,7 @@ class ArrayDestination:
 
     def __init__(self, dtype: DType, elements: int) -> None:
         self.dtype = dtype
-        self.whole: Bytes = np.empty(dtype.nbytes(elements), np.uint8)
+        self.whole: Bytes = result_pool().take(dtype.nbytes(elements))
 
     def write(self, lo: int, data: Bytes) -> None:
         start = self.dtype.nbytes(lo)

@@ -162,8 +162,21 @@ def _collect(space: Shape, intervals: list[Interval], known: Known) -> None:
         if not 1 <= place <= state.found or state.found > state.limit:
             continue
         keys, places = np.concatenate(state.keys), np.concatenate(state.places)
-        key = int(np.partition(keys, keys.size - place)[keys.size - place])
+        key = _kth_of(keys, place)
         _put(search, key, _place_of(key, place, keys, places) if search.task.needs_index else -1, known)
+
+
+def _kth_of(keys: npt.NDArray[Any], place: int) -> int:
+    """The ``place``-th largest of collected keys; of very many, only those near where a sample expects it are sorted."""
+    if keys.size > FEW:
+        sample = np.sort(keys[:: keys.size // 4096])
+        expected = (1 - place / keys.size) * sample.size
+        low, high = (min(max(int(expected + side), 0), sample.size - 1) for side in (-300, 300))
+        near = keys[(keys >= sample[low]) & (keys <= sample[high])]
+        inner = place - int(np.count_nonzero(keys > sample[high]))
+        if 1 <= inner <= near.size:
+            return int(np.partition(near, near.size - inner)[near.size - inner])
+    return int(np.partition(keys, keys.size - place)[keys.size - place])
 
 
 def _place_of(key: int, place: int, keys: npt.NDArray[Any], places: npt.NDArray[Any]) -> int:

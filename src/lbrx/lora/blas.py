@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from lbrx.settings import settings
 
+
 @cache
 def _controller() -> ThreadpoolController:
     return ThreadpoolController()

@@ -140,7 +140,7 @@ class _Run:
     def _chunk_elements(self) -> int:
         wanted = settings.chunk_elements
         if settings.threads > 1:
-            wanted = min(wanted, max(self.elements // (2 * settings.threads), self.block))
+            wanted = min(wanted, max(-(-self.elements // settings.threads), self.block))
         scratch_bytes = sum(getattr(target, "dtype", DTYPES["i64"]).itemsize for _, target in self.chunked)
         scratch_bytes += sum(leaf.dtype.itemsize for _, leaf in self.inputs.copied)
         if scratch_bytes:

@@ -48,7 +48,7 @@ def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
     try:
         work()
     finally:
-        errors = [future.exception() for future in futures]
+        errors = [None if future.cancel() else future.exception() for future in futures]  # not begun: not needed
     for error in errors:
         if error is not None:
             raise error

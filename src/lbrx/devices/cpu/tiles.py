@@ -54,8 +54,13 @@ def _widened(builder: Builder, value: Value, element: str, wide: Any) -> Value:
 def _combine(builder: Builder, kind: str, element: str, left: Value, right: Value) -> Value:
     if kind in ("sum", "sumsq", "dot"):
         return builder.fadd(left, right) if element in _FLOATS else builder.add(left, right)
-    name = {"min": ("llvm.minimum", "llvm.smin"), "max": ("llvm.maximum", "llvm.smax")}[kind][element not in _FLOATS]
-    return builder.call(_vector_function(builder, name, left.type), [left, right])
+    if element in _FLOATS:  # one instruction; NaN is watched apart, see _saw_nan
+        return builder.select(builder.fcmp_ordered(">" if kind == "max" else "<", left, right), left, right)
+    return builder.call(_vector_function(builder, f"llvm.s{kind}", left.type), [left, right])
+
+
+def _saw_nan(builder: Builder, seen: Value, value: Value) -> Value:
+    return builder.or_(seen, builder.fcmp_unordered("uno", value, value))
 
 
 def _vector_function(builder: Builder, name: str, vector: Any) -> Any:
@@ -125,6 +130,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
     element = _IN_TILES.get(memory, memory)
     wide = _accumulator(kind, element)
     register = types.float64 if element in _FLOATS else types.int64
+    watches_nan = kind in ("min", "max") and element in _FLOATS
 
     def reduce(_context: Any, first: Any, second: Any, vectors: Any) -> Any:
         def factors(builder: Builder, args: Any, index: Value) -> tuple[Value, ...]:
@@ -143,22 +149,32 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
             parts = factors(builder, args, zero)
             start = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
+            nans_before = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [0] * LANES)
+            if watches_nan:
+                nans_before = _saw_nan(builder, nans_before, start)
             entry = builder.block
             header, loop, end = (builder.append_basic_block(name) for name in ("tile.next", "tile.loop", "tile.end"))
             builder.branch(header)
             builder.position_at_end(header)
             index = builder.phi(I64)
             total = builder.phi(ir.VectorType(wide, LANES))
+            nans = builder.phi(ir.VectorType(ir.IntType(1), LANES))
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
-            grown = grow(builder, total, factors(builder, args, index))
+            parts = factors(builder, args, index)
+            grown = grow(builder, total, parts)
+            nans_now = _saw_nan(builder, nans, parts[0]) if watches_nan else nans
             following = builder.add(index, one)
             builder.branch(header)
-            for phi, first_value, next_value in ((index, one, following), (total, start, grown)):
+            grows = ((index, one, following), (total, start, grown), (nans, nans_before, nans_now))
+            for phi, first_value, next_value in grows:
                 phi.add_incoming(first_value, entry)
                 phi.add_incoming(next_value, loop)
             builder.position_at_end(end)
             result = _reduced_lanes(builder, kind, element, total)
+            if watches_nan:
+                any_nan = builder.icmp_unsigned("!=", builder.bitcast(nans, ir.IntType(LANES)), ir.IntType(LANES)(0))
+                result = builder.select(any_nan, ir.Constant(wide, float("nan")), result)
             if element == "f32" and wide is FLOAT:
                 return builder.fpext(result, DOUBLE)
             return builder.sext(result, I64) if element == "i32" and wide is I32 else result
