@@ -32,7 +32,7 @@ def write_moe(
     Memory does not grow with the models. What stands at ``out`` is replaced only with ``overwrite``, at the very end.
     """
     place = Workplace(Path(out))
-    place.restore_replaced()
+    place.restore_target()
     place.check_target(overwrite)
     specs = [TensorSpec(name, tensor.type_name, tensor.shape) for name, tensor in plan.tensors.items()]
     layouts = lay_out_safetensors(specs, _METADATA, system.parse_bytes(max_shard_bytes))
