@@ -51,6 +51,7 @@ merge(recipe, out, max_shard_bytes="8MB", sync=False, progress=progress)
 """
 
 
+@pytest.mark.slow
 def test_kill_at_twenty_random_moments_and_resume(folder: Path) -> None:
     shapes: dict[str, tuple[int, ...]] = {f"model.layers.{layer}.w": (128, 1024) for layer in range(40)}
     shapes |= {f"model.layers.{layer}.norm": (64,) for layer in range(40)}
