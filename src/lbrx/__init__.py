@@ -3,6 +3,8 @@
 Opening and describing files needs no compiler; Numba is imported when the first value is computed.
 """
 
+import typing as _typing
+
 from lbrx import memory
 from lbrx.checkpoint import Checkpoint
 from lbrx.checkpoint import open_checkpoint as open
@@ -26,6 +28,9 @@ from lbrx.settings import using
 from lbrx.shape import Layout, Shape
 from lbrx.storage import CpuStorage, MmapStorage, Storage
 from lbrx.tensor import Tensor, TensorMetadata, tensor
+
+if _typing.TYPE_CHECKING:
+    from lbrx.merging import merge
 
 __all__ = [
     "Checkpoint",
@@ -55,6 +60,7 @@ __all__ = [
     "evaluate",
     "full",
     "memory",
+    "merge",
     "normal",
     "open",
     "save",
@@ -63,3 +69,17 @@ __all__ = [
     "using",
     "where",
 ]
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """``lbrx.merge`` brings a planner with it, and is imported when it is first asked for."""
+    if name != "merge":
+        raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
+    from lbrx.merging import merge
+
+    globals()["merge"] = merge
+    return merge
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

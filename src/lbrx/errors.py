@@ -9,6 +9,7 @@ LbrxError
 ├── DTypeError          an unknown dtype, or one that an operation does not take
 ├── MemoryBudgetError   the work does not fit into the byte budget
 ├── KernelError         a generated kernel could not be compiled or loaded
+├── NonFiniteError      a merge gave NaN or infinity and was told not to (in lbrx.nonfinite)
 └── UsageError          an argument or option has a value that makes no sense
     └── RecipeError     a merge recipe is wrong (in lbrx.recipe)
 

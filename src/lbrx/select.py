@@ -9,6 +9,7 @@ the same either way.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,7 @@ Interval = tuple[_Search, int, int, int]  # a search, its lowest and highest key
 def _sampled(searches: list[_Search], known: Known) -> list[Interval]:
     """For each search of which a sample can be taken, an interval of keys that should hold the k-th largest."""
     elements = math.prod(searches[0].task.arg.shape)
-    runs = (1 << 20 if elements >= 1 << 27 else 1 << 18) // SAMPLE_RUN
+    runs = min(max(elements // 256, 1 << 15), 1 << 20) // SAMPLE_RUN
     views = [(search, _sample(search.task.arg, elements, runs)) for search in searches]
     chosen = [(search, sample) for search, sample in views if sample is not None]
     if not chosen:
@@ -123,10 +124,9 @@ def _interval(search: _Search, keys: npt.NDArray[Any], elements: int) -> Interva
     expected = (1 - share) * keys.size
     margin = 6 * math.sqrt(keys.size * share * (1 - share)) + SAMPLE_RUN
     low, high = int(expected - margin), int(expected + margin)
-    ends = [place for place in (low, high) if 0 <= place < keys.size]
-    partly_sorted = np.partition(keys, ends) if ends else keys
-    lowest = int(partly_sorted[low]) if low >= 0 else search.low
-    highest = int(partly_sorted[high]) if high < keys.size else search.high
+    ordered = np.sort(keys)
+    lowest = int(ordered[low]) if low >= 0 else search.low
+    highest = int(ordered[high]) if high < keys.size else search.high
     return search, lowest, highest, search.place
 
 
@@ -161,29 +161,32 @@ def _collect(space: Shape, intervals: list[Interval], known: Known) -> None:
             place -= state.above
         if not 1 <= place <= state.found or state.found > state.limit:
             continue
-        keys, places = np.concatenate(state.keys), np.concatenate(state.places)
-        key = _kth_of(keys, place)
-        _put(search, key, _place_of(key, place, keys, places) if search.task.needs_index else -1, known)
+        order = sorted((part for part in range(len(state.keys)) if state.keys[part].size), key=_first_place(state))
+        keys = np.concatenate([state.keys[part] for part in order])
+        places = np.concatenate([state.places[part] for part in order])
+        key, index = _chosen(keys, places, place)
+        _put(search, key, index, known)
 
 
-def _kth_of(keys: npt.NDArray[Any], place: int) -> int:
-    """The ``place``-th largest of collected keys; of very many, only those near where a sample expects it are sorted."""
-    if keys.size > FEW:
-        sample = np.sort(keys[:: keys.size // 4096])
-        expected = (1 - place / keys.size) * sample.size
-        low, high = (min(max(int(expected + side), 0), sample.size - 1) for side in (-300, 300))
-        near = keys[(keys >= sample[low]) & (keys <= sample[high])]
-        inner = place - int(np.count_nonzero(keys > sample[high]))
-        if 1 <= inner <= near.size:
-            return int(np.partition(near, near.size - inner)[near.size - inner])
-    return int(np.partition(keys, keys.size - place)[keys.size - place])
+def _first_place(state: CollectState) -> Callable[[int], int]:
+    return lambda part: int(state.places[part][0])
 
 
-def _place_of(key: int, place: int, keys: npt.NDArray[Any], places: npt.NDArray[Any]) -> int:
-    """The index of the element with this key that is the ``place``-th largest: equals count by their indices."""
-    equals = places[keys == key]
+def _chosen(keys: npt.NDArray[Any], places: npt.NDArray[Any], place: int) -> tuple[int, int]:
+    """Key and place of the ``place``-th largest of collected keys, whose places ascend; equals count by places."""
+    key = _guess(keys, place) if keys.size > FEW else None
+    if key is None:
+        key = int(np.partition(keys, keys.size - place)[keys.size - place])
     rank = place - 1 - int(np.count_nonzero(keys > key))
-    return int(np.partition(equals, rank)[rank])
+    return key, int(places[keys == key][rank])
+
+
+def _guess(keys: npt.NDArray[Any], place: int) -> int | None:
+    """The wanted key from a sample: half-precision weights have few distinct differences, so it is often right."""
+    sample = np.sort(keys[:: keys.size // 4096])
+    key = int(sample[min(int((1 - place / keys.size) * sample.size), sample.size - 1)])
+    above = int(np.count_nonzero(keys > key))
+    return key if above < place <= above + int(np.count_nonzero(keys == key)) else None
 
 
 def _put(search: _Search, key: int, index: int, known: Known) -> None:

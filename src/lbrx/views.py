@@ -215,22 +215,23 @@ def _concat_range(expr: Concat, start: int, stop: int) -> Expr:
 
 def row_breaks(expr: Expr) -> set[int]:
     """The rows of axis 0 at which a join begins a new part, reached through element-wise operations only."""
-    if isinstance(expr, Concat) and expr.axis == 0:
-        breaks: set[int] = set()
-        position = 0
-        for part in expr.parts:
-            breaks |= {position} | {position + inner for inner in row_breaks(part)}
-            position += part.shape[0]
-        return breaks
-    if isinstance(expr, Map):
-        return set().union(
-            *(
-                row_breaks(arg)
-                for arg in expr.args
-                if len(arg.shape) == len(expr.shape) and arg.shape[:1] == expr.shape[:1]
-            )
-        )
-    return set()
+    breaks: set[int] = set()
+    seen: set[tuple[int, int]] = set()
+    waiting: list[tuple[Expr, int]] = [(expr, 0)]
+    while waiting:
+        node, start = waiting.pop()
+        if node.is_simple or (id(node), start) in seen:
+            continue
+        seen.add((id(node), start))
+        if isinstance(node, Concat) and node.axis == 0:
+            for part in node.parts:
+                breaks.add(start)
+                waiting.append((part, start))
+                start += part.shape[0]
+        elif isinstance(node, Map):
+            rows = node.shape[:1]
+            waiting += [(a, start) for a in node.args if len(a.shape) == len(node.shape) and a.shape[:1] == rows]
+    return breaks
 
 
 def _inferred(old: Shape, new: Shape) -> Shape:

@@ -20,7 +20,7 @@ from lbrx.checksums import Checksum
 from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.execute import MergeProgress, execute
 from lbrx.journal import Journal
-from lbrx.merge import merge, read_and_plan
+from lbrx.merging import merge, read_and_plan
 from lbrx.nonfinite import NonFiniteError
 from lbrx.workplace import Workplace
 
@@ -91,7 +91,7 @@ def test_the_same_bytes_on_any_schedule(folder: Path) -> None:
 def test_more_shards_than_files_that_may_be_open(models: Path) -> None:
     (models / "recipe.yml").write_text(LINEAR)
     code = (
-        "import resource; from lbrx.merge import merge; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "import resource; from lbrx.merging import merge; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
         "print(merge('recipe.yml', 'out', max_shard_bytes=1).tensors)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

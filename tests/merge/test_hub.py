@@ -16,7 +16,7 @@ from tiny import LINEAR, make_llama, read_model
 
 from lbrx.errors import FileError, UsageError
 from lbrx.hub import is_repository, locate_model
-from lbrx.merge import merge
+from lbrx.merging import merge
 
 
 def test_local_paths_come_first(folder: Path) -> None:

@@ -15,7 +15,7 @@ from tiny import LINEAR, directory_bytes, random_tensors, write_model
 import lbrx
 from lbrx.formats.header import TensorSpec
 from lbrx.formats.safetensors import lay_out
-from lbrx.merge import merge
+from lbrx.merging import merge
 
 KILLS = 20
 TIES = """
@@ -35,7 +35,7 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
 # After a number of tensors the process kills itself, at whatever its threads are doing a moment later.
 KILLED_MERGE = """
 import os, signal, sys, threading, time
-from lbrx.merge import merge
+from lbrx.merging import merge
 
 recipe, out, tensors, delay_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 
@@ -92,7 +92,7 @@ def make_sparse_model(path: Path, tensors: int, elements: int, value: float) -> 
 LIMITED_MERGE = """
 import json, resource, sys, threading
 from lbrx import system
-from lbrx.merge import merge
+from lbrx.merging import merge
 
 recipe, out, limit_bytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if limit_bytes:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import load_file
 
-from lbrx.merge import merge
+from lbrx.merging import merge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "mergekit"
 Array = npt.NDArray[Any]

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 from tiny import BF16, LINEAR, llama_shapes, make_llama, random_tensors, read_json, read_model, write_model
 
-from lbrx.merge import merge, read_and_plan
+from lbrx.merging import merge, read_and_plan
 
 STACK = """
 merge_method: passthrough

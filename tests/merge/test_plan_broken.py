@@ -12,7 +12,7 @@ from tiny import LINEAR, make_llama, random_tensors, write_model
 
 import lbrx
 from lbrx.errors import LbrxError
-from lbrx.merge import merge, read_and_plan
+from lbrx.merging import merge, read_and_plan
 
 UP = "model.layers.1.mlp.up_proj.weight"
 BOTH = "recipe.yml: the models cannot be merged: "

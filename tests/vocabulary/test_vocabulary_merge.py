@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from small_vocabularies import special, word_tokenizer
 
 from lbrx.errors import LbrxError
-from lbrx.merge import merge, read_and_plan
+from lbrx.merging import merge, read_and_plan
 
 Array = npt.NDArray[Any]
 Models = tuple[dict[str, Array], dict[str, Array]]

@@ -52,7 +52,7 @@ def merge(
 
       lbrx merge recipe.yml merged --json > events.jsonl
     """
-    from lbrx.merge import limited, read_and_plan
+    from lbrx.merging import limited, read_and_plan
 
     _allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)

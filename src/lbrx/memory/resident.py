@@ -12,10 +12,14 @@ from collections import OrderedDict
 from lbrx.system import PinnedMapping
 
 WINDOW_BYTES = 256 << 20
+Dropped = tuple[PinnedMapping, int, int]
 
 
 class ResidentWindow:
-    """The spans of mapped files that were touched last, up to a number of bytes."""
+    """The spans of mapped files that were touched last, up to a number of bytes.
+
+    Pages are dropped in batches of neighbouring spans: every call interrupts all cores that run this process.
+    """
 
     def __init__(self, limit_bytes: int = WINDOW_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -29,7 +33,6 @@ class ResidentWindow:
 
     def touched(self, mapping: PinnedMapping, start: int, length: int) -> None:
         """A span has been read; spans beyond the limit are dropped."""
-        dropped: list[tuple[PinnedMapping, int, int]] = []
         key = (id(mapping), start)
         with self._lock:
             before = self._spans.pop(key, None)
@@ -38,12 +41,17 @@ class ResidentWindow:
                 self._bytes -= before[1]
             self._spans[key] = (mapping, length)
             self._bytes += length
-            while self._bytes > self.limit_bytes and len(self._spans) > 1:
-                (_, old_start), (old, old_length) = self._spans.popitem(last=False)
-                self._bytes -= old_length
-                dropped.append((old, old_start, old_length))
-        for old, old_start, old_length in dropped:
-            old.dont_need(old_start, old_length)
+            dropped = self._oldest() if self._bytes > self.limit_bytes else []
+        _drop(dropped)
+
+    def _oldest(self) -> list[Dropped]:
+        """The oldest quarter of what is held, taken out."""
+        dropped: list[Dropped] = []
+        while self._bytes > self.limit_bytes * 3 // 4 and len(self._spans) > 1:
+            (_, start), (mapping, length) = self._spans.popitem(last=False)
+            self._bytes -= length
+            dropped.append((mapping, start, length))
+        return dropped
 
     def clear(self) -> None:
         """Drop everything now."""
@@ -51,8 +59,21 @@ class ResidentWindow:
             spans = [(mapping, start, length) for (_, start), (mapping, length) in self._spans.items()]
             self._spans.clear()
             self._bytes = 0
-        for mapping, start, length in spans:
-            mapping.dont_need(start, length)
+        _drop(spans)
+
+
+def _drop(spans: list[Dropped]) -> None:
+    """Give back the pages of spans, neighbours together."""
+    ordered = sorted(spans, key=lambda span: (id(span[0]), span[1]))
+    position = 0
+    while position < len(ordered):
+        mapping, start, length = ordered[position]
+        end = start + length
+        position += 1
+        while position < len(ordered) and ordered[position][0] is mapping and ordered[position][1] <= end:
+            end = max(end, ordered[position][1] + ordered[position][2])
+            position += 1
+        mapping.dont_need(start, end - start)
 
 
 resident_window = ResidentWindow()

@@ -17,6 +17,7 @@ from lbrx.fuse import BoundLeaf, BoundPass
 from lbrx.memory.prefetch import ReadAhead, Span
 from lbrx.memory.resident import resident_window
 from lbrx.storage import Bytes, MmapStorage
+from lbrx.system import seems_cached
 
 READ_AHEAD_BYTES = 64 << 20
 Ints = npt.NDArray[np.int64]
@@ -67,10 +68,12 @@ class LeafInputs:
         return 0 if leaf.dtype.is_packed else leaf.offset * leaf.dtype.itemsize
 
     def read_ahead(self, chunks: int, size: int) -> ReadAhead | None:
-        """What reads files ahead of the chunks; None for a pass so short that it would be over first."""
+        """What reads files ahead of the chunks; None for a short pass, or for files that the system holds already."""
         mapped = [(number, leaf, leaf.storage) for number, leaf in self.watched]
         files = [(number, leaf, storage) for number, leaf, storage in mapped if isinstance(storage, MmapStorage)]
         if sum(storage.nbytes for _, _, storage in files) < READ_AHEAD_BYTES:
+            return None
+        if all(seems_cached(each.file.descriptor, each.offset, each.nbytes) for _, _, each in files):
             return None
         steps = []
         for chunk in range(chunks):
