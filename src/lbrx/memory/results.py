@@ -17,6 +17,7 @@ from lbrx.memory.budget import budget
 
 Bytes = npt.NDArray[np.uint8]
 SMALLEST_POOLED_BYTES = 1 << 20
+ALIGNMENT = 64  # a vector that crosses a cache line is stored in two steps
 
 
 class _Lease:
@@ -32,7 +33,7 @@ class _Lease:
             "version": 3,
             "shape": (nbytes,),
             "typestr": "|u1",
-            "data": (address, False),
+            "data": (-(-address // ALIGNMENT) * ALIGNMENT, False),
         }
 
     def __del__(self) -> None:
@@ -83,9 +84,9 @@ class ResultPool:
 
 
 def _size_class(nbytes: int) -> int:
-    """At most an eighth more than what is asked for."""
+    """At most an eighth more than what is asked for, with room to begin on a boundary."""
     step = 1 << max(nbytes.bit_length() - 4, 16)
-    return -(-nbytes // step) * step
+    return -(-(nbytes + ALIGNMENT) // step) * step
 
 
 _pool: ResultPool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -20,10 +21,12 @@ from lbrx.dtypes import DTYPES
 from lbrx.errors import KernelError
 from lbrx.fuse import BoundPass
 from lbrx.memory import budget, scratch
-from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
+from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Program
 from lbrx.settings import settings
 from lbrx.storage import Bytes
 
+WORTH_A_THREAD = 500_000  # nanoseconds of work: waking another thread takes some hundred thousand
+SLOW_OPERATIONS = {"exp": 1.0, "log": 1.2, "sin": 2.5, "cos": 2.5, "acos": 1.0, "div": 0.3, "sqrt": 0.3, "normal": 4.0}
 REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -62,6 +65,15 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
 def _succeeded(status: int) -> None:
     if status:
         raise KernelError(f"a kernel stopped with status {status}")
+
+
+@cache
+def _nanoseconds(program: Program) -> float:
+    """Roughly what an element costs: enough to tell whether threads pay."""
+    if program.mode != FLAT:
+        return 2.0
+    work = [leaf.kind for leaf in program.leaves] + [instruction.op for instruction in program.body]
+    return 0.15 * len(program.sinks) + sum(SLOW_OPERATIONS.get(name, 0.05) for name in work)
 
 
 class _Run:
@@ -152,7 +164,7 @@ class _Run:
         if self.elements:
             size = self._chunk_elements()
             chunks = -(-self.elements // size)
-            if chunks == 1:
+            if chunks == 1 or (not self.chunked and self.elements * _nanoseconds(self.bound.program) < WORTH_A_THREAD):
                 self._worker()(0, self.elements)
             else:
                 self._run_chunks(chunks, size)
