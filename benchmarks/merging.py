@@ -90,7 +90,8 @@ def run() -> Iterator[Figure]:
         yield from _against_copy(work)
         for method in wanted:
             yield from _against_mergekit(work, method, *RECIPES[method])
-        yield from _memory(work)
+        if wanted == list(RECIPES):
+            yield from _memory(work)
 
 
 def make_model(path: Path, layers: int, seed: int) -> None:

@@ -7,6 +7,7 @@ tiles.py) and are handed out per block of elements, so that they do not depend o
 from __future__ import annotations
 
 from lbrx.devices.cpu.constants import LANES, RANK_RESULT_RUN, TILE, rank_buffer_bytes
+from lbrx.devices.cpu.lines import SourceLines
 from lbrx.devices.cpu.registers import cast_text, literal_cast, operation_text, register_type, tile_type
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
 from lbrx.dtypes import DTYPES
@@ -15,37 +16,21 @@ from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_S
 _TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _SUMS = frozenset({"sum", "sumsq", "dot"})
 _KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements
-_DIRECT = _SUMS | {"min", "max"}
+_DIRECT = _SUMS | {"min", "max", "collect"}
 
 
 def _tile_name(sink: Sink, arg: int) -> str:
-    purpose = "keys" if sink.kind in ("histogram", "collect") else "sum" if sink.kind in _SUMS else "pick"
+    if sink.kind in ("histogram", "collect"):
+        return f"tile{arg}_{sink.kind}"
+    purpose = "sum" if sink.kind in _SUMS else "pick"
     return f"tile{arg}_{purpose}"
-
-
-class _Source:
-    """Lines of Python at the current depth."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._depth = 0
-
-    def add(self, *lines: str) -> None:
-        self.lines += ["    " * self._depth + line for line in lines]
-
-    def open(self, line: str) -> None:
-        self.add(line)
-        self._depth += 1
-
-    def close(self) -> None:
-        self._depth -= 1
 
 
 class _Kernel:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.slots = Slots(program)
-        self.out = _Source()
+        self.out = SourceLines()
         self.types = [register_type(name) for name in program.value_types()]
         self.first_scalar = len(program.leaves)
         self.first_body = self.first_scalar + len(program.scalars)
@@ -333,9 +318,12 @@ class _Kernel:
         if sink.kind not in _DIRECT or any(arg >= self.first_scalar for arg in sink.args):
             return False
         leaves = [self.program.leaves[arg] for arg in sink.args]
-        return all(leaf.kind == "source" and leaf.step == "unit" for leaf in leaves) and (
-            {leaf.dtype for leaf in leaves} in ({"f32"}, {"f64"}, {"f16"}, {"bf16"}, {"i32"}, {"i64"})
-        )
+        dtypes = {leaf.dtype for leaf in leaves}
+        if not all(leaf.kind == "source" and leaf.step == "unit" for leaf in leaves):
+            return False
+        if sink.kind == "collect":
+            return dtypes == {"f32"}
+        return dtypes in ({"f32"}, {"f64"}, {"f16"}, {"bf16"}, {"i32"}, {"i64"})
 
     def _direct_address(self, arg: int) -> str:
         item = DTYPES[self.program.leaves[arg].dtype].itemsize
@@ -352,7 +340,7 @@ class _Kernel:
                 continue
             filled.add(tile)
             value = f"v{arg}"
-            if sink.kind in ("histogram", "collect"):
+            if sink.kind == "histogram" or (sink.kind == "collect" and kind != "f32"):
                 value = f"key_of_{kind}({value})"
                 kind = _KEYS_OF[kind]
             elif kind != self.types[arg]:
@@ -401,8 +389,12 @@ class _Kernel:
         arguments = [self._slot(f"sink{number}.{part}") for part in SINK_SLOTS[sink.kind]]
         if sink.kind == "histogram":
             self.out.add(f"histogram_{keys}({tile}, count, {', '.join(arguments)})")
-        else:
-            self.out.add(f"collect_{keys}({tile}, count, {begin}, {', '.join(arguments)})")
+            return
+        if self._is_direct(sink):
+            self.out.add(f"values = {self._direct_address(sink.args[0])} if count == {TILE} else {tile}")
+            tile = "values"
+        form = "f32" if kind == "f32" else keys
+        self.out.add(f"collect_{form}({tile}, count, {begin}, {', '.join(arguments)})")
 
 
 def kernel_source(program: Program) -> str:

@@ -14,12 +14,17 @@ from numba import njit
 from lbrx.devices.cpu.constants import BINS, RANK_DIGIT_BITS, RANK_RESULT_RUN, RANK_RUNS, TABLES
 from lbrx.devices.cpu.tiles import TILE_FUNCTIONS
 
-mask_above_i32, lowest_bit, bit_count = (TILE_FUNCTIONS[name] for name in ("mask_above_i32", "lowest_bit", "bit_count"))
+mask_above_i32, mask_above_f32, mask_from_f32 = (
+    TILE_FUNCTIONS[f"mask_{name}"] for name in ("above_i32", "above_f32", "from_f32")
+)
+lowest_bit, bit_count, _f32_of_bits = (TILE_FUNCTIONS[name] for name in ("lowest_bit", "bit_count", "f32_of_bits"))
 _bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
+_peek_f32 = TILE_FUNCTIONS["peek_f32"]
 _peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
 _poke_i32, _poke_i64 = TILE_FUNCTIONS["poke_i32"], TILE_FUNCTIONS["poke_i64"]
 _LARGEST_I32, _LARGEST_I64 = np.int32(0x7FFFFFFF), np.int64(0x7FFFFFFFFFFFFFFF)
 _SMALLEST_I32, _SMALLEST_I64 = -(1 << 31), np.int64(-(1 << 63))
+_KEY_OF_INFINITY = 0x7F800000
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO_F32, _ZERO_F64 = np.float32(0.0), np.float64(0.0)
 
@@ -101,6 +106,36 @@ def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
             inside &= inside - np.uint64(1)
     for j in range(whole, count):
         key = np.int64(_peek_i32(tile, j))
+        above += key > high
+        if (key >= low) & (key <= high):
+            found = _append(keys, places, found, key, start + j)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, above)
+
+
+@njit
+def _f32_of_key(key: Any) -> Any:
+    narrow = np.int32(key)
+    return _f32_of_bits(np.int32(narrow ^ (np.int32(narrow >> np.int32(31)) & _LARGEST_I32)))
+
+
+@njit
+def collect_f32(values: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    """The same over float32 values as they are; only what is found is turned into keys."""
+    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    takes_nan = high > _KEY_OF_INFINITY
+    lowest, highest = _f32_of_key(max(low, -_KEY_OF_INFINITY - 1)), _f32_of_key(min(high, _KEY_OF_INFINITY))
+    whole = count - count % 64
+    for group in range(0, whole, 64):
+        over = np.uint64(0) if takes_nan else mask_above_f32(values + 4 * group, highest)
+        inside = mask_from_f32(values + 4 * group, lowest) & ~over
+        above += bit_count(over)
+        while inside != 0:
+            j = group + lowest_bit(inside)
+            found = _append(keys, places, found, np.int64(key_of_f32(_peek_f32(values, j))), start + j)
+            inside &= inside - np.uint64(1)
+    for j in range(whole, count):
+        key = np.int64(key_of_f32(_peek_f32(values, j)))
         above += key > high
         if (key >= low) & (key <= high):
             found = _append(keys, places, found, key, start + j)
@@ -216,6 +251,7 @@ SELECTION_FUNCTIONS: dict[str, Any] = {
         histogram_i32,
         histogram_i64,
         collect_i32,
+        collect_f32,
         collect_i64,
         rank_row_i32,
         rank_row_i64,

@@ -212,18 +212,27 @@ def _make_poke(element: str) -> Any:
     return intrinsic(poke)
 
 
-@intrinsic
-def mask_above_i32(_context: Any, base: Any, limit: Any) -> Any:
-    """One bit for each of 64 keys of a tile: whether it is larger than the limit."""
+def _make_mask(name: str, element: Any, register: Any, compare: str) -> Any:
+    """``name(address, limit)``: one bit for each of 64 elements, whether it compares with the limit as asked."""
 
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        vector = ir.VectorType(I32, 64)
-        keys = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=4)
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), args[1], ir.Constant(I32, 0))
-        limits = builder.shuffle_vector(one, one, ir.Constant(vector, [0] * 64))
-        return builder.bitcast(builder.icmp_signed(">", keys, limits), I64)
+    def mask(_context: Any, base: Any, limit: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            vector = ir.VectorType(element, 64)
+            values = builder.load(builder.inttoptr(args[0], vector.as_pointer()), align=1)
+            one = builder.insert_element(ir.Constant(vector, ir.Undefined), args[1], ir.Constant(I32, 0))
+            limits = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(I32, 64), [0] * 64))
+            ordering = builder.icmp_signed if element is I32 else builder.fcmp_unordered
+            return builder.bitcast(ordering(compare, values, limits), I64)
 
-    return types.uint64(types.int64, types.int32), generate
+        return types.uint64(types.int64, register), generate
+
+    mask.__name__ = name
+    return intrinsic(mask)
+
+
+mask_above_i32 = _make_mask("mask_above_i32", I32, types.int32, ">")
+mask_above_f32 = _make_mask("mask_above_f32", FLOAT, types.float32, ">")  # NaN counts as above
+mask_from_f32 = _make_mask("mask_from_f32", FLOAT, types.float32, ">=")  # and as not below
 
 
 def _make_bit_count(operation: str, name: str) -> Any:
@@ -259,12 +268,23 @@ def bits_of_f64(_context: Any, value: Any) -> Any:
     return types.int64(types.float64), generate
 
 
+@intrinsic
+def f32_of_bits(_context: Any, bits: Any) -> Any:
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.bitcast(args[0], FLOAT)
+
+    return types.float32(types.int32), generate
+
+
 TILE_FUNCTIONS: dict[str, Any] = {
     "stack_bytes": stack_bytes,
     "mask_above_i32": mask_above_i32,
+    "mask_above_f32": mask_above_f32,
+    "mask_from_f32": mask_from_f32,
     "lowest_bit": lowest_bit,
     "bit_count": bit_count,
     "bits_of_f32": bits_of_f32,
+    "f32_of_bits": f32_of_bits,
     "bits_of_f64": bits_of_f64,
     **{
         f"tile_{kind}_{memory}": _make_tile_reduction(kind, memory)
