@@ -58,8 +58,6 @@ class _Kernel:
             )
         return phase, per_element
 
-    # -- pieces of text ---------------------------------------------------------------------------------------
-
     def _slot(self, name: str) -> str:
         return f"peek_i64(a, {self.slots[name]})"
 
@@ -105,8 +103,6 @@ class _Kernel:
                 if instruction.op not in RANK_OPS:
                     stack += instruction.args
         return sorted(wanted)
-
-    # -- the kernel -------------------------------------------------------------------------------------------
 
     def text(self) -> str:
         self.out.open("def kernel(a, f, lo, hi):")
@@ -310,8 +306,6 @@ class _Kernel:
             else:
                 self._select_tile(number, sink, begin)
         self.out.close()
-
-    # -- tiles ------------------------------------------------------------------------------------------------
 
     def _is_direct(self, sink: Sink) -> bool:
         """Whether a reduction takes its inputs as they lie in memory: a whole tile of them needs no tile."""
