@@ -304,7 +304,7 @@ def apply(op: str, *args: Expr) -> Expr:
             raise DTypeError(f"{op!r} takes bool or integer tensors, not {found}")
     elif found is BOOL and op in ("sub", "neg", "sign"):
         raise DTypeError(f"{op!r} is not defined for bool; cast with .to('i8') first")
-    elif op in ("floor", "round", "abs") and not found.is_float and op != "abs":
+    elif op in ("floor", "round") and not found.is_float:
         return args[0]
     return Map(op, args, found)
 

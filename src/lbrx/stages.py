@@ -36,7 +36,7 @@ MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a
 
 @dataclass(slots=True)
 class StoreTask:
-    """An expression whose elements go to a destination, beginning at element ``start`` of it."""
+    """An expression whose elements go to a destination."""
 
     expr: Expr
     destination: Destination
