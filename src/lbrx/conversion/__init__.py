@@ -1,0 +1,1 @@
+"""Models from one format to another: names, values, metadata and tokenizers."""
