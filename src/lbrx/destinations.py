@@ -26,6 +26,9 @@ class Destination(Protocol):
     def write(self, lo: int, data: Bytes) -> None:
         """Take the bytes of the elements from ``lo`` on (only where there is no memory for the whole)."""
 
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """Values that are about to become blocks of this destination."""
+
 
 class ArrayDestination:
     """A new array. Packed dtypes are a vector of bytes."""
@@ -39,6 +42,9 @@ class ArrayDestination:
     def write(self, lo: int, data: Bytes) -> None:
         start = self.dtype.nbytes(lo)
         self.whole[start : start + data.size] = data
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """An array takes whatever comes."""
 
     def array(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return self.whole.view(self.dtype.numpy).reshape(shape)
@@ -58,3 +64,6 @@ class FileDestination:
 
     def write(self, lo: int, data: Bytes) -> None:
         system.pwrite_all(self.descriptor, data, self.offset + self.dtype.nbytes(lo), self.path)
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """A file takes whatever comes."""

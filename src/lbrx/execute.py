@@ -23,16 +23,15 @@ from lbrx import system
 from lbrx.checksums import ALGORITHM, Checksum
 from lbrx.destinations import FileDestination
 from lbrx.devices.cpu.threads import run_chunks
-from lbrx.dtypes import DType
+from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import FileError, UsageError
+from lbrx.expr import Blocks
 from lbrx.formats.header import FileLayout, Slot
-from lbrx.journal import Entry, Identity, Journal, difference
+from lbrx.journal import Entry, Journal, difference
 from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, has_nonfinite
-from lbrx.plan import Plan, inputs_of, merged
-from lbrx.plan.identity import identity_of
-from lbrx.plan.side_files import read_side_file
+from lbrx.output_plan import Identity, OutputPlan, write_bytes
 from lbrx.settings import settings
-from lbrx.stages import evaluate_stores
+from lbrx.stages import copy_blocks, evaluate_stores
 from lbrx.storage import Bytes
 from lbrx.workplace import Workplace
 
@@ -42,8 +41,8 @@ VERIFY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class MergeProgress:
-    """How far a merge is. ``tensor`` was finished last, ``at_hand`` is computed now if that is one large tensor;
+class RunProgress:
+    """How far a run is. ``tensor`` was finished last, ``at_hand`` is computed now if that is one large tensor;
     ``resumed_bytes`` were done by an earlier run."""
 
     done_bytes: int
@@ -56,8 +55,8 @@ class MergeProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeResult:
-    """What a merge did. ``nonfinite`` has, by tensor and place, how many values are NaN and how many infinite."""
+class RunResult:
+    """What a run did. ``nonfinite`` has, by tensor and place, how many values are NaN and how many infinite."""
 
     out: Path
     tensors: int
@@ -67,46 +66,49 @@ class MergeResult:
     seconds: float
 
 
-ProgressCallback = Callable[[MergeProgress], None]
+ProgressCallback = Callable[[RunProgress], None]
 
 
 def execute(
-    plan: Plan,
+    plan: OutputPlan,
     *,
     strict: bool = False,
     overwrite: bool = False,
     restart: bool = False,
     sync: bool = True,
     progress: ProgressCallback | None = None,
-) -> MergeResult:
+) -> RunResult:
     """Run a plan. After a failure or a kill, running the same plan again does what is missing.
 
     ``strict`` makes NaN and infinities an error. ``overwrite`` lets a directory be replaced, at the very end.
     ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk.
     """
     started = time.monotonic()
-    place = Workplace(plan.out)
+    place = Workplace(plan.out, None if plan.is_directory else [layout.name for layout in plan.layouts])
     restore_replaced(place)
     if not place.journal.exists():
         place.check_target(overwrite)
-    contents = {file.name: read_side_file(file) for file in plan.side_files}
-    identity = identity_of(plan, contents)
+    contents = {file.name: file.read() for file in plan.side_files}
+    identity = plan.identity(contents)
     with Journal(place.journal, discard=restart) as journal:
-        if _is_published(place, journal, identity):
-            place.discard_replaced()
-            resumed_tensors = len(plan.jobs)
+        if _is_finished(journal, identity) and place.finish_publishing():
+            resumed_tensors = tensor_count(plan)
         else:
             place.check_target(overwrite)
             _begin(place, journal, identity)
             run = _Run(plan, place, journal, strict, sync, progress)
             run.run()
-            _check_inputs(identity, identity_of(plan, contents))
+            _check_inputs(identity, plan.identity(contents))
             _finish(plan, place, journal, contents, sync)
             resumed_tensors = run.resumed_tensors
         journal.remove()
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
-    return MergeResult(plan.out, len(plan.jobs), plan.write_bytes, resumed_tensors, nonfinite, seconds)
+    return RunResult(plan.out, tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
+
+
+def tensor_count(plan: OutputPlan) -> int:
+    return sum(len(layout.slots) for layout in plan.layouts)
 
 
 def restore_replaced(place: Workplace) -> None:
@@ -116,10 +118,9 @@ def restore_replaced(place: Workplace) -> None:
             place.restore_target()
 
 
-def _is_published(place: Workplace, journal: Journal, identity: Identity) -> bool:
-    """Whether an earlier run of the same plan got as far as the last rename, and only the journal is left."""
-    is_same = journal.identity is not None and difference(journal.identity, identity) is None
-    return is_same and journal.is_complete and place.target.exists() and not place.partial.exists()
+def _is_finished(journal: Journal, identity: Identity) -> bool:
+    """Whether an earlier run of the same plan wrote everything, and at most the last renames are missing."""
+    return journal.is_complete and journal.identity is not None and difference(journal.identity, identity) is None
 
 
 def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
@@ -131,7 +132,7 @@ def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
     changed = difference(journal.identity, identity)
     if changed is not None:
         raise UsageError(
-            f"{place.partial}: holds the unfinished work of another merge: {changed}; "
+            f"{place.partial}: holds the unfinished work of another run: {changed}; "
             f"run that one again to finish it, or give --restart to discard it"
         )
     place.prepare(discard=False)
@@ -140,16 +141,19 @@ def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
 def _check_inputs(before: Identity, now: Identity) -> None:
     changed = difference(before, now)
     if changed is not None:
-        raise FileError(f"{changed} while the merge ran; run it again with --restart")
+        raise FileError(f"{changed} while it was read; run it again with --restart")
 
 
-def _finish(plan: Plan, place: Workplace, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
+def _finish(plan: OutputPlan, place: Workplace, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
     """Write the small files, see that nothing is missing, and give the output its name."""
-    missing = [job.name for job in plan.jobs if job.name not in journal.entries]
+    names = [slot.name for layout in plan.layouts for slot in layout.slots]
+    missing = [name for name in names if name not in journal.entries]
     if missing:
         raise FileError(f"{place.partial}: {len(missing)} tensors were not written, such as {missing[0]!r}")
-    checksums = {job.name: journal.entries[job.name].checksum for job in plan.jobs}
-    for name, content in (contents | {CHECKSUMS_NAME: checksums_json(checksums)}).items():
+    if plan.is_directory:
+        checksums = {name: journal.entries[name].checksum for name in names}
+        contents = contents | {CHECKSUMS_NAME: checksums_json(checksums)}
+    for name, content in contents.items():
         place.write_file(name, content, sync)
     system.sync_directory(place.partial)
     journal.complete()
@@ -170,24 +174,27 @@ class CheckedDestination(FileDestination):
 
     __slots__ = ("checksum", "has_nonfinite")
 
-    def __init__(self, descriptor: int, offset: int, nbytes: int, dtype: DType, path: Path) -> None:
-        super().__init__(descriptor, offset, dtype, path)
-        self.checksum = Checksum(nbytes)
+    def __init__(self, descriptor: int, slot: Slot, dtype: DType, path: Path) -> None:
+        super().__init__(descriptor, slot.offset, dtype, path)
+        self.checksum = Checksum(slot.nbytes)
         self.has_nonfinite = False
 
     def write(self, lo: int, data: Bytes) -> None:
         self.checksum.add(self.dtype.nbytes(lo), data)
-        if has_nonfinite(data, self.dtype):
-            self.has_nonfinite = True
+        self.look_at(data, self.dtype)
         super().write(lo, data)
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        if has_nonfinite(values, dtype):
+            self.has_nonfinite = True
 
 
 class _Run:
-    """The part of a merge that computes: every tensor that the journal does not have yet."""
+    """The part of a run that computes: every tensor that the journal does not have yet."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: OutputPlan,
         place: Workplace,
         journal: Journal,
         strict: bool,
@@ -201,8 +208,7 @@ class _Run:
         self.sync = sync
         self.progress = progress
         self.resumed_tensors = 0
-        self._jobs = {job.name: job for job in plan.jobs}
-        self._total_bytes = plan.write_bytes
+        self._total_tensors, self._total_bytes = tensor_count(plan), write_bytes(plan)
         self._done_bytes = self._resumed_bytes = 0
         self._lock = threading.Lock()
 
@@ -270,16 +276,16 @@ class _Run:
             self._write(slot, descriptor, path, following)
 
     def _write(self, slot: Slot, descriptor: int, path: Path, following: Slot | None = None) -> None:
-        job, stage = self._jobs[slot.name], self.plan.stage
-        destination = CheckedDestination(descriptor, slot.offset, slot.nbytes, job.dtype, path)
         counts: dict[str, tuple[int, int]] = {}
+        tensor = self.plan.tensor(slot.name)
+        destination = CheckedDestination(descriptor, slot, DTYPES.get(slot.type_name, DTYPES["u8"]), path)
         if slot.nbytes:
-            tensor = merged(stage, job, self.plan.seed)
-            evaluate_stores([(tensor.expr, destination)])
+            if isinstance(tensor.expr, Blocks):
+                copy_blocks(tensor.expr, destination)
+            else:
+                evaluate_stores([(tensor.expr, destination)])
             if destination.has_nonfinite:
-                labels = [stage.models[source.model].label for source in job.inputs]
-                inputs = dict(zip(labels, inputs_of(stage, job), strict=True))
-                counts = count_nonfinite({**inputs, RESULT: tensor})
+                counts = count_nonfinite({**self.plan.inputs(slot.name), RESULT: tensor})
         self._check_strict(slot.name, counts)
         with self._lock:
             self.journal.add(Entry(slot.name, destination.checksum.hexdigest(), counts))
@@ -287,12 +293,12 @@ class _Run:
             if self.progress is not None:
                 self.progress(self._state(slot, following))
 
-    def _state(self, finished: Slot, following: Slot | None) -> MergeProgress:
-        return MergeProgress(
+    def _state(self, finished: Slot, following: Slot | None) -> RunProgress:
+        return RunProgress(
             self._done_bytes,
             self._total_bytes,
             len(self.journal.entries),
-            len(self._jobs),
+            self._total_tensors,
             finished.name,
             None if following is None else following.name,
             self._resumed_bytes,

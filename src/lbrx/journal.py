@@ -1,4 +1,4 @@
-"""The journal of a merge: what is finished, so that the same command goes on where a killed one stopped.
+"""The journal of a run: what is finished, so that the same command goes on where a killed one stopped.
 
 Lines of JSON beside the output: first the identity of the plan, then a line for each finished tensor with its checksum,
 at last a line that says that all files are complete. A line is written after the bytes that it speaks of. What a power
@@ -13,13 +13,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 from lbrx.errors import FileError, UsageError
+from lbrx.output_plan import Identity
 from lbrx.system import pwrite_all
 
 JOURNAL_VERSION = 1
-Identity: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Journal:
         self._append({"complete": True})
 
     def remove(self) -> None:
-        """The merge is over."""
+        """The run is over."""
         self.path.unlink(missing_ok=True)
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Journal:
             lines = [json.loads(line) for line in content[:end].splitlines()]
             self._take(lines)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FileError(f"{self.path}: is no journal of a merge; remove it, or give --restart") from error
+            raise FileError(f"{self.path}: is no journal of a run; remove it, or give --restart") from error
         self._end = end
         os.ftruncate(self._descriptor, end)
 
@@ -122,7 +122,7 @@ class Journal:
 
 
 def _open_locked(path: Path) -> int:
-    """Open the journal, made if missing, and lock it; another merge into the same output is an error."""
+    """Open the journal, made if missing, and lock it; another run into the same output is an error."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -132,7 +132,7 @@ def _open_locked(path: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            raise UsageError(f"{path}: another merge into the same output is running") from error
+            raise UsageError(f"{path}: another run into the same output is going on") from error
         # Whoever held the lock before may have removed the file: a lock on a nameless file guards nothing.
         if _is_same(path, descriptor):
             return descriptor

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lbrx import system
-from lbrx.execute import MergeResult, ProgressCallback, execute, restore_replaced
+from lbrx.execute import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.memory import budget
 from lbrx.memory.resident import resident_window
 from lbrx.methods import method_lookup
@@ -34,7 +34,7 @@ def merge(
     threads: int | None = None,
     memory: int | str | None = None,
     progress: ProgressCallback | None = None,
-) -> MergeResult:
+) -> RunResult:
     """Merge models as a recipe says, into a directory.
 
     ``recipe`` is the path of a YAML file in mergekit's language, or its text (anything with a line break or a brace).

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from lbrx.creation import evaluate
 from lbrx.dtypes import DType
 from lbrx.errors import LbrxError
+from lbrx.expr import Blocks
+from lbrx.quants.encoded import EncodedStorage
 from lbrx.storage import Bytes
 from lbrx.tensor import Tensor
 
@@ -57,11 +59,18 @@ def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]
     for place, tensor in tensors.items():
         if not tensor.dtype.is_float:
             continue
-        values = tensor if tensor.shape else tensor.reshape(1)
+        values = _before_coding(tensor) if tensor.shape else tensor.reshape(1)
         nans, infinities = evaluate(values.isnan().sum(), (abs(values) == math.inf).sum())
         if nans or infinities:
             found[place] = (int(nans), int(infinities))
     return found
+
+
+def _before_coding(tensor: Tensor) -> Tensor:
+    """The values of a tensor, before they are quantized if that is still to be done."""
+    storage = tensor.expr.storage if isinstance(tensor.expr, Blocks) else None
+    values = storage.values if isinstance(storage, EncodedStorage) else None
+    return tensor if values is None else Tensor(values)
 
 
 def describe(counts: Mapping[str, tuple[int, int]]) -> str:

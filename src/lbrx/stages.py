@@ -17,6 +17,7 @@ import numpy as np
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.devices.cpu.run import run_pass
 from lbrx.devices.cpu.threads import run_chunks
+from lbrx.dtypes import DType
 from lbrx.errors import MemoryBudgetError
 from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
@@ -27,7 +28,7 @@ from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
 from lbrx.settings import settings
 from lbrx.shape import Shape, broadcast_shapes
-from lbrx.storage import CpuStorage, MmapStorage, Storage
+from lbrx.storage import Bytes, CpuStorage, MmapStorage, Storage
 from lbrx.views import row_breaks, row_range
 
 COPY_BYTES = 4 << 20
@@ -133,8 +134,11 @@ class _PartOf:
         whole = None if parent.dtype.is_packed else parent.whole
         self.whole = None if whole is None else whole[start * item : (start + elements) * item]
 
-    def write(self, lo: int, data: Any) -> None:
+    def write(self, lo: int, data: Bytes) -> None:
         self.parent.write(self.start + lo, data)
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        self.parent.look_at(values, dtype)
 
 
 def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
@@ -152,14 +156,14 @@ def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
 
 def copy_blocks(blocks: Blocks, destination: Destination) -> None:
     """Copy quantized blocks as the bytes that they are, or make them on the way if they are not made yet."""
-    if isinstance(blocks.storage, EncodedStorage):
-        blocks.storage.encode_into(destination)
-    else:
-        _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
+    _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
 
 
 def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
-    """Copy bytes on all threads, straight from where they are mapped."""
+    """Copy bytes on all threads, straight from where they are mapped, or make them on the way."""
+    if isinstance(storage, EncodedStorage) and nbytes == storage.nbytes:
+        storage.encode_into(destination)
+        return
     chunks = -(-nbytes // COPY_BYTES)
     item = destination.dtype.itemsize
 

@@ -1,4 +1,4 @@
-"""The place where an output directory is made: beside its target, under a name that a later run finds again.
+"""The place where an output is made: beside its target, under a name that a later run finds again.
 
 For ``models/out`` these are ``models/.out.partial``, the files; ``models/.out.partial.journal``; and, while an old
 output is being replaced, ``models/.out.replaced``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from lbrx import system
@@ -15,20 +16,21 @@ from lbrx.errors import FileError
 
 
 class Workplace:
-    """The paths around an output directory, and the moves between them.
+    """The paths around an output, and the moves between them: a directory, or files if their names are given.
 
     >>> place = Workplace(Path("models/out"))
     >>> str(place.partial), str(place.journal)
     ('models/.out.partial', 'models/.out.partial.journal')
     """
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, file_names: Sequence[str] | None = None) -> None:
         if target.name in ("", "..", "."):
             target = target.resolve()
         self.target = target
         self.partial = target.with_name(f".{target.name}.partial")
         self.journal = target.with_name(f".{target.name}.partial.journal")
         self.replaced = target.with_name(f".{target.name}.replaced")
+        self._files = None if file_names is None else [target.with_name(name) for name in file_names]
 
     @property
     def has_lost_target(self) -> bool:
@@ -45,6 +47,9 @@ class Workplace:
         parent = self.target.parent
         if not parent.is_dir():
             raise FileError(f"{parent}: no such directory to write to")
+        if self._files is not None:
+            _check_files(self._files, overwrite)
+            return
         if not self.target.exists() and not self.target.is_symlink():
             return
         if not self.target.is_dir():
@@ -62,12 +67,34 @@ class Workplace:
             raise FileError(f"{self.partial}: cannot be made: {error.strerror}") from error
 
     def publish(self) -> None:
-        """Give the finished directory the target's name; what stood there goes only now."""
+        """Give the finished directory, or files, the target's name; what stood there goes only now."""
+        if self._files is not None:
+            self._publish_files(self._files)
+            return
         if self.target.exists():
             self.discard_replaced()
             system.replace_atomically(self.target, self.replaced)
         system.replace_atomically(self.partial, self.target)
         self.discard_replaced()
+
+    def finish_publishing(self) -> bool:
+        """Do what is missing of the renames of a run that wrote everything; False if it got to none of them."""
+        if self._files is None:
+            if self.partial.exists() or not self.target.exists():
+                return False
+            self.discard_replaced()
+            return True
+        waiting = [file for file in self._files if (self.partial / file.name).exists()]
+        if any(not file.exists() for file in self._files if file not in waiting) or len(waiting) == len(self._files):
+            return False
+        self._publish_files(waiting)
+        return True
+
+    def _publish_files(self, files: Sequence[Path]) -> None:
+        for file in files:
+            system.replace_atomically(self.partial / file.name, file)
+        if self.partial.exists():
+            self.partial.rmdir()
 
     def discard_replaced(self) -> None:
         """Remove an old output that has been replaced."""
@@ -101,3 +128,11 @@ class Workplace:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def _check_files(files: Sequence[Path], overwrite: bool) -> None:
+    for file in files:
+        if file.is_dir():
+            raise FileError(f"{file}: is a directory; expected a file to write to")
+        if (file.exists() or file.is_symlink()) and not overwrite:
+            raise FileError(f"{file}: exists; --overwrite replaces it")

@@ -18,7 +18,7 @@ import lbrx
 from lbrx import system
 from lbrx.checksums import Checksum
 from lbrx.errors import FileError, LbrxError, UsageError
-from lbrx.execute import MergeProgress, execute
+from lbrx.execute import RunProgress, execute
 from lbrx.journal import Journal
 from lbrx.merging import merge, read_and_plan
 from lbrx.nonfinite import NonFiniteError
@@ -100,7 +100,7 @@ def test_more_shards_than_files_that_may_be_open(models: Path) -> None:
 
 
 def test_progress_counts_every_tensor_once(models: Path) -> None:
-    states: list[MergeProgress] = []
+    states: list[RunProgress] = []
     result = merge(LINEAR, "out", progress=states.append)
     assert [state.done_tensors for state in states] == list(range(1, result.tensors + 1))
     assert {state.tensor for state in states} == set(read_model(models / "out"))
@@ -263,7 +263,7 @@ def test_unfinished_work_of_another_merge_is_not_touched(
     with pytest.raises(UsageError) as caught:
         merge(recipe, "out", **options)
     message = str(caught.value)
-    assert message.startswith(".out.partial: holds the unfinished work of another merge: the ")
+    assert message.startswith(".out.partial: holds the unfinished work of another run: the ")
     assert difference in message
     assert message.endswith("; run that one again to finish it, or give --restart to discard it")
     assert merge(recipe, "out", restart=True, **options).resumed_tensors == 0
@@ -271,25 +271,25 @@ def test_unfinished_work_of_another_merge_is_not_touched(
 
 
 def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
-    def touch(state: MergeProgress) -> None:
+    def touch(state: RunProgress) -> None:
         if state.done_tensors == state.total_tensors:
             (models / "b/model.safetensors").touch()
 
-    with pytest.raises(FileError, match=r"b/model.safetensors' was changed while the merge ran; run it again with"):
+    with pytest.raises(FileError, match=r"b/model.safetensors' was changed while it was read; run it again with"):
         merge(LINEAR, "out", progress=touch)
     assert not (models / "out").exists()
 
 
 def test_a_journal_that_is_none(models: Path) -> None:
     (models / ".out.partial.journal").write_text("something else\n")
-    with pytest.raises(FileError, match="is no journal of a merge; remove it, or give --restart"):
+    with pytest.raises(FileError, match="is no journal of a run; remove it, or give --restart"):
         merge(LINEAR, "out")
     merge(LINEAR, "out", restart=True)
 
 
 @pytest.mark.usefixtures("models")
 def test_two_merges_into_one_output_at_once() -> None:
-    with Journal(Workplace(Path("out")).journal), pytest.raises(UsageError, match="another merge into the same output"):
+    with Journal(Workplace(Path("out")).journal), pytest.raises(UsageError, match="another run into the same output"):
         merge(LINEAR, "out")
 
 

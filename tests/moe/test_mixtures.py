@@ -15,6 +15,7 @@ from small_models import GOLDEN, HIDDEN, INNER, LAYERS, Array, config, golden, t
 import lbrx
 from lbrx.architectures import check_names, check_shapes, find_architecture
 from lbrx.errors import FileError, LbrxError, UsageError
+from lbrx.execute import RunProgress
 from lbrx.moe import MoePlan, parse_moe_recipe, plan_moe, write_moe
 from lbrx.recipe import RecipeError
 
@@ -178,6 +179,7 @@ def test_gates_from_the_embeddings_of_prompts(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "README.md",
         "config.json",
+        "lbrx.checksums.json",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",
@@ -212,12 +214,12 @@ def test_warnings_of_a_recipe() -> None:
 
 def test_shards_and_their_index(tmp_path: Path) -> None:
     plan = plan_of(random_recipe("a", "b"))
-    reports: list[lbrx.Progress] = []
-    total = write_moe(plan, tmp_path / "out", max_shard_bytes=40_000, progress=reports.append)
+    reports: list[RunProgress] = []
+    result = write_moe(plan, tmp_path / "out", max_shard_bytes=40_000, progress=reports.append)
     opened = lbrx.open(tmp_path / "out")
     assert list(opened) == list(plan.tensors)
     assert len(opened.files) > 1
-    assert opened.nbytes == total == reports[-1].done_bytes == reports[-1].total_bytes
+    assert opened.nbytes == result.written_bytes == reports[-1].done_bytes == reports[-1].total_bytes
     assert len(reports) == len(plan.tensors)
 
 
@@ -229,19 +231,23 @@ def test_an_output_that_exists_is_replaced_only_if_asked(tmp_path: Path) -> None
         write_moe(plan_of(random_recipe("a", "b")), out)
     assert [path.name for path in out.iterdir()] == ["old.txt"]
     write_moe(plan_of(random_recipe("a", "b")), out, overwrite=True)
-    assert sorted(path.name for path in out.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    files = ["README.md", "config.json", "lbrx.checksums.json", "model.safetensors"]
+    assert sorted(path.name for path in out.iterdir()) == files
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     plan = plan_of(random_recipe("a", "b"))
 
-    def interrupt(_: lbrx.Progress) -> None:
+    def interrupt(_: RunProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_moe(plan, tmp_path / "out", progress=interrupt)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "out").exists()
+    assert write_moe(plan, tmp_path / "out").resumed_tensors > 0
+    write_moe(plan, tmp_path / "whole")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
 def test_forward_passes_are_not_there_yet() -> None:

@@ -222,13 +222,12 @@ def test_chat_templates_by_name_and_by_majority() -> None:
 
 @pytest.mark.usefixtures("models")
 def test_a_changed_tokenizer_is_another_plan() -> None:
-    from lbrx.plan.identity import identity_of
 
     recipe = LINEAR + "tokenizer_source: union\n"
-    before = identity_of(read_and_plan(recipe, "out"), {})
+    before = read_and_plan(recipe, "out").identity({})
     swapped = word_tokenizer(["<unk>", "blue", "green", "black"], [special("<s>")])
     Path("b/tokenizer.json").write_text(swapped.text)
-    after = identity_of(read_and_plan(recipe, "out"), {})
+    after = read_and_plan(recipe, "out").identity({})
     assert {key for key in before if before[key] != after[key]} == {"vocabulary"}
 
 

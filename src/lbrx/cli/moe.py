@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,13 +26,14 @@ def moe(
     seed: Annotated[int, typer.Option(help="For random gates and noise.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print events as lines of JSON.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, once everything is written.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard the unfinished work of an earlier run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Make a mixture of experts from dense models.
 
     Attention, norms and embeddings come from the base model, the experts' feed-forward matrices from models of the same
     shape; the gates follow the recipe's 'gate_mode'. The result is a Mixtral model, or with a shared expert a Qwen2-MoE
-    one.
+    one. After a failure, or a kill, the same command goes on where it stopped.
 
     Examples:
 
@@ -55,7 +55,7 @@ def moe(
             if dry_run:
                 _show(plan, out)
             else:
-                _write(plan, out, report, shard_size, overwrite)
+                _write(plan, out, report, shard_size, overwrite, restart)
     except LbrxError as error:
         report.failed(error)
         raise
@@ -70,19 +70,11 @@ def _show(plan: MoePlan, out: Path) -> None:
         typer.echo(f"{name:<16}{value}")
 
 
-def _write(plan: MoePlan, out: Path, report: Reporter, shard_size: str, overwrite: bool) -> None:
-    from lbrx.execute import MergeProgress, MergeResult
+def _write(plan: MoePlan, out: Path, report: Reporter, shard_size: str, overwrite: bool, restart: bool) -> None:
     from lbrx.moe import write_moe
-    from lbrx.output import Progress
-
-    started = time.monotonic()
-    done = 0
-
-    def progress(state: Progress) -> None:
-        nonlocal done
-        done += 1
-        report.progress(MergeProgress(state.done_bytes, state.total_bytes, done, len(plan.tensors), state.tensor))
 
     with report:
-        nbytes = write_moe(plan, out, max_shard_bytes=shard_size, overwrite=overwrite, progress=progress)
-    report.done(MergeResult(out, len(plan.tensors), nbytes, 0, {}, time.monotonic() - started))
+        result = write_moe(
+            plan, out, max_shard_bytes=shard_size, overwrite=overwrite, restart=restart, progress=report.progress
+        )
+    report.done(result)

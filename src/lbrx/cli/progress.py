@@ -14,7 +14,7 @@ from lbrx.system import anonymous_bytes, format_bytes
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from lbrx.execute import MergeProgress, MergeResult
+    from lbrx.execute import RunProgress, RunResult
     from lbrx.plan import Plan
     from lbrx.plan.estimate import Estimate
 
@@ -46,13 +46,13 @@ class Reporter:
         for name, value in _plan_lines(plan, cost):
             print(f"{name:<16}{value}")
 
-    def progress(self, state: MergeProgress) -> None:
+    def progress(self, state: RunProgress) -> None:
         """A tensor is finished."""
 
     def failed(self, error: Exception) -> None:
         """The merge ends with an error, which is printed elsewhere."""
 
-    def done(self, result: MergeResult) -> None:
+    def done(self, result: RunResult) -> None:
         self.warnings(_nonfinite_lines(result))
         if not self.is_quiet:
             print(_result_line(result))
@@ -85,7 +85,7 @@ class JsonReporter(Reporter):
             peak_memory_bytes=cost.peak_memory_bytes,
         )
 
-    def progress(self, state: MergeProgress) -> None:
+    def progress(self, state: RunProgress) -> None:
         now = time.monotonic()
         if now < self._next_event and state.done_tensors < state.total_tensors:
             return
@@ -109,7 +109,7 @@ class JsonReporter(Reporter):
     def failed(self, error: Exception) -> None:
         _print_event("error", message=str(error))
 
-    def done(self, result: MergeResult) -> None:
+    def done(self, result: RunResult) -> None:
         _print_event(
             "done",
             out=str(result.out),
@@ -139,7 +139,7 @@ class TerminalReporter(Reporter):
         if self._bar is not None:
             self._bar.stop()
 
-    def progress(self, state: MergeProgress) -> None:
+    def progress(self, state: RunProgress) -> None:
         if self._bar is None:
             if time.monotonic() - self._started < _PATIENCE_SECONDS:
                 return
@@ -219,7 +219,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _result_line(result: MergeResult) -> str:
+def _result_line(result: RunResult) -> str:
     resumed = f", {result.resumed_tensors:,} of them from an earlier run" if result.resumed_tensors else ""
     rate = format_bytes(int(result.written_bytes / max(result.seconds, 1e-9)))
     return (
@@ -228,7 +228,7 @@ def _result_line(result: MergeResult) -> str:
     )
 
 
-def _nonfinite_lines(result: MergeResult) -> list[str]:
+def _nonfinite_lines(result: RunResult) -> list[str]:
     from lbrx.nonfinite import describe
 
     lines = [f"tensor {name!r}: {describe(counts)}" for name, counts in result.nonfinite.items()]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lbrx.formats.header import FileHeader, TensorSpec
-from lbrx.plan.records import SideFile
+from lbrx.output_plan import SideFile
 from lbrx.tensor import Tensor
 
 Format = Literal["safetensors", "gguf", "mlx"]
@@ -56,10 +56,8 @@ class PlannedTensor:
         >>> float(planned.make().max())
         2.0
         """
-        make = self.make
-        return PlannedTensor(
-            self.name, type_name or self.type_name, tuple(self.shape if shape is None else shape), lambda: change(make())
-        )
+        make, changed_shape = self.make, self.shape if shape is None else tuple(shape)
+        return PlannedTensor(self.name, type_name or self.type_name, changed_shape, lambda: change(make()))
 
 
 @dataclass(frozen=True, eq=False)

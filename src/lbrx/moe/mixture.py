@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from lbrx.moe.config import lost_windows, moe_config
 from lbrx.moe.gates import Gates
 from lbrx.moe.layouts import MATRICES, MoeLayout, choose_layout
 from lbrx.moe.recipe import PROMPTED_GATES, Expert, MoeRecipe
+from lbrx.output_plan import SideFile
 from lbrx.plan.models import ModelOpener
-from lbrx.plan.records import InputModel, SideFile
+from lbrx.plan.records import InputModel
 from lbrx.plan.side_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.recipe import ModelRef
 from lbrx.tensor import Tensor
@@ -37,6 +37,8 @@ class MoePlan:
     config: Mapping[str, Any]
     side_files: tuple[SideFile, ...]
     warnings: tuple[str, ...]
+    recipe_text: str
+    seed: int
 
 
 def plan_moe(
@@ -69,9 +71,8 @@ def plan_moe(
     config = moe_config(recipe, layout, base)
     _check_output(recipe, config, tensors)
     warnings = (*_recipe_warnings(recipe), *lost_windows(base), *gates.warnings)
-    return MoePlan(
-        layout, tuple(models.values()), tensors, config, _side_files(recipe, base, config, recipe_text), warnings
-    )
+    side_files = _side_files(recipe, base, recipe_text)
+    return MoePlan(layout, tuple(models.values()), tensors, config, side_files, warnings, recipe_text, seed)
 
 
 def _raise_problems(recipe: MoeRecipe, problems: list[str]) -> None:
@@ -218,16 +219,13 @@ def _recipe_warnings(recipe: MoeRecipe) -> Iterator[str]:
         yield f"{recipe.place}: {len(experts)} experts are no power of two, which some programs demand"
 
 
-def _side_files(
-    recipe: MoeRecipe, base: InputModel, config: Mapping[str, Any], recipe_text: str
-) -> tuple[SideFile, ...]:
-    content = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+def _side_files(recipe: MoeRecipe, base: InputModel, recipe_text: str) -> tuple[SideFile, ...]:
     copies = [
         SideFile(name, source=base.directory / name)
         for name in (*OTHER_FILES, *TOKENIZER_FILES)
         if base.directory is not None and (base.directory / name).is_file()
     ]
-    return (SideFile("config.json", content), *copies, SideFile("README.md", _card(recipe, recipe_text).encode()))
+    return (*copies, SideFile("README.md", _card(recipe, recipe_text).encode()))
 
 
 def _card(recipe: MoeRecipe, recipe_text: str) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from lbrx import system
-from lbrx.plan.records import Job, Plan, StagePlan
+from lbrx.output_plan import write_bytes
+from lbrx.plan.plan import Plan
+from lbrx.plan.records import Job, StagePlan
 from lbrx.settings import settings
 
 # How often a method reads its inputs: once to write the result, and before that for sums (1) and for searches of the
@@ -55,9 +57,9 @@ def estimate(plan: Plan) -> Estimate:
     passes = _passes(plan.stage)
     copy_rate = _copy_rate()
     read_rate = _read_rate(plan)
-    seconds = read_bytes / min(read_rate, copy_rate) + ((passes - 1) * read_bytes + plan.write_bytes) / copy_rate
+    seconds = read_bytes / min(read_rate, copy_rate) + ((passes - 1) * read_bytes + write_bytes(plan)) / copy_rate
     buffers = settings.threads * settings.chunk_elements * 4 * _CHUNK_BUFFERS
-    return Estimate(len(plan.jobs), read_bytes, plan.write_bytes, passes, seconds, _PROCESS_BYTES + buffers)
+    return Estimate(len(plan.jobs), read_bytes, write_bytes(plan), passes, seconds, _PROCESS_BYTES + buffers)
 
 
 def _input_bytes(stage: StagePlan, job: Job) -> int:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lbrx.architectures import Architecture, ModelHeader
 from lbrx.dtypes import DType
-from lbrx.formats.header import FileHeader, FileLayout
+from lbrx.formats.header import FileHeader
 from lbrx.methods import Method
 from lbrx.recipe import ModelRef, Recipe, TensorParameters
 from lbrx.tensor import Tensor
@@ -112,49 +112,3 @@ class StagePlan:
     def stream_name(self, tensor: str) -> str:
         """The name that random numbers of a tensor are drawn under."""
         return tensor if self.is_last else f"{self.recipe.name}/{tensor}"
-
-
-@dataclass(frozen=True, slots=True)
-class SideFile:
-    """A small file of the output: its bytes, or the file that it is a copy of."""
-
-    name: str
-    content: bytes | None = None
-    source: Path | None = None
-
-    def read(self) -> bytes:
-        if self.content is not None:
-            return self.content
-        assert self.source is not None
-        return self.source.read_bytes()
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A whole merge: what ``execute`` does and ``--dry-run`` prints.
-
-    ``jobs`` stand in the order of the output's files; nothing that is random or slow to find out is left open.
-    """
-
-    out: Path
-    stage: StagePlan
-    jobs: tuple[Job, ...]
-    layouts: tuple[FileLayout, ...]
-    side_files: tuple[SideFile, ...]
-    seed: int
-    recipe_text: str
-    warnings: tuple[str, ...] = field(default=())
-
-    @property
-    def write_bytes(self) -> int:
-        """Bytes of tensors that the output has."""
-        return sum(slot.nbytes for layout in self.layouts for slot in layout.slots)
-
-    @property
-    def models(self) -> tuple[InputModel, ...]:
-        """The models that are read from files, those of earlier stages included, once each."""
-        return tuple({id(model.tensors): model for model in _leaves(self.stage)}.values())
-
-
-def _leaves(stage: StagePlan) -> list[InputModel]:
-    return [leaf for model in stage.models for leaf in ([model] if model.stage is None else _leaves(model.stage))]

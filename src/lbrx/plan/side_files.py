@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.architectures import stacked_config
-from lbrx.errors import FileError, UsageError
+from lbrx.errors import UsageError
 from lbrx.formats.header import FileLayout
 from lbrx.formats.shards import index_json
+from lbrx.output_plan import SideFile
 from lbrx.plan.outline import Outline
-from lbrx.plan.records import InputModel, Job, SideFile, StagePlan
+from lbrx.plan.records import InputModel, Job, StagePlan
 from lbrx.plan.vocabularies import made_vocabulary
 from lbrx.recipe import Recipe
 from lbrx.vocabulary import find_template, tokenizer_changes
@@ -134,11 +135,3 @@ def _tokenizer_files(stage: StagePlan) -> Iterator[SideFile]:
             yield SideFile(name, content)
         elif name in copies and name not in changes:
             yield copies[name]
-
-
-def read_side_file(file: SideFile) -> bytes:
-    """The bytes of a side file."""
-    try:
-        return file.read()
-    except OSError as error:
-        raise FileError(f"{file.source}: cannot be read: {error.strerror}") from error

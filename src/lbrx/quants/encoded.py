@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination, Destination
-from lbrx.dtypes import DTYPES
+from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import ShapeError, UsageError
 from lbrx.expr import Blocks, Expr, cast
 from lbrx.memory import scratch
@@ -34,6 +34,11 @@ class EncodedStorage:
         self._weights = None if weights is None else checked_weights(weights, values.shape, quant)
         self._made: CpuStorage | None = None
         self._lock = threading.Lock()
+
+    @property
+    def values(self) -> Expr | None:
+        """What the blocks are made of, None once they are made."""
+        return self._values
 
     def encode_into(self, target: Destination) -> None:
         """Stream the blocks into a destination of bytes."""
@@ -118,7 +123,11 @@ class BlockDestination:
         self._rows_per_weights = rows if weights is None else max(rows // weights.shape[0], 1)
         self._pending = PendingRows(self._columns)
 
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        self._target.look_at(values, dtype)
+
     def write(self, lo: int, data: Bytes) -> None:
+        self.look_at(data, F32)
         if self._weights is None:
             self._encode(lo, data)
         elif self._quant.weighs_whole_rows:
@@ -179,7 +188,7 @@ class _Room:
             return
         try:
             if kind is None:
-                self._target.write(self._first, self._scratch)
+                self._target.write(self._first // self._target.dtype.itemsize, self._scratch)
         finally:
             scratch.scratch_arena().put(self._scratch)
 

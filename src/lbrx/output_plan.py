@@ -1,0 +1,101 @@
+"""What a run needs to know of an output: its files, its small files, and how every tensor is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import xxhash
+
+from lbrx.errors import FileError
+from lbrx.formats.header import FileHeader, FileLayout
+from lbrx.tensor import Tensor
+
+Identity: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """A small file of the output: its bytes, or the file that it is a copy of."""
+
+    name: str
+    content: bytes | None = None
+    source: Path | None = None
+
+    def read(self) -> bytes:
+        if self.content is not None:
+            return self.content
+        assert self.source is not None
+        try:
+            return self.source.read_bytes()
+        except OSError as error:
+            raise FileError(f"{self.source}: cannot be read: {error.strerror}") from error
+
+
+class OutputPlan(Protocol):
+    """An output whose every byte is decided: where each tensor lies, and what it is computed from."""
+
+    @property
+    def out(self) -> Path:
+        """The directory, or the file, that is written."""
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether ``out`` is a directory of all files, not a file or the stem of its shards."""
+
+    @property
+    def layouts(self) -> tuple[FileLayout, ...]: ...
+
+    @property
+    def side_files(self) -> tuple[SideFile, ...]: ...
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of a slot, as an expression in the slot's type."""
+
+    def inputs(self, name: str) -> Mapping[str, Tensor]:
+        """What a tensor is made from, by the names that messages use; may be empty."""
+
+    def identity(self, contents: Mapping[str, bytes]) -> Identity:
+        """What the bytes depend on; ``contents`` are the small files by name. Two runs with the same one are alike."""
+
+
+def write_bytes(plan: OutputPlan) -> int:
+    """Bytes of tensors that the output has."""
+    return sum(slot.nbytes for layout in plan.layouts for slot in layout.slots)
+
+
+def output_identity(
+    inputs: Iterable[FileHeader], layouts: Sequence[FileLayout], contents: Mapping[str, bytes]
+) -> Identity:
+    """What every output depends on, by names that stand in messages when two plans differ."""
+    return {
+        "version of lbrx": version("lbrx"),
+        "input file": {str(header.path.resolve()): _file_identity(header) for header in inputs},
+        "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
+        "file of the output": {name: digest(content) for name, content in contents.items()},
+    }
+
+
+def digest(*parts: bytes) -> str:
+    """A short name for some bytes, cut into parts as they are."""
+    state = xxhash.xxh3_64()
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def _file_identity(header: FileHeader) -> list[int | str]:
+    """Size, time of change, and what the header says."""
+    entries = "\n".join(f"{entry.name} {entry.type_name} {entry.shape} {entry.offset}" for entry in header.entries)
+    return [*file_state(header.path), digest(entries.encode(errors="surrogatepass"))]
+
+
+def file_state(path: Path) -> list[int]:
+    """Size and time of change."""
+    state = os.stat(path)
+    return [state.st_size, state.st_mtime_ns]

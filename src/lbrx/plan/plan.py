@@ -1,0 +1,53 @@
+"""The plan of a whole merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from lbrx.formats.header import FileLayout
+from lbrx.output_plan import Identity, SideFile
+from lbrx.plan.expressions import inputs_of, merged
+from lbrx.plan.identity import merge_identity
+from lbrx.plan.records import InputModel, Job, StagePlan
+from lbrx.tensor import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A whole merge, an ``OutputPlan``: what ``execute`` does and ``--dry-run`` prints.
+
+    ``jobs`` stand in the order of the output's files; nothing that is random or slow to find out is left open.
+    """
+
+    out: Path
+    stage: StagePlan
+    jobs: tuple[Job, ...]
+    layouts: tuple[FileLayout, ...]
+    side_files: tuple[SideFile, ...]
+    seed: int
+    recipe_text: str
+    warnings: tuple[str, ...] = field(default=())
+    is_directory: ClassVar[bool] = True
+
+    @property
+    def models(self) -> tuple[InputModel, ...]:
+        """The models that are read from files, those of earlier stages included, once each."""
+        return tuple({id(model.tensors): model for model in _leaves(self.stage)}.values())
+
+    def tensor(self, name: str) -> Tensor:
+        return merged(self.stage, self.stage.by_name[name], self.seed)
+
+    def inputs(self, name: str) -> Mapping[str, Tensor]:
+        job = self.stage.by_name[name]
+        labels = [self.stage.models[source.model].label for source in job.inputs]
+        return dict(zip(labels, inputs_of(self.stage, job), strict=True))
+
+    def identity(self, contents: Mapping[str, bytes]) -> Identity:
+        return merge_identity(self.stage, self.models, self.recipe_text, self.seed, self.layouts, contents)
+
+
+def _leaves(stage: StagePlan) -> list[InputModel]:
+    return [leaf for model in stage.models for leaf in ([model] if model.stage is None else _leaves(model.stage))]
