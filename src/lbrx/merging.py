@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from lbrx import system
 from lbrx.execute import ProgressCallback, RunResult, execute, restore_replaced
-from lbrx.memory import budget
-from lbrx.memory.resident import resident_window
+from lbrx.limits import limited
 from lbrx.methods import method_lookup
-from lbrx.plan import DEFAULT_SHARD_BYTES, Plan, plan_merge
+from lbrx.output_plan import shard_limit
+from lbrx.plan import Plan, plan_merge
 from lbrx.recipe import load_recipes, parse_recipes
-from lbrx.settings import settings, using
 from lbrx.workplace import Workplace
-
-_BYTES_PER_CHUNK_ELEMENT = 32  # of buffers, at the most that methods need
-_LEAST_CHUNK_ELEMENTS = 1 << 16
 
 
 def merge(
     recipe: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    max_shard_bytes: int | str = DEFAULT_SHARD_BYTES,
+    max_shard_bytes: int | str | None = None,
     seed: int = 0,
     strict: bool = False,
     overwrite: bool = False,
@@ -62,37 +55,16 @@ def merge(
         return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
 
 
-@contextmanager
-def limited(threads: int | None, memory: int | str | None) -> Iterator[None]:
-    """Threads and bytes of buffers for the length of a ``with`` block; None leaves them as they are.
-
-    Little memory makes the pieces smaller that threads take at a time, and keeps fewer pages of the inputs mapped.
-    """
-    if memory is None:
-        with using(threads=threads):
-            yield
-        return
-    account, before_bytes, window_bytes = budget(), budget().limit_bytes, resident_window.limit_bytes
-    account.limit_bytes = limit_bytes = system.parse_bytes(memory)
-    resident_window.limit_bytes = min(window_bytes, limit_bytes)
-    share = limit_bytes // ((threads or settings.threads) * _BYTES_PER_CHUNK_ELEMENT)
-    try:
-        with using(threads=threads, chunk_elements=max(min(settings.chunk_elements, share), _LEAST_CHUNK_ELEMENTS)):
-            yield
-    finally:
-        account.limit_bytes, resident_window.limit_bytes = before_bytes, window_bytes
-
-
 def read_and_plan(
     recipe: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    max_shard_bytes: int | str = DEFAULT_SHARD_BYTES,
+    max_shard_bytes: int | str | None = None,
     seed: int = 0,
 ) -> Plan:
     """The plan of a recipe's file or text; see ``merge``."""
     restore_replaced(Workplace(Path(out)))  # it may be one of the inputs
-    limit_bytes = system.parse_bytes(max_shard_bytes)
+    limit_bytes = shard_limit(max_shard_bytes)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
         recipes = parse_recipes(recipe, lookup=method_lookup())
         return plan_merge(recipes, out, recipe_text=recipe, max_shard_bytes=limit_bytes, seed=seed)

@@ -11,11 +11,14 @@ from typing import Any, Protocol, TypeAlias
 
 import xxhash
 
+from lbrx import system
 from lbrx.errors import FileError
 from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.tensor import Tensor
 
 Identity: TypeAlias = dict[str, Any]
+DEFAULT_SHARD_BYTES = 5_000_000_000  # of directories
+NO_LIMIT_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,15 @@ class OutputPlan(Protocol):
 
     def identity(self, contents: Mapping[str, bytes]) -> Identity:
         """What the bytes depend on; ``contents`` are the small files by name. Two runs with the same one are alike."""
+
+
+def shard_limit(max_shard_bytes: int | str | None, default_bytes: int = DEFAULT_SHARD_BYTES) -> int:
+    """The largest file to write, in bytes.
+
+    >>> shard_limit("2GB"), shard_limit(None)
+    (2000000000, 5000000000)
+    """
+    return default_bytes if max_shard_bytes is None else system.parse_bytes(max_shard_bytes)
 
 
 def write_bytes(plan: OutputPlan) -> int:

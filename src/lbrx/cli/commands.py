@@ -18,6 +18,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "inspect": Command("lbrx.cli.inspect:inspect", "Show what is in a model file or directory."),
     "merge": Command("lbrx.cli.merge:merge", "Merge models as a recipe says."),
+    "convert": Command("lbrx.cli.convert:convert", "Write a model in another format."),
     "moe": Command("lbrx.cli.moe:moe", "Make a mixture of experts from dense models."),
     "diff": Command("lbrx.cli.diff:diff", "Show how far two models are apart, layer by layer."),
     "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from the difference of two models."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbrx.cli.options import DryRun, JsonEvents, Overwrite, Quiet, Restart, ShardSize, Threads
 from lbrx.cli.progress import Reporter, reporter
 from lbrx.errors import LbrxError
 from lbrx.system import format_bytes
@@ -18,16 +19,14 @@ if TYPE_CHECKING:
 def moe(
     recipe: Annotated[Path, typer.Argument(help="A recipe in mergekit-moe's YAML.")],
     out: Annotated[Path, typer.Argument(help="The directory to write.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
-    ] = None,
-    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="The largest file of weights to write.")] = "5GB",
+    dry_run: DryRun = False,
+    threads: Threads = None,
+    shard_size: ShardSize = None,
     seed: Annotated[int, typer.Option(help="For random gates and noise.")] = 0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print events as lines of JSON.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, once everything is written.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Discard the unfinished work of an earlier run.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    json_output: JsonEvents = False,
+    overwrite: Overwrite = False,
+    restart: Restart = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a mixture of experts from dense models.
 
@@ -70,11 +69,16 @@ def _show(plan: MoePlan, out: Path) -> None:
         typer.echo(f"{name:<16}{value}")
 
 
-def _write(plan: MoePlan, out: Path, report: Reporter, shard_size: str, overwrite: bool, restart: bool) -> None:
+def _write(plan: MoePlan, out: Path, report: Reporter, shard_size: str | None, overwrite: bool, restart: bool) -> None:
     from lbrx.moe import write_moe
 
     with report:
         result = write_moe(
-            plan, out, max_shard_bytes=shard_size, overwrite=overwrite, restart=restart, progress=report.progress
+            plan,
+            out,
+            max_shard_bytes=shard_size,
+            overwrite=overwrite,
+            restart=restart,
+            progress=report.progress,
         )
     report.done(result)

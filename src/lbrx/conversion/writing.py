@@ -12,12 +12,11 @@ from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import UsageError
 from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.formats.shards import index_json, lay_out_gguf, lay_out_safetensors
-from lbrx.output_plan import Identity, SideFile, output_identity
+from lbrx.output_plan import NO_LIMIT_BYTES, Identity, SideFile, output_identity
 from lbrx.tensor import Tensor
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
-NO_LIMIT_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lbrx import system
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.conversion.writing import plan_output
 from lbrx.execute import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.moe.mixture import MoePlan
-from lbrx.plan.records import DEFAULT_SHARD_BYTES
+from lbrx.output_plan import shard_limit
 from lbrx.workplace import Workplace
 
 
@@ -18,7 +17,7 @@ def write_moe(
     plan: MoePlan,
     out: str | os.PathLike[str],
     *,
-    max_shard_bytes: int | str = DEFAULT_SHARD_BYTES,
+    max_shard_bytes: int | str | None = None,
     overwrite: bool = False,
     restart: bool = False,
     progress: ProgressCallback | None = None,
@@ -36,7 +35,7 @@ def write_moe(
         side_files=plan.side_files,
         sources=tuple(header for model in plan.models for header in model.files),
     )
-    limit_bytes = system.parse_bytes(max_shard_bytes)
+    limit_bytes = shard_limit(max_shard_bytes)
     settings = {"recipe": plan.recipe_text, "seed": plan.seed}
     planned = plan_output(contents, target, max_shard_bytes=limit_bytes, settings_identity=settings)
     return execute(planned, overwrite=overwrite, restart=restart, progress=progress)

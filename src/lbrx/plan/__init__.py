@@ -2,10 +2,9 @@
 
 from lbrx.plan.merge_plan import plan_merge
 from lbrx.plan.plan import Plan
-from lbrx.plan.records import DEFAULT_SHARD_BYTES, InputModel, Job, JobInput, StagePlan, TensorInfo
+from lbrx.plan.records import InputModel, Job, JobInput, StagePlan, TensorInfo
 
 __all__ = [
-    "DEFAULT_SHARD_BYTES",
     "InputModel",
     "Job",
     "JobInput",

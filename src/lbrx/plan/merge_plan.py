@@ -11,7 +11,7 @@ from lbrx.formats.header import FileLayout, TensorSpec
 from lbrx.formats.shards import lay_out_safetensors
 from lbrx.methods import load_method
 from lbrx.model_card import CARD_NAME, model_card
-from lbrx.output_plan import SideFile
+from lbrx.output_plan import DEFAULT_SHARD_BYTES, SideFile
 from lbrx.plan.checks import (
     copied_tensors,
     dropped_tensors,
@@ -24,7 +24,7 @@ from lbrx.plan.jobs import JobPlanner
 from lbrx.plan.models import ModelOpener, stage_model
 from lbrx.plan.outline import Outline
 from lbrx.plan.plan import Plan
-from lbrx.plan.records import DEFAULT_SHARD_BYTES, InputModel, Job, StagePlan
+from lbrx.plan.records import InputModel, Job, StagePlan
 from lbrx.plan.side_files import output_config, side_files
 from lbrx.plan.vocabularies import stage_vocabulary, tokenizer_donor, with_special_ids, with_vocabulary
 from lbrx.recipe import ModelRef, Recipe

@@ -16,8 +16,6 @@ from lbrx.recipe import ModelRef, Recipe, TensorParameters
 from lbrx.tensor import Tensor
 from lbrx.vocabulary import VocabularyPlan
 
-DEFAULT_SHARD_BYTES = 5_000_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:

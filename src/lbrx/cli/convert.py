@@ -1,0 +1,106 @@
+"""`lbrx convert`: a model in another format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbrx.cli.options import (
+    DryRun,
+    JsonEvents,
+    Memory,
+    Overwrite,
+    Quiet,
+    Restart,
+    ShardSize,
+    Strict,
+    Sync,
+    Threads,
+    allow_many_files,
+)
+from lbrx.cli.progress import reporter
+from lbrx.errors import LbrxError
+from lbrx.system import format_bytes
+
+if TYPE_CHECKING:
+    from lbrx.conversion.writing import ConversionPlan
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A model: a directory, or a GGUF or SafeTensors file.")],
+    out: Annotated[Path, typer.Argument(help="The file (.gguf, .safetensors) or directory to write.")],
+    format: Annotated[
+        str | None,
+        typer.Option(help="gguf, mlx or safetensors; what OUT ends in by default.", show_default=False),
+    ] = None,
+    type: Annotated[
+        str | None, typer.Option(help="Turn floating weights into f32, f16 or bf16.", show_default=False)
+    ] = None,
+    dry_run: DryRun = False,
+    threads: Threads = None,
+    memory: Memory = None,
+    shard_size: ShardSize = None,
+    strict: Strict = False,
+    json_output: JsonEvents = False,
+    overwrite: Overwrite = False,
+    restart: Restart = False,
+    sync: Sync = True,
+    quiet: Quiet = False,
+) -> None:
+    """Write a model in another format.
+
+    Hugging Face directories (SafeTensors, or PyTorch's .bin), GGUF files and MLX directories, each into each, with
+    tokenizer and settings. Quantized weights stay as they are wherever the other format has the same coding. Memory
+    does not grow with the model; after a failure, or a kill, the same command goes on where it stopped.
+
+    Examples:
+
+      lbrx convert Llama-3.2-1B llama.gguf
+
+      lbrx convert llama.gguf Llama-mlx --format mlx
+
+      lbrx convert llama-q4_0.gguf restored --format safetensors --type bf16
+
+      lbrx convert model resharded --shard-size 2GB
+    """
+    from lbrx.conversion.converting import plan_conversion
+    from lbrx.execute import execute
+    from lbrx.limits import limited
+
+    allow_many_files()
+    report = reporter(as_json=json_output, is_quiet=quiet)
+    try:
+        with limited(threads, memory):
+            plan = plan_conversion(source, out, format=format, type=type, max_shard_bytes=shard_size)
+            report.warnings(plan.warnings)
+            if dry_run:
+                show_plan(plan, as_json=json_output)
+                return
+            with report:
+                result = execute(
+                    plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=report.progress
+                )
+            report.done(result)
+    except LbrxError as error:
+        report.failed(error)
+        raise
+
+
+def show_plan(plan: ConversionPlan, *, as_json: bool) -> None:
+    """Print what a conversion would write."""
+    counts: dict[str, int] = {}
+    for layout in plan.layouts:
+        for slot in layout.slots:
+            counts[slot.type_name] = counts.get(slot.type_name, 0) + 1
+    nbytes = sum(layout.file_bytes for layout in plan.layouts)
+    files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
+    if as_json:
+        fields = {"event": "plan", "out": str(plan.out), "types": counts, "write_bytes": nbytes, "files": files}
+        typer.echo(json.dumps(fields))
+        return
+    typer.echo(f"{'output':<16}{plan.out}")
+    typer.echo(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
+    typer.echo(f"{'to write':<16}{format_bytes(nbytes)} in {', '.join(files)}")

@@ -1,0 +1,38 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+import resource
+from typing import Annotated
+
+import typer
+
+_OPEN_FILES = 4096
+
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
+]
+Memory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="The most memory for buffers, such as 512MB.", show_default=False)
+]
+ShardSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", help="The largest file of weights: 5GB in a directory, no limit for GGUF.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail on NaN and infinite values.")]
+JsonEvents = Annotated[bool, typer.Option("--json", help="Print events as lines of JSON.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT, once everything is written.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Discard the unfinished work of an earlier run.")]
+Sync = Annotated[bool, typer.Option(help="Wait until the result is on the disk.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+def allow_many_files() -> None:
+    """Raise the soft limit of open files: macOS has 256, and every shard of every model is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
