@@ -18,6 +18,7 @@ SUITES = {
     "numpy": "benchmarks.against_numpy",
     "opening": "benchmarks.opening",
     "merge": "benchmarks.merging",
+    "quantize": "benchmarks.quantizing",
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -8,25 +8,18 @@ missing, only the comparison with ``cp`` is made.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
-import lbrx
+from benchmarks.commands import PEERS, memory_figure, run_command
 from benchmarks.harness import Figure
+from benchmarks.models import LAYERS, make_model
 
-MERGEKIT = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "mergekit-yaml"
-MEMORY_LIMIT_BYTES = 400 << 20
-LAYERS = 22
+MERGEKIT = PEERS / "mergekit-yaml"
 
 _WEIGHTS = "parameters: {{weight: {}}}"
 _DENSE = "parameters: {{weight: {}, density: {}}}"
@@ -94,79 +87,9 @@ def run() -> Iterator[Figure]:
             yield from _memory(work)
 
 
-def make_model(path: Path, layers: int, seed: int) -> None:
-    """A model of TinyLlama's shapes with random weights: the base, or the base with small changes."""
-    hidden, inner, keys, vocabulary = 2048, 5632, 256, 32000
-    shapes = {"model.embed_tokens.weight": (vocabulary, hidden), "lm_head.weight": (vocabulary, hidden)}
-    for layer in range(layers):
-        prefix = f"model.layers.{layer}."
-        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
-        shapes |= {f"{attention}{name}_proj.weight": (hidden, hidden) for name in ("q", "o")}
-        shapes |= {f"{attention}{name}_proj.weight": (keys, hidden) for name in ("k", "v")}
-        shapes |= {f"{mlp}{name}_proj.weight": (inner, hidden) for name in ("gate", "up")}
-        shapes |= {f"{mlp}down_proj.weight": (hidden, inner)}
-        shapes |= {f"{prefix}{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
-    shapes["model.norm.weight"] = (hidden,)
-    tensors = {}
-    for name, shape in shapes.items():
-        weight = lbrx.normal(shape, 0, name) * 0.02
-        change = lbrx.normal(shape, seed, name) * 0.002 if seed else 0.0
-        tensors[name] = (weight + change).to("bf16")
-    lbrx.save(path, tensors, {"format": "pt"}, max_shard_bytes="2GB")
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    (path / "config.json").write_text(json.dumps(config, indent=1))
-
-
-def _run(command: list[str], work: Path, out: Path) -> tuple[float, int]:
-    """Seconds of a command and the most anonymous memory that it was seen to hold."""
-    shutil.rmtree(out, ignore_errors=True)
-    os.sync()
-    with tempfile.TemporaryFile() as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=work, stdout=output, stderr=subprocess.STDOUT)
-        peak = _watch(process)
-        elapsed = time.perf_counter() - start
-        if process.returncode:
-            output.seek(0)
-            raise RuntimeError(f"{' '.join(command)} failed:\n{output.read().decode()[-2000:]}")
-    return elapsed, peak
-
-
-def _watch(process: subprocess.Popen[bytes]) -> int:
-    """Look at the process rarely enough not to slow it down."""
-    watched = psutil.Process(process.pid)
-    peak = 0
-    while process.poll() is None:
-        try:
-            memory = watched.memory_info()
-        except psutil.NoSuchProcess:
-            break
-        peak = max(peak, memory.rss - getattr(memory, "shared", 0))
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
-    process.wait()
-    return peak
-
-
 def _ours(work: Path, recipe: Path, turns: int = 3) -> tuple[float, int]:
     command = [sys.executable, "-m", "lbrx", "merge", str(recipe), "ours", "--quiet", "--no-sync"]
-    times = [_run(command, work, work / "ours") for _ in range(turns + 1)][1:]
+    times = [run_command(command, work, work / "ours") for _ in range(turns + 1)][1:]
     return min(seconds for seconds, _ in times), max(peak for _, peak in times)
 
 
@@ -179,10 +102,12 @@ def _written(work: Path, name: str, text: str) -> Path:
 def _against_copy(work: Path) -> Iterator[Figure]:
     recipe = _written(work, "linear", RECIPES["linear"][0])
     own, peak = _ours(work, recipe)
-    copies = [_run(["cp", "-r", "a", "b", "ours", "copies"], work, _emptied(work / "copies"))[0] for _ in range(3)]
+    copies = [
+        run_command(["cp", "-r", "a", "b", "ours", "copies"], work, _emptied(work / "copies"))[0] for _ in range(3)
+    ]
     best = min(copies)
     yield Figure("merge", "linear: 2 x cp / own", 2 * best / own, 1, f"{own:.2f} s, cp {best:.2f} s")
-    yield _memory_figure("linear", peak)
+    yield memory_figure("merge", "linear", peak)
 
 
 def _emptied(path: Path) -> Path:
@@ -191,18 +116,14 @@ def _emptied(path: Path) -> Path:
     return path / "none"
 
 
-def _memory_figure(name: str, peak: int) -> Figure:
-    return Figure("merge", f"{name}: 400 MB / peak", MEMORY_LIMIT_BYTES / peak, 1, f"{peak / 1e6:.0f} MB anonymous")
-
-
 def _against_mergekit(work: Path, method: str, text: str, target: float) -> Iterator[Figure]:
     recipe = _written(work, method, text)
     own, peak = _ours(work, recipe)
-    yield _memory_figure(method, peak)
+    yield memory_figure("merge", method, peak)
     if not MERGEKIT.exists():
         return
     command = [str(MERGEKIT), str(recipe), "theirs", "--no-copy-tokenizer", "--no-write-model-card"]
-    other, other_peak = _run(command, work, work / "theirs")
+    other, other_peak = run_command(command, work, work / "theirs")
     detail = f"{own:.2f} s against {other:.1f} s; memory {peak / 1e6:.0f} MB against {other_peak / 1e6:.0f} MB"
     yield Figure("merge", f"{method} against mergekit", other / own, target, detail)
     shutil.rmtree(work / "theirs", ignore_errors=True)
@@ -214,4 +135,4 @@ def _memory(work: Path) -> Iterator[Figure]:
         shutil.rmtree(work / name)
         make_model(work / name, 4 * LAYERS, seed)
     _, peak = _ours(work, _written(work, "linear", RECIPES["linear"][0]), turns=1)
-    yield _memory_figure("linear, four times the size", peak)
+    yield memory_figure("merge", "linear, four times the size", peak)

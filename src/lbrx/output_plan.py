@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -15,6 +14,7 @@ from lbrx import system
 from lbrx.errors import FileError
 from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.tensor import Tensor
+from lbrx.version import VERSION
 
 Identity: TypeAlias = dict[str, Any]
 DEFAULT_SHARD_BYTES = 5_000_000_000  # of directories
@@ -85,7 +85,7 @@ def output_identity(
 ) -> Identity:
     """What every output depends on, by names that stand in messages when two plans differ."""
     return {
-        "version of lbrx": version("lbrx"),
+        "version of lbrx": VERSION,
         "input file": {str(header.path.resolve()): _file_identity(header) for header in inputs},
         "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
         "file of the output": {name: digest(content) for name, content in contents.items()},

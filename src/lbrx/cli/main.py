@@ -90,9 +90,9 @@ def _not_called() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from lbrx.version import VERSION
 
-        typer.echo(f"lbrx {version('lbrx')}")
+        typer.echo(f"lbrx {VERSION}")
         raise typer.Exit
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib.metadata
 import importlib.util
 import os
 import struct
@@ -20,7 +19,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
+import numpy as np
 
 from lbrx import system
 from lbrx.devices.cpu.codegen import kernel_source
@@ -127,7 +128,11 @@ def _environment() -> str:
     digest = hashlib.sha256()
     for name in _LIBRARY_FILES:
         digest.update((here / f"{name}.py").read_bytes())
-    versions = [importlib.metadata.version(name) for name in ("numba", "llvmlite", "numpy")]
+    numba = importlib.util.find_spec("numba")
+    assert numba is not None
+    assert numba.origin is not None
+    digest.update(Path(numba.origin).with_name("_version.py").read_bytes())
+    versions = (llvmlite.__version__, np.__version__)
     processor = (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     return "\n".join((digest.hexdigest(), *versions, *processor, ""))
 

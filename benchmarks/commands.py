@@ -1,0 +1,53 @@
+"""Whole commands, timed with their start-up, and the memory that they hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from benchmarks.harness import Figure
+
+MEMORY_LIMIT_BYTES = 400 << 20
+PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin"
+
+
+def run_command(command: list[str], work: Path, out: Path) -> tuple[float, int]:
+    """Seconds of a command and the most anonymous memory that it was seen to hold."""
+    shutil.rmtree(out, ignore_errors=True)
+    os.sync()
+    with tempfile.TemporaryFile() as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, cwd=work, stdout=output, stderr=subprocess.STDOUT)
+        peak = watch(process)
+        elapsed = time.perf_counter() - start
+        if process.returncode:
+            output.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed:\n{output.read().decode()[-2000:]}")
+    return elapsed, peak
+
+
+def watch(process: subprocess.Popen[bytes]) -> int:
+    """Look at the process rarely enough not to slow it down."""
+    watched = psutil.Process(process.pid)
+    peak = 0
+    while process.poll() is None:
+        try:
+            memory = watched.memory_info()
+        except psutil.NoSuchProcess:
+            break
+        peak = max(peak, memory.rss - getattr(memory, "shared", 0))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    process.wait()
+    return peak
+
+
+def memory_figure(suite: str, name: str, peak: int) -> Figure:
+    return Figure(suite, f"{name}: 400 MB / peak", MEMORY_LIMIT_BYTES / peak, 1, f"{peak / 1e6:.0f} MB anonymous")
