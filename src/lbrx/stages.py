@@ -23,7 +23,9 @@ from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, S
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
 from lbrx.memory import budget, format_bytes
 from lbrx.memory.resident import resident_window
+from lbrx.partials import combined
 from lbrx.quants.encoded import EncodedStorage
+from lbrx.quick import quick_value
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
 from lbrx.settings import settings
@@ -199,6 +201,9 @@ def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
 
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
+    quick = quick_value(exprs[0]) if len(exprs) == 1 else None
+    if quick is not None:
+        return [quick]
     stages, known = Stages(), Known()
     outputs: list[ArrayDestination | None] = []
     for expr in exprs:
@@ -273,7 +278,7 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
     partials = run_pass(fuse(space, requests, known, scalar_value), targets)
     found = [part for part in partials if part is not None]
     for reduction, (values, places) in zip(reductions, found, strict=True):
-        known.scalars[id(reduction)] = _combined(reduction, values, places)
+        known.scalars[id(reduction)] = combined(reduction, values, places)
 
 
 def _with_axis(expr: Expr) -> Expr:
@@ -291,23 +296,3 @@ def _store_scalar(task: StoreTask, known: Known) -> None:
     else:
         data = value.astype(kind.numpy).reshape(1).view(np.uint8)
     task.destination.write(0, data)
-
-
-def _combined(reduction: Reduce, values: Any, places: Any) -> Any:
-    """The partial results of the blocks, in the order of the blocks."""
-    kind = reduction.dtype.compute.numpy.type
-    if reduction.op in ("sum", "sumsq", "dot"):
-        if values.dtype == np.float64:
-            return kind(_exact_sum(values))
-        return kind(values.sum())
-    if reduction.op == "argmax":
-        return kind(places[int(np.argmax(values))])
-    return kind(values.min() if reduction.op == "min" else values.max())
-
-
-def _exact_sum(values: Any) -> float:
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):  # partial sums beyond float64, or infinities of both signs
-        with np.errstate(all="ignore"):
-            return float(np.add.accumulate(values)[-1])

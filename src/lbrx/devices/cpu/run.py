@@ -62,7 +62,8 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     return _Run(bound, targets).run()
 
 
-def _succeeded(status: int) -> None:
+def succeeded(status: int) -> None:
+    """Raise if a kernel says that it failed."""
     if status:
         raise KernelError(f"a kernel stopped with status {status}")
 
@@ -74,6 +75,11 @@ def _nanoseconds(program: Program) -> float:
         return 2.0
     work = [leaf.kind for leaf in program.leaves] + [instruction.op for instruction in program.body]
     return 0.15 * len(program.sinks) + sum(SLOW_OPERATIONS.get(name, 0.05) for name in work)
+
+
+def is_short(program: Program, elements: int) -> bool:
+    """Whether a pass over memory is done before another thread would have woken up."""
+    return elements * _nanoseconds(program) < WORTH_A_THREAD
 
 
 class _Run:
@@ -164,7 +170,7 @@ class _Run:
         if self.elements:
             size = self._chunk_elements()
             chunks = -(-self.elements // size)
-            if chunks == 1 or (not self.chunked and self.elements * _nanoseconds(self.bound.program) < WORTH_A_THREAD):
+            if chunks == 1 or (not self.chunked and is_short(self.bound.program, self.elements)):
                 self._worker()(0, self.elements)
             else:
                 self._run_chunks(chunks, size)
@@ -191,7 +197,7 @@ class _Run:
         kernel, inputs = self.compiled.kernel, self.inputs
         int_address, float_address = ints.ctypes.data, self.floats.ctypes.data
         if not self.chunked and not inputs.watched and not self.has_ranks:
-            return lambda lo, hi: _succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
+            return lambda lo, hi: succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
 
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:
@@ -203,7 +209,7 @@ class _Run:
                 finishers = [
                     self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked
                 ]
-                _succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
+                succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
                 for finish in finishers:
                     finish()
                 inputs.done(lo, hi)

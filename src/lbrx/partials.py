@@ -1,0 +1,31 @@
+"""What the blocks of a reduction found, combined in the order of the blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.expr import Reduce
+
+
+def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np.int64] | None) -> Any:
+    """The value of a reduction from the partial results of its blocks; ``places`` are those of an argmax."""
+    kind = reduction.dtype.compute.numpy.type
+    if reduction.op in ("sum", "sumsq", "dot"):
+        if values.dtype == np.float64:
+            return kind(_exact_sum(values))
+        return kind(values.sum())
+    if places is not None:
+        return kind(places[int(np.argmax(values))])
+    return kind(values.min() if reduction.op == "min" else values.max())
+
+
+def _exact_sum(values: npt.NDArray[Any]) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # partial sums beyond float64, or infinities of both signs
+        with np.errstate(all="ignore"):
+            return float(np.add.accumulate(values)[-1])

@@ -1,0 +1,214 @@
+"""Repeated small evaluations: the plan of a simple expression, kept by its structure.
+
+Sorting an expression into stages, fusing it and laying out a kernel's arguments takes longer than the loop over a
+thousand elements. What comes out depends on the structure alone, so an expression over contiguous arrays of one shape,
+which is stored whole or reduced to one number, is planned once; afterwards only addresses and numbers are put in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.destinations import ArrayDestination
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, compiled
+from lbrx.devices.cpu.run import REDUCTION_BLOCK, is_short, succeeded
+from lbrx.expr import Expr, Map, Reduce, Scalar, Source
+from lbrx.fuse import Known, SinkRequest, fuse
+from lbrx.partials import combined
+from lbrx.passes import FLAT, Program
+from lbrx.scalars import scalar_value
+from lbrx.shape import Shape
+from lbrx.storage import CpuStorage
+
+MOST_PLANS = 1000
+MOST_NODES = 64
+Signature = tuple[Any, ...]
+
+
+class _NotSimple(Exception):
+    """The expression has something that a kept plan does not cover."""
+
+
+@dataclass(slots=True)
+class _Arguments:
+    """The arrays of one call of a kernel, and where they lie."""
+
+    ints: npt.NDArray[np.int64]
+    floats: npt.NDArray[np.float64]
+    ints_address: int
+    floats_address: int
+
+
+class _Reader:
+    """Walks an expression in the order in which fusing does, and takes down structure, leaves and numbers."""
+
+    __slots__ = ("leaves", "numbers", "signature", "space", "visited")
+
+    def __init__(self, space: Shape) -> None:
+        self.space = space
+        self.signature: list[Any] = []
+        self.leaves: list[int] = []
+        self.numbers: list[float | int | bool] = []
+        self.visited: dict[int, int] = {}
+
+    def read(self, expr: Expr) -> None:
+        kind = type(expr)
+        if kind is Scalar:
+            self.signature.append(expr.dtype.name)
+            self.numbers.append(expr.value)  # type: ignore[attr-defined]
+            return
+        seen = self.visited.get(id(expr))
+        if seen is not None:
+            self.signature.append(seen)
+            return
+        if len(self.visited) >= MOST_NODES:
+            raise _NotSimple
+        self.visited[id(expr)] = len(self.visited)
+        if kind is Source:
+            self._leaf(expr)  # type: ignore[arg-type]
+        elif kind is Map:
+            self.signature.append(expr.op)  # type: ignore[attr-defined]
+            self.signature.append(expr.dtype.name)
+            for arg in expr.args:  # type: ignore[attr-defined]
+                self.read(arg)
+        else:
+            raise _NotSimple
+
+    def _leaf(self, expr: Source) -> None:
+        layout, storage, kind = expr.layout, expr.storage, expr.dtype
+        if type(storage) is not CpuStorage or expr.rows is not None or kind.is_packed:
+            raise _NotSimple
+        if layout.shape != self.space or not layout.is_contiguous:
+            raise _NotSimple
+        assert storage.address is not None
+        self.leaves.append(storage.address + layout.offset * kind.itemsize)
+        self.signature.append(None)
+        self.signature.append(kind.name)
+
+
+class _Plan:
+    """A compiled pass with one sink, and the places of its arguments."""
+
+    __slots__ = ("_block_place", "_free", "_leaf_places", "_number_places", "_sink_place", "kernel", "program")
+
+    def __init__(self, program: Program) -> None:
+        found = compiled(program)
+        slots = found.slots
+        self.program = program
+        self.kernel = found.kernel
+        self._leaf_places = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
+        self._number_places = [
+            (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])
+            for number in range(len(program.scalars))
+        ]
+        self._sink_place = slots["sink0.address" if program.sinks[0].kind == "store" else "sink0.partials"]
+        self._block_place = slots["block"]
+        self._free: list[_Arguments] = []  # of calls that are over
+
+    def _arguments(self) -> _Arguments:
+        if self._free:
+            return self._free.pop()
+        ints = np.zeros(len(self._leaf_places) + len(self._number_places) + 8, np.int64)
+        floats = np.zeros(max(len(self._number_places), 1), np.float64)
+        ints[self._block_place] = REDUCTION_BLOCK
+        return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
+
+    def run(
+        self, leaves: list[int], numbers: list[Any], sink_address: int, elements: int, places_address: int = 0
+    ) -> None:
+        arguments = self._arguments()
+        ints = arguments.ints
+        for place, address in zip(self._leaf_places, leaves, strict=True):
+            ints[place] = address
+        for (is_float, place), number in zip(self._number_places, numbers, strict=True):
+            if is_float:
+                arguments.floats[place] = number
+            else:
+                ints[place] = number
+        ints[self._sink_place] = sink_address
+        if places_address:
+            ints[self._sink_place + 1] = places_address  # as an argmax has them: partials, places
+        status = self.kernel(
+            RESULT_PLACE, EXCEPTION_PLACE, arguments.ints_address, arguments.floats_address, 0, elements
+        )
+        self._free.append(arguments)
+        succeeded(status)
+
+
+_plans: dict[Signature, _Plan] = {}
+
+
+def quick_value(expr: Expr) -> Any | None:
+    """The value of an expression if it is simple and short: an array, or a number without axes. Else None."""
+    if expr.shape:
+        return _stored(expr) if type(expr) is Map and expr.is_simple and not expr.dtype.is_packed else None
+    reduction = _only_reduction(expr)
+    if reduction is None:
+        return None
+    value = _reduced(reduction)
+    if value is None:
+        return None
+    return value if reduction is expr else scalar_value(expr, Known(scalars={id(reduction): value}))
+
+
+def _only_reduction(expr: Expr) -> Reduce | None:
+    """The reduction of a whole tensor that a number is made of, if it is made of one by functions of one argument."""
+    while type(expr) is Map and len(expr.args) == 1:
+        expr = expr.args[0]
+    return expr if type(expr) is Reduce and not expr.last_axis else None
+
+
+def _stored(expr: Expr) -> Any | None:
+    elements = math.prod(expr.shape)
+    request = SinkRequest("store", expr.dtype, (expr,))
+    found = _planned(request, expr.shape, elements)
+    if found is None:
+        return None
+    plan, reader = found
+    destination = ArrayDestination(expr.dtype, elements)
+    plan.run(reader.leaves, reader.numbers, destination.whole.ctypes.data, elements)
+    return destination.array(expr.shape)
+
+
+def _reduced(expr: Reduce) -> Any | None:
+    space = expr.args[0].shape
+    elements = math.prod(space)
+    found = _planned(SinkRequest(expr.op, expr.dtype, expr.args), space, elements)
+    if found is None:
+        return None
+    plan, reader = found
+    types = plan.program.value_types()
+    is_float = types[plan.program.sinks[0].args[0]] in ("f32", "f64")
+    blocks = -(-elements // REDUCTION_BLOCK)
+    partials = np.zeros(blocks, np.float64 if is_float else np.int64)
+    places = np.zeros(blocks, np.int64) if expr.op == "argmax" else None
+    places_address = 0 if places is None else places.ctypes.data
+    plan.run(reader.leaves, reader.numbers, partials.ctypes.data, elements, places_address)
+    return combined(expr, partials, places)
+
+
+def _planned(request: SinkRequest, space: Shape, elements: int) -> tuple[_Plan, _Reader] | None:
+    reader = _Reader(space)
+    reader.signature += (request.kind, request.dtype.name)
+    try:
+        for arg in request.args:
+            reader.read(arg)
+    except _NotSimple:
+        return None
+    signature = tuple(reader.signature)
+    plan = _plans.get(signature)
+    if plan is None:
+        program = fuse(space, [request], Known(), scalar_value).program
+        if program.mode != FLAT or len(program.scalars) != len(reader.numbers):
+            return None
+        if len(_plans) >= MOST_PLANS:
+            _plans.clear()
+        plan = _plans[signature] = _Plan(program)
+    if not elements or not is_short(plan.program, elements):
+        return None
+    return plan, reader
