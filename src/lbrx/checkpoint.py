@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,16 @@ from lbrx.expr import Blocks, Expr, Source
 from lbrx.formats.detect import detect_format
 from lbrx.formats.directory import DirectoryHeader, read_directory, read_file
 from lbrx.formats.header import FileHeader, TensorEntry
+from lbrx.formats.pickled import StridedEntry
 from lbrx.quantization import QuantizationInfo
 from lbrx.quants.parts import Coding, join_parts, parts_of_codings, read_codings
+from lbrx.remote.paths import RemotePath, as_path
 from lbrx.shape import Layout
-from lbrx.storage import Bytes, MmapStorage, OpenFile
+from lbrx.storage import Bytes, MmapStorage, OpenFile, Storage
 from lbrx.tensor import Tensor, TensorMetadata, integer_tensor
+
+if TYPE_CHECKING:
+    from lbrx.remote.reading import RemoteFile
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -34,7 +39,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self.files = files
         self.config = config
         self._tensors: dict[str, Tensor] = {}
-        self._open_files: dict[Path, OpenFile] = {}
+        self._open_files: dict[Path, OpenFile | RemoteFile] = {}
 
     @cached_property
     def _places(self) -> dict[str, tuple[FileHeader, TensorEntry]]:
@@ -84,10 +89,10 @@ class Checkpoint(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors, {self.nbytes} bytes)"
 
-    def _open_file(self, header: FileHeader) -> OpenFile:
+    def _open_file(self, header: FileHeader) -> OpenFile | RemoteFile:
         found = self._open_files.get(header.path)
         if found is None:
-            found = OpenFile(header.path)
+            found = _opened(header.path)
             if found.file_bytes != header.file_bytes:
                 raise FormatError(
                     f"{header.path}: has {found.file_bytes} bytes now, "
@@ -97,16 +102,33 @@ class Checkpoint(Mapping[str, Tensor]):
         return found
 
     def _tensor(self, header: FileHeader, entry: TensorEntry) -> Tensor:
-        storage = MmapStorage(self._open_file(header), entry.offset, entry.nbytes)
+        storage = _storage(self._open_file(header), entry)
         if entry.dtype is None:
             return _quantized(storage, header, entry)
-        expr: Expr = Source(storage, entry.dtype, Layout.contiguous(entry.shape))
+        layout = entry.layout if isinstance(entry, StridedEntry) else Layout.contiguous(entry.shape)
+        expr: Expr = Source(storage, entry.dtype, layout)
         if header.byte_order == "big" and entry.dtype.itemsize > 1:
-            expr = Source(SwappedStorage(storage, entry.dtype.itemsize), entry.dtype, Layout.contiguous(entry.shape))
+            expr = Source(SwappedStorage(storage, entry.dtype.itemsize), entry.dtype, layout)
         return Tensor(expr, TensorMetadata(name=entry.name))
 
 
-def _quantized(storage: MmapStorage, header: FileHeader, entry: TensorEntry) -> Tensor:
+def _opened(path: Path) -> OpenFile | RemoteFile:
+    if not isinstance(path, RemotePath):
+        return OpenFile(path)
+    from lbrx.remote.reading import RemoteFile
+
+    return RemoteFile(path)
+
+
+def _storage(file: OpenFile | RemoteFile, entry: TensorEntry) -> Storage:
+    if isinstance(file, OpenFile):
+        return MmapStorage(file, entry.offset, entry.nbytes)
+    from lbrx.remote.reading import RemoteStorage
+
+    return RemoteStorage(file, entry.offset, entry.nbytes)
+
+
+def _quantized(storage: Storage, header: FileHeader, entry: TensorEntry) -> Tensor:
     if header.byte_order == "big":
         raise FormatError(f"{header.path}: tensor {entry.name!r} has {entry.type_name} blocks in big-endian order")
     elements = int(np.prod(entry.shape, dtype=np.int64))
@@ -129,7 +151,7 @@ class SwappedStorage:
     device = "cpu"
     address = None
 
-    def __init__(self, inner: MmapStorage, item_bytes: int) -> None:
+    def __init__(self, inner: Storage, item_bytes: int) -> None:
         self._inner = inner
         self._item_bytes = item_bytes
 
@@ -149,7 +171,9 @@ class SwappedStorage:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open a SafeTensors or GGUF file, the first shard of a split GGUF model, or a directory. Reads headers only.
+    """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
+
+    Reads headers only.
 
     >>> import lbrx, numpy as np, tempfile
     >>> path = tempfile.mkdtemp() + "/a.safetensors"
@@ -158,9 +182,11 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     >>> model["w"]
     Tensor('w', f32, shape=(2, 2))
     """
-    place = Path(path)
+    place = as_path(path)
+    if isinstance(place, RemotePath):
+        place.forget_listing()
     kind = detect_format(place)
-    if kind in ("huggingface", "gguf-split"):
+    if kind in ("huggingface", "gguf-split", "pytorch-directory"):
         directory: DirectoryHeader = read_directory(place)
         return Checkpoint(place, kind, directory.files, directory.config)
     return Checkpoint(place, kind, (read_file(place),), None)

@@ -1,6 +1,7 @@
-"""Two small models that differ like a base model and its fine-tune, and what can be done with them in a few lines.
+"""Models to try things with: small random ones, made on the spot, and three trained ones that come with the package.
 
-The models have the names and the config of Llama, random weights in bf16, and 17 million parameters each.
+The random ones have the names and the config of Llama, weights in bf16, and 17 million parameters each. The trained
+ones are language models of 1.4 million parameters: a base, and two fine-tunes of it on English prose and Python code.
 """
 
 from __future__ import annotations
@@ -11,11 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
-
-from lbrx.checkpoint import Checkpoint
-from lbrx.creation import evaluate, full, normal
+from lbrx.creation import full, normal
 from lbrx.output import save
 from lbrx.tensor import Tensor
 
@@ -40,8 +37,11 @@ _CONFIG = {
 }
 
 
+# -- random models -----------------------------------------------------------------------------------------------------
+
+
 def llama_shapes() -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the tensors of the small model.
+    """The names and shapes of the tensors of a random model.
 
     >>> shapes = llama_shapes()
     >>> len(shapes), shapes["model.layers.3.mlp.down_proj.weight"]
@@ -63,7 +63,7 @@ def llama_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def base_tensors() -> dict[str, Tensor]:
-    """The base model: expressions that are computed when they are saved."""
+    """A random base model: expressions that are computed when they are saved."""
     return {name: _weight(name, shape).to("bf16") for name, shape in llama_shapes().items()}
 
 
@@ -79,20 +79,10 @@ def tuned_tensors(base: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tuned(name: str, tensor: Tensor) -> Tensor:
-    layer = layer_of(name)
-    if layer is None or tensor.ndim == 1:
-        return tensor
-    return (tensor + normal(tensor.shape, TUNING_SEED, name) * (0.002 * (layer + 1))).to("bf16")
-
-
-def layer_of(name: str) -> int | None:
-    """The layer that a tensor belongs to.
-
-    >>> layer_of("model.layers.3.mlp.up_proj.weight"), layer_of("lm_head.weight")
-    (3, None)
-    """
     parts = name.split(".")
-    return int(parts[2]) if parts[:2] == ["model", "layers"] else None
+    if parts[:2] != ["model", "layers"] or tensor.ndim == 1:
+        return tensor
+    return (tensor + normal(tensor.shape, TUNING_SEED, name) * (0.002 * (int(parts[2]) + 1))).to("bf16")
 
 
 def write_model(directory: Path, tensors: Mapping[str, Tensor]) -> Path:
@@ -103,45 +93,44 @@ def write_model(directory: Path, tensors: Mapping[str, Tensor]) -> Path:
     return directory
 
 
+# -- trained models ----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class LayerChange:
-    """How far the matrices of a layer moved: length of the difference, relative to the length of the base."""
+class DemoModels:
+    """Where the trained models are, and the text that they have not seen."""
 
-    layer: int
-    difference: float
-    relative: float
-
-
-def layer_changes(base: Checkpoint, tuned: Checkpoint) -> list[LayerChange]:
-    """The change of every layer. Each tensor of both models is read once: its sums share one pass."""
-    squares: dict[int, tuple[float, float]] = {}
-    for name, before in base.items():
-        layer = layer_of(name)
-        if layer is None:
-            continue
-        delta = tuned[name] - before
-        of_delta, of_base = evaluate(delta.dot(delta), before.dot(before))
-        total_delta, total_base = squares.get(layer, (0.0, 0.0))
-        squares[layer] = (total_delta + float(of_delta), total_base + float(of_base))
-    return [
-        LayerChange(layer, math.sqrt(of_delta), math.sqrt(of_delta / of_base))
-        for layer, (of_delta, of_base) in sorted(squares.items())
-    ]
+    base: Path
+    prose: Path
+    code: Path
+    prose_text: Path
+    code_text: Path
 
 
-def blended(base: Checkpoint, tuned: Checkpoint, share_of_base: float) -> dict[str, Tensor]:
-    """``share * base + (1 - share) * tuned`` for every tensor, rounded to bf16 once."""
+def demo_models() -> DemoModels:
+    """The three models that come with the package.
+
+    >>> demo_models().base.name, demo_models().prose_text.name
+    ('base', 'prose.txt')
+    """
+    folder = Path(__file__).parent / "demo_models"
+    return DemoModels(*(folder / name for name in ("base", "prose", "code", "prose.txt", "code.txt")))
+
+
+def demo_recipes(models: DemoModels) -> dict[str, str]:
+    """Merges of the two fine-tunes, as recipes by the name of their method."""
+    base, prose, code = (json.dumps(str(path)) for path in (models.base, models.prose, models.code))
+
+    def recipe(method: str, each: str, rest: str = "") -> str:
+        inputs = "".join(f"  - {{model: {model}, parameters: {{{each}}}}}\n" for model in (prose, code))
+        return f"merge_method: {method}\nmodels:\n{inputs}{rest}dtype: bfloat16\n"
+
+    over_base = f"base_model: {base}\n"
     return {
-        name: (share_of_base * tensor + (1 - share_of_base) * tuned[name]).to("bf16") for name, tensor in base.items()
+        "linear": recipe("linear", "weight: 0.5"),
+        "slerp": f"merge_method: slerp\nbase_model: {prose}\nmodels:\n  - model: {code}\nparameters: {{t: 0.5}}\n"
+        "dtype: bfloat16\n",
+        "task_arithmetic": recipe("task_arithmetic", "weight: 0.7", over_base),
+        "ties": recipe("ties", "weight: 1.0, density: 0.7", over_base),
+        "dare_ties": recipe("dare_ties", "weight: 0.6, density: 0.9", over_base),
     }
-
-
-def differing_elements(result: Checkpoint, base: Checkpoint, tuned: Checkpoint, share_of_base: float) -> int:
-    """How many elements of a blend are not, bit for bit, what NumPy computes."""
-    differing = 0
-    for name, tensor in result.items():
-        before, after = (model[name].numpy().astype(np.float32) for model in (base, tuned))
-        expected = np.float32(share_of_base) * before + np.float32(1 - share_of_base) * after
-        rounded = expected.astype(ml_dtypes.bfloat16).view(np.uint16)
-        differing += int(np.count_nonzero(rounded != tensor.numpy().view(np.uint16)))
-    return differing

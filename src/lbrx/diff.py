@@ -162,6 +162,7 @@ class ModelDiff:
 
 
 ProgressCallback = Callable[[int, int, str], None]
+Measure = Callable[[str, Tensor, Tensor, Tensor | None], Sums]
 
 
 def diff_models(
@@ -171,11 +172,12 @@ def diff_models(
     *,
     pattern: str | None = None,
     progress: ProgressCallback | None = None,
+    measure: Measure | None = None,
 ) -> ModelDiff:
     """Compare all tensors of two models that have the same names, or those whose names match a pattern.
 
     A pattern with ``*``, ``?`` or ``[`` is matched with the whole name, other text anywhere in it. ``progress`` is
-    called with tensors done, tensors in all, and a name.
+    called with tensors done, tensors in all, and a name; ``measure`` can stand for ``compare`` where more is wanted.
 
     >>> import lbrx
     >>> one, two = ({"w": lbrx.tensor(values, "f32")} for values in ([3.0, 4.0], [3.0, -4.0]))
@@ -200,7 +202,9 @@ def diff_models(
     found = []
     for number, name in enumerate(compared):
         origin = None if base is None or name in lacking else base[name]
-        found.append(TensorDiff(name, a[name].shape, places[name], compare(a[name], b[name], origin)))
+        pair = a[name], b[name]
+        sums = compare(*pair, origin) if measure is None else measure(name, *pair, origin)
+        found.append(TensorDiff(name, pair[0].shape, places[name], sums))
         if progress is not None:
             progress(number + 1, len(compared), name)
     return ModelDiff(

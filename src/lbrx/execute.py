@@ -30,6 +30,8 @@ from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Journal, difference
 from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, has_nonfinite
 from lbrx.output_plan import Identity, OutputPlan, write_bytes
+from lbrx.remote.identity import remote_identity
+from lbrx.remote.paths import is_remote
 from lbrx.settings import settings
 from lbrx.stages import copy_blocks, evaluate_stores
 from lbrx.storage import Bytes
@@ -84,27 +86,44 @@ def execute(
     ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk.
     """
     started = time.monotonic()
-    place = Workplace(plan.out, None if plan.is_directory else [layout.name for layout in plan.layouts])
+    place = _workplace(plan)
     restore_replaced(place)
     if not place.journal.exists():
         place.check_target(overwrite)
     contents = {file.name: file.read() for file in plan.side_files}
-    identity = plan.identity(contents)
+    identity = remote_identity(plan, contents)
     with Journal(place.journal, discard=restart) as journal:
         if _is_finished(journal, identity) and place.finish_publishing():
             resumed_tensors = tensor_count(plan)
         else:
             place.check_target(overwrite)
             _begin(place, journal, identity)
-            run = _Run(plan, place, journal, strict, sync, progress)
+            run = _run_class(plan)(plan, place, journal, strict, sync, progress)
             run.run()
-            _check_inputs(identity, plan.identity(contents))
+            _check_inputs(identity, remote_identity(plan, contents))
             _finish(plan, place, journal, contents, sync)
             resumed_tensors = run.resumed_tensors
         journal.remove()
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
     return RunResult(plan.out, tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
+
+
+def _workplace(plan: OutputPlan) -> Workplace:
+    names = None if plan.is_directory else [layout.name for layout in plan.layouts]
+    if not is_remote(plan.out):
+        return Workplace(plan.out, names)
+    from lbrx.remote.output import RemoteWorkplace
+
+    return RemoteWorkplace(plan, names)
+
+
+def _run_class(plan: OutputPlan) -> type[Run]:
+    if not is_remote(plan.out):
+        return Run
+    from lbrx.remote.output import UploadingRun
+
+    return UploadingRun
 
 
 def tensor_count(plan: OutputPlan) -> int:
@@ -189,8 +208,8 @@ class CheckedDestination(FileDestination):
             self.has_nonfinite = True
 
 
-class _Run:
-    """The part of a run that computes: every tensor that the journal does not have yet."""
+class Run:
+    """The part of a run that computes: every tensor that the journal does not have yet, on this machine's threads."""
 
     def __init__(
         self,
@@ -216,33 +235,33 @@ class _Run:
         # Every file is made in its full size first, so that a full disk shows before the work begins. Few are open at
         # a time: a model can have more shards than a process may have files.
         for layout in self.plan.layouts:
-            with self._opened(layout) as descriptor:
-                self._check_finished(layout, descriptor)
+            with self.opened(layout) as descriptor:
+                self.check_finished(layout, descriptor)
         with ThreadPoolExecutor(1, "lbrx-flush") as flusher:
             flushes = []
             for layout in self.plan.layouts:
-                with self._opened(layout) as descriptor:
-                    self._write_layout(layout, descriptor)
+                with self.opened(layout) as descriptor:
+                    self.write_layout(layout, descriptor)
                 if self.sync:
-                    flushes.append(flusher.submit(self._flush, layout))
+                    flushes.append(flusher.submit(self.flush, layout))
             for flush in flushes:
                 flush.result()
 
     @contextmanager
-    def _opened(self, layout: FileLayout) -> Iterator[int]:
+    def opened(self, layout: FileLayout) -> Iterator[int]:
         descriptor = self.place.open_file(layout.name, layout.file_bytes, layout.header)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _flush(self, layout: FileLayout) -> None:
-        with self._opened(layout) as descriptor:
+    def flush(self, layout: FileLayout) -> None:
+        with self.opened(layout) as descriptor:
             system.flush_to_disk(descriptor, self.place.partial / layout.name)
 
     # -- what an earlier run did ----------------------------------------------------------------------------------
 
-    def _check_finished(self, layout: FileLayout, descriptor: int) -> None:
+    def check_finished(self, layout: FileLayout, descriptor: int) -> None:
         """Forget journalled tensors whose bytes are not what their checksums say, and count the others as done."""
         for slot in layout.slots:
             entry = self.journal.entries.get(slot.name)
@@ -251,10 +270,14 @@ class _Run:
             if file_checksum(descriptor, slot.offset, slot.nbytes, self.place.partial / layout.name) != entry.checksum:
                 del self.journal.entries[slot.name]
                 continue
-            self._check_strict(slot.name, entry.nonfinite)
-            self.resumed_tensors += 1
-            self._resumed_bytes += slot.nbytes
-            self._done_bytes += slot.nbytes
+            self.count_resumed(slot, entry)
+
+    def count_resumed(self, slot: Slot, entry: Entry) -> None:
+        """A tensor of an earlier run is whole."""
+        self._check_strict(slot.name, entry.nonfinite)
+        self.resumed_tensors += 1
+        self._resumed_bytes += slot.nbytes
+        self._done_bytes += slot.nbytes
 
     def _check_strict(self, name: str, counts: dict[str, tuple[int, int]]) -> None:
         if self.strict and counts:
@@ -262,7 +285,7 @@ class _Run:
 
     # -- what this run does ---------------------------------------------------------------------------------------
 
-    def _write_layout(self, layout: FileLayout, descriptor: int) -> None:
+    def write_layout(self, layout: FileLayout, descriptor: int) -> None:
         path = self.place.partial / layout.name
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
         small = [slot for slot in waiting if slot.nbytes < SMALL_BYTES]
@@ -276,19 +299,13 @@ class _Run:
             self._write(slot, descriptor, path, following)
 
     def _write(self, slot: Slot, descriptor: int, path: Path, following: Slot | None = None) -> None:
-        counts: dict[str, tuple[int, int]] = {}
-        tensor = self.plan.tensor(slot.name)
-        destination = CheckedDestination(descriptor, slot, DTYPES.get(slot.type_name, DTYPES["u8"]), path)
-        if slot.nbytes:
-            if isinstance(tensor.expr, Blocks):
-                copy_blocks(tensor.expr, destination)
-            else:
-                evaluate_stores([(tensor.expr, destination)])
-            if destination.has_nonfinite:
-                counts = count_nonfinite({**self.plan.inputs(slot.name), RESULT: tensor})
-        self._check_strict(slot.name, counts)
+        self.finish(slot, write_slot(self.plan, slot, descriptor, path), following)
+
+    def finish(self, slot: Slot, entry: Entry, following: Slot | None = None) -> None:
+        """A tensor is written: note that down and say so."""
+        self._check_strict(slot.name, entry.nonfinite)
         with self._lock:
-            self.journal.add(Entry(slot.name, destination.checksum.hexdigest(), counts))
+            self.journal.add(entry)
             self._done_bytes += slot.nbytes
             if self.progress is not None:
                 self.progress(self._state(slot, following))
@@ -303,6 +320,21 @@ class _Run:
             None if following is None else following.name,
             self._resumed_bytes,
         )
+
+
+def write_slot(plan: OutputPlan, slot: Slot, descriptor: int, path: Path) -> Entry:
+    """Compute a tensor into its slot of an open file, and say what was written."""
+    counts: dict[str, tuple[int, int]] = {}
+    tensor = plan.tensor(slot.name)
+    destination = CheckedDestination(descriptor, slot, DTYPES.get(slot.type_name, DTYPES["u8"]), path)
+    if slot.nbytes:
+        if isinstance(tensor.expr, Blocks):
+            copy_blocks(tensor.expr, destination)
+        else:
+            evaluate_stores([(tensor.expr, destination)])
+        if destination.has_nonfinite:
+            counts = count_nonfinite({**plan.inputs(slot.name), RESULT: tensor})
+    return Entry(slot.name, destination.checksum.hexdigest(), counts)
 
 
 def file_checksum(descriptor: int, offset: int, nbytes: int, path: Path) -> str:

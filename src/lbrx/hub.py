@@ -1,4 +1,4 @@
-"""Where a model is: a path on this machine, or a repository of the Hugging Face hub that is downloaded once.
+"""Where a model is: a path on this machine, a URL, or a repository of the hub that is downloaded once.
 
 The hub's own settings hold: ``HF_TOKEN``, ``HF_HOME`` for the cache, ``HF_HUB_OFFLINE=1`` for the cache alone.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FileError, UsageError
+from lbrx.remote.paths import as_path, is_remote
 
 # What a merge reads of a repository: weights as SafeTensors, configs, and the files of tokenizers and processors.
 DOWNLOADED_PATTERNS = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
@@ -19,11 +20,13 @@ _REPOSITORY = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?", re.ASCII)
 
 
 def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | None:
-    """Where a path leads from the first directory that has it, or None.
+    """Where a path leads from the first directory that has it, or None; a URL leads to itself.
 
     >>> local_path("no-such-model") is None
     True
     """
+    if is_remote(path):
+        return as_path(path)
     expanded = Path(path).expanduser()
     return next((place for directory in directories if (place := directory / expanded).exists()), None)
 
@@ -41,6 +44,8 @@ def locate_model(path: str, revision: str | None = None, directories: Sequence[P
             return download(path, revision)
         detail = ", nor a repository of the hub ('owner/name')" if _REPOSITORY.fullmatch(path) else ""
         raise FileError(f"{path}: no such file or directory{detail}")
+    if revision is not None and path.startswith("hf://"):
+        return as_path(f"{path}@{revision}")
     if revision is not None:
         raise UsageError(f"{path}@{revision}: is a local model, which has no revisions; expected no '@{revision}'")
     return found

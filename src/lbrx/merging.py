@@ -8,7 +8,7 @@ from pathlib import Path
 from lbrx.execute import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.limits import limited
 from lbrx.methods import method_lookup
-from lbrx.output_plan import shard_limit
+from lbrx.output_plan import OutputPlan, shard_limit
 from lbrx.plan import Plan, plan_merge
 from lbrx.recipe import load_recipes, parse_recipes
 from lbrx.workplace import Workplace
@@ -18,6 +18,8 @@ def merge(
     recipe: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    format: str | None = None,
+    quantize: str | None = None,
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
     strict: bool = False,
@@ -28,11 +30,13 @@ def merge(
     memory: int | str | None = None,
     progress: ProgressCallback | None = None,
 ) -> RunResult:
-    """Merge models as a recipe says, into a directory.
+    """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
 
     ``recipe`` is the path of a YAML file in mergekit's language, or its text (anything with a line break or a brace).
     Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. A run that was
-    stopped goes on when it is called again with the same arguments. The bytes written depend on the recipe, the models
+    stopped goes on when it is called again with the same arguments. ``format`` is ``"gguf"``, ``"mlx"`` or
+    ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``: both are done in the same
+    pass, and nothing but the result is written. The bytes written depend on the recipe, the models
     and the ``seed`` only, not on ``threads`` or ``memory``.
 
     >>> import lbrx, tempfile
@@ -51,7 +55,9 @@ def merge(
     1.5
     """
     with limited(threads, memory):
-        plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
+        plan = plan_output_of_merge(
+            recipe, out, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes, seed=seed
+        )
         return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
 
 
@@ -72,3 +78,23 @@ def read_and_plan(
     recipes = load_recipes(path, lookup=method_lookup(path.parent))
     text = path.read_text(encoding="utf-8-sig")
     return plan_merge(recipes, out, recipe_text=text, directory=path.parent, max_shard_bytes=limit_bytes, seed=seed)
+
+
+def plan_output_of_merge(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    quantize: str | None = None,
+    max_shard_bytes: int | str | None = None,
+    seed: int = 0,
+) -> OutputPlan:
+    """What ``merge`` writes for these arguments."""
+    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
+    if format is None and quantize is None and plan.out.suffix != ".gguf":
+        return plan
+    from lbrx.conversion.merged import is_plain_merge, plan_in_format
+
+    if is_plain_merge(plan.out, format, quantize):
+        return plan
+    return plan_in_format(plan, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes)

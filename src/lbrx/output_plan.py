@@ -56,6 +56,9 @@ class OutputPlan(Protocol):
     @property
     def side_files(self) -> tuple[SideFile, ...]: ...
 
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
     def tensor(self, name: str) -> Tensor:
         """The tensor of a slot, as an expression in the slot's type."""
 

@@ -70,7 +70,11 @@ def check_picture(path: Path) -> None:
 def draw_heat_map(path: Path, heat_map: HeatMap) -> None:
     """Draw a heat map into a file, atomically."""
     check_picture(path)
-    figure = _figure(heat_map)
+    write_figure(path, _figure(heat_map))
+
+
+def write_figure(path: Path, figure: Any) -> None:
+    """Write a figure of matplotlib into a file, atomically."""
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as work:
         drawn = Path(work) / path.name
         figure.savefig(drawn, dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.25, facecolor="white")

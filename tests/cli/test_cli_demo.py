@@ -1,65 +1,93 @@
-"""`lbrx demo`: its numbers are right, and its files are what it says."""
+"""`lbrx demo`: the merge is better than its parents, and the files are what it says. And the random models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import ml_dtypes
-import numpy as np
 import pytest
 from cli_running import lbrx_command
-from safetensors.numpy import load_file
 
 import lbrx
 from lbrx import demo
+from lbrx.cli.demo import QUANTIZED_TO
+from lbrx.models import open_model
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[lbrx.Checkpoint, lbrx.Checkpoint]:
-    directory = tmp_path_factory.mktemp("demo")
-    base = lbrx.open(demo.write_model(directory / "base", demo.base_tensors()))
-    return base, lbrx.open(demo.write_model(directory / "tuned", demo.tuned_tensors(base)))
-
-
-def test_the_models_are_whole_llama_models(models: tuple[lbrx.Checkpoint, lbrx.Checkpoint]) -> None:
+def test_random_models_are_whole_llama_models(tmp_path: Path) -> None:
     from lbrx.architectures import check_names, check_shapes, find_architecture
 
-    for model in models:
+    base = lbrx.open(demo.write_model(tmp_path / "base", demo.base_tensors()))
+    tuned = lbrx.open(demo.write_model(tmp_path / "tuned", demo.tuned_tensors(base)))
+    for model in (base, tuned):
         assert model.config is not None
         llama = find_architecture(model.config)
         assert check_names(llama, model.config, list(model)) == []
         assert check_shapes(llama, model.config, {name: tensor.shape for name, tensor in model.items()}) == []
+    name = "model.layers.{}.mlp.up_proj.weight"
+    near, far = (float((tuned[name.format(layer)] - base[name.format(layer)]).norm()) for layer in (0, demo.LAYERS - 1))
+    assert 0 < near < far
 
 
-def test_layer_changes_are_those_of_numpy(models: tuple[lbrx.Checkpoint, lbrx.Checkpoint]) -> None:
-    base, tuned = models
-    changes = demo.layer_changes(base, tuned)
-    assert [change.layer for change in changes] == list(range(demo.LAYERS))
-    for change in changes:
-        names = [name for name in base if name.startswith(f"model.layers.{change.layer}.")]
-        before = np.concatenate([base[name].numpy().astype(np.float64).ravel() for name in names])
-        after = np.concatenate([tuned[name].numpy().astype(np.float64).ravel() for name in names])
-        assert change.difference == pytest.approx(np.linalg.norm(after - before), rel=1e-6)
-        assert change.relative == pytest.approx(np.linalg.norm(after - before) / np.linalg.norm(before), rel=1e-6)
-    assert changes[0].difference < changes[-1].difference
+def test_the_trained_models_and_their_texts_are_in_the_package() -> None:
+    shipped = demo.demo_models()
+    for path in (shipped.base, shipped.prose, shipped.code):
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in path.iterdir()}
+        spec = open_model(path).spec
+        assert (spec.vocabulary, spec.hidden, len(spec.layers)) == (1024, 256, 3)
+    assert "unto" in shipped.prose_text.read_text(encoding="utf-8")
+    assert "def " in shipped.code_text.read_text(encoding="utf-8")
+    folder = shipped.base.parent
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 10_000_000
+    assert {"README.md", "LICENSE-PSF.txt"} <= {file.name for file in folder.iterdir()}
 
 
-def test_wrong_elements_are_counted(models: tuple[lbrx.Checkpoint, lbrx.Checkpoint], tmp_path: Path) -> None:
-    base, tuned = models
-    lbrx.save(tmp_path / "blend.safetensors", demo.blended(base, tuned, 0.5))
-    blend = lbrx.open(tmp_path / "blend.safetensors")
-    assert demo.differing_elements(blend, base, tuned, 0.5) == 0
-    assert demo.differing_elements(blend, base, tuned, 0.25) > 1_000_000
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from lbrx.cli.main import run
+
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    printed = StringIO()
+    with redirect_stdout(printed):
+        assert run(["demo", "--output", str(folder)]) == 0
+    return folder, printed.getvalue()
 
 
-def test_the_command_writes_a_blend_of_its_two_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = lbrx_command(capsys, "demo", "--output", tmp_path / "out")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "bit for bit" in outcome.out
-    assert "the same values from all 39 tensors" in outcome.out
-    base, tuned = (load_file(tmp_path / "out" / name / "model.safetensors") for name in ("base", "tuned"))
-    blend = load_file(tmp_path / "out" / "blend.safetensors")
-    name = "model.layers.2.mlp.up_proj.weight"
-    expected = np.float32(0.6) * base[name].astype(np.float32) + np.float32(0.4) * tuned[name].astype(np.float32)
-    np.testing.assert_array_equal(blend[name], expected.astype(ml_dtypes.bfloat16))
-    assert blend.keys() == base.keys() == demo.llama_shapes().keys()
+def losses(printed: str) -> dict[str, tuple[float, float]]:
+    """Mean and worst loss of every model in the table of scores."""
+    lines = printed.split("3. Score all of them")[1].split("4. Quantize")[0].splitlines()
+    rows = [line.split() for line in lines if len(line.split()) == 5 and "loss" not in line]
+    return {name: (float(mean), float(worst)) for name, _, _, mean, worst in rows}
+
+
+def test_a_merge_is_better_than_both_parents_and_the_base(finished: tuple[Path, str]) -> None:
+    found = losses(finished[1])
+    methods = list(demo.demo_recipes(demo.demo_models()))
+    assert list(found) == ["base", "prose", "code", *methods]
+    best = min(methods, key=lambda method: found[method][0])
+    for parent in ("prose", "code", "base"):
+        assert found[best][0] < found[parent][0] - 0.02
+        assert found[best][1] < found[parent][1]
+
+
+def test_every_file_is_there_and_runs(finished: tuple[Path, str]) -> None:
+    folder, printed = finished
+    for method in demo.demo_recipes(demo.demo_models()):
+        assert lbrx.open(folder / method).keys() == lbrx.open(demo.demo_models().base).keys()
+        assert (folder / f"{method}.yml").is_file()
+    quantized = sorted(folder.glob("*.gguf"))
+    assert [path.stem.split("-")[1] for path in quantized] == sorted(QUANTIZED_TO)
+    for path in quantized:
+        assert path.name in printed
+        assert len(list(open_model(path).generate([5, 6], 3))) == 3
+    assert (folder / "changes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_runs_again_over_its_own_files(
+    finished: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbrx.cli.demo._TOKENS", 300)
+    again = lbrx_command(capsys, "demo", "--output", finished[0])
+    assert (again.code, again.err) == (0, "")

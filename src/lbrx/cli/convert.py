@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,12 +20,9 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import reporter
 from lbrx.errors import LbrxError
-from lbrx.system import format_bytes
-
-if TYPE_CHECKING:
-    from lbrx.conversion.writing import ConversionPlan
 
 
 def convert(
@@ -77,7 +73,7 @@ def convert(
             plan = plan_conversion(source, out, format=format, type=type, max_shard_bytes=shard_size)
             report.warnings(plan.warnings)
             if dry_run:
-                show_plan(plan, as_json=json_output)
+                show_files(plan, as_json=json_output)
                 return
             with report:
                 result = execute(
@@ -87,20 +83,3 @@ def convert(
     except LbrxError as error:
         report.failed(error)
         raise
-
-
-def show_plan(plan: ConversionPlan, *, as_json: bool) -> None:
-    """Print what a conversion would write."""
-    counts: dict[str, int] = {}
-    for layout in plan.layouts:
-        for slot in layout.slots:
-            counts[slot.type_name] = counts.get(slot.type_name, 0) + 1
-    nbytes = sum(layout.file_bytes for layout in plan.layouts)
-    files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
-    if as_json:
-        fields = {"event": "plan", "out": str(plan.out), "types": counts, "write_bytes": nbytes, "files": files}
-        typer.echo(json.dumps(fields))
-        return
-    typer.echo(f"{'output':<16}{plan.out}")
-    typer.echo(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
-    typer.echo(f"{'to write':<16}{format_bytes(nbytes)} in {', '.join(files)}")

@@ -1,53 +1,88 @@
-"""`lbrx demo`: a small tour, on models that it makes itself."""
+"""`lbrx demo`: three small language models, merged, quantized and scored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from rich.console import Console
 
-from lbrx import demo as models
-from lbrx.checkpoint import Checkpoint, open_checkpoint
+from lbrx.checkpoint import open_checkpoint
 from lbrx.cli.console import columns, count_text, output_console, plural
-from lbrx.errors import LbrxError
-from lbrx.output import save
+from lbrx.demo import DemoModels, demo_models, demo_recipes
 from lbrx.system import format_bytes
 
-SHARE_OF_BASE = 0.6
-_BAR_WIDTH = 30
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lbrx.scoring import Score
+
+QUANTIZED_TO = ("q8_0", "q4_k_m")
+PROMPTS = ("And the king said unto", "    def __init__(self,")
+_CONTEXT = 256
+_STRIDE = 192
+_TOKENS = 4000  # of each text
+_NEW_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """A model and what it makes of both texts."""
+
+    name: str
+    path: Path
+    prose: Score
+    code: Score
+
+    @property
+    def mean_loss(self) -> float:
+        return (self.prose.loss + self.code.loss) / 2
+
+    @property
+    def worst_loss(self) -> float:
+        return max(self.prose.loss, self.code.loss)
 
 
 def demo(
     output: Annotated[Path, typer.Option("--output", help="Where the files go.")] = Path("demo-output"),
 ) -> None:
-    """Make two small models, compare them and blend them.
+    """Merge, quantize and score small language models.
 
-    The first run compiles its kernels, which takes some seconds; later runs load them from a cache.
+    A base and two fine-tunes of it, on English prose and on Python code, come with the package. The first run compiles
+    its kernels, which takes some seconds; later runs load them from a cache.
     """
     console = output_console()
-    with _step(console, "1. Make two small Llama models, the second a fine-tune of the first"):
-        base = open_checkpoint(models.write_model(output / "base", models.base_tensors()))
-        tuned = open_checkpoint(models.write_model(output / "tuned", models.tuned_tensors(base)))
-        for model in (base, tuned):
-            _print_model(console, model)
-    with _step(console, "2. How far did each layer move? One pass over each tensor of both"):
-        _print_changes(console, models.layer_changes(base, tuned))
-    target = output / "blend.safetensors"
-    with _step(console, f"3. Blend them, {SHARE_OF_BASE} * base + {1 - SHARE_OF_BASE:.1f} * tuned, streamed to a file"):
-        save(target, models.blended(base, tuned, SHARE_OF_BASE), {"format": "pt"})
-        blend = open_checkpoint(target)
-        _print_model(console, blend)
-    with _step(console, "4. Check the result"):
-        for line in _checks(blend, base, tuned):
-            console.print(f"   {line}")
-    console.print(f"The files are in {output}. Look at one: lbrx inspect {target} --tensors", soft_wrap=True)
+    shipped = demo_models()
+    parents = {"base": shipped.base, "prose": shipped.prose, "code": shipped.code}
+    with _step(console, "1. Three small Llama models: a base, and fine-tunes of it on English prose and Python code"):
+        for path in parents.values():
+            _print_model(console, path)
+    with _step(console, "2. Merge the fine-tunes by several methods"):
+        merged = _merge_all(shipped, output)
+        console.print(f"   {', '.join(merged)}: in {output}", soft_wrap=True)
+    with _step(console, "3. Score all of them on text that none has seen: perplexity, lower is better"):
+        rated = [_rate(name, path, shipped) for name, path in {**parents, **merged}.items()]
+        best = min((one for one in rated if one.name in merged), key=lambda one: one.mean_loss)
+        console.print(_table(rated, best))
+        for line in _verdicts(rated, best):
+            console.print(f"   {line}", soft_wrap=True)
+    with _step(console, f"4. Quantize the best ({best.name}) to GGUF, and compare with it token by token"):
+        files = _quantize(best, output)
+        console.print(_quantized_table(best, files, shipped))
+    with _step(console, "5. What did the fine-tunes change? Cosine of their changes of the base, layer by layer"):
+        console.print(f"   {_heat_map(shipped, output)}", soft_wrap=True)
+    with _step(console, "6. Let them write"):
+        for name, path in {"prose": shipped.prose, "code": shipped.code, best.name: best.path}.items():
+            for prompt in PROMPTS:
+                console.print(f"   {name:<{max(len(best.name), 5)}}  {_continued(path, prompt)!r}", soft_wrap=True)
+    console.print(f"The files are in {output}. Try one: lbrx generate {files[QUANTIZED_TO[-1]]} -p 'And God said'")
 
 
 @contextmanager
@@ -55,36 +90,105 @@ def _step(console: Console, title: str) -> Iterator[None]:
     console.print(title, style="bold")
     start = perf_counter()
     yield
-    console.print(f"   {perf_counter() - start:.2f} s\n", style="dim")
+    console.print(f"   {perf_counter() - start:.1f} s\n", style="dim")
 
 
-def _print_model(console: Console, model: Checkpoint) -> None:
+def _print_model(console: Console, path: Path) -> None:
+    model = open_checkpoint(path)
     parameters = sum(tensor.size for tensor in model.values())
-    text = f"   {model.path}: {count_text(parameters)} parameters in {plural(len(model), 'tensor')}"
+    text = f"   {path.name:<6} {count_text(parameters)} parameters in {plural(len(model), 'tensor')}"
     console.print(f"{text}, {format_bytes(model.nbytes)}", soft_wrap=True)
 
 
-def _print_changes(console: Console, changes: Sequence[models.LayerChange]) -> None:
-    largest = max(change.relative for change in changes)
-    table = columns("   layer", "difference", "relative", "", left=("",))
-    for change in changes:
-        bar = "#" * round(_BAR_WIDTH * change.relative / largest)
-        table.add_row(str(change.layer), f"{change.difference:.3f}", f"{change.relative:.2%}", bar)
-    console.print(table)
+def _merge_all(shipped: DemoModels, output: Path) -> dict[str, Path]:
+    from lbrx.merging import merge
+
+    output.mkdir(parents=True, exist_ok=True)
+    merged = {}
+    for name, recipe in demo_recipes(shipped).items():
+        merged[name] = output / name
+        (output / f"{name}.yml").write_text(recipe, encoding="utf-8")
+        merge(output / f"{name}.yml", merged[name], overwrite=True, sync=False)
+    return merged
 
 
-def _checks(blend: Checkpoint, base: Checkpoint, tuned: Checkpoint) -> Iterator[str]:
-    differing = models.differing_elements(blend, base, tuned, SHARE_OF_BASE)
-    if differing:
-        raise LbrxError(f"{blend.path}: {plural(differing, 'element')} differ from what NumPy computes")
-    yield "every element is, bit for bit, what NumPy computes in float32"
-    if find_spec("safetensors") is None:
-        yield "the safetensors library is not installed, so it was not asked to read the file"
-        return
-    from safetensors import safe_open
+def _rate(name: str, path: Path, shipped: DemoModels) -> Rated:
+    from lbrx.scoring import score
 
-    with safe_open(blend.path, framework="numpy") as file:
-        same = all(np.array_equal(file.get_tensor(name), tensor) for name, tensor in blend.items())
-    if not same:
-        raise LbrxError(f"{blend.path}: the safetensors library does not read what lbrx wrote")
-    yield f"the safetensors library reads the same values from all {plural(len(blend), 'tensor')}"
+    texts = (shipped.prose_text, shipped.code_text)
+    prose, code = (score(path, text, context=_CONTEXT, stride=_STRIDE, max_tokens=_TOKENS)[0] for text in texts)
+    return Rated(name, path, prose, code)
+
+
+def _table(rated: Sequence[Rated], best: Rated) -> Table:
+    table = columns("   model", "prose", "code", "mean loss", "worst loss", left=("   model",))
+    for one in rated:
+        cells = (f"{one.prose.perplexity:.2f}", f"{one.code.perplexity:.2f}", f"{one.mean_loss:.3f}")
+        table.add_row(f"   {one.name}", *cells, f"{one.worst_loss:.3f}", style="bold" if one is best else None)
+    return table
+
+
+def _verdicts(rated: Sequence[Rated], best: Rated) -> Iterator[str]:
+    """What the table shows, in words."""
+    by_name: Mapping[str, Rated] = {one.name: one for one in rated}
+    for name in ("prose", "code", "base"):
+        other = by_name[name]
+        ratio = math.exp(best.mean_loss - other.mean_loss)
+        relation = f"{1 - ratio:.0%} lower" if ratio < 1 else f"{ratio - 1:.0%} higher"
+        yield f"over both texts the perplexity of {best.name} is {relation} than that of {name}"
+
+
+def _quantize(best: Rated, output: Path) -> dict[str, Path]:
+    from lbrx.quantizing import quantize
+
+    files = {}
+    for kind in QUANTIZED_TO:
+        files[kind] = output / f"{best.name}-{kind}.gguf"
+        quantize(best.path, files[kind], to=kind, overwrite=True, sync=False)
+    return files
+
+
+def _quantized_table(best: Rated, files: Mapping[str, Path], shipped: DemoModels) -> Table:
+    from lbrx.scoring import score
+
+    headings = ("   model", "bytes", "prose", "code", "KL on prose", "KL on code", "same top")
+    table = columns(*headings, left=("   model",))
+    paths = list(files.values())
+    prose, code = (
+        score(paths, text, reference=best.path, context=_CONTEXT, stride=_STRIDE, max_tokens=_TOKENS)
+        for text in (shipped.prose_text, shipped.code_text)
+    )
+    for of_prose, of_code in zip(prose, code, strict=True):
+        cells = [f"   {of_prose.model.name}", format_bytes(open_checkpoint(of_prose.model).nbytes)]
+        cells += [f"{of_prose.perplexity:.2f}", f"{of_code.perplexity:.2f}"]
+        if of_prose.divergence is not None and of_code.divergence is not None:
+            cells += [f"{of_prose.divergence.mean:.5f}", f"{of_code.divergence.mean:.5f}"]
+            cells.append(f"{(of_prose.divergence.same_top + of_code.divergence.same_top) / 2:.1%}")
+        table.add_row(*cells)
+    return table
+
+
+def _heat_map(shipped: DemoModels, output: Path) -> str:
+    from lbrx.cli.diff import Metric, heat_map
+    from lbrx.diff import diff_models
+
+    models = [open_checkpoint(path) for path in (shipped.prose, shipped.code, shipped.base)]
+    found = diff_models(models[0], models[1], models[2])
+    summary = f"{found.total.task_cosine:.3f} over the whole model"
+    if find_spec("matplotlib") is None:
+        return f"{summary}; the heat map needs matplotlib: pip install 'lbrx[plot]'"
+    from lbrx.plots import draw_heat_map
+
+    target = output / "changes.png"
+    draw_heat_map(target, heat_map(found, Metric.tasks, "A: prose   B: code   base: base"))
+    return f"{summary}; the heat map is {target}"
+
+
+def _continued(path: Path, prompt: str) -> str:
+    from lbrx.models import open_model
+    from lbrx.text import open_tokenizer
+
+    tokenizer = open_tokenizer(path)
+    ids = tokenizer.encode(prompt)
+    new = open_model(path).generate(ids, _NEW_TOKENS, stop_ids=tokenizer.stop_ids)
+    return tokenizer.decode([*ids, *new])

@@ -27,6 +27,8 @@ _FORMAT_NAMES = {
     "gguf": "GGUF file",
     "gguf-split": "GGUF model in shards",
     "huggingface": "Hugging Face directory (SafeTensors)",
+    "pytorch": "PyTorch file",
+    "pytorch-directory": "Hugging Face directory (PyTorch)",
 }
 
 

@@ -20,16 +20,24 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import Reporter, reporter
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
-    from lbrx.plan import Plan
+    from lbrx.output_plan import OutputPlan
 
 
 def merge(
     recipe: Annotated[Path, typer.Argument(help="A recipe in mergekit's YAML.")],
-    out: Annotated[Path, typer.Argument(help="The directory to write.")],
+    out: Annotated[Path, typer.Argument(help="The directory to write, or a file that ends in .gguf.")],
+    format: Annotated[
+        str | None, typer.Option(help="gguf, mlx or safetensors; what OUT ends in by default.", show_default=False)
+    ] = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ...", show_default=False),
+    ] = None,
     dry_run: DryRun = False,
     threads: Threads = None,
     memory: Memory = None,
@@ -56,19 +64,23 @@ def merge(
 
       lbrx merge recipe.yml merged --shard-size 2GB --seed 7 --strict
 
+      lbrx merge recipe.yml merged.gguf --quantize q4_k_m
+
       lbrx merge recipe.yml merged --json > events.jsonl
     """
     from lbrx.limits import limited
-    from lbrx.merging import read_and_plan
+    from lbrx.merging import plan_output_of_merge
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
         with limited(threads, memory):
-            plan = read_and_plan(recipe, out, max_shard_bytes=shard_size, seed=seed)
+            plan = plan_output_of_merge(
+                recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
+            )
             report.warnings(plan.warnings)
             if dry_run:
-                _show_plan(plan, report)
+                _show_plan(plan, report, as_json=json_output)
             else:
                 _run(plan, report, strict=strict, overwrite=overwrite, restart=restart, sync=sync)
     except LbrxError as error:
@@ -76,13 +88,17 @@ def merge(
         raise
 
 
-def _show_plan(plan: Plan, report: Reporter) -> None:
+def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:
+    from lbrx.plan import Plan
     from lbrx.plan.estimate import estimate
 
-    report.planned(plan, estimate(plan))
+    if isinstance(plan, Plan):
+        report.planned(plan, estimate(plan))
+    else:
+        show_files(plan, as_json=as_json)
 
 
-def _run(plan: Plan, report: Reporter, *, strict: bool, overwrite: bool, restart: bool, sync: bool) -> None:
+def _run(plan: OutputPlan, report: Reporter, *, strict: bool, overwrite: bool, restart: bool, sync: bool) -> None:
     from lbrx.execute import execute
 
     with report:

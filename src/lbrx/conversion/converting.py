@@ -77,17 +77,18 @@ def plan_conversion(
     wanted = output_format(target, format)
     kind = checked_type(type)
     contents = read_contents(Path(source))
-    converted = with_type(in_format(contents, wanted), kind)
+    converted = in_format(contents, wanted, kind)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
     return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": kind})
 
 
-def in_format(contents: Contents, wanted: Format) -> Contents:
-    """The same model in a format; nothing is computed yet."""
+def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Contents:
+    """The same model in a format, with floating weights of a type if one is given; nothing is computed yet."""
     if contents.format == wanted:
-        return contents
-    step: Callable[[Contents], Contents] = load(_STEPS[contents.format, wanted])
-    return step(contents)
+        return with_type(contents, type)
+    step: Callable[..., Contents] = load(_STEPS[contents.format, wanted])
+    decodes = wanted == "safetensors"  # then blocks are decoded into the type, not into another one before
+    return with_type(step(contents, type_name=type) if decodes else step(contents), type)
 
 
 def output_format(out: Path, format: str | None) -> Format:

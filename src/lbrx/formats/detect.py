@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lbrx.errors import FileError, FormatError
-from lbrx.formats import gguf, safetensors
+from lbrx.formats import gguf, pickled, safetensors
 from lbrx.formats.shards import parse_shard_name
 from lbrx.formats.source import is_directory, open_source, read_at, size_of
 
 _HEAD_BYTES = 512
-_TORCH_HINT = "expected SafeTensors or GGUF: pickled checkpoints can run code when they are opened, convert it first"
+_TORCH_DIRECTORY = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_PICKLE = "is a bare Python pickle, probably a PyTorch checkpoint from before 1.6; save it again with a newer PyTorch"
 
 # (what the file begins with, what that means)
 _FOREIGN = (
     (b"version https://git-lfs.github.com/spec/", "is a Git LFS pointer, not the file itself; run git lfs pull"),
-    (b"PK\x03\x04", f"is a zip archive, probably a PyTorch checkpoint; {_TORCH_HINT}"),
-    (b"\x80\x02", f"is a Python pickle, probably a PyTorch checkpoint; {_TORCH_HINT}"),
-    (b"\x80\x03", f"is a Python pickle, probably a PyTorch checkpoint; {_TORCH_HINT}"),
-    (b"\x80\x04", f"is a Python pickle, probably a PyTorch checkpoint; {_TORCH_HINT}"),
-    (b"\x80\x05", f"is a Python pickle, probably a PyTorch checkpoint; {_TORCH_HINT}"),
+    (b"\x80\x02", _PICKLE),
+    (b"\x80\x03", _PICKLE),
+    (b"\x80\x04", _PICKLE),
+    (b"\x80\x05", _PICKLE),
     (b"\x89HDF\r\n\x1a\n", "is an HDF5 file, probably of Keras; expected SafeTensors or GGUF"),
     (b"\x93NUMPY", "is a NumPy array; expected SafeTensors or GGUF"),
     (b"\x1f\x8b", "is compressed with gzip; expected SafeTensors or GGUF"),
@@ -31,7 +31,8 @@ _FOREIGN = (
 
 
 def detect_format(path: Path) -> str:
-    """`"safetensors"`, `"gguf"`, `"gguf-split"` (one shard, or a directory of them) or `"huggingface"` (a directory).
+    """`"safetensors"`, `"gguf"` or `"pytorch"` for a file; `"gguf-split"` (one shard, or a directory of them),
+    `"huggingface"` or `"pytorch-directory"` for a directory.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -48,7 +49,7 @@ def detect_format(path: Path) -> str:
 
 
 def file_format(path: Path, file: BinaryIO) -> str:
-    """`"safetensors"` or `"gguf"` for an open file; an error that says what it is instead.
+    """`"safetensors"`, `"gguf"` or `"pytorch"` for an open file; an error that says what it is instead.
 
     >>> with open_source(Path(__file__)) as file:
     ...     file_format(Path("detect.py"), file)
@@ -63,6 +64,8 @@ def file_format(path: Path, file: BinaryIO) -> str:
         return "gguf"
     if _looks_like_safetensors(head):
         return "safetensors"
+    if head.startswith(pickled.ZIP_MAGIC):
+        return "pytorch"
     for start, meaning in _FOREIGN:
         if head.startswith(start):
             raise FormatError(f"{path}: {meaning}")
@@ -108,7 +111,11 @@ def _directory_format(path: Path) -> str:
         raise FileError(
             f"{path}: holds {len(gguf_names)} GGUF files, expected the path of one, such as {gguf_names[0]}"
         )
+    if any(name in _TORCH_DIRECTORY for name in names):
+        return "pytorch-directory"
     pickles = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
     if pickles:
-        raise FileError(f"{path}: holds no .safetensors or .gguf files but {pickles[0]}; {_TORCH_HINT}")
+        raise FileError(
+            f"{path}: holds no {_TORCH_DIRECTORY[0]}, .safetensors or .gguf files but {pickles[0]}; expected its path"
+        )
     raise FileError(f"{path}: holds no .safetensors or .gguf files")

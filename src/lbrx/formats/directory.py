@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FileError, FormatError
-from lbrx.formats import gguf, safetensors
+from lbrx.formats import gguf, pickled, safetensors
 from lbrx.formats.detect import detect_format, file_format
 from lbrx.formats.header import FileHeader, quoted
 from lbrx.formats.shards import (
@@ -24,7 +24,9 @@ from lbrx.formats.source import is_directory, open_source, read_at, size_of
 from lbrx.formats.strict_json import MAX_JSON_BYTES, parse_object
 
 MAX_FILE_NAME_BYTES = 255
-READERS = {"safetensors": safetensors.read_header, "gguf": gguf.read_header}
+READERS = {"safetensors": safetensors.read_header, "gguf": gguf.read_header, "pytorch": pickled.read_header}
+TORCH_NAME = "pytorch_model.bin"
+_SUFFIXES = {"safetensors": ".safetensors", "pytorch": ".bin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ def read_file(path: Path) -> FileHeader:
 
 
 def read_directory(path: Path) -> DirectoryHeader:
-    """The headers of a Hugging Face directory, or of all shards of a GGUF model given its first one or its directory.
+    """The headers of a Hugging Face directory of SafeTensors or PyTorch files, or of all shards of a GGUF model given
+    its first one or its directory.
 
     >>> import tempfile
     >>> from lbrx.formats.header import TensorSpec
@@ -76,6 +79,10 @@ def read_directory(path: Path) -> DirectoryHeader:
         root = path if is_directory(path) else path.parent
     elif found == "huggingface":
         files, root = _read_huggingface(path), path
+    elif found == "pytorch-directory":
+        index = path / f"{TORCH_NAME}.index.json"
+        files = _read_indexed(index, "pytorch") if index.exists() else [_read_kind(path / TORCH_NAME, "pytorch")]
+        root = path
     else:
         raise FileError(f"{path}: is a single {found} file, expected a directory or the first shard of a GGUF model")
     _check_unique(path, files)
@@ -90,10 +97,10 @@ def _read_any(path: Path) -> FileHeader:
 def _read_huggingface(path: Path) -> list[FileHeader]:
     index = _find_index(path)
     if index is not None:
-        return _read_indexed(index)
+        return _read_indexed(index, "safetensors")
     whole = path / "model.safetensors"
     shards = [whole] if whole.exists() else sorted(path.glob("*.safetensors"))
-    return [_read_safetensors(shard) for shard in shards]
+    return [_read_kind(shard, "safetensors") for shard in shards]
 
 
 def _find_index(path: Path) -> Path | None:
@@ -106,24 +113,27 @@ def _find_index(path: Path) -> Path | None:
     return others[0] if others else None
 
 
-def _read_safetensors(path: Path) -> FileHeader:
+def _read_kind(path: Path, format: str) -> FileHeader:
     header = _read_any(path)
-    if header.format != "safetensors":
-        raise FormatError(f"{path}: is a {header.format} file, expected SafeTensors")
+    if header.format != format:
+        expected = "SafeTensors" if format == "safetensors" else "PyTorch"
+        raise FormatError(f"{path}: is a {header.format} file, expected {expected}")
     return header
 
 
-def _read_indexed(index: Path) -> list[FileHeader]:
+def _read_indexed(index: Path, format: str) -> list[FileHeader]:
     """The shards that an index names, each checked to hold the tensors that it is said to hold."""
     names_by_file: dict[str, list[str]] = {}
     for tensor_name, file_name in _weight_map(index).items():
-        names_by_file.setdefault(_checked_file_name(index, tensor_name, file_name), []).append(tensor_name)
+        names_by_file.setdefault(_checked_file_name(index, tensor_name, file_name, _SUFFIXES[format]), []).append(
+            tensor_name
+        )
     files = []
     for file_name in sorted(names_by_file):
         shard = index.parent / file_name
         if not shard.exists():
             raise FileError(f"{index}: names the shard {quoted(file_name)}, which is missing")
-        header = _read_safetensors(shard)
+        header = _read_kind(shard, format)
         held = {entry.name for entry in header.entries}
         for tensor_name in names_by_file[file_name]:
             if tensor_name not in held:
@@ -139,18 +149,18 @@ def _weight_map(index: Path) -> dict[str, Any]:
     return weight_map
 
 
-def _checked_file_name(index: Path, tensor_name: str, file_name: Any) -> str:
+def _checked_file_name(index: Path, tensor_name: str, file_name: Any, suffix: str) -> str:
     """A plain name of a file beside the index, never a way out of its directory."""
     if (
         not isinstance(file_name, str)
-        or not file_name.endswith(".safetensors")
+        or not file_name.endswith(suffix)
         or file_name.startswith(".")
         or len(file_name.encode("utf-8", "replace")) > MAX_FILE_NAME_BYTES
         or any(character in "/\\:" or not character.isprintable() for character in file_name)
     ):
         raise FormatError(
             f"{index}: tensor {quoted(tensor_name)} is said to be in {quoted(file_name)},"
-            " expected the plain name of a .safetensors file"
+            f" expected the plain name of a {suffix} file"
         )
     return file_name
 

@@ -1,4 +1,4 @@
-"""Plain files, opened without surprises and read at positions."""
+"""Plain files, opened without surprises and read at positions; remote ones by ranges."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from lbrx.errors import FileError, TruncatedError
+from lbrx.remote.paths import RangedSource, RemotePath
 
 MAX_READ_BYTES = 1 << 30  # macOS refuses reads of 2 GiB and more
 
@@ -22,6 +23,11 @@ def open_source(path: Path) -> Iterator[BinaryIO]:
     ...     read_at(file, Path(__file__), 3, 5)
     b'Plain'
     """
+    if isinstance(path, RemotePath):
+        from lbrx.remote.reading import RemoteReader
+
+        yield cast(BinaryIO, RemoteReader(path))
+        return
     try:  # O_NONBLOCK: opening a pipe must not wait for its writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
@@ -43,6 +49,10 @@ def is_directory(path: Path) -> bool:
     >>> is_directory(Path(__file__)), is_directory(Path(__file__).parent)
     (False, True)
     """
+    if isinstance(path, RemotePath):
+        if not path.exists():
+            raise FileError(f"{path}: no such file or directory")
+        return path.is_dir()
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (OSError, ValueError) as error:
@@ -61,6 +71,8 @@ def size_of(file: BinaryIO) -> int:
     ...     size_of(file) > 1000
     True
     """
+    if isinstance(file, RangedSource):
+        return file.nbytes
     return os.fstat(file.fileno()).st_size
 
 
@@ -71,6 +83,8 @@ def read_at(file: BinaryIO, path: Path, offset: int, count: int) -> bytes:
     ...     len(read_at(file, Path(__file__), 10, 0))
     0
     """
+    if isinstance(file, RangedSource):
+        return file.read_range(offset, count)
     pieces: list[bytes] = []
     missing = count
     while missing:

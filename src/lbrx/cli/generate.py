@@ -1,0 +1,81 @@
+"""`lbrx generate`: a text goes on as a model would write it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from lbrx.errors import UsageError
+
+
+def generate(
+    model: Annotated[Path, typer.Argument(help="The directory of a model, or a .gguf file.")],
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="How the text begins; '-' reads standard input.")],
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="The most tokens to write.")] = 100,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token; higher values surprise more.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw from this many tokens; 0 from all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that make up this share.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
+    ] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Tell the speed on standard error at the end.")] = False,
+) -> None:
+    """Write a text on from a prompt.
+
+    Words appear as they are drawn. Weights are read from the file as they are, quantized or not.
+
+    Examples:
+
+      lbrx generate model --prompt "In the beginning"
+
+      lbrx generate model.gguf -p "def main():" --temperature 0.8 --top-p 0.95 --seed 7
+    """
+    from lbrx.models import Sampling, open_model
+    from lbrx.models.streaming import text_pieces
+    from lbrx.settings import using
+    from lbrx.text import open_tokenizer
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    opened, tokenizer = open_model(model), open_tokenizer(model)
+    ids = tokenizer.encode(text)
+    if not ids and tokenizer.bos_id is not None:
+        ids = [tokenizer.bos_id]
+    if not ids:
+        raise UsageError("the prompt is empty; expected some text")
+    with using(threads=threads):
+        start = perf_counter()
+        new = opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids)
+        counted = _Counted(new)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        for piece in text_pieces(tokenizer.decode, counted, before=ids):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        seconds = perf_counter() - start
+    sys.stdout.write("\n")
+    if stats:
+        rate = counted.count / max(seconds, 1e-9)
+        sys.stderr.write(f"{counted.count} tokens in {seconds:.2f} s, {rate:.1f} tokens/s\n")
+
+
+class _Counted:
+    """Tokens, counted as they go by."""
+
+    def __init__(self, tokens: Iterable[int]) -> None:
+        self._tokens = iter(tokens)
+        self.count = 0
+
+    def __iter__(self) -> _Counted:
+        return self
+
+    def __next__(self) -> int:
+        token = next(self._tokens)
+        self.count += 1
+        return token

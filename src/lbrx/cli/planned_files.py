@@ -1,0 +1,30 @@
+"""What a plan would write, for `--dry-run`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+
+from lbrx.system import format_bytes
+
+if TYPE_CHECKING:
+    from lbrx.output_plan import OutputPlan
+
+
+def show_files(plan: OutputPlan, *, as_json: bool) -> None:
+    """Print the files that a plan would write, and the types in them."""
+    counts: dict[str, int] = {}
+    for layout in plan.layouts:
+        for slot in layout.slots:
+            counts[slot.type_name] = counts.get(slot.type_name, 0) + 1
+    nbytes = sum(layout.file_bytes for layout in plan.layouts)
+    files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
+    if as_json:
+        fields = {"event": "plan", "out": str(plan.out), "types": counts, "write_bytes": nbytes, "files": files}
+        typer.echo(json.dumps(fields))
+        return
+    typer.echo(f"{'output':<16}{plan.out}")
+    typer.echo(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
+    typer.echo(f"{'to write':<16}{format_bytes(nbytes)} in {', '.join(files)}")

@@ -1,0 +1,235 @@
+"""`lbrx quantize`: a model in fewer bits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbrx.cli.options import (
+    DryRun,
+    JsonEvents,
+    Memory,
+    Overwrite,
+    Quiet,
+    Restart,
+    ShardSize,
+    Strict,
+    Sync,
+    Threads,
+    allow_many_files,
+)
+from lbrx.cli.progress import reporter
+from lbrx.errors import LbrxError
+
+if TYPE_CHECKING:
+    from lbrx.quantizing.job import QuantizePlan
+
+
+def quantize(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A model: a directory, or a GGUF or SafeTensors file.")],
+    out: Annotated[Path, typer.Argument(help="The .gguf file to write; for MLX and integers, the directory.")],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ...",
+            show_default=False,
+        ),
+    ] = None,
+    target_bpw: Annotated[
+        float | None,
+        typer.Option(metavar="BITS", help="Choose types for at most so many bits per weight.", show_default=False),
+    ] = None,
+    target_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Choose types for a file of at most this size, such as 4GB.", show_default=False
+        ),
+    ] = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(metavar="TYPES", help="What to choose from for a size, with commas.", show_default=False),
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=TYPE",
+            help="The type of tensors whose names match; the first match holds.",
+            show_default=False,
+        ),
+    ] = None,
+    output_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="The type of the output matrix.", show_default=False)
+    ] = None,
+    embedding_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="The type of the token embedding.", show_default=False)
+    ] = None,
+    pure: Annotated[bool, typer.Option("--pure", help="One type for all, without the mix of the file type.")] = False,
+    leave_output: Annotated[bool, typer.Option("--leave-output", help="Leave the output matrix as it is.")] = False,
+    imatrix: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="An importance matrix of llama.cpp.", show_default=False)
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Weights that share a scale, for MLX and integers.", show_default=False)
+    ] = None,
+    override_kv: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=TYPE:VALUE", help="Set a key of the metadata.", show_default=False),
+    ] = None,
+    prune_layers: Annotated[
+        str | None, typer.Option(metavar="LAYERS", help="Remove layers, such as 20,22-24.", show_default=False)
+    ] = None,
+    keep_split: Annotated[bool, typer.Option("--keep-split", help="Write the shards that IN has.")] = False,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Take a model that is quantized already.")
+    ] = False,
+    dry_run: DryRun = False,
+    tensors: Annotated[bool, typer.Option("--tensors", help="With --dry-run, list every tensor and why.")] = False,
+    threads: Threads = None,
+    memory: Memory = None,
+    shard_size: ShardSize = None,
+    strict: Strict = False,
+    json_output: JsonEvents = False,
+    overwrite: Overwrite = False,
+    restart: Restart = False,
+    sync: Sync = True,
+    quiet: Quiet = False,
+) -> None:
+    """Quantize a model to GGUF, MLX or integers.
+
+    A Hugging Face directory becomes a quantized GGUF file in one pass. Types are mixed as llama-quantize mixes them;
+    or, with --target-bpw or --target-size, chosen tensor by tensor so that the measured error is least. Memory does not
+    grow with the model; after a failure, or a kill, the same command goes on where it stopped.
+
+    Examples:
+
+      lbrx quantize Llama-3.2-1B llama.gguf --to q4_k_m
+
+      lbrx quantize llama-bf16.gguf llama.gguf --to q4_k_m --imatrix imatrix.gguf --tensor-type 'ffn_down=q6_k'
+
+      lbrx quantize Llama-3.1-8B llama.gguf --target-size 4GB --dry-run
+
+      lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
+    """
+    from lbrx.execute import execute
+    from lbrx.limits import limited
+    from lbrx.quantizing.job import plan_quantize
+    from lbrx.quantizing.options import parse_options
+
+    allow_many_files()
+    report = reporter(as_json=json_output, is_quiet=quiet)
+    try:
+        options = parse_options(
+            to,
+            target_bpw=target_bpw,
+            target_size=target_size,
+            candidates=candidates,
+            tensor_types=tensor_type or (),
+            output_type=output_type,
+            embedding_type=embedding_type,
+            pure=pure,
+            leave_output=leave_output,
+            imatrix=imatrix,
+            group_size=group_size,
+            override_kv=override_kv or (),
+            prune_layers=prune_layers or (),
+            keep_split=keep_split,
+            allow_requantize=allow_requantize,
+        )
+        with limited(threads, memory):
+            plan = plan_quantize(source, out, options, max_shard_bytes=shard_size)
+            report.warnings(plan.output.warnings)
+            if dry_run:
+                _show(plan, as_json=json_output, with_tensors=tensors)
+                return
+            with report:
+                result = execute(
+                    plan.output,
+                    strict=strict,
+                    overwrite=overwrite,
+                    restart=restart,
+                    sync=sync,
+                    progress=report.progress,
+                )
+            report.done(result)
+    except LbrxError as error:
+        report.failed(error)
+        raise
+
+
+def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:
+    """Print what would be written."""
+    if as_json:
+        sys.stdout.write(json.dumps(_plan_fields(plan)) + "\n")
+        return
+    from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable
+    from lbrx.system import format_bytes
+
+    quantization, console = plan.quantization, output_console()
+    written = f"{format_bytes(plan.file_bytes)} ({plan.file_bytes:,} bytes)"
+    rows = [
+        ("output", printable(str(plan.output.out))),
+        ("parameters", f"{count_text(quantization.parameters)} in {plural(len(quantization.coded), 'tensor')}"),
+        ("bits per weight", f"{quantization.bits_per_weight:.4f}"),
+        ("to write", f"{written} in {plural(len(plan.output.layouts), 'file')}"),
+    ]
+    if quantization.total_error is not None:
+        rows.append(("measured error", f"{quantization.total_error:.6g}"))
+    console.print(facts(rows))
+    table = columns("type", "tensors", "weights", "bytes", "bits", left=("type",))
+    for row in quantization.type_totals():
+        bits = f"{8 * row.nbytes / max(row.elements, 1):.3f}"
+        table.add_row(row.type_name, f"{row.tensors:,}", count_text(row.elements), format_bytes(row.nbytes), bits)
+    console.print()
+    console.print(table)
+    if with_tensors:
+        console.print()
+        console.print(_tensor_table(plan))
+
+
+def _tensor_table(plan: QuantizePlan) -> object:
+    from lbrx.cli.console import columns, printable, shape_text
+
+    table = columns("from", "to", "shape", "name", "why", left=("from", "to", "name", "why"))
+    for tensor in plan.quantization.coded:
+        source, choice = tensor.source, tensor.choice
+        table.add_row(
+            source.type_name,
+            choice.type_name,
+            shape_text(source.shape),
+            printable(source.name),
+            printable(choice.reason),
+        )
+    return table
+
+
+def _plan_fields(plan: QuantizePlan) -> dict[str, object]:
+    quantization = plan.quantization
+    return {
+        "event": "plan",
+        "out": str(plan.output.out),
+        "files": [layout.name for layout in plan.output.layouts] + [file.name for file in plan.output.side_files],
+        "write_bytes": plan.file_bytes,
+        "parameters": quantization.parameters,
+        "bits_per_weight": quantization.bits_per_weight,
+        "measured_error": quantization.total_error,
+        "types": {
+            row.type_name: {"tensors": row.tensors, "elements": row.elements, "bytes": row.nbytes}
+            for row in quantization.type_totals()
+        },
+        "tensors": [
+            {
+                "name": tensor.source.name,
+                "shape": list(tensor.source.shape),
+                "from": tensor.source.type_name,
+                "to": tensor.choice.type_name,
+                "bytes": tensor.nbytes,
+                "reason": tensor.choice.reason,
+            }
+            for tensor in quantization.coded
+        ],
+    }

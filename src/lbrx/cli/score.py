@@ -1,0 +1,139 @@
+"""`lbrx score`: how good models are at a text."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lbrx.cli.status import shown_progress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lbrx.scoring import Score
+
+
+def score(
+    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Directories of models, or .gguf files.")],
+    text: Annotated[Path, typer.Option("--text", help="The text to predict, a file in UTF-8.")],
+    reference: Annotated[
+        Path | None, typer.Option("--reference", help="The model whose predictions the others are compared with.")
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(min=2, help="Tokens per window; 512 by default, or what the model has.", show_default=False),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens from window to window; half a window by default.", show_default=False),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=2, help="Use only so many tokens of the text.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw a picture into this file, such as scores.png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
+    ] = None,
+) -> None:
+    """Measure how well models predict a text.
+
+    Every token but the first is predicted once, from at least half a window of those before it. Perplexity is
+    exp(loss); lower is better. With a reference, the table also tells how far each model's predictions are from it.
+
+    Examples:
+
+      lbrx score merged --text held_out.txt
+
+      lbrx score a b merged --text held_out.txt --plot scores.png
+
+      lbrx score model-q8_0.gguf model-q4_k_m.gguf --reference model --text held_out.txt
+    """
+    from lbrx.scoring import score as score_models
+    from lbrx.settings import using
+
+    if plot is not None:
+        from lbrx.plots import check_picture
+
+        check_picture(plot)
+    with using(threads=threads), shown_progress() as progress:
+        scores = score_models(
+            models,
+            text,
+            reference=reference,
+            context=context,
+            stride=stride,
+            max_tokens=max_tokens,
+            progress=progress,
+        )
+    if plot is not None:
+        from lbrx.scoring_picture import draw_scores
+
+        draw_scores(plot, scores, str(text))
+    if json_output:
+        sys.stdout.write(json.dumps({"text": str(text), "scores": [as_json(one) for one in scores]}, indent=2) + "\n")
+        return
+    from lbrx.cli.console import output_console
+
+    output_console().print(score_table(scores))
+
+
+def score_table(scores: Sequence[Score]) -> Table:
+    """A row for each model, the best perplexity in bold."""
+    from lbrx.cli.console import columns, printable
+
+    has_reference = any(one.divergence is not None for one in scores)
+    headings = ["model", "perplexity", "+-", "loss", "bits/byte", "tokens", "tokens/s"]
+    table = columns(*headings, *(["KL", "KL 99%", "same top"] if has_reference else []), left=("model",))
+    best = min(one.loss for one in scores)
+    for one in scores:
+        cells = [
+            printable(str(one.model)),
+            f"{one.perplexity:.4f}",
+            f"{one.perplexity_error:.3f}",
+            f"{one.loss:.4f}",
+            f"{one.bits_per_byte:.4f}",
+            f"{one.tokens:,}",
+            f"{one.tokens_per_second:,.0f}",
+        ]
+        if has_reference:
+            cells += _divergence_cells(one)
+        table.add_row(*cells, style="bold" if one.loss == best and len(scores) > 1 else None)
+    return table
+
+
+def _divergence_cells(one: Score) -> list[str]:
+    if one.divergence is None:
+        return ["reference", "", ""]
+    divergence = one.divergence
+    return [f"{divergence.mean:.5f}", f"{divergence.percentile_99:.4f}", f"{divergence.same_top:.2%}"]
+
+
+def as_json(one: Score) -> dict[str, Any]:
+    """A score in types that JSON has; numbers that it lacks are null."""
+    values: dict[str, Any] = {
+        "model": str(one.model),
+        "tokens": one.tokens,
+        "loss": one.loss,
+        "loss_error": one.loss_error,
+        "perplexity": one.perplexity,
+        "perplexity_error": one.perplexity_error,
+        "bits_per_byte": one.bits_per_byte,
+        "seconds": one.seconds,
+        "tokens_per_second": one.tokens_per_second,
+    }
+    if one.divergence is not None:
+        values["kl_mean"] = one.divergence.mean
+        values["kl_99_percent"] = one.divergence.percentile_99
+        values["same_top"] = one.divergence.same_top
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }

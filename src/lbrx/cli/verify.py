@@ -1,0 +1,62 @@
+"""`lbrx verify`: whether a model on disk is what it should be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lbrx.cli.status import shown_progress
+from lbrx.verifying import Severity, VerifyReport
+from lbrx.verifying import verify as verify_model
+
+_STYLES = {Severity.error: "bold red", Severity.warning: "yellow", Severity.note: "dim"}
+EXIT_BROKEN = 1
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(help="A file of weights, or the directory of a model.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Read headers and small files only, no weights.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Check that a model is whole and sound.
+
+    Headers, the index of shards, names and shapes against the architecture, tokens against the embedding, checksums,
+    and every value for NaN and infinities. The exit code is 1 if something is wrong.
+    """
+    with shown_progress() as progress:
+        report = verify_model(path, quick=quick, progress=progress)
+    if json_output:
+        sys.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")
+    else:
+        _print(report)
+    if not report.is_good:
+        raise typer.Exit(EXIT_BROKEN)
+
+
+def _print(report: VerifyReport) -> None:
+    from rich.text import Text
+
+    from lbrx.cli.console import columns, output_console, plural, printable
+    from lbrx.system import format_bytes
+
+    console = output_console()
+    if report.findings:
+        table = columns("found", "where", "what", left=("found", "where", "what"))
+        for finding in report.findings:
+            style = _STYLES[finding.severity]
+            table.add_row(Text(finding.severity.value, style), printable(finding.place), printable(finding.text))
+        table.columns[2].no_wrap = False
+        console.print(table)
+        console.print()
+    verdict = "good" if report.is_good else f"broken, {plural(len(report.errors), 'error')}"
+    warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
+    size = f"{plural(report.tensors, 'tensor')}, {format_bytes(report.nbytes)}"
+    console.print(
+        Text(f"{printable(str(report.path))}: {verdict}{warned}", style="bold" if report.is_good else "bold red"),
+        soft_wrap=True,
+    )
+    console.print(f"{size}; checked: {', '.join(report.checks)}", style="dim", soft_wrap=True)

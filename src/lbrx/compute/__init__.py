@@ -1,0 +1,36 @@
+"""Computing with models on the CPU: products with mapped, half and quantized weights, attention, norms and the rest.
+
+>>> import numpy as np, lbrx
+>>> from lbrx import compute
+>>> weight = lbrx.tensor(np.eye(32, dtype=np.float32)).quantize("q8_0").realize()
+>>> compute.linear(np.ones((1, 32), np.float32), weight).shape
+(1, 32)
+"""
+
+from lbrx.compute.activations import gelu, gelu_mul, silu, silu_mul, softcap
+from lbrx.compute.attention import attention
+from lbrx.compute.embedding import embedding
+from lbrx.compute.linear import linear
+from lbrx.compute.matmul import matmul
+from lbrx.compute.norms import layer_norm, rms_norm, softmax
+from lbrx.compute.rope import RopeConfig, RopeFrequencies, RopeRecord, apply_rope, rope_frequencies
+
+__all__ = [
+    "RopeConfig",
+    "RopeFrequencies",
+    "RopeRecord",
+    "apply_rope",
+    "attention",
+    "embedding",
+    "gelu",
+    "gelu_mul",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "rms_norm",
+    "rope_frequencies",
+    "silu",
+    "silu_mul",
+    "softcap",
+    "softmax",
+]

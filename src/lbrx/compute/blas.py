@@ -1,0 +1,82 @@
+"""Work on our own threads, each with a BLAS that starts none.
+
+Every output tile is made by one call of BLAS on one thread, so that results do not depend on how many threads there
+are. Apple's Accelerate has no threads to hold back, and is left as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from lbrx.settings import settings
+
+
+@cache
+def _libraries() -> list[Any]:
+    from threadpoolctl import ThreadpoolController
+
+    found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return found
+
+
+class _SingleThreaded:
+    """Counts who needs a BLAS without threads: the first sets it, the last one sets it back."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before: list[int] = []
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._before = [library.get_num_threads() for library in _libraries()]
+                for library in _libraries():
+                    library.set_num_threads(1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                for library, threads in zip(_libraries(), self._before, strict=True):
+                    library.set_num_threads(threads)
+
+
+_single_threaded = _SingleThreaded()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """BLAS without threads of its own for the length of a ``with`` block, in the whole process; it may be nested."""
+    _single_threaded.enter()
+    try:
+        yield
+    finally:
+        _single_threaded.leave()
+
+
+def in_tiles(tiles: int, worker: Callable[[], Callable[[int], None]]) -> None:
+    """Call steps 0 to ``tiles`` - 1 on all threads; every thread makes a step function, with scratch of its own."""
+    from lbrx.devices.cpu.threads import run_chunks
+
+    run_chunks(tiles, settings.threads, worker)
+
+
+def in_ranges(size: int, piece: int, work: Callable[[int, int], None]) -> None:
+    """Call ``work(first, stop)`` for the pieces of a range, on all threads.
+
+    >>> found = []
+    >>> in_ranges(5, 2, lambda first, stop: found.append((first, stop)))
+    >>> sorted(found)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+
+    def step(number: int) -> None:
+        work(number * piece, min((number + 1) * piece, size))
+
+    in_tiles(-(-size // piece), lambda: step)

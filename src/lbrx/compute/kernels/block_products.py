@@ -1,0 +1,164 @@
+"""Rows of quantized blocks times a few vectors, as sums of products of integers.
+
+A vector is coded first, 32 numbers at a time: i16 codes, and a scale of the largest magnitude / 32767. Codes of both
+sides are multiplied and added exactly; scales come in f32. ``out`` is laid out as in `row_products`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lbrx.compute.kernels.integer_products import (
+    DOT_SIX_BITS,
+    LANE_PAIRS,
+    SPREAD_LANES,
+    dot_bytes,
+    dot_high_halves,
+    dot_low_halves,
+    dot_nibbles,
+    scales_of_18_bytes,
+    scales_of_34_bytes,
+    six_bit_minimums,
+    six_bit_scales,
+    store_parted,
+)
+from lbrx.compute.kernels.wide import lane_sum
+from lbrx.quants.kernels.lanes import load_f16, load_f32, store_f32
+from lbrx.quants.kernels.vectors import (
+    absolute,
+    f32x8,
+    f32x16,
+    f32x32,
+    lane_max,
+    load,
+    load_i8,
+    nearest_even,
+    to_f32,
+    to_i32,
+)
+
+TOP = np.float32(32767.0)
+TINY = np.float32(2.0**-100)
+EIGHT = np.float32(8.0)
+SIX_0, SIX_1, SIX_2, SIX_3 = DOT_SIX_BITS
+LANE_0, LANE_1, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7 = SPREAD_LANES
+PAIR_0, PAIR_1, PAIR_2, PAIR_3, PAIR_4, PAIR_5, PAIR_6, PAIR_7 = LANE_PAIRS
+
+
+def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int) -> None:
+    """Code ``blocks`` times 32 numbers. ``sums`` gets the sum of each block as coded; tiny blocks become zeros."""
+    for block in range(blocks):
+        values = load(f32x32(0.0), x, block)
+        largest = lane_max(absolute(values))
+        is_tiny = largest < TINY
+        coded = nearest_even(values * (np.float32(0.0) if is_tiny else TOP / largest))
+        scale = np.float32(0.0) if is_tiny else largest / TOP
+        store_parted(codes, block, to_i32(coded))
+        store_f32(scales, block, scale)
+        store_f32(sums, block, lane_sum(coded) * scale)
+
+
+def q8_0(
+    blocks: int, rows: int, columns: int, codes: int, scales: int, _sums: int, vectors: int, out: int, out_columns: int
+) -> None:
+    count = columns // 32
+    for row in range(rows):
+        stored = blocks + 34 * count * row
+        for vector in range(vectors):
+            x, x_scales = codes + 2 * columns * vector, scales + 4 * count * vector
+            even, odd = f32x8(0.0), f32x8(0.0)
+            for group in range(count // 8):
+                first, numbers = stored + 272 * group, x + 512 * group
+                units = scales_of_34_bytes(first) * load(even, x_scales, group)
+                even = even + to_f32(dot_bytes(first + 2, numbers)) * LANE_0(units)
+                odd = odd + to_f32(dot_bytes(first + 36, numbers + 64)) * LANE_1(units)
+                even = even + to_f32(dot_bytes(first + 70, numbers + 128)) * LANE_2(units)
+                odd = odd + to_f32(dot_bytes(first + 104, numbers + 192)) * LANE_3(units)
+                even = even + to_f32(dot_bytes(first + 138, numbers + 256)) * LANE_4(units)
+                odd = odd + to_f32(dot_bytes(first + 172, numbers + 320)) * LANE_5(units)
+                even = even + to_f32(dot_bytes(first + 206, numbers + 384)) * LANE_6(units)
+                odd = odd + to_f32(dot_bytes(first + 240, numbers + 448)) * LANE_7(units)
+            for block in range(count // 8 * 8, count):
+                unit = load_f16(stored + 34 * block, 0) * load_f32(x_scales, block)
+                even = even + to_f32(dot_bytes(stored + 34 * block + 2, x + 64 * block)) * unit
+            store_f32(out, out_columns * vector + row, lane_sum(even + odd))
+
+
+def q4_0(
+    blocks: int, rows: int, columns: int, codes: int, scales: int, sums: int, vectors: int, out: int, out_columns: int
+) -> None:
+    count = columns // 32
+    for row in range(rows):
+        stored = blocks + 18 * count * row
+        for vector in range(vectors):
+            x, x_scales, x_sums = codes + 2 * columns * vector, scales + 4 * count * vector, sums + 4 * count * vector
+            even, odd, eighths, rest = f32x8(0.0), f32x8(0.0), f32x8(0.0), np.float32(0.0)
+            for group in range(count // 8):
+                first, numbers = stored + 144 * group, x + 512 * group
+                own_scales = scales_of_18_bytes(first)
+                eighths = eighths + own_scales * load(even, x_sums, group)
+                units = own_scales * load(even, x_scales, group)
+                even = even + to_f32(dot_nibbles(first + 2, numbers)) * LANE_0(units)
+                odd = odd + to_f32(dot_nibbles(first + 20, numbers + 64)) * LANE_1(units)
+                even = even + to_f32(dot_nibbles(first + 38, numbers + 128)) * LANE_2(units)
+                odd = odd + to_f32(dot_nibbles(first + 56, numbers + 192)) * LANE_3(units)
+                even = even + to_f32(dot_nibbles(first + 74, numbers + 256)) * LANE_4(units)
+                odd = odd + to_f32(dot_nibbles(first + 92, numbers + 320)) * LANE_5(units)
+                even = even + to_f32(dot_nibbles(first + 110, numbers + 384)) * LANE_6(units)
+                odd = odd + to_f32(dot_nibbles(first + 128, numbers + 448)) * LANE_7(units)
+            for block in range(count // 8 * 8, count):
+                own_scale = load_f16(stored + 18 * block, 0)
+                rest += own_scale * load_f32(x_sums, block)
+                unit = own_scale * load_f32(x_scales, block)
+                even = even + to_f32(dot_nibbles(stored + 18 * block + 2, x + 64 * block)) * unit
+            store_f32(out, out_columns * vector + row, lane_sum((even + odd) - eighths * EIGHT) - rest * EIGHT)
+
+
+def q4_k(
+    blocks: int, rows: int, columns: int, codes: int, scales: int, sums: int, vectors: int, out: int, out_columns: int
+) -> None:
+    count = columns // 256
+    for row in range(rows):
+        for vector in range(vectors):
+            even, odd, lows = f32x8(0.0), f32x8(0.0), f32x8(0.0)
+            for block in range(count):
+                stored = blocks + 144 * (count * row + block)
+                x = codes + 2 * (columns * vector + 256 * block)
+                place = count * vector + block
+                units = six_bit_scales(stored + 4) * load(even, scales, place) * load_f16(stored, 0)
+                lows = lows + six_bit_minimums(stored + 4) * load(even, sums, place) * load_f16(stored, 1)
+                at = stored + 16
+                even = even + to_f32(dot_low_halves(at, x)) * LANE_0(units)
+                odd = odd + to_f32(dot_high_halves(at, x + 64)) * LANE_1(units)
+                even = even + to_f32(dot_low_halves(at + 32, x + 128)) * LANE_2(units)
+                odd = odd + to_f32(dot_high_halves(at + 32, x + 192)) * LANE_3(units)
+                even = even + to_f32(dot_low_halves(at + 64, x + 256)) * LANE_4(units)
+                odd = odd + to_f32(dot_high_halves(at + 64, x + 320)) * LANE_5(units)
+                even = even + to_f32(dot_low_halves(at + 96, x + 384)) * LANE_6(units)
+                odd = odd + to_f32(dot_high_halves(at + 96, x + 448)) * LANE_7(units)
+            store_f32(out, out_columns * vector + row, lane_sum((even + odd) - lows))
+
+
+def q6_k(
+    blocks: int, rows: int, columns: int, codes: int, scales: int, _sums: int, vectors: int, out: int, out_columns: int
+) -> None:
+    count = columns // 256
+    for row in range(rows):
+        for vector in range(vectors):
+            even, odd = f32x8(0.0), f32x8(0.0)
+            for block in range(count):
+                stored = blocks + 210 * (count * row + block)
+                x = codes + 2 * (columns * vector + 256 * block)
+                levels = to_f32(load_i8(f32x16(0.0), stored + 192))
+                units = load(even, scales, count * vector + block) * load_f16(stored + 208, 0)
+                low, high = stored, stored + 128
+                even = even + to_f32(SIX_0(low, high, x)) * (PAIR_0(levels) * LANE_0(units))
+                odd = odd + to_f32(SIX_1(low, high, x + 64)) * (PAIR_1(levels) * LANE_1(units))
+                even = even + to_f32(SIX_2(low, high, x + 128)) * (PAIR_2(levels) * LANE_2(units))
+                odd = odd + to_f32(SIX_3(low, high, x + 192)) * (PAIR_3(levels) * LANE_3(units))
+                low, high, x = stored + 64, stored + 160, x + 256
+                even = even + to_f32(SIX_0(low, high, x)) * (PAIR_4(levels) * LANE_4(units))
+                odd = odd + to_f32(SIX_1(low, high, x + 64)) * (PAIR_5(levels) * LANE_5(units))
+                even = even + to_f32(SIX_2(low, high, x + 128)) * (PAIR_6(levels) * LANE_6(units))
+                odd = odd + to_f32(SIX_3(low, high, x + 192)) * (PAIR_7(levels) * LANE_7(units))
+            store_f32(out, out_columns * vector + row, lane_sum(even + odd))

@@ -1,0 +1,225 @@
+"""Codes of quantized blocks times i16 numbers, in registers: sums in eight lanes of i32, exact.
+
+Codes come as bytes, two in a word of 16 bits. The even and the odd ones are taken apart by shifts, and so the numbers
+they are multiplied with lie in memory in that order: of 32 numbers first the 16 with even places, then the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from lbrx.quants.kernels.vectors import I8, I32, I64, Vector, instruction
+
+I16 = ir.IntType(16)
+BYTES, HALF_BYTES = ir.VectorType(I8, 32), ir.VectorType(I8, 16)
+WORDS, HALF_WORDS = ir.VectorType(I16, 16), ir.VectorType(I16, 8)
+SUMS: Any = Vector("i32", 8)
+Builder = Any
+Value = Any
+
+
+def _load(builder: Builder, address: Value, kind: Any, offset_bytes: int = 0) -> Value:
+    """The vector of a type some bytes behind an address."""
+    at = builder.add(address, ir.Constant(address.type, offset_bytes)) if offset_bytes else address
+    return builder.load(builder.inttoptr(at, kind.as_pointer()), align=1)
+
+
+def _same(kind: Any, value: int) -> Value:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _shuffled(builder: Builder, first: Value, second: Value, places: list[int]) -> Value:
+    return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
+
+
+def _pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
+    """Words multiplied, neighbours added: eight i32. One instruction on x86."""
+    wide = ir.VectorType(I32, 16)
+    products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
+    even, odd = (_shuffled(builder, products, products, list(range(at, 16, 2))) for at in (0, 1))
+    return builder.add(even, odd)
+
+
+def _dot(builder: Builder, even: Value, odd: Value, numbers: Value) -> Value:
+    """Words of codes with even and with odd places, times 32 numbers."""
+    first = _pairwise_products(builder, even, _load(builder, numbers, WORDS))
+    return builder.add(first, _pairwise_products(builder, odd, _load(builder, numbers, WORDS, 32)))
+
+
+def _signed_dot(builder: Builder, codes: Value, numbers: Value) -> Value:
+    """32 signed bytes times 32 numbers."""
+    words, eight = builder.bitcast(codes, WORDS), _same(WORDS, 8)
+    return _dot(builder, builder.ashr(builder.shl(words, eight), eight), builder.ashr(words, eight), numbers)
+
+
+def _nibble_dot(builder: Builder, words: Value, numbers: Value) -> Value:
+    """The low four bits of the bytes in words times 32 numbers."""
+    mask = _same(WORDS, 15)
+    even, odd = builder.and_(words, mask), builder.and_(builder.lshr(words, _same(WORDS, 8)), mask)
+    return _dot(builder, even, odd, numbers)
+
+
+@instruction
+def dot_bytes(_context: Any, _codes: Any, _numbers: Any) -> Any:
+    """32 signed bytes."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return _signed_dot(builder, _load(builder, args[0], BYTES), args[1])
+
+    return SUMS(types.int64, types.int64), generate
+
+
+@instruction
+def dot_nibbles(_context: Any, _codes: Any, _numbers: Any) -> Any:
+    """16 bytes, in whose low halves are codes 0-15 and in whose high halves codes 16-31."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        low = _load(builder, args[0], HALF_WORDS)
+        high = builder.lshr(low, _same(HALF_WORDS, 4))
+        return _nibble_dot(builder, _shuffled(builder, low, high, list(range(16))), args[1])
+
+    return SUMS(types.int64, types.int64), generate
+
+
+def _make_dot_halves(is_high: bool) -> Any:
+    def dot_halves(_context: Any, _codes: Any, _numbers: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            words = _load(builder, args[0], WORDS)
+            return _nibble_dot(builder, builder.lshr(words, _same(WORDS, 4)) if is_high else words, args[1])
+
+        return SUMS(types.int64, types.int64), generate
+
+    return instruction(dot_halves)
+
+
+dot_low_halves, dot_high_halves = _make_dot_halves(is_high=False), _make_dot_halves(is_high=True)
+"""32 codes of four bits, in the low or the high halves of 32 bytes."""
+
+
+def _make_dot_six_bits(number: int) -> Any:
+    """Codes 32 ``number`` to 32 ``number`` + 31 of half a block of Q6_K, less 32.
+
+    The first four lanes of the result are of the first 16 codes, the others of the rest.
+    """
+
+    def dot_six_bits(_context: Any, _low: Any, _high: Any, _numbers: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            low = builder.bitcast(_load(builder, args[0], BYTES, 32 * (number % 2)), WORDS)
+            high = builder.bitcast(_load(builder, args[1], BYTES), WORDS)
+            if number >= 2:
+                low = builder.lshr(low, _same(WORDS, 4))
+            left = 4 - 2 * number
+            if left > 0:
+                high = builder.shl(high, _same(WORDS, left))
+            elif left < 0:
+                high = builder.lshr(high, _same(WORDS, -left))
+            codes = builder.or_(
+                builder.and_(builder.bitcast(low, BYTES), _same(BYTES, 15)),
+                builder.and_(builder.bitcast(high, BYTES), _same(BYTES, 48)),
+            )
+            return _signed_dot(builder, builder.sub(codes, _same(BYTES, 32)), args[2])
+
+        return SUMS(types.int64, types.int64, types.int64), generate
+
+    return instruction(dot_six_bits)
+
+
+DOT_SIX_BITS = tuple(_make_dot_six_bits(number) for number in range(4))
+
+
+@instruction
+def store_parted(_context: Any, _base: Any, _index: Any, value: Any) -> Any:
+    """32 lanes of i32 as i16, those with even places first, as the vector with this number at an address."""
+
+    def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        narrow = ir.VectorType(I16, 32)
+        words = builder.trunc(args[2], narrow)
+        parted = _shuffled(builder, words, words, [*range(0, 32, 2), *range(1, 32, 2)])
+        builder.store(parted, builder.gep(builder.inttoptr(args[0], narrow.as_pointer()), [args[1]]), align=1)
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.int64, value), generate
+
+
+def _make_six_bit_numbers(is_low: bool) -> Any:
+    """The eight scales, or the eight minimums, of Q4_K's 12 bytes as f32."""
+
+    def six_bit_numbers(_context: Any, _packed: Any) -> Any:
+        kind = SUMS.of("f32")
+
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            def constant(value: int) -> Value:
+                return ir.Constant(I32, value)
+
+            own = _load(builder, args[0], I32, 4 if is_low else 0)
+            shared = _load(builder, args[0], I32, 8)
+            if is_low:
+                shared = builder.lshr(shared, constant(4))
+            first = builder.and_(own, constant(0x3F3F3F3F))
+            top = builder.and_(builder.lshr(own, constant(2)), constant(0x30303030))
+            second = builder.or_(builder.and_(shared, constant(0x0F0F0F0F)), top)
+            both = builder.or_(
+                builder.zext(first, I64), builder.shl(builder.zext(second, I64), ir.Constant(I64, 32))
+            )
+            return builder.uitofp(builder.bitcast(both, ir.VectorType(I8, 8)), kind.llvm)
+
+        return kind(types.int64), generate
+
+    return instruction(six_bit_numbers)
+
+
+six_bit_scales, six_bit_minimums = _make_six_bit_numbers(is_low=False), _make_six_bit_numbers(is_low=True)
+
+
+def _make_lane_pairs(number: int) -> Any:
+    """Lane 2 ``number`` in the first four lanes of eight, and lane 2 ``number`` + 1 in the others."""
+
+    def lane_pair(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            return _shuffled(builder, args[0], args[0], [2 * number] * 4 + [2 * number + 1] * 4)
+
+        return SUMS.of(value.element)(value), generate
+
+    return instruction(lane_pair)
+
+
+LANE_PAIRS = tuple(_make_lane_pairs(number) for number in range(8))
+
+
+def _make_spread_lane(number: int) -> Any:
+    """One lane in all."""
+
+    def spread_lane(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            return _shuffled(builder, args[0], args[0], [number] * value.lanes)
+
+        return value(value), generate
+
+    return instruction(spread_lane)
+
+
+SPREAD_LANES = tuple(_make_spread_lane(number) for number in range(8))
+
+
+def _make_block_scales(block_bytes: int) -> Any:
+    """The f16 at the beginnings of eight blocks, as f32."""
+
+    def block_scales(_context: Any, _blocks: Any) -> Any:
+        kind = SUMS.of("f32")
+
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            gathered = ir.Constant(ir.VectorType(I16, 8), [0] * 8)
+            for number in range(8):
+                scale = _load(builder, args[0], I16, block_bytes * number)
+                gathered = builder.insert_element(gathered, scale, ir.Constant(I32, number))
+            return builder.fpext(builder.bitcast(gathered, ir.VectorType(ir.HalfType(), 8)), kind.llvm)
+
+        return kind(types.int64), generate
+
+    return instruction(block_scales)
+
+
+scales_of_18_bytes, scales_of_34_bytes = _make_block_scales(18), _make_block_scales(34)

@@ -1,0 +1,141 @@
+"""matmul: products of tensors and arrays of any shapes, with NumPy's rules for axes.
+
+The second operand is read in panels, the first in runs of rows; neither has to fit into memory as f32, only the
+result does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.compute.arrays import Values, floats
+from lbrx.compute.blas import in_tiles, one_blas_thread
+from lbrx.compute.linear import linear_2d
+from lbrx.compute.native import Floats
+from lbrx.errors import ShapeError
+from lbrx.shape import Shape, broadcast_shapes
+from lbrx.tensor import Tensor, tensor
+
+_PANEL_BYTES = 16 << 20
+_TILE = 512
+_ROWS_BYTES = 64 << 20
+
+
+def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
+    """a [..., n, k] times b [..., k, m], in f32; with ``transpose_b``, b is [..., m, k], as models store weights.
+
+    Leading axes broadcast; a vector counts as one row (a) or one column (b) and its axis is left out of the result.
+    A result is within k 2**-23 of the sum of the magnitudes of its products.
+
+    >>> import lbrx
+    >>> matmul(np.ones((2, 3), np.float32), lbrx.tensor(np.arange(6, dtype=np.float16).reshape(3, 2)))
+    array([[6., 9.],
+           [6., 9.]], dtype=float32)
+    """
+    left, right = _operand(a), _operand(b)
+    if not left.shape or not right.shape:
+        raise ShapeError("matmul takes arrays with axes; multiply by a number with *")
+    is_row, is_column = len(left.shape) == 1, len(right.shape) == 1
+    left = left.reshape(1, left.shape[0]) if is_row else left
+    if is_column:
+        right = right.reshape(1, right.shape[0]) if transpose_b else right.reshape(right.shape[0], 1)
+    inner, columns = right.shape[-1 if transpose_b else -2], right.shape[-2 if transpose_b else -1]
+    if left.shape[-1] != inner:
+        layout = "[..., m, k]" if transpose_b else "[..., k, m]"
+        raise ShapeError(
+            f"matmul: shapes {tuple(np.shape(a))} and {tuple(np.shape(b))} do not fit; "
+            f"expected [..., n, k] and {layout} with the same k"
+        )
+    batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    out = np.empty((*batch, left.shape[-2], columns), np.float32)
+    _batched(left, right, batch, transpose_b, out)
+    out = out.reshape(*batch, columns) if is_row else out
+    return out.reshape(out.shape[:-1]) if is_column else out
+
+
+def _operand(values: Values) -> Values:
+    return values if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _batched(left: Values, right: Values, batch: Shape, transpose_b: bool, out: Floats) -> None:
+    """Every matrix of a batch by itself: one after the other if they are large, else side by side."""
+    places = list(np.ndindex(*batch))
+    if len(places) == 1:
+        _product(_matrix(left, batch, places[0]), _matrix(right, batch, places[0]), transpose_b, out[places[0]])
+        return
+
+    def step(number: int) -> None:
+        place = places[number]
+        _product(_matrix(left, batch, place), _matrix(right, batch, place), transpose_b, out[place])
+
+    with one_blas_thread():
+        in_tiles(len(places), lambda: step)
+
+
+def _matrix(values: Values, batch: Shape, place: tuple[int, ...]) -> Values:
+    """The matrix at a place of the batch, whose axes of size 1 are the same at every place."""
+    own = values.shape[:-2]
+    last = place[len(batch) - len(own) :]
+    index = tuple(0 if size == 1 else at for size, at in zip(own, last, strict=True))
+    return values[index] if index else values
+
+
+def _product(left: Values, right: Values, transpose_b: bool, out: Floats) -> None:
+    rows, inner = left.shape
+    if not inner or not out.size:
+        out[:] = 0
+        return
+    most_rows = rows if not isinstance(left, Tensor) else max(1, _ROWS_BYTES // (4 * inner))
+    for first in range(0, rows, most_rows):
+        values, target = floats(left[first : first + most_rows]), out[first : first + most_rows]
+        if transpose_b:
+            weight = right if isinstance(right, Tensor) else _as_tensor(right)
+            target[:] = linear_2d(values, weight)
+        else:
+            _panels(values, right, target)
+
+
+def _as_tensor(values: npt.NDArray[Any]) -> Tensor:
+    return tensor(values if values.flags.c_contiguous else np.ascontiguousarray(values))
+
+
+def _panels(x: Floats, right: Values, out: Floats) -> None:
+    """Runs of rows of the second operand, one after the other: out += x[:, panel] times the panel."""
+    inner, columns = right.shape
+    height = _panel_rows(right)
+    for first in range(0, inner, height):
+        panel = floats(right[first : first + height])
+        part = x[:, first : first + height]
+        added = out if first == 0 else np.empty_like(out)
+        _tiled(part, panel, added)
+        if first:
+            out += added
+    assert columns == out.shape[1]
+
+
+def _panel_rows(right: Values) -> int:
+    """All rows where they lie in memory as f32, else as many as fit into a panel."""
+    inner, columns = right.shape
+    is_mapped = not isinstance(right, Tensor) or (right.is_view and right.type_name == "f32")
+    return inner if is_mapped else max(1, _PANEL_BYTES // (4 * columns))
+
+
+def _tiled(x: Floats, panel: Floats, out: Floats) -> None:
+    rows, columns = out.shape
+    across = -(-columns // _TILE)
+    tiles: Callable[[int], tuple[slice, slice]] = lambda number: (
+        slice(number // across * _TILE, number // across * _TILE + _TILE),
+        slice(number % across * _TILE, number % across * _TILE + _TILE),
+    )
+
+    def step(number: int) -> None:
+        down, along = tiles(number)
+        np.matmul(x[down], panel[:, along], out=out[down, along])
+
+    with one_blas_thread():
+        in_tiles(-(-rows // _TILE) * across, lambda: step)

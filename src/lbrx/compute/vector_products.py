@@ -1,0 +1,93 @@
+"""A weight times a few vectors: its rows are read once, and decoded in registers.
+
+For Q4_0, Q8_0, Q4_K and Q6_K the vectors are first coded as i16 in blocks of 32, and the products summed as integers.
+What that changes in a result is at most 2**-16 of the sum, over blocks, of the vector's largest magnitude in the block
+times the magnitudes of the weights there; about as much as rounding the vector to f16 would.
+Other weights are multiplied in f32: within (k / 32 + 8) 2**-24 of the sum of the magnitudes of all products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lbrx.compute.blas import in_ranges
+from lbrx.compute.native import Floats, address, run
+from lbrx.compute.weights import HalfRows, MappedRows, rows_of
+from lbrx.expr import Blocks
+from lbrx.memory.scratch import borrowing
+from lbrx.quants.decoded import drop_behind
+from lbrx.quants.quant import quant
+from lbrx.tensor import Tensor
+
+MOST_VECTORS = 4
+CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
+_CODED_COLUMNS = 32
+_CHUNK_BYTES = 512 << 10
+_DECODED_CHUNK_BYTES = 128 << 10
+Work = Callable[[int, int], None]
+
+
+def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
+    """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
+    blocks = weight.expr
+    if isinstance(blocks, Blocks) and blocks.quant in CODED_BLOCKS and np.isfinite(x).all():
+        work, row_bytes = _coded_products(x, blocks, out)
+    else:
+        work, row_bytes = _float_products(x, weight, out)
+    in_ranges(weight.shape[0], max(1, _CHUNK_BYTES // row_bytes), work)
+
+
+def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> tuple[Work, int]:
+    vectors, columns = x.shape
+    codes = np.empty(x.shape, np.int16)
+    scales, sums = (np.empty((vectors, columns // _CODED_COLUMNS), np.float32) for _ in range(2))
+    coded = address(codes), address(scales), address(sums)
+    run("block_products", "code_vectors", address(x), scales.size, *coded)
+    kind = quant(blocks.quant)
+    row_bytes = columns // kind.block_elements * kind.block_bytes
+    storage, target, out_columns = blocks.storage, address(out), out.shape[1]
+    keep = (codes, scales, sums)
+
+    def work(first: int, stop: int) -> None:
+        assert keep
+        window = storage.read_at(first * row_bytes, (stop - first) * row_bytes)
+        sizes = stop - first, columns
+        run("block_products", kind.name, address(window), *sizes, *coded, vectors, target + 4 * first, out_columns)
+        drop_behind(storage, first * row_bytes, (stop - first) * row_bytes)
+
+    return work, row_bytes
+
+
+def _float_products(x: Floats, weight: Tensor, out: Floats) -> tuple[Work, int]:
+    vectors, columns = x.shape
+    rows = rows_of(weight)
+    source, target, out_columns = address(x), address(out), out.shape[1]
+
+    def multiply(kind: str, weights: int, row_bytes: int, first: int, stop: int) -> None:
+        places = source, vectors, target + 4 * first, out_columns
+        run("row_products", kind, weights, row_bytes, stop - first, columns, *places)
+
+    def mapped(first: int, stop: int) -> None:
+        assert isinstance(rows, MappedRows)
+        multiply("f32", address(rows.array) + rows.array.strides[0] * first, rows.array.strides[0], first, stop)
+        rows.done(first, stop)
+
+    def halves(first: int, stop: int) -> None:
+        assert isinstance(rows, HalfRows)
+        multiply(weight.dtype.name, address(rows.window(first, stop)), 2 * columns, first, stop)
+        rows.done(first, stop)
+
+    def decoded(first: int, stop: int) -> None:
+        with borrowing() as borrow:
+            most = max(1, _DECODED_CHUNK_BYTES // (4 * columns))
+            tile = borrow(4 * min(most, stop - first) * columns).view(np.float32).reshape(-1, columns)
+            for start in range(first, stop, most):
+                end = min(start + most, stop)
+                rows.read(start, end, tile[: end - start])
+                multiply("f32", address(tile), 4 * columns, start, end)
+
+    if isinstance(rows, MappedRows):
+        return mapped, 4 * columns
+    return (halves, 2 * columns) if isinstance(rows, HalfRows) else (decoded, 2 * columns)

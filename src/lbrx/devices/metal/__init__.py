@@ -1,0 +1,1 @@
+"""Metal: shaders on an Apple GPU, or the same shaders in an emulator on the CPU."""

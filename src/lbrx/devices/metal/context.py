@@ -1,0 +1,145 @@
+"""MetalContext: a device with its queue, its buffers and its shaders."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lbrx.devices.metal.artifacts import ArtifactStore
+from lbrx.devices.metal.commands import CommandBatch
+from lbrx.devices.metal.driver import Argument, Buffer, CompileOptions, DeviceInfo, Driver, Pipeline
+from lbrx.devices.metal.pool import BufferPool
+from lbrx.devices.metal.shader_cache import ShaderCache
+from lbrx.errors import UsageError
+
+DriverName = Literal["auto", "native", "emulated"]
+_LARGEST_BATCH = 64  # dispatches that wait before the device begins
+
+
+class MetalContext:
+    """One device: kernels are recorded, run in order in the background, and waited for only where values are needed.
+
+    >>> from lbrx.devices.metal.driver import BufferBinding
+    >>> context = MetalContext.open("emulated")
+    >>> twice = context.pipeline(
+    ...     "kernel void twice(device float* x, uint i [[thread_position_in_grid]]) { x[i] *= 2; }", "twice"
+    ... )
+    >>> x = context.buffer_from(np.array([1, 2, 3], np.float32))
+    >>> context.dispatch(twice, {0: BufferBinding(x)}, (3,), (32,), grid_unit="threads")
+    >>> context.array(x, np.float32)
+    array([2., 4., 6.], dtype=float32)
+    """
+
+    def __init__(
+        self, driver: Driver, *, pool_limit_bytes: int | None = None, store: ArtifactStore | None = None
+    ) -> None:
+        self.driver = driver
+        self.pool = BufferPool(driver, pool_limit_bytes)
+        self.shaders = ShaderCache(driver, store)
+        self._open = CommandBatch(driver)
+        self._running: deque[CommandBatch] = deque()
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, driver: DriverName = "auto") -> MetalContext:
+        """The Apple GPU of this machine, or the emulator; ``auto`` takes the GPU where there is one."""
+        if driver not in get_args(DriverName):
+            raise UsageError(f"unknown Metal driver {driver!r}; expected one of {', '.join(get_args(DriverName))}")
+        if driver == "emulated" or (driver == "auto" and not _has_metal()):
+            from lbrx.devices.metal.emulated import EmulatedDriver
+
+            return cls(EmulatedDriver())
+        from lbrx.devices.metal.native import NativeDriver
+
+        return cls(NativeDriver())
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self.driver.info
+
+    def pipeline(
+        self,
+        source: str,
+        name: str,
+        constants: Mapping[str, bool | int | float] | None = None,
+        options: CompileOptions | None = None,
+    ) -> Pipeline:
+        """A kernel of a shader, compiled when it is first asked for; see ShaderCache."""
+        return self.shaders.pipeline(source, name, constants, options)
+
+    def get_buffer(self, nbytes: int, *, host_access: bool = True) -> Buffer:
+        """A buffer from the pool; see BufferPool."""
+        with self._lock:
+            return self.pool.get_buffer(nbytes, host_access=host_access)
+
+    def return_buffer(self, buffer: Buffer) -> None:
+        """Give a buffer back; kernels that were dispatched already may still use it."""
+        with self._lock:
+            self.pool.return_buffer(buffer)
+
+    def buffer_from(self, array: NDArray[Any]) -> Buffer:
+        """A buffer with a copy of an array's bytes."""
+        buffer = self.get_buffer(array.nbytes)
+        buffer.view()[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return buffer
+
+    def array(self, buffer: Buffer, dtype: Any, shape: tuple[int, ...] = (-1,)) -> NDArray[Any]:
+        """The contents of a buffer, copied when the kernels that write it are done."""
+        if buffer.last_use is not None:
+            self.commit()
+            buffer.last_use.wait()
+        contents: NDArray[Any] = buffer.view().copy().view(dtype)
+        return contents.reshape(shape)
+
+    def dispatch(
+        self,
+        pipeline: Pipeline,
+        arguments: Mapping[int, Argument],
+        grid: tuple[int, ...],
+        threads_per_threadgroup: tuple[int, ...],
+        *,
+        grid_unit: Literal["threadgroups", "threads"] = "threadgroups",
+        threadgroup_bytes: Mapping[int, int] | None = None,
+    ) -> None:
+        """Record a kernel; it runs after all that were recorded before."""
+        with self._lock:
+            self._open.dispatch(
+                pipeline,
+                arguments,
+                grid,
+                threads_per_threadgroup,
+                grid_unit=grid_unit,
+                threadgroup_bytes=threadgroup_bytes,
+            )
+            if len(self._open) >= _LARGEST_BATCH:
+                self.commit()
+
+    def commit(self) -> CommandBatch:
+        """Let the device begin with what was recorded; the batch can be waited for."""
+        with self._lock:
+            batch = self._open
+            if len(batch):
+                batch.commit()
+                self._running.append(batch)
+                self._open = CommandBatch(self.driver)
+            while self._running and self._running[0].done:
+                self._running.popleft().wait()  # raises what went wrong
+            return batch
+
+    def synchronize(self) -> None:
+        """Wait for everything that was recorded; the first thing that went wrong is raised."""
+        with self._lock:
+            self.commit()
+            while self._running:
+                self._running.popleft().wait()
+
+
+def _has_metal() -> bool:
+    from lbrx.devices.metal.native import is_available
+
+    return is_available()

@@ -1,0 +1,155 @@
+"""The driver that runs Metal shaders on the CPU, for machines without an Apple GPU."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from lbrx.devices.metal.driver import CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
+from lbrx.devices.metal.emulator.build import build, emulator_version
+from lbrx.devices.metal.emulator.image import Image
+from lbrx.devices.metal.emulator.launch import EmulatedPipeline, EmulatorSettings, launch
+from lbrx.devices.metal.emulator.memory import EmulatedBuffer, WrappedBuffer
+from lbrx.devices.metal.emulator.runtime import LoadedLibrary
+from lbrx.devices.metal.errors import MetalError, ShaderError
+from lbrx.errors import MemoryBudgetError, UsageError, nearest
+from lbrx.system import available_bytes, format_bytes
+
+_GIB = 1 << 30
+
+
+class EmulatedLibrary:
+    """A compiled shader, loaded once for every set of function constants."""
+
+    def __init__(self, image: Image, *, is_new: bool) -> None:
+        self.image = image
+        self._is_new = is_new
+        self._loaded: dict[tuple[tuple[int, float], ...], LoadedLibrary] = {}
+
+    @property
+    def function_names(self) -> tuple[str, ...]:
+        return self.image.names
+
+    def pipeline(self, name: str, constants: Constants) -> EmulatedPipeline:
+        if name not in self.image.kernels:
+            raise ShaderError(f"the shader has no kernel {name!r}{nearest(name, self.image.names)}")
+        for constant in constants:
+            if constant not in self.image.constants:
+                hint = nearest(constant, self.image.constants)
+                raise ShaderError(f"kernel {name!r} has no function constant {constant!r}{hint}")
+        values = {self.image.constants[constant].index: value for constant, value in constants.items()}
+        key = tuple(sorted((index, float(value)) for index, value in values.items()))
+        if key not in self._loaded:
+            self._loaded[key] = LoadedLibrary(self.image.code, values)
+        return EmulatedPipeline(self.image, self._loaded[key], name, constants)
+
+    def artifact(self) -> bytes | None:
+        is_new, self._is_new = self._is_new, False
+        return self.image.to_bytes() if is_new else None
+
+
+class EmulatedSubmission:
+    """Dispatches that a thread works off; an error is raised by ``wait``."""
+
+    def __init__(self, future: Future[tuple[float, float]]) -> None:
+        self._future = future
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    def wait(self) -> None:
+        self._future.result()
+
+    @property
+    def gpu_seconds(self) -> tuple[float, float]:
+        return self._future.result()
+
+
+class EmulatedDriver:
+    """An Apple GPU on the CPU; see EmulatorSettings for how it runs and what it finds.
+
+    >>> driver = EmulatedDriver()
+    >>> driver.info.emulated, driver.info.family.name
+    (True, 'APPLE7')
+    """
+
+    def __init__(
+        self, settings: EmulatorSettings | None = None, *, info: DeviceInfo | None = None, family: int = 7
+    ) -> None:
+        self.settings = settings or EmulatorSettings()
+        self._info = info or _device_info(GpuFamily(family), self.settings)
+        self._worker = ThreadPoolExecutor(1, "lbrx-metal")
+
+    @property
+    def info(self) -> DeviceInfo:
+        return self._info
+
+    def with_settings(self, settings: EmulatorSettings) -> EmulatedDriver:
+        """The same device, run in another way."""
+        return EmulatedDriver(settings, info=replace(self._info, driver_version=_driver_version(settings)))
+
+    def allocate(self, nbytes: int) -> EmulatedBuffer:
+        if nbytes < 0:
+            raise UsageError(f"a buffer of {nbytes} bytes was asked for; expected zero or more")
+        if nbytes > self._info.max_buffer_bytes:
+            raise MemoryBudgetError(
+                f"a buffer of {format_bytes(nbytes)} was asked for, but the largest on {self._info.name} is "
+                f"{format_bytes(self._info.max_buffer_bytes)}"
+            )
+        return EmulatedBuffer(nbytes, self.settings.placement)
+
+    def wrap(self, address: int, nbytes: int, keep_alive: object) -> WrappedBuffer:
+        return WrappedBuffer(address, nbytes, keep_alive)
+
+    def compile(
+        self,
+        source: str,
+        options: CompileOptions,
+        artifact: bytes | None = None,
+        *,
+        include_directories: Sequence[Path] = (),
+        only: Sequence[str] | None = None,
+    ) -> EmulatedLibrary:
+        """Compile a shader; ``include_directories`` and ``only`` are for shaders of others, see ``build``."""
+        if artifact is not None:
+            return EmulatedLibrary(Image.from_bytes(artifact), is_new=False)
+        instrumented = self.settings.find_races
+        image = build(source, options, instrumented=instrumented, include_directories=include_directories, only=only)
+        return EmulatedLibrary(image, is_new=True)
+
+    def submit(self, dispatches: Sequence[Dispatch], label: str) -> EmulatedSubmission:
+        return EmulatedSubmission(self._worker.submit(self._run, tuple(dispatches), label))
+
+    def _run(self, dispatches: tuple[Dispatch, ...], label: str) -> tuple[float, float]:
+        start = time.perf_counter()
+        for dispatch in dispatches:
+            try:
+                launch(dispatch, self.settings, self._info.threadgroup_memory_bytes)
+            except MetalError as error:
+                error.add_note(f"in the batch '{label}'")
+                raise
+        return start, time.perf_counter()
+
+
+def _driver_version(settings: EmulatorSettings) -> str:
+    return f"emulator {emulator_version()}{' instrumented' if settings.find_races else ''}"
+
+
+def _device_info(family: GpuFamily, settings: EmulatorSettings) -> DeviceInfo:
+    return DeviceInfo(
+        name="emulated GPU",
+        family=family,
+        unified_memory=True,
+        max_buffer_bytes=4 * _GIB,
+        max_threads_per_threadgroup=1024,
+        threadgroup_memory_bytes=32 * 1024,
+        working_set_bytes=available_bytes() * 3 // 4,
+        system_version=platform.platform(),
+        driver_version=_driver_version(settings),
+        emulated=True,
+    )

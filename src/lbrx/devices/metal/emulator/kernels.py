@@ -1,0 +1,159 @@
+"""Kernel functions: their parameters as data, and entry points that the runner can call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lbrx.devices.metal.emulator.attributes import POSITIONS, Attribute, AttributeList
+from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
+
+Kind = Literal["buffer", "threadgroup", "position", "invalid"]
+_SPACES = frozenset(
+    ["device", "constant", "threadgroup", "thread", "ray_data", "object_data", "threadgroup_imageblock"]
+)
+LARGEST_BUFFER_INDEX = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel; ``enabled_by`` is the function constant expression that turns it on."""
+
+    kind: Kind
+    declaration: str
+    index: int = -1
+    position: str = ""
+    read_only: bool = False
+    is_reference: bool = False
+    enabled_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEntry:
+    """A kernel by its host name: the number of its entry point, and its parameters."""
+
+    number: int
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def symbol(self) -> str:
+        return f"__msl_kernel_{self.number}"
+
+    @property
+    def sizes_symbol(self) -> str:
+        """A function (parameter, 0 or 1) that gives the size or the alignment of what a parameter points at."""
+        return f"__msl_sizes_{self.number}"
+
+
+def parse_parameters(
+    text: TokenText, attributes: Mapping[int, AttributeList], start: int, end: int, kernel: str
+) -> tuple[Parameter, ...]:
+    """The parameters between the parentheses of a kernel; what Metal rejects is reported to ``text``."""
+    parameters: list[Parameter] = []
+    used: set[int] = set()
+    for first, last in text.split(start, end):
+        listed = [each for k in range(first, last) if k in attributes for each in attributes[k].attributes]
+        words = [text.words[k] for k in range(first, last) if not text.deleted(k)]
+        if words == ["void"]:
+            continue
+        parameter = _parameter(text, first, words, {each.name: each for each in listed}, parameters, kernel)
+        if parameter.kind == "buffer":
+            if parameter.index in used:
+                text.reject(first, f"kernel '{kernel}': buffer index {parameter.index} is used twice")
+            if not 0 <= parameter.index <= LARGEST_BUFFER_INDEX:
+                text.reject(first, f"kernel '{kernel}': buffer index {parameter.index} is not in 0..30")
+            used.add(parameter.index)
+        parameters.append(parameter)
+    return tuple(parameters)
+
+
+def _parameter(
+    text: TokenText,
+    place: int,
+    words: list[str],
+    attributes: Mapping[str, Attribute],
+    earlier: list[Parameter],
+    kernel: str,
+) -> Parameter:
+    declaration = " ".join(words)
+    space = next((word for word in words if word in _SPACES), None)
+    pointer = not {"*", "&", "["}.isdisjoint(words)
+    if pointer and space in ("device", "constant", "threadgroup"):
+        kind: Kind = "threadgroup" if space == "threadgroup" else "buffer"
+        condition = attributes.get("function_constant")
+        return Parameter(
+            kind,
+            declaration,
+            _index(text, place, attributes.get(kind), _next_index(earlier, kind), kernel),
+            read_only="const" in words or space == "constant",
+            is_reference="&" in words,
+            enabled_by=text.raw(*condition.arguments) if condition and condition.arguments else None,
+        )
+    position = next((name for name in attributes if name in POSITIONS), None)
+    if not pointer and position is not None:
+        return Parameter("position", declaration, position=position)
+    if pointer:
+        text.reject(
+            place,
+            f"kernel '{kernel}': pointer/reference parameter '{declaration}' must be in the device, constant or "
+            "threadgroup address space",
+        )
+    else:
+        text.reject(place, f"kernel '{kernel}': invalid or missing attribute on parameter '{declaration}'")
+    return Parameter("invalid", declaration)
+
+
+def _index(text: TokenText, place: int, attribute: Attribute | None, following: int, kernel: str) -> int:
+    if attribute is None or attribute.arguments is None:
+        return following
+    argument = text.raw(*attribute.arguments)
+    try:
+        return integer_constant(argument)
+    except ValueError:
+        text.reject(place, f"kernel '{kernel}': {attribute.name}({argument}) is not an integer constant")
+        return following
+
+
+def _next_index(earlier: list[Parameter], kind: Kind) -> int:
+    taken = {parameter.index for parameter in earlier if parameter.kind == kind}
+    return next(index for index in range(len(taken) + 1) if index not in taken)
+
+
+def entry_point(function: str, entry: KernelEntry) -> str:
+    """C++ text: a function over the runner's thread that calls the kernel, and one that tells sizes."""
+    arguments: list[str] = []
+    cases: list[str] = []
+    for i, parameter in enumerate(entry.parameters):
+        type_name = f"metal::__arg<{i}, F>::type"
+        if parameter.kind == "buffer":
+            arguments.append(f"metal::__bind<{type_name}>::get(sh->bufs[{parameter.index}])")
+            cases.append(f"case {i}: return w ? metal::__psz<{type_name}>::a : metal::__psz<{type_name}>::s;")
+        elif parameter.kind == "threadgroup":
+            arguments.append(f"metal::__bind<{type_name}>::get(sh->tgm[{parameter.index}])")
+        else:
+            expression, components = POSITIONS[parameter.position]
+            arguments.append(f"metal::__attr_get<{type_name}, {components}>({expression})")
+    return (
+        f'\nextern "C" void {entry.symbol}(__generic __msl_thread *t) {{ typedef decltype({function}) F; '
+        "auto sh = t->sh; uint lanes[1] = {32}, zeros[3] = {0, 0, 0}, quad_index[1] = {t->lane & 3}, "
+        "quad[1] = {t->idx_tg >> 2}, quads[1] = {(sh->nthreads + 3) / 4}; "
+        "(void)lanes; (void)zeros; (void)quad_index; (void)quad; (void)quads; (void)sh; "
+        f"{function}({', '.join(arguments)}); }}"
+        f'\nextern "C" ulong {entry.sizes_symbol}(int i, int w) {{ typedef decltype({function}) F; '
+        f"switch (i) {{ {' '.join(cases)} }} return 0; }}\n"
+    )
+
+
+def is_enabled(expression: str, constants: Mapping[str, int | float | bool]) -> bool:
+    """Whether a function constant expression such as ``has_mask && !causal`` is true; unset constants are false.
+
+    >>> is_enabled("has_mask && !causal", {"has_mask": True})
+    True
+    """
+    known = re.sub(r"[A-Za-z_]\w*", lambda match: str(int(bool(constants.get(match.group(), 0)))), expression)
+    python = known.replace("&&", " and ").replace("||", " or ").replace("!", " not ").strip()
+    if not re.fullmatch(r"[\d\s()]*(?:(?:and|or|not)[\d\s()]*)*", python):
+        return True
+    return bool(eval(python, {"__builtins__": {}}))  # digits, parentheses and logic only: checked above

@@ -1,0 +1,15 @@
+// The stand-in for <metal_stdlib>, compiled once into a precompiled header.
+#pragma clang system_header
+#include "dialect.h"
+#include "runner_interface.h"
+#include "traits.h"
+#include "vectors.h"
+#include "matrices.h"
+#include "maths.h"
+#include "integers.h"
+#include "synchronization.h"
+#include "simdgroup.h"
+#include "simdgroup_matrix.h"
+#include "atomics.h"
+#include "entry_points.h"
+#include "names.h"

@@ -1,0 +1,101 @@
+"""Compiled shaders: in memory for this process, on disk for the next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lbrx.devices.metal.artifacts import ArtifactStore
+from lbrx.devices.metal.driver import CompileOptions, Driver, Library, Pipeline
+from lbrx.devices.metal.errors import ShaderError
+
+_PipelineKey = tuple[str, str, tuple[tuple[str, bool | int | float], ...]]
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """Libraries that were compiled, that came from disk, and pipelines that were there already."""
+
+    compiled: int = 0
+    loaded: int = 0
+    hits: int = 0
+
+
+class ShaderCache:
+    """Pipelines by source, options, device, function and function constants.
+
+    What is on disk is valid for one GPU family, system and driver. An entry that is damaged, or is not what its name
+    says, is made anew. Several processes may use one directory.
+
+    >>> from lbrx.devices.metal.emulated import EmulatedDriver
+    >>> cache = ShaderCache(EmulatedDriver())
+    >>> cache.pipeline("kernel void nothing() {}", "nothing").name
+    'nothing'
+    """
+
+    def __init__(self, driver: Driver, store: ArtifactStore | None = None) -> None:
+        self.statistics = CacheStatistics()
+        self._driver = driver
+        self._store = store or ArtifactStore()
+        self._libraries: dict[str, Library] = {}
+        self._pipelines: dict[_PipelineKey, Pipeline] = {}
+        self._lock = threading.RLock()
+
+    def key(self, source: str, options: CompileOptions) -> str:
+        """What an entry on disk is called."""
+        defines = "".join(f"{name}={value}\n" for name, value in options.defines)
+        return f"{self._driver.info.identity}\n{defines}fast_math={options.fast_math}\n{source}"
+
+    def pipeline(
+        self,
+        source: str,
+        name: str,
+        constants: Mapping[str, bool | int | float] | None = None,
+        options: CompileOptions | None = None,
+    ) -> Pipeline:
+        """The kernel ``name`` of a shader; a ShaderError tells what is wrong, with the shader's line."""
+        options = options or CompileOptions()
+        constants = constants or {}
+        key = self.key(source, options)
+        pipeline_key = (key, name, tuple(sorted(constants.items())))
+        with self._lock:
+            found = self._pipelines.get(pipeline_key)
+            if found is not None:
+                self.statistics.hits += 1
+                return found
+            made = self._pipeline(key, source, name, constants, options)
+            self._pipelines[pipeline_key] = made
+            return made
+
+    def _pipeline(
+        self,
+        key: str,
+        source: str,
+        name: str,
+        constants: Mapping[str, bool | int | float],
+        options: CompileOptions,
+    ) -> Pipeline:
+        library = self._libraries.get(key)
+        artifact = self._store.read(key) if library is None else None
+        if artifact is not None:
+            try:
+                library = self._driver.compile(source, options, artifact)
+                pipeline = library.pipeline(name, constants)
+            except ShaderError:
+                library = None  # of no use, or without the function: the source decides
+            else:
+                self.statistics.loaded += 1
+                return self._keep(key, library, pipeline)
+        if library is None:
+            library = self._driver.compile(source, options)
+            self.statistics.compiled += 1
+            self._libraries[key] = library
+        return self._keep(key, library, library.pipeline(name, constants))
+
+    def _keep(self, key: str, library: Library, pipeline: Pipeline) -> Pipeline:
+        self._libraries[key] = library
+        artifact = library.artifact()
+        if artifact is not None:
+            self._store.write(key, artifact)
+        return pipeline

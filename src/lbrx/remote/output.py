@@ -1,0 +1,136 @@
+"""Outputs in a bucket: each shard is made on this machine, uploaded when it is complete, and removed; the index is last.
+
+At most two shards lie on this machine at a time: one that is made, one that is uploaded.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from lbrx.errors import FileError
+from lbrx.execute import Run
+from lbrx.formats.header import FileLayout
+from lbrx.output_plan import OutputPlan, digest
+from lbrx.remote.filesystem import RemoteState, fresh_state_of
+from lbrx.remote.identity import remote_inputs
+from lbrx.remote.paths import RemotePath, as_path
+from lbrx.remote.settings import work_directory
+from lbrx.remote.uploading import check_apart, check_writable, remove, upload
+from lbrx.workplace import Workplace
+
+_RECORD_NAME = ".uploaded.json"
+_INDEX_SUFFIX = ".index.json"
+
+
+class RemoteWorkplace(Workplace):
+    """The local place of an output in a bucket, and what of it is uploaded. ``remote`` is its directory there."""
+
+    def __init__(self, plan: OutputPlan, file_names: Sequence[str] | None) -> None:
+        target = as_path(plan.out)
+        assert isinstance(target, RemotePath)
+        check_writable(target)
+        self.remote = target if file_names is None else target.parent
+        check_apart(self.remote, [path for _, path in remote_inputs(plan)])
+        directory = work_directory()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{directory}: cannot be made: {error.strerror}") from error
+        super().__init__(directory / f"{target.name}-{digest(str(target).encode())}")
+        self._file_names = None if file_names is None else [*file_names]
+        self.uploaded: dict[str, RemoteState] = self._read_record()
+
+    def check_target(self, overwrite: bool) -> None:
+        """Raise if there is something in the bucket that this output did not put there."""
+        if overwrite or not self.remote.exists():
+            return
+        names = [child.name for child in self.remote.iterdir() if child.name not in self.uploaded]
+        if self._file_names is not None:
+            names = [name for name in names if name in self._file_names]
+        if names:
+            raise FileError(f"{self.remote}: exists and holds {names[0]}; --overwrite replaces it")
+
+    def prepare(self, discard: bool) -> None:
+        super().prepare(discard)
+        self.uploaded = self._read_record()
+
+    def upload(self, name: str) -> None:
+        """Upload a file that is complete, note it down, and remove it from this machine."""
+        if not self.uploaded:
+            self._remove_old_index()
+        self.uploaded[name] = upload(self.partial / name, self.remote / name)
+        record = {name: [state.nbytes, state.version] for name, state in self.uploaded.items()}
+        self.write_file(_RECORD_NAME, json.dumps(record).encode(), sync=True)
+        (self.partial / name).unlink()
+
+    def is_uploaded(self, name: str) -> bool:
+        """Whether a file is in the bucket as it was uploaded."""
+        state = self.uploaded.get(name)
+        if state is None:
+            return False
+        path = self.remote / name
+        return path.exists() and fresh_state_of(path) == state
+
+    def publish(self) -> None:
+        """Upload the small files, the index last, and remove old shards that the output does not have."""
+        waiting = sorted(file.name for file in self.partial.iterdir() if file.name != _RECORD_NAME)
+        for name in sorted(waiting, key=lambda name: name.endswith(_INDEX_SUFFIX)):
+            self.upload(name)
+        if self._file_names is None:
+            for child in list(self.remote.iterdir()):
+                if child.suffix == ".safetensors" and child.name not in self.uploaded:
+                    remove(child)
+        shutil.rmtree(self.partial)
+
+    def finish_publishing(self) -> bool:
+        """Whether an earlier run did all; what it did not is found by looking at the bucket again."""
+        return not self.partial.exists()
+
+    def _remove_old_index(self) -> None:
+        """Before the first upload: whoever reads meanwhile must not find an index of other shards."""
+        if self._file_names is None and self.remote.exists():
+            for child in list(self.remote.iterdir()):
+                if child.name.endswith(_INDEX_SUFFIX):
+                    remove(child)
+
+    def _read_record(self) -> dict[str, RemoteState]:
+        path: Path = self.partial / _RECORD_NAME
+        if not path.exists():
+            return {}
+        return {name: RemoteState(*state) for name, state in json.loads(path.read_bytes()).items()}
+
+
+class UploadingRun(Run):
+    """A run whose files are uploaded one after the other, each while the next is made."""
+
+    place: RemoteWorkplace
+
+    def run(self) -> None:
+        before: Future[None] | None = None
+        with ThreadPoolExecutor(1, "lbrx-upload") as uploader:
+            for layout in self.plan.layouts:
+                if self._is_done(layout):
+                    continue
+                with self.opened(layout) as descriptor:
+                    self.check_finished(layout, descriptor)
+                    self.write_layout(layout, descriptor)
+                if before is not None:
+                    before.result()
+                before = uploader.submit(self.place.upload, layout.name)
+            if before is not None:
+                before.result()
+
+    def _is_done(self, layout: FileLayout) -> bool:
+        """Whether an earlier run uploaded the file; if it is not there any more, its tensors are made again."""
+        entries = [self.journal.entries.get(slot.name) for slot in layout.slots]
+        is_uploaded = None not in entries and self.place.is_uploaded(layout.name)
+        for slot, entry in zip(layout.slots, entries, strict=True):
+            if entry is not None and is_uploaded:
+                self.count_resumed(slot, entry)
+            elif entry is not None and layout.name in self.place.uploaded:
+                del self.journal.entries[slot.name]
+        return is_uploaded

@@ -1,0 +1,53 @@
+"""Putting files into a bucket: in parts where they are large, again where that fails, and checked afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lbrx.errors import FileError, UsageError
+from lbrx.remote.filesystem import RemoteState, attempt, filesystem, fresh_state_of
+from lbrx.remote.paths import RemotePath
+from lbrx.remote.settings import remote_settings
+
+_MAX_PARTS = 9_000  # S3 allows ten thousand
+_PARALLEL_PARTS = 4
+
+
+def check_writable(target: RemotePath) -> None:
+    """Raise if nothing can be written by this scheme."""
+    if target.scheme in ("http", "https"):
+        raise UsageError(f"{target}: cannot be written over {target.scheme}; expected a bucket, such as s3://")
+
+
+def upload(source: Path, target: RemotePath) -> RemoteState:
+    """Upload a file and return the state that the service says it has.
+
+    What was put in parts appears at once, when the last part is there; a failed upload leaves nothing behind.
+    """
+    nbytes = source.stat().st_size
+    options = {}
+    if target.scheme == "s3":
+        part_bytes = max(remote_settings.part_bytes, -(-nbytes // _MAX_PARTS))
+        options = {"chunksize": part_bytes, "max_concurrency": _PARALLEL_PARTS}
+
+    def put() -> RemoteState:
+        filesystem(target.scheme).put_file(str(source), str(target), **options)
+        state = fresh_state_of(target)
+        if state.nbytes != nbytes:
+            raise OSError(f"{state.nbytes} of {nbytes} bytes arrived")
+        return state
+
+    return attempt(target, "be uploaded", put)
+
+
+def remove(target: RemotePath) -> None:
+    """Remove a file if it is there."""
+    if target.exists():
+        attempt(target, "be removed", lambda: filesystem(target.scheme).rm_file(str(target)))
+
+
+def check_apart(target: RemotePath, inputs: list[RemotePath]) -> None:
+    """Raise if an input lies where the output goes: a bucket has no renames that would keep it until the end."""
+    for path in inputs:
+        if target in (path, *path.parents):
+            raise FileError(f"{path}: is an input in the directory of the output; expected another place for one")

@@ -1,0 +1,282 @@
+"""How good a model is at a text: loss and perplexity, and how far it is from a reference.
+
+The text is cut into windows of ``context`` tokens, each ``stride`` tokens after the one before. Every token but the
+first is predicted once, in the first window that holds it: so all but those of the first window are predicted from at
+least ``context - stride`` tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.models import LanguageModel, open_model
+from lbrx.text import TextTokenizer, open_tokenizer
+
+DEFAULT_CONTEXT = 512
+_PIECE_ELEMENTS = 1 << 20  # of logits that are turned into probabilities at a time
+_KL_PERCENTILE = 99.0
+
+Logits = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]
+ScoreProgress = Callable[[int, int, str], None]
+"""Called with windows done, windows in all, and the model at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """How far a model's predictions are from those of the reference: Kullback-Leibler divergence in nats per token,
+    and the share of tokens where both find the same one likeliest."""
+
+    mean: float
+    percentile_99: float
+    same_top: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a model makes of a text: ``loss`` is in nats per token, with the standard error of its mean.
+
+    The error takes tokens for independent, which they are not quite: it is rather too small.
+    """
+
+    model: Path
+    tokens: int
+    loss: float
+    loss_error: float
+    bits_per_byte: float
+    seconds: float
+    processed_tokens: int
+    divergence: Divergence | None = None
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+    @property
+    def perplexity_error(self) -> float:
+        return self.perplexity * self.loss_error
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that went through the model, those that were only context among them."""
+        return self.processed_tokens / max(self.seconds, 1e-9)
+
+
+class Window(NamedTuple):
+    """Tokens ``start`` to ``stop``, of which those from ``first_scored`` on are predicted."""
+
+    start: int
+    stop: int
+    first_scored: int
+
+
+def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
+    """The windows of a text.
+
+    >>> [tuple(window) for window in windows(10, context=6, stride=3)]
+    [(0, 6, 1), (3, 9, 6), (6, 10, 9)]
+    """
+    start, scored = 0, 1
+    while scored < tokens:
+        stop = min(start + context, tokens)
+        yield Window(start, stop, scored)
+        start, scored = start + stride, stop
+
+
+def score(
+    models: str | PathLike[str] | Sequence[str | PathLike[str]],
+    text: str | PathLike[str],
+    *,
+    reference: str | PathLike[str] | None = None,
+    context: int | None = None,
+    stride: int | None = None,
+    max_tokens: int | None = None,
+    progress: ScoreProgress | None = None,
+) -> list[Score]:
+    """Score one or more models on a text: a string, or the ``Path`` of a file.
+
+    With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
+    first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
+
+    >>> from lbrx.demo import demo_models
+    >>> shipped = demo_models()
+    >>> prose, code = score([shipped.prose, shipped.code], "And the king said unto him, Go in peace.", context=64)
+    >>> prose.loss < code.loss
+    True
+    """
+    paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
+    if not paths:
+        raise UsageError("no model to score; expected at least one")
+    content = text if isinstance(text, str) else read_text(Path(text))
+    if reference is not None:
+        origin = Path(reference)
+        groups = [[origin, *(path for path in paths if path != origin)]]
+    else:
+        groups = [[path] for path in paths]
+    report = _Reporter(progress, len(groups))
+    return [
+        one
+        for group in groups
+        for one in _score_group(group, content, context, stride, max_tokens, reference is not None, report)
+    ]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start} is not UTF-8; expected a text file") from error
+
+
+# -- one group of models that share their tokens -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reporter:
+    callback: ScoreProgress | None
+    groups: int
+    done_groups: int = 0
+
+    def step(self, done: int, total: int, name: str) -> None:
+        if self.callback is not None:
+            self.callback(self.done_groups * total + done, self.groups * total, name)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is gathered of one model, token by token."""
+
+    model: LanguageModel
+    losses: list[Numbers] = field(default_factory=list)
+    divergences: list[Numbers] = field(default_factory=list)
+    same_tops: int = 0
+    seconds: float = 0.0
+
+
+def _score_group(
+    paths: Sequence[Path],
+    text: str,
+    context: int | None,
+    stride: int | None,
+    max_tokens: int | None,
+    has_reference: bool,
+    report: _Reporter,
+) -> list[Score]:
+    """The scores of models with the same tokens; with a reference, that is the first."""
+    tallies = [_Tally(open_model(path)) for path in paths]
+    tokenizers = [open_tokenizer(path) for path in paths]
+    ids = _token_ids(tallies, tokenizers, text, max_tokens)
+    width = context or min(DEFAULT_CONTEXT, *(tally.model.spec.context_length for tally in tallies))
+    step = stride or max(width // 2, 1)
+    if not 1 <= step < width:
+        raise UsageError(f"windows of {width} tokens, one every {step}: expected a stride of 1 to {width - 1}")
+    all_windows = list(windows(len(ids), width, step))
+    for number, window in enumerate(all_windows):
+        _score_window(tallies, ids, window, has_reference)
+        report.step(number + 1, len(all_windows), str(paths[0]))
+    report.done_groups += 1
+    scored_bytes = len(tokenizers[0].decode(ids[1:]).encode())
+    processed = sum(window.stop - window.start for window in all_windows)
+    return [_finished(tally, scored_bytes, processed, has_reference) for tally in tallies]
+
+
+def _token_ids(
+    tallies: Sequence[_Tally], tokenizers: Sequence[TextTokenizer], text: str, max_tokens: int | None
+) -> list[int]:
+    first = tallies[0].model
+    if not text:
+        raise UsageError("the text is empty; expected some to score")
+    encoded = [tokenizer.encode(text) for tokenizer in tokenizers]
+    for tally, ids in zip(tallies[1:], encoded[1:], strict=True):
+        if ids != encoded[0] or tally.model.spec.vocabulary != first.spec.vocabulary:
+            raise UsageError(
+                f"{tally.model.path}: has another tokenizer or vocabulary than {first.path}; "
+                "expected the same, so that their predictions can be compared"
+            )
+    ids = encoded[0] if max_tokens is None else encoded[0][:max_tokens]
+    if len(ids) < 2:
+        raise UsageError(
+            f"the text has {len(ids)} token{'s' * (len(ids) != 1)}; expected at least 2, the second is scored"
+        )
+    first.checked_ids(ids)
+    return ids
+
+
+def _score_window(tallies: Sequence[_Tally], ids: Sequence[int], window: Window, has_reference: bool) -> None:
+    """Models go through a window side by side, block of rows after block: logits of all of it never exist."""
+    inputs = ids[window.start : window.stop - 1]
+    first_row = window.first_scored - 1 - window.start
+    runs = [tally.model.logit_blocks(inputs, first_row=first_row) for tally in tallies]
+    row = first_row
+    while row < len(inputs):
+        reference: Logits | None = None
+        rows = 0
+        for tally, run in zip(tallies, runs, strict=True):
+            start = perf_counter()
+            first, logits = next(run)
+            tally.seconds += perf_counter() - start
+            rows = len(logits)
+            targets = np.asarray(ids[window.start + first + 1 : window.start + first + 1 + rows])
+            _add_rows(tally, logits, targets, reference)
+            if has_reference and reference is None:
+                reference = logits
+        row += rows
+
+
+def _add_rows(tally: _Tally, logits: Logits, targets: npt.NDArray[np.int64], reference: Logits | None) -> None:
+    piece_rows = max(1, _PIECE_ELEMENTS // logits.shape[1])
+    for first in range(0, len(logits), piece_rows):
+        rows = slice(first, first + piece_rows)
+        log_shares = log_softmax(logits[rows])
+        tally.losses.append(-np.take_along_axis(log_shares, targets[rows, None], axis=1)[:, 0].astype(np.float64))
+        if reference is None:
+            continue
+        expected = log_softmax(reference[rows])
+        terms = np.exp(expected) * (expected - log_shares)
+        tally.divergences.append(np.maximum(terms.sum(axis=1, dtype=np.float64), 0.0))
+        tally.same_tops += int(np.count_nonzero(reference[rows].argmax(axis=1) == logits[rows].argmax(axis=1)))
+
+
+def log_softmax(logits: Logits) -> Logits:
+    """The logarithms of the shares that rows of logits stand for.
+
+    >>> log_softmax(np.zeros((1, 2), np.float32)).round(4)
+    array([[-0.6931, -0.6931]], dtype=float32)
+    """
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    totals = np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)
+    result: Logits = shifted - np.log(totals).astype(np.float32)
+    return result
+
+
+def _finished(tally: _Tally, scored_bytes: int, processed: int, has_reference: bool) -> Score:
+    losses = np.concatenate(tally.losses)
+    deviation = float(losses.std(ddof=1)) if losses.size > 1 else math.nan
+    return Score(
+        model=tally.model.path,
+        tokens=losses.size,
+        loss=float(losses.mean()),
+        loss_error=deviation / math.sqrt(losses.size),
+        bits_per_byte=float(losses.sum()) / math.log(2) / max(scored_bytes, 1),
+        seconds=tally.seconds,
+        processed_tokens=processed,
+        divergence=_divergence(tally, losses.size) if has_reference and tally.divergences else None,
+    )
+
+
+def _divergence(tally: _Tally, tokens: int) -> Divergence:
+    values = np.concatenate(tally.divergences)
+    return Divergence(float(values.mean()), float(np.percentile(values, _KL_PERCENTILE)), tally.same_tops / tokens)

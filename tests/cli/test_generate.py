@@ -1,0 +1,67 @@
+"""`lbrx generate`: words from a model."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from cli_running import lbrx_command
+
+from lbrx.demo import demo_models
+from lbrx.models import Sampling, open_model
+from lbrx.text import open_tokenizer
+
+SHIPPED = demo_models()
+PROMPT = "And the king said"
+
+
+def test_the_text_is_the_prompt_and_what_the_model_makes_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    done = lbrx_command(capsys, "generate", SHIPPED.prose, "--prompt", PROMPT, "--max-tokens", 12)
+    tokenizer = open_tokenizer(SHIPPED.prose)
+    ids = tokenizer.encode(PROMPT)
+    new = list(open_model(SHIPPED.prose).generate(ids, 12, stop_ids=tokenizer.stop_ids))
+    assert (done.code, done.err) == (0, "")
+    assert done.out == tokenizer.decode([*ids, *new]) + "\n"
+    assert len(done.out) > len(PROMPT) + 1
+
+
+def test_seeds_draw_texts_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--temperature", 1.2, "--top-k", 200, "--top-p", 0.98, "--max-tokens", 16)
+    texts = [
+        lbrx_command(capsys, "generate", SHIPPED.code, "-p", "def ", *options, "--seed", seed).out for seed in (4, 4, 5)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+    tokenizer = open_tokenizer(SHIPPED.code)
+    drawn = open_model(SHIPPED.code).generate(
+        tokenizer.encode("def "), 16, Sampling(1.2, 200, 0.98, 4), stop_ids=tokenizer.stop_ids
+    )
+    assert texts[0] == "def " + tokenizer.decode(list(drawn)) + "\n"
+
+
+def test_the_prompt_can_come_from_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 5).out
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+    assert lbrx_command(capsys, "generate", SHIPPED.prose, "-p", "-", "-n", 5).out == expected
+
+
+def test_an_empty_prompt_begins_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", "", "-n", 8)
+    assert done.code == 0
+    assert len(done.out.strip()) > 0
+
+
+def test_the_speed_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 3, "--stats")
+    assert done.err.startswith("3 tokens in ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--temperature", -1], "temperature is -1"), (["--top-p", 0], "top_p is 0"), (["--top-k", -2], "top_k is -2")],
+)
+def test_wrong_options_are_told(options: list[object], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, *options)
+    assert (done.code, done.out) == (1, "")
+    assert message in done.err

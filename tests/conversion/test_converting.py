@@ -1,0 +1,152 @@
+"""Whole models between formats: `lbrx convert`, and merges that end in another format or fewer bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizer_fixtures import byte_level_document, write_tokenizer
+
+import lbrx
+from lbrx.cli.main import run
+from lbrx.conversion.converting import convert
+from lbrx.merging import merge
+from lbrx.quantizing import quantize
+from models import write_model
+
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
+RECIPE = """
+merge_method: linear
+dtype: bfloat16
+models:
+  - {model: a, parameters: {weight: 0.6}}
+  - {model: b, parameters: {weight: 0.4}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    document = byte_level_document("llama-bpe")
+    rows = len(document["model"]["vocab"]) + len(document["added_tokens"])
+    for seed, name in enumerate("ab"):
+        write_model(tmp_path / name, "llama", seed=seed, vocab_size=rows, **SIZES)
+        write_tokenizer(tmp_path / name, document, {"tokenizer_class": "PreTrainedTokenizerFast"})
+    (tmp_path / "recipe.yml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def values(path: Path | str) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in lbrx.open(path).items()}
+
+
+@pytest.mark.parametrize("middle", ["m.gguf", "m"])
+def test_there_and_back_gives_the_same_bytes(folder: Path, middle: str) -> None:
+    convert("a", middle, format="gguf" if middle.endswith("gguf") else "mlx")
+    convert(middle, "back", format="safetensors")
+    assert values("back") == values("a")
+    back, there = (json.loads((folder / name / "config.json").read_text()) for name in ("back", "a"))
+    assert {key: back.get(key) for key in there} == there
+
+
+def test_gguf_to_mlx_and_back_keeps_quantized_blocks(folder: Path) -> None:
+    quantize("a", "q.gguf", "q4_0", pure=True)
+    convert("q.gguf", "mlx", format="mlx")
+    assert json.loads((folder / "mlx/config.json").read_text())["quantization"]["bits"] == 4
+    convert("mlx", "decoded", format="safetensors", type="f32")
+    convert("q.gguf", "expected", format="safetensors", type="f32")
+    for name, expected in lbrx.open("expected").items():
+        np.testing.assert_array_equal(lbrx.open("decoded")[name].numpy(), expected.numpy(), err_msg=name)
+
+
+def test_shards(folder: Path) -> None:
+    convert("a", "many", max_shard_bytes="200kB")
+    assert len(list((folder / "many").glob("*.safetensors"))) > 2
+    convert("many", "many.gguf", max_shard_bytes="300kB")
+    first = min(folder.glob("many-*-of-*.gguf"))
+    convert(first, "one.gguf")
+    convert("a", "whole.gguf")
+    assert values("one.gguf") == values("whole.gguf")
+    assert list(lbrx.open("one.gguf").metadata) == list(lbrx.open("whole.gguf").metadata)
+
+
+@pytest.mark.parametrize("out", ["once.gguf", "once"])
+def test_a_merge_into_another_format_is_the_merge_converted(folder: Path, out: str) -> None:
+    format = None if out.endswith("gguf") else "mlx"
+    merge("recipe.yml", out, format=format)
+    merge("recipe.yml", "merged")
+    convert("merged", "twice.gguf" if format is None else "twice", format=format)
+    assert values(out) == values("twice.gguf" if format is None else "twice")
+    assert not list(folder.glob(".*"))
+
+
+def test_a_merge_can_be_quantized_in_one_pass(folder: Path) -> None:
+    merge("recipe.yml", "merged.gguf", quantize="q4_k_m")
+    merge("recipe.yml", "merged")
+    quantize("merged", "two.gguf", "q4_k_m")
+    once, twice = lbrx.open("merged.gguf"), lbrx.open("two.gguf")
+    assert {name: tensor.type_name for name, tensor in once.items()} == {
+        name: tensor.type_name for name, tensor in twice.items()
+    }
+    for name, tensor in twice.items():
+        assert once[name].raw().numpy().tobytes() == tensor.raw().numpy().tobytes(), name
+    assert sorted(path.name for path in folder.glob("*.gguf")) == ["merged.gguf", "two.gguf"]
+
+
+def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["convert", "a", "a.gguf", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "bf16" in printed
+    assert "a.gguf" in printed
+    assert not (folder / "a.gguf").exists()
+    assert run(["convert", "a", "a.gguf"]) == 0
+    assert capsys.readouterr().out.startswith("a.gguf: 21 tensors, ")
+    assert run(["merge", "recipe.yml", "m.gguf", "--quantize", "q8_0", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["files"] == ["m.gguf"]
+    assert plan["types"]["q8_0"] == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "a", "a.gguf", "--format", "ggml"], "unknown format 'ggml'; expected one of gguf, mlx"),
+        (["convert", "a", "a.gguf", "--type", "q4_0"], "'q4_0' is no type to convert to; expected one of f32, f16"),
+        (
+            ["convert", "a", "out", "--format", "gguf"],
+            "out: a GGUF model is a file; expected a name that ends",
+        ),
+        (["convert", "nowhere", "out"], "nowhere"),
+        (["merge", "recipe.yml", "m.gguf", "--quantize", "q4_k_x"], "'q4_k_x' is nothing to quantize to"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_wrong_input_is_one_line_and_writes_nothing(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    assert run(arguments) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_killed_conversion_goes_on(folder: Path) -> None:
+    code = (
+        "import os, signal\nfrom lbrx.quantizing import quantize\n"
+        "def stop(state):\n    if state.done_tensors == 8: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "quantize('a', 'q.gguf', 'q6_k', progress=stop)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ}, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (folder / "q.gguf").exists()
+    assert quantize("a", "q.gguf", "q6_k").resumed_tensors >= 7
+    quantize("a", "whole.gguf", "q6_k")
+    assert (folder / "q.gguf").read_bytes() == (folder / "whole.gguf").read_bytes()
