@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from lbrx.memory.arena import Bytes, MemoryArena
 from lbrx.memory.budget import budget
 
 
-@cache
+_arena: MemoryArena | None = None
+_lock = threading.Lock()
+
+
 def scratch_arena() -> MemoryArena:
     """The pool that all passes share; it counts against the process's budget."""
-    return MemoryArena(strategy="arena", budget=budget())
+    global _arena
+    if _arena is None:
+        with _lock:  # two threads that ask first must get the same one
+            if _arena is None:
+                _arena = MemoryArena(strategy="arena", budget=budget())
+    return _arena
+
+
+def _forget() -> None:
+    global _arena, _lock
+    _arena, _lock = None, threading.Lock()
 
 
 @contextmanager
@@ -40,4 +53,4 @@ def borrowing() -> Iterator[Callable[[int], Bytes]]:
             arena.put(buffer)
 
 
-os.register_at_fork(after_in_child=scratch_arena.cache_clear)
+os.register_at_fork(after_in_child=_forget)
