@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -13,7 +14,7 @@ import lbrx
 from lbrx.formats.gguf_types import GGML_TYPES
 from lbrx.quantizing import FILE_TYPES, quantize
 
-LAYERS, COLUMNS, HIDDEN, VOCABULARY = 16, 256, 512, 96
+COLUMNS, HIDDEN, VOCABULARY = 256, 256, 96
 EXACT = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0"}
 LEAST_SHARE_OF_EQUAL_BLOCKS = 0.99
 NEEDS_IMATRIX = {"q2_k_s"}
@@ -22,12 +23,13 @@ NEEDS_IMATRIX = {"q2_k_s"}
 def write_model(
     path: Path, *, experts: int = 0, key_heads: int = 8, tied: bool = False, columns: int = COLUMNS, kind: str = "f32"
 ) -> Path:
+    layers = 8 if experts else 16
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCABULARY, columns), "output_norm.weight": (columns,)}
     if not tied:
         shapes["output.weight"] = (VOCABULARY, columns)
     stack = (experts,) if experts else ()
     suffix = "_exps" if experts else ""
-    for layer in range(LAYERS):
+    for layer in range(layers):
         prefix = f"blk.{layer}"
         shapes |= {f"{prefix}.{norm}_norm.weight": (columns,) for norm in ("attn", "ffn")}
         shapes |= {f"{prefix}.attn_{part}.weight": (columns, columns) for part in ("q", "output")}
@@ -38,7 +40,7 @@ def write_model(
             shapes[f"{prefix}.ffn_gate_inp.weight"] = (experts, columns)
     metadata: dict[str, object] = {
         "general.architecture": "llama",
-        "llama.block_count": LAYERS,
+        "llama.block_count": layers,
         "llama.context_length": 64,
         "llama.embedding_length": columns,
         "llama.feed_forward_length": HIDDEN,
@@ -108,11 +110,21 @@ def compare(ours: Path, theirs: Path) -> None:
     assert {key: own.metadata[key] for key in keys} == {key: other.metadata[key] for key in keys}
 
 
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "shared_keys": {"key_heads": 2},
+    "mixtral": {"experts": 8},
+    "tied": {"tied": True},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("source") / "source.gguf", **MODELS[request.param])
+
+
 @pytest.mark.parametrize("name", sorted(set(FILE_TYPES) - NEEDS_IMATRIX))
-@pytest.mark.parametrize("model", ["dense", "shared_keys", "mixtral", "tied"])
-def test_every_file_type(tmp_path: Path, name: str, model: str) -> None:
-    options = {"shared_keys": {"key_heads": 2}, "mixtral": {"experts": 8}, "tied": {"tied": True}}.get(model, {})
-    source = write_model(tmp_path / "source.gguf", **options)  # type: ignore[arg-type]
+def test_every_file_type(source: Path, tmp_path: Path, name: str) -> None:
     llama_quantize(source, tmp_path / "theirs.gguf", name)
     quantize(source, tmp_path / "ours.gguf", name)
     compare(tmp_path / "ours.gguf", tmp_path / "theirs.gguf")

@@ -14,7 +14,7 @@ def test_threads_that_ask_first_share_one_pool(monkeypatch: pytest.MonkeyPatch) 
     found: list[MemoryArena] = []
     made = threading.Event()
 
-    def slow_arena(**options: object) -> MemoryArena:
+    def slow_arena(**_: object) -> MemoryArena:
         made.wait(0.05)  # long enough for the others to come
         return MemoryArena()
 

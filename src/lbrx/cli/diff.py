@@ -121,17 +121,17 @@ def _print(found: ModelDiff, metric: Metric, subtitle: str) -> None:
     console.print(f"{plural(len(found.tensors), 'tensor')} compared, {count_text(total.elements)} elements\n")
     headings = ["relative", "cosine", "same sign", "largest", *(["task cosine"] if total.has_tasks else [])]
     table = columns("layer", *headings, left=("layer",))
-    for label, (_, sums) in zip(_layer_labels(found), found.layers().items(), strict=True):
+    for label, (_, sums) in zip(layer_labels(found), found.layers().items(), strict=True):
         table.add_row(label, *_row(sums))
     for tensor in found.outside_layers():
         table.add_row(printable(tensor.place.module), *_row(tensor.sums))
     table.add_row("all", *_row(total), style="bold")
     console.print(table)
     _print_modules(console, found, metric)
-    _print_not_compared(console, found)
+    print_not_compared(console, found)
 
 
-def _layer_labels(found: ModelDiff) -> list[str]:
+def layer_labels(found: ModelDiff) -> list[str]:
     """The numbers of the layers, with their stacks' names if there are several."""
     keys = list(found.layers())
     has_several = len({stack for stack, _ in keys}) > 1
@@ -154,7 +154,7 @@ def _print_modules(console: Console, found: ModelDiff, metric: Metric) -> None:
     if not modules:
         return
     labels = [printable(label) for label in short_labels(modules)]
-    rows = _layer_labels(found)
+    rows = layer_labels(found)
     console.print(f"\n{_TITLES[metric]}, by layer and module", style="dim")
     room = console.width - max(len("layer"), *map(len, rows)) - 2
     for first, stop in _fitting([max(len(label), 8) + 2 for label in labels], room):
@@ -175,7 +175,8 @@ def _fitting(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     yield first, len(widths)
 
 
-def _print_not_compared(console: Console, found: ModelDiff) -> None:
+def print_not_compared(console: Console, found: ModelDiff) -> None:
+    """List what one of the models lacks, and what has other shapes."""
     from lbrx.cli.console import printable
 
     groups = (
@@ -240,7 +241,7 @@ def heat_map(found: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
     modules, values = _grid(found, metric)
     panels = []
     if modules:
-        panels.append(Panel(_layer_labels(found), short_labels(modules), np.array(values, np.float64), "layer"))
+        panels.append(Panel(layer_labels(found), short_labels(modules), np.array(values, np.float64), "layer"))
     outside = found.outside_layers()
     if outside:
         labels = short_labels([tensor.place.module for tensor in outside])

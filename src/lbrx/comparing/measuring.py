@@ -12,7 +12,7 @@ from lbrx.diff import ProgressCallback, Sums, compare, diff_models
 from lbrx.tensor import Tensor
 
 DEFAULT_BLOCKS = 8
-_RUN_ELEMENTS = 1 << 24  # of a tensor at a time: results must not depend on it but through the order of sums
+_RUN_ELEMENTS = 1 << 24  # of a tensor at a time
 
 
 def compare_models(
@@ -62,8 +62,8 @@ def compare_tensors(a: Tensor, b: Tensor, blocks: int) -> tuple[Sums, tuple[Bloc
             errors, places = _largest(np.append(errors, lengths), np.concatenate([places, found]), blocks)
     average = (total.squares_a / max(-(-total.elements // BLOCK_ELEMENTS), 1)) ** 0.5
     return total, tuple(
-        BlockError(*place, _ratio(error, average))
-        for place, error in zip(places.tolist(), errors.tolist(), strict=True)
+        BlockError(row, first, end, _ratio(error, average))
+        for (row, first, end), error in zip(places.tolist(), errors.tolist(), strict=True)
         if error > 0 or error != error
     )
 

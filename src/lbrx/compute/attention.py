@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,13 @@ from lbrx.compute.blas import in_tiles, one_blas_thread
 from lbrx.compute.native import Floats, address, bits, run
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory.scratch import borrowing
+from lbrx.storage import Bytes
 from lbrx.tensor import Tensor
 
 Array = npt.NDArray[Any]
 _KINDS = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(ml_dtypes.bfloat16): "bf16"}
 _TILE_QUERIES = 256
-_TILE_SCORES = 128 << 10
+_TILE_SCORES = 256 << 10
 _LEAST_KEYS, _MOST_KEYS = 512, 4096
 
 
@@ -102,45 +104,55 @@ def attention(
 
 def _tile(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
     """The queries ``first`` to ``stop`` - 1 of all heads that share a head of keys."""
-    group, rows, size, value_size = job.group, job.group * (stop - first), job.q.shape[2], job.v.shape[2]
+    queries, rows = stop - first, job.group * (stop - first)
     low, high = job.key_range(first, stop)
     most_keys = min(max(_LEAST_KEYS, _TILE_SCORES // rows), _MOST_KEYS)
-    stride = -(-min(most_keys, high - low) // 8) * 8
-    starts, ends = job.visible(np.arange(first, stop))
-    state = np.zeros((rows, 3), np.float32)
-    state[:, 0] = -np.inf
     with borrowing() as borrow:
+        tile = _Tile(job, rows, min(most_keys, high - low), borrow)
+        for member in range(job.group):
+            part = tile.queries[member * queries : (member + 1) * queries]
+            _widen(job.q[head * job.group + member, first:stop], part)
+        tile.queries *= np.float32(job.scale)
+        starts, ends = job.visible(np.arange(first, stop))
+        for start in range(low, high, most_keys):
+            end = min(start + most_keys, high)
+            ranges = np.empty((job.group, queries, 2), np.int32)
+            np.clip(starts - start, 0, end - start, out=ranges[:, :, 0], casting="unsafe")
+            np.clip(ends - start, 0, end - start, out=ranges[:, :, 1], casting="unsafe")
+            tile.add(job.k[head, start:end], job.v[head, start:end], ranges)
+        run("online_softmax", "finish", address(tile.total), address(tile.state), rows, job.v.shape[2])
+        for member in range(job.group):
+            out[head * job.group + member, first:stop] = tile.total[member * queries : (member + 1) * queries]
 
+
+class _Tile:
+    """Some queries, what they have gathered so far, and scratch for their scores."""
+
+    def __init__(self, job: _Job, rows: int, most_keys: int, borrow: Callable[[int], Bytes]) -> None:
         def scratch(height: int, width: int) -> Floats:
             return borrow(4 * max(height * width, 1)).view(np.float32)[: height * width].reshape(height, width)
 
-        queries = scratch(rows, size)
-        for member in range(group):
-            part = slice(member * (stop - first), (member + 1) * (stop - first))
-            _widen(job.q[head * group + member, first:stop], queries[part])
-        scores, total, added = scratch(rows, stride), scratch(rows, value_size), scratch(rows, value_size)
-        total[:] = 0
-        key_scratch = None if job.k.dtype == np.float32 else scratch(most_keys, size)
-        value_scratch = None if job.v.dtype == np.float32 else scratch(most_keys, value_size)
-        for start in range(low, high, most_keys):
-            end = min(start + most_keys, high)
-            keys = _widened(job.k[head, start:end], key_scratch)
-            values = _widened(job.v[head, start:end], value_scratch)
-            np.matmul(queries, keys.T, out=scores[:, : end - start])
-            ranges = np.stack([np.clip(starts - start, 0, end - start), np.clip(ends - start, 0, end - start)], axis=1)
-            ranges = np.tile(ranges.astype(np.int32), (group, 1))
-            numbers = bits(job.scale), bits(job.softcap)
-            places = address(ranges), address(state)
-            run("online_softmax", "weigh", address(scores), rows, end - start, stride, *places, *numbers)
-            np.matmul(scores[:, : end - start], values, out=added)
-            run("online_softmax", "accumulate", address(total), address(added), address(state), rows, value_size)
-        run(
-            *("online_softmax", "finish", address(total), address(state), rows, value_size),
-            *(address(total), value_size),
-        )
-        for member in range(group):
-            part = slice(member * (stop - first), (member + 1) * (stop - first))
-            out[head * group + member, first:stop] = total[part]
+        size, value_size = job.q.shape[2], job.v.shape[2]
+        self._cap_bits = bits(job.softcap)
+        self.queries = scratch(rows, size)
+        self.total, self._added = scratch(rows, value_size), scratch(rows, value_size)
+        self.total[:] = 0
+        self.state = np.zeros((rows, 3), np.float32)
+        self.state[:, 0] = -np.inf
+        self._scores = scratch(rows, -(-most_keys // 16) * 16)
+        self._keys = None if job.k.dtype == np.float32 else scratch(most_keys, size)
+        self._values = None if job.v.dtype == np.float32 else scratch(most_keys, value_size)
+
+    def add(self, keys: Array, values: Array, ranges: npt.NDArray[np.int32]) -> None:
+        """Look at some keys: ``ranges`` has the first and one past the last of them that each query sees."""
+        rows, stride, count = *self._scores.shape, keys.shape[0]
+        scores = self._scores[:, :count]
+        np.matmul(self.queries, _widened(keys, self._keys).T, out=scores)
+        places = address(ranges), address(self.state), self._cap_bits
+        run("online_softmax", "weigh", address(scores), rows, count, stride, *places)
+        np.matmul(scores, _widened(values, self._values), out=self._added)
+        numbers = address(self.total), address(self._added), address(self.state)
+        run("online_softmax", "accumulate", *numbers, rows, self.total.shape[1])
 
 
 def _widen(values: Array, out: Floats) -> None:

@@ -8,15 +8,15 @@ from lbrx.compute.arrays import Values, floats, row_vector
 from lbrx.compute.blas import in_tiles, one_blas_thread
 from lbrx.compute.native import Floats
 from lbrx.compute.vector_products import MOST_VECTORS, vector_products
-from lbrx.compute.weights import MappedRows, rows_of
+from lbrx.compute.weights import MappedRows, Rows, rows_of
 from lbrx.errors import ShapeError
 from lbrx.memory.scratch import borrowing
 from lbrx.tensor import Tensor
 
-_TILE_BYTES = 8 << 20
+_TILE_BYTES = 8 << 20  # of decoded rows
 _TILE_ROWS = (512, 256, 128, 64)
-_TILES_WANTED = 8
-_MOST_COLUMNS = 1024
+SQUARE_TILES = (1024, 512, 256, 128, 64)
+TILES_WANTED = 4
 
 
 def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
@@ -61,30 +61,42 @@ def linear_2d(x: Floats, weight: Tensor) -> Floats:
 def _tiles(x: Floats, weight: Tensor, out: Floats) -> None:
     """Tiles of the output, each made by one call of BLAS; where they lie depends on the shapes alone."""
     rows = rows_of(weight)
-    height, columns = weight.shape
-    tile_rows = _tile_rows(height, columns)
-    across = -(-x.shape[0] // _MOST_COLUMNS) if isinstance(rows, MappedRows) else 1
-    width = _MOST_COLUMNS if isinstance(rows, MappedRows) else x.shape[0]
+    with one_blas_thread():
+        if isinstance(rows, MappedRows):
+            _mapped_tiles(x, rows, out)
+        else:
+            _decoded_tiles(x, rows, out)
+
+
+def _mapped_tiles(x: Floats, rows: MappedRows, out: Floats) -> None:
+    """The weight is multiplied where it lies."""
+    vectors, height = out.shape
+    sizes = (size for size in SQUARE_TILES if -(-vectors // size) * -(-height // size) >= TILES_WANTED)
+    size = next(sizes, SQUARE_TILES[-1])
+    across = -(-vectors // size)
 
     def step(number: int) -> None:
-        first, left = number // across * tile_rows, number % across * width
-        stop = min(first + tile_rows, height)
-        target = out[left : left + width, first:stop]
-        if isinstance(rows, MappedRows):
-            np.matmul(x[left : left + width], rows.array[first:stop].T, out=target)
-            rows.done(first, stop)
-            return
+        first, left = number // across * size, number % across * size
+        stop, right = min(first + size, height), min(left + size, vectors)
+        np.matmul(x[left:right], rows.array[first:stop].T, out=out[left:right, first:stop])
+        rows.done(first, stop)
+
+    in_tiles(-(-height // size) * across, lambda: step)
+
+
+def _decoded_tiles(x: Floats, rows: Rows, out: Floats) -> None:
+    """Some rows of the weight at a time are decoded, and multiplied while they are in the cache."""
+    height, columns = out.shape[1], x.shape[1]
+    fitting = [
+        size for size in _TILE_ROWS if 4 * size * columns <= _TILE_BYTES and -(-height // size) >= TILES_WANTED
+    ]
+    size = fitting[0] if fitting else _TILE_ROWS[-1]
+
+    def step(number: int) -> None:
+        first, stop = number * size, min((number + 1) * size, height)
         with borrowing() as borrow:
             tile = borrow(4 * (stop - first) * columns).view(np.float32).reshape(stop - first, columns)
             rows.read(first, stop, tile)
-            np.matmul(x, tile.T, out=target)
+            np.matmul(x, tile.T, out=out[:, first:stop])
 
-    with one_blas_thread():
-        in_tiles(-(-height // tile_rows) * across, lambda: step)
-
-
-def _tile_rows(height: int, columns: int) -> int:
-    for rows in _TILE_ROWS:
-        if 4 * rows * columns <= _TILE_BYTES and rows * _TILES_WANTED <= height:
-            return rows
-    return _TILE_ROWS[-1]
+    in_tiles(-(-height // size), lambda: step)

@@ -7,7 +7,6 @@ result does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,13 @@ import numpy.typing as npt
 
 from lbrx.compute.arrays import Values, floats
 from lbrx.compute.blas import in_tiles, one_blas_thread
-from lbrx.compute.linear import linear_2d
+from lbrx.compute.linear import SQUARE_TILES, TILES_WANTED, linear_2d
 from lbrx.compute.native import Floats
 from lbrx.errors import ShapeError
 from lbrx.shape import Shape, broadcast_shapes
 from lbrx.tensor import Tensor, tensor
 
 _PANEL_BYTES = 16 << 20
-_TILE = 512
 _ROWS_BYTES = 64 << 20
 
 
@@ -127,15 +125,13 @@ def _panel_rows(right: Values) -> int:
 
 def _tiled(x: Floats, panel: Floats, out: Floats) -> None:
     rows, columns = out.shape
-    across = -(-columns // _TILE)
-    tiles: Callable[[int], tuple[slice, slice]] = lambda number: (
-        slice(number // across * _TILE, number // across * _TILE + _TILE),
-        slice(number % across * _TILE, number % across * _TILE + _TILE),
-    )
+    sizes = (size for size in SQUARE_TILES if -(-rows // size) * -(-columns // size) >= TILES_WANTED)
+    size = next(sizes, SQUARE_TILES[-1])
+    across = -(-columns // size)
 
     def step(number: int) -> None:
-        down, along = tiles(number)
-        np.matmul(x[down], panel[:, along], out=out[down, along])
+        top, left = number // across * size, number % across * size
+        np.matmul(x[top : top + size], panel[:, left : left + size], out=out[top : top + size, left : left + size])
 
     with one_blas_thread():
-        in_tiles(-(-rows // _TILE) * across, lambda: step)
+        in_tiles(-(-rows // size) * across, lambda: step)

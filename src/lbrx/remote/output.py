@@ -1,4 +1,4 @@
-"""Outputs in a bucket: each shard is made on this machine, uploaded when it is complete, and removed; the index is last.
+"""Outputs in a bucket: each shard is made on this machine, uploaded when it is complete, and removed; the index last.
 
 At most two shards lie on this machine at a time: one that is made, one that is uploaded.
 """

@@ -1,6 +1,6 @@
 """What attention does between its two products: scores to weights, in place, with running maxima and sums.
 
-A tile has a row of scores for every query. Its stride is a multiple of eight, and what lies beyond its columns is
+A tile has a row of scores for every query. Its stride is a multiple of 16, and what lies beyond its columns is
 overwritten.
 """
 
@@ -10,23 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.compute.kernels.wide import add_wide, exp, no_sum, tanh, wide_sum
+from lbrx.compute.kernels.wide import exp_up_to_zero, lane_sum, tanh
 from lbrx.quants.kernels.lanes import load_f32, load_i32, store_f32
-from lbrx.quants.kernels.vectors import f32_of_bits, f32x8, jit, lane, lane_max, load, maximum, splat, store
+from lbrx.quants.kernels.vectors import f32_of_bits, f32x8, f32x16, jit, lane, lane_max, load, maximum, splat, store
 
 NOTHING = np.float32(-np.inf)
 
 
 @jit
-def _scale_and_cap(row: Any, vectors: Any, scale: Any, cap: Any) -> None:
-    """Scores as they enter the softmax."""
-    like = f32x8(0.0)
-    if cap > 0:
-        for i in range(vectors):
-            store(row, i, tanh(load(like, row, i) * (scale / cap)) * cap)
-    else:
-        for i in range(vectors):
-            store(row, i, load(like, row, i) * scale)
+def _cap(row: Any, vectors: Any, cap: Any) -> None:
+    like = f32x16(0.0)
+    for i in range(vectors):
+        store(row, i, tanh(load(like, row, i) / cap) * cap)
 
 
 @jit
@@ -41,27 +36,26 @@ def _mask(row: Any, first: Any, stop: Any, columns: Any) -> None:
 @jit
 def _weigh(row: Any, vectors: Any, before: Any) -> Any:
     """Scores to exp(score - largest): the largest so far and the sum of this tile."""
-    like = f32x8(0.0)
+    like = f32x16(0.0)
     found = splat(like, before)
     for i in range(vectors):
         found = maximum(load(like, row, i), found)
     largest = lane_max(found)
-    total = no_sum(like)
+    total = splat(like, np.float32(0.0))
     for i in range(vectors):
-        value = exp(load(like, row, i) - largest)
+        value = exp_up_to_zero(load(like, row, i) - largest)
         store(row, i, value)
-        total = add_wide(total, value)
-    return largest, np.float32(wide_sum(total))
+        total = total + value
+    return largest, lane_sum(total)
 
 
-def weigh(
-    scores: int, rows: int, columns: int, stride: int, ranges: int, state: int, scale_bits: int, cap_bits: int
-) -> None:
+def weigh(scores: int, rows: int, columns: int, stride: int, ranges: int, state: int, cap_bits: int) -> None:
     """Turn a tile of scores into weights. ``ranges`` has the first and one past the last column that a row may see,
     as i32; ``state`` three f32 for each row: the largest score, the sum, and the factor for what was summed before.
+    A cap of 0 is none.
     """
-    scale, cap = f32_of_bits(scale_bits), f32_of_bits(cap_bits)
-    vectors = (columns + 7) // 8
+    cap = f32_of_bits(cap_bits)
+    vectors = (columns + 15) // 16
     for number in range(rows):
         row, own = scores + 4 * stride * number, state + 12 * number
         first, stop = load_i32(ranges, 2 * number), load_i32(ranges, 2 * number + 1)
@@ -71,10 +65,11 @@ def weigh(
             store_f32(own, 2, np.float32(1.0))
             continue
         before, total = load_f32(own, 0), load_f32(own, 1)
-        _scale_and_cap(row, vectors, scale, cap)
-        _mask(row, first, stop, 8 * vectors)
+        if cap > 0:
+            _cap(row, vectors, cap)
+        _mask(row, first, stop, 16 * vectors)
         largest, added = _weigh(row, vectors, before)
-        factor = np.float32(0.0) if before == NOTHING else lane(exp(f32x8(before - largest)), 0)
+        factor = np.float32(0.0) if before == NOTHING else lane(exp_up_to_zero(f32x8(before - largest)), 0)
         store_f32(own, 0, largest)
         store_f32(own, 1, total * factor + added)
         store_f32(own, 2, factor)
@@ -89,11 +84,11 @@ def accumulate(total: int, added: int, state: int, rows: int, columns: int) -> N
             store_f32(out, i, load_f32(out, i) * factor + load_f32(term, i))
 
 
-def finish(total: int, state: int, rows: int, columns: int, target: int, target_stride: int) -> None:
+def finish(total: int, state: int, rows: int, columns: int) -> None:
     """What was accumulated, divided by the sums of the weights; zeros where a query saw no key."""
     for row in range(rows):
         weights = load_f32(state + 12 * row, 1)
         factor = np.float32(0.0) if weights == 0 else np.float32(1.0) / weights
-        values, out = total + 4 * columns * row, target + 4 * target_stride * row
+        values = total + 4 * columns * row
         for i in range(columns):
-            store_f32(out, i, load_f32(values, i) * factor)
+            store_f32(values, i, load_f32(values, i) * factor)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.compute.kernels.wide import add_square, add_wide, exp, no_sum, wide_sum
+from lbrx.compute.kernels.wide import add_square, add_wide, exp_up_to_zero, no_sum, wide_sum
 from lbrx.devices.cpu.maths import sqrt
 from lbrx.quants.kernels.lanes import load_f32, store_f32
 from lbrx.quants.kernels.vectors import f32_of_bits, f32x8, jit, lane, lane_max, load, maximum, splat, store
@@ -30,7 +30,7 @@ def _largest(row: Any, columns: Any) -> Any:
 
 @jit
 def _exp_one(value: Any) -> Any:
-    return lane(exp(f32x8(value)), 0)
+    return lane(exp_up_to_zero(f32x8(value)), 0)
 
 
 def softmax(source: int, target: int, rows: int, columns: int) -> None:
@@ -41,7 +41,7 @@ def softmax(source: int, target: int, rows: int, columns: int) -> None:
         largest = _largest(row, columns)
         total = no_sum(like)
         for i in range(whole):
-            value = exp(load(like, row, i) - largest)
+            value = exp_up_to_zero(load(like, row, i) - largest)
             store(out, i, value)
             total = add_wide(total, value)
         rest = 0.0

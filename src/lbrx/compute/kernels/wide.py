@@ -1,7 +1,7 @@
 """More vectors for kernels: half types, sums in f64, exp and its kin.
 
-Like `lbrx.quants.kernels.vectors`, on which it stands: lanes are written into the code, and nothing is fused or
-reordered, so that results are the same on every instruction set.
+Like `lbrx.quants.kernels.vectors`, on which it stands: lanes are written into the code, and nothing is
+reordered or fused but where it says so, so that results are the same on every instruction set.
 """
 
 from __future__ import annotations
@@ -164,24 +164,53 @@ def load_bf16(_context: Any, like: Any, _base: Any, _index: Any) -> Any:
 LOG2_E = np.float32(1.4426950408889634)
 ROUNDER = np.float32(12582912.0)  # added to a small number, it leaves the nearest integer in the low bits
 ROUNDER_BITS = np.int32(0x4B400000)
-LN2_HIGH, LN2_LOW = np.float32(0.693145751953125), np.float32(1.4286068203094172e-06)
-SMALLEST, LARGEST = np.float32(-87.0), np.float32(88.0)
+MINUS_LN2_HIGH, MINUS_LN2_LOW = np.float32(-0.693145751953125), np.float32(-1.4286068203094172e-06)
+SMALLEST, LARGEST = np.float32(-88.0), np.float32(88.0)
 EXP_0, EXP_1, EXP_2 = np.float32(0.4999999403953552), np.float32(0.1666652113199234), np.float32(0.04166838899254799)
 EXP_3, EXP_4 = np.float32(0.0083687175065279), np.float32(0.0013814596459269524)
 ONE, TWO = np.float32(1.0), np.float32(2.0)
 
 
+@instruction
+def fused(_context: Any, left: Any, right: Any, added: Any) -> Any:
+    """``left * right + added``, rounded once: the same everywhere, and one instruction almost everywhere."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        full = f"llvm.fma.v{left.lanes}f32"
+        function = builder.module.globals.get(full) or ir.Function(
+            builder.module, ir.FunctionType(left.llvm, [left.llvm] * 3), full
+        )
+        return builder.call(function, args)
+
+    return left(left, right, added), generate
+
+
+@jit
+def _times_plus(left: Any, factor: Any, added: Any) -> Any:
+    """``left * factor + added`` with two numbers."""
+    return fused(left, splat(left, factor), splat(left, added))
+
+
+@jit
+def exp_up_to_zero(value: Any) -> Any:
+    """e to the power of every lane that is not above 88, within 2 units in the last place: 0 below -87.6."""
+    bounded = select(value < SMALLEST, splat(value, SMALLEST), value)  # NaN stays
+    shifted = _times_plus(bounded, LOG2_E, ROUNDER)
+    whole = shifted - ROUNDER
+    r = fused(whole, splat(value, MINUS_LN2_HIGH), bounded)
+    r = fused(whole, splat(value, MINUS_LN2_LOW), r)
+    tail = _times_plus(r, EXP_4, EXP_3)
+    tail = fused(tail, r, splat(value, EXP_2))
+    tail = fused(tail, r, splat(value, EXP_1))
+    tail = fused(tail, r, splat(value, EXP_0))
+    power = floats_of((bits_of(shifted) - (ROUNDER_BITS - np.int32(127))) << 23)
+    return (fused(tail, r * r, r) + ONE) * power
+
+
 @jit
 def exp(value: Any) -> Any:
-    """e to the power of every lane, within 2 units in the last place: 0 below -87, and e**88 above 88."""
-    bounded = select(value < SMALLEST, splat(value, SMALLEST), value)  # NaN stays
-    bounded = select(bounded > LARGEST, splat(value, LARGEST), bounded)
-    shifted = bounded * LOG2_E + ROUNDER
-    whole = shifted - ROUNDER
-    r = (bounded - whole * LN2_HIGH) - whole * LN2_LOW
-    tail = (((r * EXP_4 + EXP_3) * r + EXP_2) * r + EXP_1) * r + EXP_0
-    power = floats_of((bits_of(shifted) - (ROUNDER_BITS - np.int32(127))) << 23)
-    return select(value < SMALLEST, splat(value, np.float32(0.0)), ((tail * (r * r) + r) + ONE) * power)
+    """e to the power of every lane: 0 below -87.6, and e**88 above 88."""
+    return exp_up_to_zero(select(value > LARGEST, splat(value, LARGEST), value))
 
 
 @jit

@@ -14,8 +14,10 @@ from pathlib import Path
 from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.driver import CompileOptions
 from lbrx.devices.metal.emulator.image import Image
+from lbrx.devices.metal.emulator.lint_recursion import lint_recursion
 from lbrx.devices.metal.emulator.lint_syntax import lint_syntax
 from lbrx.devices.metal.emulator.lint_tokens import lint_tokens
+from lbrx.devices.metal.emulator.messages import readable
 from lbrx.devices.metal.emulator.tokens import Place, Problem
 from lbrx.devices.metal.emulator.toolchain import Toolchain, compile_for_host, find_toolchain, run, start
 from lbrx.devices.metal.emulator.translate import Translation, translate
@@ -77,7 +79,7 @@ def build(
             return Image.of(translation, instrumented, outcome)
         found = {Place(file, int(line)) for file, line in _ADDRESS_SPACE_ERROR.findall(outcome)} - retry_lines
         if not found:
-            raise ShaderError(f"the shader does not compile:\n{outcome.strip()}")
+            raise ShaderError(f"the shader does not compile:\n{readable(outcome)}")
         retry_lines |= found
     raise ShaderError(f"the shader does not compile: conditional expressions over address spaces at {retry_lines}")
 
@@ -127,7 +129,8 @@ def _compile(
         tree, _ = dump.communicate()
         if messages is not None:
             return messages
-        _reject(lint_syntax(tree.splitlines(), translation.functions))
+        nodes = tree.splitlines()
+        _reject(lint_syntax(nodes, translation.functions) + lint_recursion(nodes, SHADER_FILE))
         run([*toolchain.linker, "-o", str(shared), str(object_file)], what="the shader cannot be linked")
         return shared.read_bytes()
 

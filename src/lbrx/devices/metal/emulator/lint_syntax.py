@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
+from lbrx.devices.metal.emulator.messages import is_glue, readable
 from lbrx.devices.metal.emulator.tokens import Place, Problem
-from lbrx.devices.metal.emulator.translate import GLUE_FILE
 
 _NODE = re.compile(r"^[|` -]*([A-Za-z]+)(?: 0x[0-9a-f]+)?(?: prev 0x[0-9a-f]+)?(?: parent 0x[0-9a-f]+)? ?")
 _LOCATION = re.compile(r"(line):(\d+):\d+|col:\d+|([^\s<>,:][^<>,:]*):(\d+):\d+")
@@ -87,11 +87,11 @@ class _SyntaxLint:
 
     def _is_shader(self, node: _Node) -> bool:
         file = self.place.file
-        generated = file in ("", GLUE_FILE) or file.endswith(".clcpp") or "/emulator/stdlib/" in file
+        generated = not file or is_glue(file) or file.endswith(".clcpp") or "/emulator/stdlib/" in file
         return not (generated or " __msl_" in node.head or "invalid sloc" in node.head)
 
     def _reject(self, message: str) -> None:
-        self.problems[Problem(self.place, message)] = None
+        self.problems[Problem(self.place, readable(message))] = None
 
     def _node(self, node: _Node) -> None:
         type_name = node.type_name
@@ -99,8 +99,7 @@ class _SyntaxLint:
             self._variable(node, type_name)
         elif node.kind in _CASTS:
             if re.search(r"__generic [^()]*\*", type_name):
-                shown = type_name.replace("__generic ", "")
-                self._reject(f"pointer type must have explicit address space qualifier (cast to {shown})")
+                self._reject(f"pointer type must have explicit address space qualifier (cast to {type_name})")
         elif node.kind == "GCCAsmStmt":
             self._reject("inline assembly is not supported")
         elif node.kind == "DeclRefExpr":
@@ -109,8 +108,7 @@ class _SyntaxLint:
     def _variable(self, node: _Node, type_name: str) -> None:
         deduced = "(lambda" in type_name or "auto" in type_name or " implicit " in node.head
         if _GENERIC_POINTER.search(type_name) and not deduced:
-            shown = type_name.replace("__generic ", "").replace("*__private", "*")
-            self._reject(f"pointer/reference type must have explicit address space qualifier ({shown})")
+            self._reject(f"pointer/reference type must have explicit address space qualifier ({type_name})")
         if node.kind != "FieldDecl" and _FUNCTION_POINTER.search(type_name):
             self._reject("function pointer variables are not supported")
 

@@ -14,9 +14,8 @@ from lbrx.devices.metal.emulator.declarations import (
     take_threadgroup_variables,
 )
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter, entry_point, parse_parameters
+from lbrx.devices.metal.emulator.messages import glue_file
 from lbrx.devices.metal.emulator.tokens import Place, TokenText, join_words
-
-GLUE_FILE = "entry_points.glue"  # where clang believes that generated text stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class _Translator:
         self.kernels[host] = entry
         file, line = self.text.place(end)
         glue = check + entry_point(function, entry)
-        self.text.append(end, f'\n# 1 "{GLUE_FILE}"\n{glue}\n# {line} "{file}"\n')
+        self.text.append(end, f'\n# 1 "{glue_file(file, line, host)}"\n{glue}\n# {line} "{file}"\n')
 
 
 def _matching_backwards(words: list[str], closing: int, pair: str) -> int:
