@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", {"pad_token_id": 0}),
     "phi3, half turned": ("phi3", {"pad_token_id": 0, **_rope("default", partial_rotary_factor=0.5)}),
 }
-# llama.cpp's files say nothing of these: biases of llama, the window of mistral and of qwen2.
+# GGUF files cannot say: that llama has biases, that mistral and qwen2 have a window, how gemma 2 scales its queries.
 NOT_IN_GGUF = ("llama, biases", "mistral, window", "qwen2, window", "gemma2")
 
 

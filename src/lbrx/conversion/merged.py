@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.conversion.converting import in_format, output_format
-from lbrx.conversion.writing import CONFIG_NAME, INDEX_NAME, ConversionPlan, plan_output
+from lbrx.conversion.writing import ConversionPlan, plan_output
+from lbrx.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.output_plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
 from lbrx.plan import Plan
 from lbrx.plan.records import Job

@@ -10,8 +10,8 @@ from lbrx.checkpoint import Checkpoint, open_checkpoint
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import FormatError
 from lbrx.formats.gguf_values import GgufMetadata
+from lbrx.formats.model_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.output_plan import SideFile
-from lbrx.plan.side_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.quants.parts import QUANTIZATION_KEY
 from lbrx.registry import load
 

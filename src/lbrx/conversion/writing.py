@@ -11,12 +11,10 @@ from typing import Any
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import UsageError
 from lbrx.formats.header import FileHeader, FileLayout
+from lbrx.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.formats.shards import index_json, lay_out_gguf, lay_out_safetensors
 from lbrx.output_plan import NO_LIMIT_BYTES, Identity, SideFile, output_identity
 from lbrx.tensor import Tensor
-
-CONFIG_NAME = "config.json"
-INDEX_NAME = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, eq=False)

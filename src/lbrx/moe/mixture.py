@@ -12,6 +12,7 @@ from lbrx.architectures import Naming, TensorRole, check_names, check_shapes, fi
 from lbrx.creation import full, normal
 from lbrx.dtypes import DType
 from lbrx.errors import UsageError
+from lbrx.formats.model_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.moe.config import lost_windows, moe_config
 from lbrx.moe.gates import Gates
 from lbrx.moe.layouts import MATRICES, MoeLayout, choose_layout
@@ -19,7 +20,6 @@ from lbrx.moe.recipe import PROMPTED_GATES, Expert, MoeRecipe
 from lbrx.output_plan import SideFile
 from lbrx.plan.models import ModelOpener
 from lbrx.plan.records import InputModel
-from lbrx.plan.side_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.recipe import ModelRef
 from lbrx.tensor import Tensor
 

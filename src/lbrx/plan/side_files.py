@@ -10,6 +10,7 @@ from typing import Any
 from lbrx.architectures import stacked_config
 from lbrx.errors import UsageError
 from lbrx.formats.header import FileLayout
+from lbrx.formats.model_files import CONFIG_NAME, INDEX_NAME, OTHER_FILES, TOKENIZER_FILES
 from lbrx.formats.shards import index_json
 from lbrx.output_plan import SideFile
 from lbrx.plan.outline import Outline
@@ -17,29 +18,6 @@ from lbrx.plan.records import InputModel, Job, StagePlan
 from lbrx.plan.vocabularies import made_vocabulary
 from lbrx.recipe import Recipe
 from lbrx.vocabulary import find_template, tokenizer_changes
-
-# In the order in which the output's directory lists them.
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tekken.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-OTHER_FILES = (
-    "generation_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "image_processor_config.json",
-    "video_preprocessor_config.json",
-)
-INDEX_NAME = "model.safetensors.index.json"
 
 
 def output_config(recipe: Recipe, outline: Outline, jobs: Sequence[Job]) -> dict[str, Any] | None:
@@ -99,7 +77,7 @@ def side_files(stage: StagePlan, donor: InputModel, layouts: Sequence[FileLayout
     """All small files of the output except the model card and the checksums."""
     files = []
     if stage.config is not None:
-        files.append(SideFile("config.json", (json.dumps(stage.config, indent=2, ensure_ascii=False) + "\n").encode()))
+        files.append(SideFile(CONFIG_NAME, (json.dumps(stage.config, indent=2, ensure_ascii=False) + "\n").encode()))
     others = {file.name: file for file in _copied(donor.directory, OTHER_FILES)}
     if stage.recipe.tokenizer is not None:  # the ids of special tokens are those of the tokenizer
         others |= {file.name: file for file in _copied(stage.tokenizer_model.directory, ("generation_config.json",))}
