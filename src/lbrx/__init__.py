@@ -3,6 +3,7 @@
 Opening and describing files needs no compiler; Numba is imported when the first value is computed.
 """
 
+import importlib as _importlib
 import typing as _typing
 
 from lbrx import memory
@@ -30,7 +31,9 @@ from lbrx.storage import CpuStorage, MmapStorage, Storage
 from lbrx.tensor import Tensor, TensorMetadata, tensor
 
 if _typing.TYPE_CHECKING:
+    from lbrx.compute.shards import gather
     from lbrx.merging import merge
+    from lbrx.verifying import verify
 
 __all__ = [
     "Checkpoint",
@@ -59,6 +62,7 @@ __all__ = [
     "dtype",
     "evaluate",
     "full",
+    "gather",
     "memory",
     "merge",
     "normal",
@@ -67,18 +71,21 @@ __all__ = [
     "tensor",
     "uniform",
     "using",
+    "verify",
     "where",
 ]
 
 
-def __getattr__(name: str) -> _typing.Any:
-    """``lbrx.merge`` brings a planner with it, and is imported when it is first asked for."""
-    if name != "merge":
-        raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
-    from lbrx.merging import merge
+_LATE = {"gather": "lbrx.compute.shards", "merge": "lbrx.merging", "verify": "lbrx.verifying"}
 
-    globals()["merge"] = merge
-    return merge
+
+def __getattr__(name: str) -> _typing.Any:
+    """What brings much with it is imported when it is first asked for."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
+    found = getattr(_importlib.import_module(_LATE[name]), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -190,3 +190,16 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         directory: DirectoryHeader = read_directory(place)
         return Checkpoint(place, kind, directory.files, directory.config)
     return Checkpoint(place, kind, (read_file(place),), None)
+
+
+def contents_format(checkpoint: Checkpoint) -> str:
+    """``"gguf"``, ``"mlx"`` or ``"safetensors"``.
+
+    MLX directories look like those of Hugging Face, but their config.json says how weights are quantized, or their
+    files say that they are of MLX.
+    """
+    if checkpoint.format.startswith("gguf"):
+        return "gguf"
+    config = checkpoint.config or {}
+    is_mlx = isinstance(config.get("quantization"), Mapping) or checkpoint.metadata.get("format") == "mlx"
+    return "mlx" if is_mlx and checkpoint.format == "huggingface" else "safetensors"

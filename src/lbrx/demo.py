@@ -130,7 +130,7 @@ def demo_recipes(models: DemoModels) -> dict[str, str]:
         "linear": recipe("linear", "weight: 0.5"),
         "slerp": f"merge_method: slerp\nbase_model: {prose}\nmodels:\n  - model: {code}\nparameters: {{t: 0.5}}\n"
         "dtype: bfloat16\n",
-        "task_arithmetic": recipe("task_arithmetic", "weight: 0.7", over_base),
-        "ties": recipe("ties", "weight: 1.0, density: 0.7", over_base),
-        "dare_ties": recipe("dare_ties", "weight: 0.6, density: 0.9", over_base),
+        "task_arithmetic": recipe("task_arithmetic", "weight: 0.2", over_base),
+        "ties": recipe("ties", "weight: 1.0, density: 0.7", f"{over_base}parameters: {{lambda: 0.3}}\n"),
+        "dare_ties": recipe("dare_ties", "weight: 0.2, density: 0.9", over_base),
     }

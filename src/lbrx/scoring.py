@@ -25,6 +25,7 @@ from lbrx.text import TextTokenizer, open_tokenizer
 DEFAULT_CONTEXT = 512
 _PIECE_ELEMENTS = 1 << 20  # of logits that are turned into probabilities at a time
 _KL_PERCENTILE = 99.0
+_WARM_UP_TOKENS = 16
 
 Logits = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
@@ -184,6 +185,8 @@ def _score_group(
     if not 1 <= step < width:
         raise UsageError(f"windows of {width} tokens, one every {step}: expected a stride of 1 to {width - 1}")
     all_windows = list(windows(len(ids), width, step))
+    for tally in tallies:  # kernels are compiled or loaded when they are first used, which is not to be timed
+        tally.model.logits(ids[:_WARM_UP_TOKENS])
     for number, window in enumerate(all_windows):
         _score_window(tallies, ids, window, has_reference)
         report.step(number + 1, len(all_windows), str(paths[0]))

@@ -16,7 +16,7 @@ _FAINT = "#555555"
 
 
 def draw_scores(path: Path, scores: Sequence[Score], text_name: str) -> None:
-    """Draw scores into a file, atomically: a bar for each model, the best of them darker."""
+    """Draw scores into a file, atomically: a bar for each model; without a reference, the best is darker."""
     check_picture(path)
     write_figure(path, _figure(scores, text_name))
 
@@ -28,25 +28,32 @@ def _figure(scores: Sequence[Score], text_name: str) -> Any:
     figure = new_figure(figsize=(4.2 + 3.6 * panels, 0.42 * len(scores) + 1.7), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
     labels = short_names([one.model for one in scores])
-    _bars(axes[0], labels, [one.perplexity for one in scores], [one.perplexity_error for one in scores])
+    errors = [one.perplexity_error for one in scores]
+    _bars(axes[0], labels, [one.perplexity for one in scores], errors, mark_best=not compared)
     axes[0].set_xlabel("perplexity, with its standard error (lower is better)", fontsize=9)
     if compared:
-        means = [one.divergence.mean if one.divergence is not None else 0.0 for one in scores]
-        _bars(axes[1], [""] * len(scores), means, None)
+        means = [0.0 if one.divergence is None else one.divergence.mean for one in scores]
+        _bars(axes[1], [""] * len(scores), means)
         axes[1].set_xlabel("divergence from the reference, nats per token", fontsize=9)
     figure.suptitle("How well models predict a text", fontsize=14, fontweight="bold", x=0.02, ha="left")
     axes[0].set_title(f"{text_name}, {scores[0].tokens:,} tokens", fontsize=10, color=_FAINT, loc="left", pad=10)
     return figure
 
 
-def _bars(axis: Any, labels: Sequence[str], values: Sequence[float], errors: Sequence[float] | None) -> None:
-    best = min(range(len(values)), key=values.__getitem__) if errors is not None else None
+def _bars(
+    axis: Any,
+    labels: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    mark_best: bool = False,
+) -> None:
+    best = min(range(len(values)), key=values.__getitem__) if mark_best else None
     colours = [_BEST_COLOUR if place == best else _BAR_COLOUR for place in range(len(values))]
     axis.barh(range(len(values)), values, xerr=errors, color=colours, height=0.68, ecolor="#333333", capsize=2.5)
     longest = max(values)
     for place, value in enumerate(values):
         beyond = value + (errors[place] if errors is not None else 0.0) + 0.015 * longest
-        axis.text(beyond, place, f"{value:.4g}", va="center", fontsize=8.5, color="#222222")
+        axis.text(beyond, place, f"{value:.4g}" if value else "reference", va="center", fontsize=8.5, color="#222222")
     axis.set_yticks(range(len(values)), labels, fontsize=9.5)
     axis.set_xlim(0, 1.16 * longest if longest > 0 else 1.0)
     axis.invert_yaxis()

@@ -238,6 +238,35 @@ class Tensor(Arithmetic):
         """The rows (axis 0) with these numbers: a view that gathers while it is read."""
         return Tensor(views.gathered(self.expr, np.asarray(numbers, dtype=np.int64)))
 
+    def shard(self, count: int, axis: int = 0) -> list[Tensor]:
+        """The tensor cut into views along an axis, as even as possible; `lbrx.gather` brings them together again.
+
+        A quantized tensor gives quantized shards, cut between blocks.
+
+        >>> [part.shape for part in tensor(np.zeros((5, 2), np.float32)).shard(2)]
+        [(3, 2), (2, 2)]
+        """
+        from lbrx.compute.shards import shard
+
+        return shard(self, count, axis)
+
+    # -- products -------------------------------------------------------------------------------------------------
+
+    def __matmul__(self, other: Tensor | npt.NDArray[Any]) -> Tensor:
+        """The matrix product in f32, computed now; leading axes broadcast as in NumPy.
+
+        >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
+        array([[11.]], dtype=float32)
+        """
+        from lbrx.compute.matmul import matmul
+
+        return tensor(matmul(self, other))
+
+    def __rmatmul__(self, other: npt.NDArray[Any]) -> Tensor:
+        from lbrx.compute.matmul import matmul
+
+        return tensor(matmul(other, self))
+
     # -- element-wise ---------------------------------------------------------------------------------------------
 
     def to(self, kind: DType | str) -> Tensor:

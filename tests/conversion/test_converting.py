@@ -150,3 +150,32 @@ def test_a_killed_conversion_goes_on(folder: Path) -> None:
     assert quantize("a", "q.gguf", "q6_k").resumed_tensors >= 7
     quantize("a", "whole.gguf", "q6_k")
     assert (folder / "q.gguf").read_bytes() == (folder / "whole.gguf").read_bytes()
+
+
+def test_quantized_models_are_merged_as_they_are(folder: Path) -> None:
+    for name in "ab":
+        quantize(name, f"{name}-q.gguf", "q8_0")
+    Path("quantized.yml").write_text(
+        RECIPE.replace("model: a", "model: a-q.gguf").replace("model: b", "model: b-q.gguf")
+    )
+    merge("quantized.yml", "merged")
+    for name in "ab":
+        convert(f"{name}-q.gguf", f"{name}-decoded", format="safetensors")
+    merged, left, right = lbrx.open("merged"), lbrx.open("a-decoded"), lbrx.open("b-decoded")
+    assert sorted(merged) == sorted(lbrx.open("a"))
+    for name, tensor in merged.items():
+        expected = (0.6 * left[name] + 0.4 * right[name]).to("bf16")
+        assert tensor.numpy().tobytes() == expected.numpy().tobytes(), name
+    assert (folder / "merged/tokenizer.json").exists()
+    assert json.loads((folder / "merged/config.json").read_text())["model_type"] == "llama"
+
+
+def test_a_model_of_mlx_is_merged(folder: Path) -> None:
+    quantize("b", "b-mlx", "mlx_8")
+    Path("mixed.yml").write_text(RECIPE.replace("model: b", "model: b-mlx"))
+    merge("mixed.yml", "merged")
+    convert("b-mlx", "b-decoded", format="safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    expected = (0.6 * lbrx.open("a")[name] + 0.4 * lbrx.open("b-decoded")[name]).to("bf16")
+    assert lbrx.open("merged")[name].numpy().tobytes() == expected.numpy().tobytes()
+    assert (folder / "merged/tokenizer.json").read_bytes() == (folder / "a/tokenizer.json").read_bytes()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +229,28 @@ def test_a_period_of_full_attention_that_llama_cpp_does_not_expect_is_told() -> 
     kinds = ["sliding_attention", "full_attention"]
     made, _ = converted("gemma3_text", layer_types=kinds)
     assert made.metadata["gemma3.attention.sliding_window_pattern"] == 2
+    assert plain_config(made)["layer_types"] == kinds
     usual, _ = converted("gemma3_text", layer_types=["sliding_attention"] * 2)
     assert "gemma3.attention.sliding_window_pattern" not in usual.metadata
+    assert plain_config(usual)["layer_types"] == ["sliding_attention"] * 2
     full, _ = converted("gemma3_text", layer_types=["full_attention"] * 2)
     assert "gemma3.attention.sliding_window" not in full.metadata
+    assert plain_config(full)["layer_types"] == ["full_attention"] * 2
+
+
+def test_a_list_of_the_layers_with_a_window() -> None:
+    made, _ = converted("gemma2")
+    key = "gemma2.attention.sliding_window_pattern"
+    marked = replace(made, metadata={**made.metadata, key: np.array([False, True])})
+    assert plain_config(marked)["layer_types"] == ["full_attention", "sliding_attention"]
+
+
+def plain_config(contents: Contents) -> Mapping[str, Any]:
+    """The config.json that key-values give without the stored one."""
+    kept = {key: value for key, value in contents.metadata.items() if not key.startswith("lbrx.")}
+    config = gguf_to_hf(replace(contents, metadata=kept)).config
+    assert config is not None
+    return config
 
 
 def test_a_tied_head_is_left_out_or_copied() -> None:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 ERROR = "error"  # status 500
 CUT = "cut"  # the length of the whole, half of the body, and the connection closed
 SHORT = "short"  # half of the body, and a length that says so
+HANG = "hang"  # no answer until the client goes away
 STALL = "stall"  # headers and half of the body, then nothing until the client goes away
 _HOP_HEADERS = ("connection", "keep-alive", "transfer-encoding", "content-length")
 Matcher = Callable[[str, str], bool]
@@ -73,12 +74,17 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do(self) -> None:
+            self.wfile.flush()  # of the 100 that a client may wait for
             length = int(self.headers.get("Content-Length") or 0)
             sent = self.rfile.read(length)
             fault = proxy.begin(self.command, self.path)
             self._released = proxy.released
             if fault == ERROR:
                 self.send_error(500)
+                return
+            if fault == HANG:
+                self._released.wait()
+                self.close_connection = True
                 return
             connection = http.client.HTTPConnection("127.0.0.1", proxy.target_port)
             connection.request(self.command, self.path, sent, dict(self.headers.items()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bucket import Bucket
-from faulty_proxy import CUT, ERROR, SHORT, FaultyProxy
+from faulty_proxy import CUT, ERROR, HANG, SHORT, FaultyProxy
 from tiny import LINEAR, directory_bytes, make_llama, read_json
 
 import lbrx
@@ -57,7 +57,8 @@ def test_a_merge_into_a_bucket_uploads_shards_and_the_index_last(
     models(folder)
     expected = local_merge(folder)
     assert len([name for name in expected if name.endswith(".safetensors")]) > 2
-    proxy.inject(ERROR, 2, method="PUT")
+    proxy.inject(ERROR, 1, method="PUT")
+    proxy.inject(HANG, 1, method="PUT")
     result = lbrx.merge(folder / "recipe.yml", f"{bucket.url}/out/model", max_shard_bytes=SHARD_BYTES)
     assert result.resumed_tensors == 0
     assert bucket.contents("out/model") == expected

@@ -14,6 +14,7 @@ from lbrx.compute.linear import linear
 from lbrx.compute.matmul import matmul
 from lbrx.compute.norms import layer_norm, rms_norm, softmax
 from lbrx.compute.rope import RopeConfig, RopeFrequencies, RopeRecord, apply_rope, rope_frequencies
+from lbrx.compute.shards import column_parallel_linear, gather, matrix, row_parallel_linear, shard
 
 __all__ = [
     "RopeConfig",
@@ -21,14 +22,19 @@ __all__ = [
     "RopeRecord",
     "apply_rope",
     "attention",
+    "column_parallel_linear",
     "embedding",
+    "gather",
     "gelu",
     "gelu_mul",
     "layer_norm",
     "linear",
     "matmul",
+    "matrix",
     "rms_norm",
     "rope_frequencies",
+    "row_parallel_linear",
+    "shard",
     "silu",
     "silu_mul",
     "softcap",

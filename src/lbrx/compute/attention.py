@@ -42,7 +42,7 @@ class _Job:
     @property
     def group(self) -> int:
         """Query heads that share a head of keys."""
-        return self.q.shape[0] // self.k.shape[0]
+        return int(self.q.shape[0] // self.k.shape[0])
 
     def key_range(self, first: int, stop: int) -> tuple[int, int]:
         """The keys that queries ``first`` to ``stop`` - 1 can see, all together."""

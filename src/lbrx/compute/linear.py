@@ -87,9 +87,7 @@ def _mapped_tiles(x: Floats, rows: MappedRows, out: Floats) -> None:
 def _decoded_tiles(x: Floats, rows: Rows, out: Floats) -> None:
     """Some rows of the weight at a time are decoded, and multiplied while they are in the cache."""
     height, columns = out.shape[1], x.shape[1]
-    fitting = [
-        size for size in _TILE_ROWS if 4 * size * columns <= _TILE_BYTES and -(-height // size) >= TILES_WANTED
-    ]
+    fitting = [size for size in _TILE_ROWS if 4 * size * columns <= _TILE_BYTES and -(-height // size) >= TILES_WANTED]
     size = fitting[0] if fitting else _TILE_ROWS[-1]
 
     def step(number: int) -> None:

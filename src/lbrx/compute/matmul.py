@@ -6,7 +6,6 @@ result does.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -104,16 +103,14 @@ def _as_tensor(values: npt.NDArray[Any]) -> Tensor:
 
 def _panels(x: Floats, right: Values, out: Floats) -> None:
     """Runs of rows of the second operand, one after the other: out += x[:, panel] times the panel."""
-    inner, columns = right.shape
     height = _panel_rows(right)
-    for first in range(0, inner, height):
+    for first in range(0, right.shape[0], height):
         panel = floats(right[first : first + height])
         part = x[:, first : first + height]
         added = out if first == 0 else np.empty_like(out)
         _tiled(part, panel, added)
         if first:
             out += added
-    assert columns == out.shape[1]
 
 
 def _panel_rows(right: Values) -> int:

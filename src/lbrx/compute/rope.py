@@ -6,7 +6,6 @@ Angles are computed in f64, and their cosines and sines rounded to f32 once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -74,7 +73,7 @@ class RopeFrequencies:
     scale: float = 1.0
 
 
-def rope_frequencies(config: RopeRecord, factors: Sequence[float] | npt.NDArray[np.floating] | None = None) -> RopeFrequencies:
+def rope_frequencies(config: RopeRecord, factors: npt.ArrayLike | None = None) -> RopeFrequencies:
     """The frequencies of a model. ``factors`` divide them one by one: those of longrope, or a file's own.
 
     >>> rope_frequencies(RopeConfig(theta=10_000.0, dims=4)).radians
@@ -145,9 +144,7 @@ def _longrope_scale(config: RopeRecord) -> float:
     return math.sqrt(1 + math.log(config.factor) / math.log(_original_context(config)))
 
 
-def apply_rope(
-    x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies, style: RopeStyle = "neox"
-) -> Floats:
+def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies, style: RopeStyle = "neox") -> Floats:
     """Turn queries or keys of shape [..., n, d], where position i of ``positions`` [n] belongs to row i.
 
     ``"neox"`` pairs elements i and i + dims / 2 of a head, ``"interleaved"`` elements 2 i and 2 i + 1. Elements

@@ -1,4 +1,4 @@
-"""The rows of a weight as f32, some at a time: what is mapped stays mapped, and what is coded is decoded into a tile."""
+"""The rows of a weight as f32, some at a time: what is mapped stays mapped, what is coded is decoded into a tile."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DecodedRows:
         self._storage, self._columns, self._offset = source.storage, source.shape[1], source.layout.offset
 
     def read(self, first: int, stop: int, out: Floats) -> None:
-        start = self._offset + first * self._columns
-        self._storage.read_into(4 * start, out.reshape(-1).view(np.uint8))
+        start, stop = (4 * (self._offset + row * self._columns) for row in (first, stop))
+        self._storage.read_into(start, out.reshape(-1).view(np.uint8)[: stop - start])
 
 
 class HalfRows:
@@ -54,9 +54,7 @@ class HalfRows:
 
     def done(self, first: int, stop: int) -> None:
         """The pages of some rows may be dropped."""
-        drop_behind(
-            self._storage, 2 * (self._offset + first * self._columns), 2 * (stop - first) * self._columns
-        )
+        drop_behind(self._storage, 2 * (self._offset + first * self._columns), 2 * (stop - first) * self._columns)
 
 
 class ComputedRows:

@@ -304,6 +304,9 @@ def family_of_config(config: Mapping[str, Any] | None, where: str) -> Family:
     return FAMILIES[name]
 
 
+GGUF_ARCHITECTURES = tuple(dict.fromkeys(family.architecture for family in _ROWS))
+
+
 def family_of_gguf(metadata: Mapping[str, Any], where: str) -> Family:
     """The family of a GGUF file. Mistral and Llama are one architecture there, and Llama stands for both.
 
@@ -315,9 +318,8 @@ def family_of_gguf(metadata: Mapping[str, Any], where: str) -> Family:
     for family in _ROWS:
         if family.architecture == name and family.is_mixture == is_mixture:
             return family
-    known = dict.fromkeys(family.architecture for family in _ROWS)
     raise UsageError(
         f"{where}: general.architecture is {name!r}"
         + (" with experts" if is_mixture else "")
-        + f", which cannot be converted; expected one of {', '.join(known)}"
+        + f", which cannot be converted; expected one of {', '.join(GGUF_ARCHITECTURES)}"
     )

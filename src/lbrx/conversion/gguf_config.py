@@ -38,7 +38,6 @@ _COUNTS = {
 _OPTIONAL = {
     "attention.key_length": "head_dim",
     "attention.sliding_window": "sliding_window",
-    "attention.sliding_window_pattern": "sliding_window_pattern",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
     "expert_count": "num_experts",
@@ -100,7 +99,7 @@ def made_config(
         if found is not None:
             config[f"{key}_token_id"] = int(found)
     rope, warnings = _rope_config(family, metadata, tensors, config, where)
-    return {**config, **_family_config(family, tensors, config), **rope}, warnings
+    return {**config, **_family_config(family, metadata, tensors, config), **rope}, warnings
 
 
 def _own_key(family: Family, key: str) -> str:
@@ -121,7 +120,22 @@ def _whole_number(metadata: Mapping[str, Any], key: str, where: str) -> int:
     return value
 
 
-def _family_config(family: Family, tensors: Mapping[str, PlannedTensor], config: Mapping[str, Any]) -> dict[str, Any]:
+def _layer_types(family: Family, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Which layers have a sliding window: every one but each n-th, or those that a list marks."""
+    layers = range(config["num_hidden_layers"])
+    given = metadata.get(f"{family.architecture}.attention.sliding_window_pattern", family.llama_cpp_period)
+    if not config["sliding_window"]:
+        given = 1
+    if isinstance(given, int):
+        is_sliding = [(layer + 1) % given != 0 for layer in layers]
+    else:
+        is_sliding = [bool(mark) for mark in given]
+    return ["sliding_attention" if slides else "full_attention" for slides in is_sliding]
+
+
+def _family_config(
+    family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], config: Mapping[str, Any]
+) -> dict[str, Any]:
     """What only some families have, and llama.cpp takes for granted."""
     if family.model_type == "llama":
         biases = ("blk.0.attn_q.bias", "blk.0.ffn_up.bias")
@@ -130,7 +144,11 @@ def _family_config(family: Family, tensors: Mapping[str, PlannedTensor], config:
         head = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
         by_hidden = (family.architecture, config["num_hidden_layers"]) in (("gemma2", 46), ("gemma3", 62))
         scalar = config["hidden_size"] // config["num_attention_heads"] if by_hidden else head
-        return {"query_pre_attn_scalar": scalar, "hidden_activation": "gelu_pytorch_tanh"}
+        return {
+            "query_pre_attn_scalar": scalar,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "layer_types": _layer_types(family, metadata, config),
+        }
     return {"norm_topk_prob": family.architecture == "qwen3moe"} if family.architecture.endswith("moe") else {}
 
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from lbrx.conversion.contents import Contents, PlannedTensor
+from lbrx.conversion.gguf_metadata import DTYPE_KEY, main_type
 from lbrx.conversion.mlx_directory import CodedWeight, as_hf, coded_weights, hf_to_mlx
 from lbrx.conversion.mlx_experts import separate_experts
 from lbrx.conversion.mlx_repack import as_blocks, ggml_type_of
+from lbrx.dtypes import DTYPES
 
 _DECODED_TYPE = "f16"  # of float codings, whose scales are no floats
 
@@ -23,7 +25,9 @@ def gguf_to_mlx(contents: Contents) -> Contents:
     """
     from lbrx.conversion.gguf_to_hf import gguf_to_hf
 
-    return hf_to_mlx(gguf_to_hf(contents, keep_quantized=True))
+    # Where nothing tells what norms were before they became f32, they stay that.
+    is_told = DTYPE_KEY in contents.metadata or main_type(contents.tensors) in DTYPES
+    return hf_to_mlx(gguf_to_hf(contents, keep_quantized=True, type_name=None if is_told else "f32"))
 
 
 def mlx_to_gguf(contents: Contents, *, tokenizer_metadata: Mapping[str, Any] | None = None) -> Contents:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lbrx.checkpoint import Checkpoint, open_checkpoint
+from lbrx.checkpoint import Checkpoint, contents_format, open_checkpoint
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import FormatError
 from lbrx.formats.gguf_values import GgufMetadata
@@ -39,19 +39,6 @@ def read_contents(path: Path) -> Contents:
         read: Callable[[Path], Contents] = load(_READERS[kind])
         return read(path)
     return _gguf_contents(checkpoint) if kind == "gguf" else _safetensors_contents(checkpoint)
-
-
-def contents_format(checkpoint: Checkpoint) -> str:
-    """``"gguf"``, ``"mlx"`` or ``"safetensors"``.
-
-    MLX directories look like those of Hugging Face, but their config.json says how weights are quantized, or their
-    files say that they are of MLX.
-    """
-    if checkpoint.format.startswith("gguf"):
-        return "gguf"
-    config = checkpoint.config or {}
-    is_mlx = isinstance(config.get("quantization"), Mapping) or checkpoint.metadata.get("format") == "mlx"
-    return "mlx" if is_mlx and checkpoint.format == "huggingface" else "safetensors"
 
 
 def _safetensors_contents(checkpoint: Checkpoint) -> Contents:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.architectures import ARCHITECTURES, Architecture, automatic, known_architecture
-from lbrx.checkpoint import Checkpoint, open_checkpoint
+from lbrx.checkpoint import Checkpoint, contents_format, open_checkpoint
 from lbrx.errors import FileError, LbrxError, UsageError, nearest
 from lbrx.hub import local_path, locate_model
 from lbrx.plan.expressions import StageTensors
@@ -47,28 +47,36 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
     """
     place = locate_model(ref.path, ref.revision, directories)
     checkpoint = open_checkpoint(place)
-    infos = _infos(checkpoint)
-    if not infos:
+    if not len(checkpoint):
         raise FileError(f"{place}: has no tensors; expected a model")
-    config = checkpoint.config or {}
+    tensors: Mapping[str, Tensor] = checkpoint
+    config: Mapping[str, Any] = checkpoint.config or {}
+    infos, directory = _infos(checkpoint), place if place.is_dir() else place.parent
+    if contents_format(checkpoint) != "safetensors":
+        from lbrx.plan.other_formats import PlannedTensors, hugging_face_form, kept_side_files, tensor_infos
+
+        converted = hugging_face_form(checkpoint)
+        if converted is not None:
+            tensors, infos, config = PlannedTensors(converted), tensor_infos(converted), converted.config or {}
+            directory = kept_side_files(converted) or directory
     adapter = None if ref.lora is None else locate_model(ref.lora.path, ref.lora.revision, directories)
     return InputModel(
         ref,
-        checkpoint if adapter is None else _with_adapter(checkpoint, adapter),
+        tensors if adapter is None else _with_adapter(tensors, adapter),
         infos,
         config,
         _architecture(ref, config, infos),
-        place if place.is_dir() else place.parent,
+        directory,
         checkpoint.files,
         adapter,
         repository=ref.path if local_path(ref.path, directories) is None else None,
     )
 
 
-def _with_adapter(checkpoint: Checkpoint, adapter: Path) -> Mapping[str, Tensor]:
+def _with_adapter(tensors: Mapping[str, Tensor], adapter: Path) -> Mapping[str, Tensor]:
     from lbrx.lora import open_with_adapter
 
-    return open_with_adapter(checkpoint, adapter)
+    return open_with_adapter(tensors, adapter)
 
 
 def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:

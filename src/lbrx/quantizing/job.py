@@ -25,6 +25,8 @@ from lbrx.quantizing.options import QuantizeOptions, parse_options
 from lbrx.quantizing.targets import MlxTarget
 from lbrx.workplace import Workplace
 
+_CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+
 
 @dataclass(frozen=True, eq=False)
 class QuantizePlan:
@@ -116,22 +118,28 @@ def quantized(contents: Contents, options: QuantizeOptions) -> Contents:
 def plan_contents(contents: Contents, options: QuantizeOptions) -> Quantization:
     """A model in fewer bits, with the choice for each of its tensors."""
     target = options.target
-    if isinstance(target, FileType):
-        if contents.format != "gguf":
-            _check_source(contents, options)
-        return quantize_gguf(in_format(_decoded(contents), "gguf"), options)
+    if isinstance(target, FileType) and contents.format == "gguf":
+        return quantize_gguf(contents, options)
     _check_source(contents, options)
-    plain = in_format(contents, "safetensors")
-    return (
-        quantize_mlx(in_format(plain, "mlx"), options)
-        if isinstance(target, MlxTarget)
-        else quantize_integers(plain, options)
-    )
+    plain = _decoded(in_format(contents, "safetensors"))
+    if isinstance(target, FileType):
+        return quantize_gguf(in_format(plain, "gguf"), options)
+    if isinstance(target, MlxTarget):
+        return quantize_mlx(in_format(plain, "mlx"), options)
+    return quantize_integers(plain, options)
 
 
 def _decoded(contents: Contents) -> Contents:
-    """A model of MLX with Hugging Face's tensors, others as they are."""
-    return in_format(contents, "safetensors") if contents.format == "mlx" else contents
+    """A model without quantized tensors, which would keep their codings in another format."""
+    config = contents.config or {}
+    kind = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
+    tensors = tuple(
+        tensor.mapped(lambda values: values.dequantize().to(kind), type_name=kind)
+        if is_coded(tensor.type_name)
+        else tensor
+        for tensor in contents.tensors
+    )
+    return replace(contents, tensors=tensors)
 
 
 def _check_source(contents: Contents, options: QuantizeOptions) -> None:

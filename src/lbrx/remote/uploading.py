@@ -11,6 +11,7 @@ from lbrx.remote.settings import remote_settings
 
 _MAX_PARTS = 9_000  # S3 allows ten thousand
 _PARALLEL_PARTS = 4
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
 
 
 def check_writable(target: RemotePath) -> None:
@@ -31,13 +32,25 @@ def upload(source: Path, target: RemotePath) -> RemoteState:
         options = {"chunksize": part_bytes, "max_concurrency": _PARALLEL_PARTS}
 
     def put() -> RemoteState:
-        filesystem(target.scheme).put_file(str(source), str(target), **options)
+        _put(source, target, nbytes, options)
         state = fresh_state_of(target)
         if state.nbytes != nbytes:
             raise OSError(f"{state.nbytes} of {nbytes} bytes arrived")
         return state
 
     return attempt(target, "be uploaded", put)
+
+
+def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int]) -> None:
+    """One upload, given up when it takes much longer than a slow line would: a service may never answer."""
+    made = filesystem(target.scheme)
+    if not made.async_impl:
+        made.put_file(str(source), str(target), **options)
+        return
+    from fsspec.asyn import sync
+
+    allowed_seconds = 2 * remote_settings.timeout_seconds + nbytes / _SLOWEST_BYTES_PER_SECOND
+    sync(made.loop, made._put_file, str(source), str(target), timeout=allowed_seconds, **options)
 
 
 def remove(target: RemotePath) -> None:

@@ -23,8 +23,8 @@ _ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 
 def model_shapes(model: Checkpoint) -> Shapes:
     """The tensors of a model by the names that its architecture gives them; those of MLX as if they were decoded."""
+    from lbrx.checkpoint import contents_format
     from lbrx.conversion.mlx_directory import mlx_to_hf, read_mlx
-    from lbrx.conversion.reading import contents_format
 
     if not model.format.startswith("gguf") and contents_format(model) == "mlx":
         return {tensor.name: tensor.shape for tensor in mlx_to_hf(read_mlx(model.path)).tensors}

@@ -161,9 +161,7 @@ def _make_six_bit_numbers(is_low: bool) -> Any:
             first = builder.and_(own, constant(0x3F3F3F3F))
             top = builder.and_(builder.lshr(own, constant(2)), constant(0x30303030))
             second = builder.or_(builder.and_(shared, constant(0x0F0F0F0F)), top)
-            both = builder.or_(
-                builder.zext(first, I64), builder.shl(builder.zext(second, I64), ir.Constant(I64, 32))
-            )
+            both = builder.or_(builder.zext(first, I64), builder.shl(builder.zext(second, I64), ir.Constant(I64, 32)))
             return builder.uitofp(builder.bitcast(both, ir.VectorType(I8, 8)), kind.llvm)
 
         return kind(types.int64), generate

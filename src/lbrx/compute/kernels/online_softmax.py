@@ -77,18 +77,24 @@ def weigh(scores: int, rows: int, columns: int, stride: int, ranges: int, state:
 
 def accumulate(total: int, added: int, state: int, rows: int, columns: int) -> None:
     """total = total factor + added"""
+    like = f32x8(0.0)
     for row in range(rows):
         factor = load_f32(state + 12 * row, 2)
         out, term = total + 4 * columns * row, added + 4 * columns * row
-        for i in range(columns):
+        for i in range(columns // 8):
+            store(out, i, load(like, out, i) * factor + load(like, term, i))
+        for i in range(columns // 8 * 8, columns):
             store_f32(out, i, load_f32(out, i) * factor + load_f32(term, i))
 
 
 def finish(total: int, state: int, rows: int, columns: int) -> None:
     """What was accumulated, divided by the sums of the weights; zeros where a query saw no key."""
+    like = f32x8(0.0)
     for row in range(rows):
         weights = load_f32(state + 12 * row, 1)
         factor = np.float32(0.0) if weights == 0 else np.float32(1.0) / weights
         values = total + 4 * columns * row
-        for i in range(columns):
+        for i in range(columns // 8):
+            store(values, i, load(like, values, i) * factor)
+        for i in range(columns // 8 * 8, columns):
             store_f32(values, i, load_f32(values, i) * factor)

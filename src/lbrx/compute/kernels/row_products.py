@@ -13,7 +13,9 @@ from lbrx.quants.kernels.vectors import f32x32, load
 load_one_f16, load_one_bf16 = ELEMENT_FUNCTIONS["load_f16"], ELEMENT_FUNCTIONS["load_bf16"]
 
 
-def f32(weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int) -> None:
+def f32(
+    weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int
+) -> None:
     for row in range(rows):
         values = weights + row_bytes * row
         for vector in range(vectors):
@@ -27,7 +29,9 @@ def f32(weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: 
             store_f32(out, out_columns * vector + row, found)
 
 
-def f16(weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int) -> None:
+def f16(
+    weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int
+) -> None:
     for row in range(rows):
         values = weights + row_bytes * row
         for vector in range(vectors):
@@ -41,7 +45,9 @@ def f16(weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: 
             store_f32(out, out_columns * vector + row, found)
 
 
-def bf16(weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int) -> None:
+def bf16(
+    weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int
+) -> None:
     for row in range(rows):
         values = weights + row_bytes * row
         for vector in range(vectors):

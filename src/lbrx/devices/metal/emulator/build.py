@@ -37,10 +37,13 @@ _DIALECT = (
     *("-Xclang", "-cl-ext=+all,-cl_khr_fp64,-__opencl_c_fp64", "-Xclang", "-fbfloat16-excess-precision=none"),
     *("-O2", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-fsigned-char", "-fno-math-errno", "-fno-stack-protector"),
     *("-ftrivial-auto-var-init=pattern", "-fvisibility=default", "-ferror-limit=30", "-fno-color-diagnostics"),
-    *("-fsanitize=array-bounds,alignment", "-fsanitize-minimal-runtime", "-fno-sanitize-recover=all"),
     *("-Wno-everything", "-fno-crash-diagnostics"),
 )
-_INSTRUMENTATION = ("-fsanitize=thread", "-mllvm", "-tsan-instrument-read-before-write=1", "-D__MSL_INSTRUMENTED=1")
+_CHECKS = ("-fsanitize=array-bounds,alignment", "-fsanitize-minimal-runtime", "-fno-sanitize-recover=all")
+_INSTRUMENTATION = (  # clang does not allow the minimal runtime beside it: there, failed checks are traps
+    *("-fsanitize=thread,array-bounds,alignment", "-fsanitize-trap=array-bounds,alignment"),
+    *("-mllvm", "-tsan-instrument-read-before-write=1", "-D__MSL_INSTRUMENTED=1"),
+)
 _ADDRESS_SPACE_ERROR = re.compile(r"^([^\s:][^:\n]*):(\d+):\d+: error: incompatible operand types", re.MULTILINE)
 
 
@@ -111,7 +114,7 @@ def _flags(toolchain: Toolchain, options: CompileOptions, instrumented: bool) ->
     if platform.machine() in ("x86_64", "AMD64"):
         flags.append("-march=x86-64-v3")
     flags.append("-ffast-math" if options.fast_math else "-ffp-contract=on")
-    return flags + list(_INSTRUMENTATION if instrumented else ())
+    return flags + list(_INSTRUMENTATION if instrumented else _CHECKS)
 
 
 def _compile(

@@ -34,7 +34,11 @@ def describe_fault(kernel: str, image: Image, outcome: int, request: Parameters,
 def _memory_fault(image: Image, request: Parameters, regions: Sequence[Region]) -> str:
     if request.fault_signal == signal.SIGFPE:
         return "integer division by zero"
+    if request.fault_signal in (signal.SIGILL, signal.SIGTRAP):
+        return "array index out of bounds, or misaligned pointer access"
     address = int(request.fault_address)
+    if not address:  # what x86 reports for misaligned vectors
+        return "misaligned or null pointer access"
     for region in regions:
         buffer = region.buffer
         base, length = getattr(buffer, "mapped_range", (buffer.address, buffer.nbytes))

@@ -20,7 +20,7 @@ static volatile int inside_kernel, timed_out, watching;
 static pthread_t kernel_thread, watchdog;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t finished = PTHREAD_COND_INITIALIZER;
-static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGURG};
+static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGURG};
 #define SIGNALS (sizeof signals / sizeof *signals)
 static struct sigaction previous[SIGNALS];
 static stack_t previous_stack;

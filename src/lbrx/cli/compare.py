@@ -1,0 +1,206 @@
+"""`lbrx compare`: what a conversion or quantization changed, tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lbrx.cli.status import shown_progress
+from lbrx.comparing import Comparison, TensorError, compare_models, open_pair
+from lbrx.comparing.records import signal_to_noise
+from lbrx.diff import Sums, short_labels
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lbrx.plots import HeatMap
+
+DEFAULT_ROWS = 20
+_HEADINGS = ("relative", "SNR", "cosine", "largest")
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="What B should be: a file, or the directory of a model.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same model after a change, in any format.")],
+    top: Annotated[int, typer.Option("--top", min=0, help="How many tensors to list, the worst first.")] = DEFAULT_ROWS,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw a heat map of the errors into this file, such as errors.png.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
+    ] = None,
+) -> None:
+    """Measure what a conversion or quantization changed.
+
+    Relative error, signal-to-noise ratio, largest error, cosine and the worst blocks of every tensor. GGUF, MLX,
+    PyTorch and Hugging Face models are brought to the same names.
+    """
+    if plot is not None:
+        from lbrx.plots import check_picture
+
+        check_picture(plot)
+    first, second = open_pair(a, b)
+    with shown_progress() as progress:
+        found = compare_models(first, second, pattern=pattern, progress=progress)
+    if plot is not None:
+        from lbrx.plots import draw_heat_map
+
+        draw_heat_map(plot, heat_map(found, f"A: {a}   B: {b}   (empty: nothing differs, or not a number)"))
+    if json_output:
+        sys.stdout.write(json.dumps(as_json(found, a, b), indent=2) + "\n")
+    else:
+        _print(found, f"A: {a}   B: {b}", top)
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def error_text(value: float) -> str:
+    """A relative error as it is printed.
+
+    >>> error_text(0.0123), error_text(2e-7), error_text(0.0), error_text(math.nan)
+    ('1.23%', '2.0e-07', '0', 'NaN')
+    """
+    if math.isnan(value):
+        return "NaN"
+    if value == 0:
+        return "0"
+    return f"{value:.2%}" if 5e-5 <= value < 100 else f"{value:.1e}"
+
+
+def decibel_text(value: float) -> str:
+    """
+    >>> decibel_text(20.04), decibel_text(math.inf), decibel_text(math.nan)
+    ('20.0 dB', 'exact', 'NaN')
+    """
+    if math.isnan(value):
+        return "NaN"
+    return "exact" if value == math.inf else f"{value:.1f} dB"
+
+
+def _numbers(sums: Sums) -> list[str]:
+    cosine = "-" if math.isnan(sums.cosine) else f"{sums.cosine:.6f}"
+    return [
+        error_text(sums.relative_change),
+        decibel_text(signal_to_noise(sums)),
+        cosine,
+        "NaN" if math.isnan(sums.max_difference) else f"{sums.max_difference:.3g}",
+    ]
+
+
+def _types_text(type_a: str, type_b: str) -> str:
+    return type_a if type_a == type_b else f"{type_a} -> {type_b}"
+
+
+def _print(found: Comparison, subtitle: str, top: int) -> None:
+    from lbrx.cli.console import columns, count_text, output_console, plural, printable
+    from lbrx.cli.diff import print_not_compared
+
+    console = output_console()
+    console.print(printable(subtitle), style="bold", soft_wrap=True)
+    console.print(f"{plural(len(found.tensors), 'tensor')} compared, {count_text(found.total.elements)} elements\n")
+    table = columns("types", "tensors", *_HEADINGS, left=("types",))
+    for (type_a, type_b), (count, sums) in found.by_types().items():
+        table.add_row(_types_text(type_a, type_b), f"{count:,}", *_numbers(sums))
+    table.add_row("all", f"{len(found.tensors):,}", *_numbers(found.total), style="bold")
+    console.print(table)
+    _print_tensors(console, found, top)
+    print_not_compared(console, found.models)
+
+
+def _print_tensors(console: Console, found: Comparison, top: int) -> None:
+    from lbrx.cli.console import columns, printable
+
+    shown = found.tensors[:top]
+    if not shown:
+        return
+    console.print("\nworst tensors, and the block of each that differs most", style="dim")
+    table = columns("tensor", "types", *_HEADINGS, "worst block", left=("tensor", "types", "worst block"))
+    for tensor in shown:
+        block = str(tensor.worst_blocks[0]) if tensor.worst_blocks else ""
+        types = _types_text(tensor.type_a, tensor.type_b)
+        table.add_row(printable(tensor.name), types, *_numbers(tensor.diff.sums), block)
+    console.print(table)
+    if len(found.tensors) > top:
+        console.print(f"... {len(found.tensors) - top:,} more, which --top and --json show", style="dim")
+
+
+# -- JSON and picture -------------------------------------------------------------------------------------------------
+
+
+def as_json(found: Comparison, a: Path, b: Path) -> dict[str, Any]:
+    """Everything, in types that JSON has; numbers that it lacks (NaN, infinities) are null."""
+    models = found.models
+    return {
+        "a": str(a),
+        "b": str(b),
+        "total": _described(found.total),
+        "types": [
+            {"a": type_a, "b": type_b, "tensors": count} | _described(sums)
+            for (type_a, type_b), (count, sums) in found.by_types().items()
+        ],
+        "tensors": [_described_tensor(tensor) for tensor in found.tensors],
+        "only_in_a": list(models.only_in_a),
+        "only_in_b": list(models.only_in_b),
+        "shape_mismatches": [
+            {"name": odd.name, "a": list(odd.shape_a), "b": list(odd.shape_b)} for odd in models.shape_mismatches
+        ],
+    }
+
+
+def _described_tensor(tensor: TensorError) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "shape": list(tensor.diff.shape),
+        "type_a": tensor.type_a,
+        "type_b": tensor.type_b,
+        **_described(tensor.diff.sums),
+        "worst_blocks": [block._asdict() | {"relative": _finite(block.relative)} for block in tensor.worst_blocks],
+    }
+
+
+def _described(sums: Sums) -> dict[str, float | None]:
+    named = {
+        "relative_error": sums.relative_change,
+        "signal_to_noise_db": signal_to_noise(sums),
+        "max_error": sums.max_difference,
+        "cosine": sums.cosine,
+    }
+    return {name: _finite(value) for name, value in named.items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def heat_map(found: Comparison, subtitle: str) -> HeatMap:
+    """The picture of a comparison: the signal-to-noise ratio by layer and module; what is exact stays empty."""
+    import numpy as np
+
+    from lbrx.cli.diff import layer_labels
+    from lbrx.plots import HeatMap, Panel
+
+    rows = found.models.modules()
+    modules = list(dict.fromkeys(module for row in rows.values() for module in row))
+    panels = []
+    if modules:
+        values = [[_cell(row.get(module)) for module in modules] for row in rows.values()]
+        panels.append(Panel(layer_labels(found.models), short_labels(modules), np.array(values, np.float64), "layer"))
+    outside = found.models.outside_layers()
+    if outside:
+        labels = short_labels([tensor.place.module for tensor in outside])
+        panels.append(Panel(["other"], labels, np.array([[_cell(tensor.sums) for tensor in outside]], np.float64)))
+    label = "signal-to-noise ratio in dB"
+    return HeatMap(panels, "What B keeps of A", subtitle, label, lambda value: f"{value:.1f}", high_is_strong=False)
+
+
+def _cell(sums: Sums | None) -> float:
+    value = math.nan if sums is None else signal_to_noise(sums)
+    return value if math.isfinite(value) else math.nan

@@ -1,0 +1,77 @@
+"""Helpers of the tests of Metal: one shader in, arrays out, on the emulated driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lbrx.devices.metal.commands import CommandBatch
+from lbrx.devices.metal.driver import Argument, BufferBinding, CompileOptions
+from lbrx.devices.metal.emulated import EmulatedDriver
+from lbrx.devices.metal.emulator.launch import EmulatorSettings
+from lbrx.devices.metal.emulator.toolchain import find_toolchain
+from lbrx.devices.metal.errors import MetalUnavailable
+from lbrx.devices.metal.shader_cache import ShaderCache
+
+PREFIX = "#include <metal_stdlib>\nusing namespace metal;\n"
+Order = Literal["forward", "reverse", "random"]
+ORDERS: tuple[Order, ...] = ("forward", "reverse", "random")
+
+
+def _missing_compiler() -> str:
+    try:
+        find_toolchain()
+    except MetalUnavailable as error:
+        return str(error)
+    return ""
+
+
+needs_clang = pytest.mark.skipif(bool(_missing_compiler()), reason=_missing_compiler() or "clang is there")
+
+
+@cache
+def driver(settings: EmulatorSettings | None = None) -> EmulatedDriver:
+    return EmulatedDriver(settings or EmulatorSettings())
+
+
+@cache
+def shaders(settings: EmulatorSettings | None = None) -> ShaderCache:
+    return ShaderCache(driver(settings))
+
+
+def run(
+    source: str,
+    name: str,
+    arguments: Mapping[int, NDArray[Any] | bytes],
+    grid: tuple[int, ...],
+    threadgroup: tuple[int, ...],
+    *,
+    settings: EmulatorSettings | None = None,
+    constants: Mapping[str, bool | int | float] | None = None,
+    threadgroup_bytes: Mapping[int, int] | None = None,
+    grid_unit: Literal["threadgroups", "threads"] = "threadgroups",
+    options: CompileOptions | None = None,
+) -> None:
+    """Run a kernel; arrays are copied to buffers and back, the same array is the same buffer."""
+    used = driver(settings)
+    pipeline = shaders(settings).pipeline(source, name, constants, options)
+    buffers = {id(array): used.allocate(array.nbytes) for array in arguments.values() if isinstance(array, np.ndarray)}
+    bound: dict[int, Argument] = {}
+    for index, argument in arguments.items():
+        if isinstance(argument, bytes):
+            bound[index] = argument
+        else:
+            buffer = buffers[id(argument)]
+            buffer.view()[:] = argument.reshape(-1).view(np.uint8)
+            bound[index] = BufferBinding(buffer)
+    batch = CommandBatch(used, name)
+    batch.dispatch(pipeline, bound, grid, threadgroup, grid_unit=grid_unit, threadgroup_bytes=threadgroup_bytes)
+    batch.wait()
+    for argument in arguments.values():
+        if isinstance(argument, np.ndarray) and argument.flags.writeable:
+            argument.reshape(-1).view(np.uint8)[:] = buffers[id(argument)].view()
