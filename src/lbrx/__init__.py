@@ -32,7 +32,11 @@ from lbrx.tensor import Tensor, TensorMetadata, tensor
 
 if _typing.TYPE_CHECKING:
     from lbrx.compute.shards import gather
+    from lbrx.conversion.converting import convert
     from lbrx.merging import merge
+    from lbrx.models import open_model
+    from lbrx.quantizing import quantize
+    from lbrx.scoring import score
     from lbrx.verifying import verify
 
 __all__ = [
@@ -59,6 +63,7 @@ __all__ = [
     "UsageError",
     "arange",
     "concat",
+    "convert",
     "dtype",
     "evaluate",
     "full",
@@ -67,7 +72,10 @@ __all__ = [
     "merge",
     "normal",
     "open",
+    "open_model",
+    "quantize",
     "save",
+    "score",
     "tensor",
     "uniform",
     "using",
@@ -76,7 +84,15 @@ __all__ = [
 ]
 
 
-_LATE = {"gather": "lbrx.compute.shards", "merge": "lbrx.merging", "verify": "lbrx.verifying"}
+_LATE = {
+    "convert": "lbrx.conversion.converting",
+    "gather": "lbrx.compute.shards",
+    "merge": "lbrx.merging",
+    "open_model": "lbrx.models",
+    "quantize": "lbrx.quantizing",
+    "score": "lbrx.scoring",
+    "verify": "lbrx.verifying",
+}
 
 
 def __getattr__(name: str) -> _typing.Any:

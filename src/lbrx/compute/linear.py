@@ -39,23 +39,21 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
         )
     rows, columns = weight.shape
     vectors = values.reshape(-1, columns) if columns else np.empty((int(np.prod(values.shape[:-1])), 0), np.float32)
-    out = linear_2d(vectors, weight)
+    out = np.empty((vectors.shape[0], rows), np.float32)
+    linear_2d(vectors, weight, out)
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")
     return out.reshape(*values.shape[:-1], rows)
 
 
-def linear_2d(x: Floats, weight: Tensor) -> Floats:
-    """[n, k] times [m, k] transposed."""
-    rows, columns = weight.shape
-    out = np.empty((x.shape[0], rows), np.float32)
-    if not columns:
+def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
+    """[n, k] times [m, k] transposed, into [n, m]."""
+    if not x.shape[1]:
         out[:] = 0
     elif out.size and x.shape[0] <= MOST_VECTORS:
         vector_products(x, weight, out)
     elif out.size:
         _tiles(x, weight, out)
-    return out
 
 
 def _tiles(x: Floats, weight: Tensor, out: Floats) -> None:

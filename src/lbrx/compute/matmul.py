@@ -6,21 +6,23 @@ result does.
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import numpy as np
-import numpy.typing as npt
 
 from lbrx.compute.arrays import Values, floats
 from lbrx.compute.blas import in_tiles, one_blas_thread
 from lbrx.compute.linear import SQUARE_TILES, TILES_WANTED, linear_2d
 from lbrx.compute.native import Floats
+from lbrx.compute.weights import MappedRows, rows_of
 from lbrx.errors import ShapeError
+from lbrx.expr import Source
 from lbrx.shape import Shape, broadcast_shapes
 from lbrx.tensor import Tensor, tensor
 
 _PANEL_BYTES = 16 << 20
 _ROWS_BYTES = 64 << 20
+_LARGE_PRODUCT = 1 << 24
 
 
 def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
@@ -62,14 +64,15 @@ def _operand(values: Values) -> Values:
 def _batched(left: Values, right: Values, batch: Shape, transpose_b: bool, out: Floats) -> None:
     """Every matrix of a batch by itself: one after the other if they are large, else side by side."""
     places = list(np.ndindex(*batch))
-    if len(places) == 1:
-        _product(_matrix(left, batch, places[0]), _matrix(right, batch, places[0]), transpose_b, out[places[0]])
-        return
 
     def step(number: int) -> None:
         place = places[number]
         _product(_matrix(left, batch, place), _matrix(right, batch, place), transpose_b, out[place])
 
+    if math.prod(out.shape[-2:]) * left.shape[-1] >= _LARGE_PRODUCT:
+        for number in range(len(places)):
+            step(number)
+        return
     with one_blas_thread():
         in_tiles(len(places), lambda: step)
 
@@ -88,36 +91,43 @@ def _product(left: Values, right: Values, transpose_b: bool, out: Floats) -> Non
         out[:] = 0
         return
     most_rows = rows if not isinstance(left, Tensor) else max(1, _ROWS_BYTES // (4 * inner))
+    # In this order in memory, its rows can be read as those of a weight.
+    weight = (right if transpose_b else right.T) if transpose_b != _is_transposed(right) else None
     for first in range(0, rows, most_rows):
         values, target = floats(left[first : first + most_rows]), out[first : first + most_rows]
-        if transpose_b:
-            weight = right if isinstance(right, Tensor) else _as_tensor(right)
-            target[:] = linear_2d(values, weight)
+        if weight is None:
+            _panels(values, right.T if transpose_b else right, target)
         else:
-            _panels(values, right, target)
+            linear_2d(values, weight if isinstance(weight, Tensor) else tensor(weight), target)
 
 
-def _as_tensor(values: npt.NDArray[Any]) -> Tensor:
-    return tensor(values if values.flags.c_contiguous else np.ascontiguousarray(values))
+def _is_transposed(values: Values) -> bool:
+    """Whether the columns of a matrix, and not its rows, are runs of elements."""
+    if not isinstance(values, Tensor):
+        return bool(values.flags.f_contiguous and not values.flags.c_contiguous)
+    source = values.expr
+    return isinstance(source, Source) and source.layout.strides[0] == 1 and source.layout.strides[1] != 1
 
 
 def _panels(x: Floats, right: Values, out: Floats) -> None:
     """Runs of rows of the second operand, one after the other: out += x[:, panel] times the panel."""
-    height = _panel_rows(right)
-    for first in range(0, right.shape[0], height):
-        panel = floats(right[first : first + height])
-        part = x[:, first : first + height]
+    in_memory = _f32_in_memory(right)
+    inner, columns = right.shape
+    height = inner if in_memory is not None else max(1, _PANEL_BYTES // (4 * columns))
+    for first in range(0, inner, height):
+        panel = floats(right[first : first + height]) if in_memory is None else in_memory
         added = out if first == 0 else np.empty_like(out)
-        _tiled(part, panel, added)
+        _tiled(x[:, first : first + height], panel, added)
         if first:
             out += added
 
 
-def _panel_rows(right: Values) -> int:
-    """All rows where they lie in memory as f32, else as many as fit into a panel."""
-    inner, columns = right.shape
-    is_mapped = not isinstance(right, Tensor) or (right.is_view and right.type_name == "f32")
-    return inner if is_mapped else max(1, _PANEL_BYTES // (4 * columns))
+def _f32_in_memory(values: Values) -> Floats | None:
+    """All of a matrix, without a copy, if it lies in memory or in a mapped file as f32."""
+    if not isinstance(values, Tensor):
+        return values if values.dtype == np.float32 else None
+    rows = rows_of(values)
+    return rows.array if isinstance(rows, MappedRows) else None
 
 
 def _tiled(x: Floats, panel: Floats, out: Floats) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.architectures import known_architecture
 from lbrx.checkpoint import open_checkpoint
 from lbrx.conversion.contents import Contents, PlannedTensor
+from lbrx.conversion.mlx_config import mlx_config, tied_embeddings
 from lbrx.conversion.mlx_experts import separate_experts, stack_experts
 from lbrx.conversion.mlx_modes import SETTING_KEYS, mode_of, settings_of, weight_parts, without_settings
 from lbrx.conversion.mlx_repack import repacked
@@ -181,8 +181,8 @@ def _value_type(config: Mapping[str, Any] | None) -> str:
 def hf_to_mlx(contents: Contents) -> Contents:
     """The MLX form of a model with Hugging Face names, ready to be written.
 
-    Experts are stacked, what transformers assumes of tied embeddings is written down, and buffers are left out. Blocks
-    of ggml become MLX's codes: exactly where its codings can hold them, else decoded and coded again, in which case a
+    Experts are stacked, what transformers assumes is written into config.json, and buffers are left out. Blocks of
+    ggml become MLX's codes: exactly where its codings can hold them, else decoded and coded again, in which case a
     warning tells the error.
     """
     config = contents.config
@@ -190,7 +190,7 @@ def hf_to_mlx(contents: Contents) -> Contents:
         raise UsageError(
             "config.json says that the weights are quantized in a way of their own; expected a model that is not"
         )
-    is_tied = _is_tied(config)
+    is_tied = tied_embeddings(config)
     kept = [t for t in contents.tensors if not t.name.endswith(_BUFFERS) and not (is_tied and t.name == _HEAD)]
     modes: dict[str, MlxMode] = {}
     recoded: list[PlannedTensor] = []
@@ -212,18 +212,12 @@ def hf_to_mlx(contents: Contents) -> Contents:
             recoded.append(tensor)
     warnings = (*contents.warnings, *_recoding_warnings(recoded))
     if config is not None:
-        config = dict(config) | ({} if is_tied is None else {"tie_word_embeddings": is_tied})
+        config = mlx_config(config)
         if modes:
             config |= dict.fromkeys(SETTING_KEYS, settings_of(modes))
     return replace(
         contents, format="mlx", tensors=tuple(tensors), metadata=FORMAT_METADATA, config=config, warnings=warnings
     )
-
-
-def _is_tied(config: Mapping[str, Any] | None) -> bool | None:
-    """Whether the head is the embedding: mlx_lm assumes other defaults than transformers. None if nobody knows."""
-    architecture = None if config is None else known_architecture(config)
-    return None if config is None or architecture is None else architecture.is_tied(config)
 
 
 def _plain(tensor: PlannedTensor) -> PlannedTensor:

@@ -108,6 +108,8 @@ class MetalContext:
     ) -> None:
         """Record a kernel; it runs after all that were recorded before."""
         with self._lock:
+            if self._open.committed:  # somebody waited for one of its buffers
+                self.commit()
             self._open.dispatch(
                 pipeline,
                 arguments,

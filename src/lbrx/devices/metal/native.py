@@ -1,4 +1,7 @@
-"""The driver for Apple GPUs: Metal through PyObjC. Whatever can be done without a GPU is done elsewhere."""
+"""The driver for Apple GPUs: Metal through PyObjC. Whatever can be done without a GPU is done elsewhere.
+
+Every method of Metal that is called here is listed in ``selectors``.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.metal.driver import (
-    Buffer,
-    BufferBinding,
-    Bytes,
-    CompileOptions,
-    Constants,
-    DeviceInfo,
-    Dispatch,
-    GpuFamily,
-    Submission,
-)
+from lbrx.devices.metal import driver as protocol
+from lbrx.devices.metal.driver import BufferBinding, CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
 from lbrx.devices.metal.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
 from lbrx.devices.metal.scratch import scratch_directory
-from lbrx.errors import MemoryBudgetError, UsageError, nearest
-from lbrx.system import format_bytes, page_bytes
+from lbrx.errors import MemoryBudgetError, UsageError
+from lbrx.system import format_bytes
 
-# Every method of Metal that is called here. PyObjC has metadata for those of protocols; a test compares them.
-SELECTORS = (
-    *("name", "supportsFamily:", "hasUnifiedMemory", "maxBufferLength", "maxThreadsPerThreadgroup"),
-    *("maxThreadgroupMemoryLength", "recommendedMaxWorkingSetSize", "newCommandQueue"),
-    *("newBufferWithLength:options:", "newBufferWithBytesNoCopy:length:options:deallocator:", "contents"),
-    *("newLibraryWithSource:options:error:", "functionNames", "newFunctionWithName:"),
-    *("newFunctionWithName:constantValues:error:", "functionConstantsDictionary"),
-    *("newComputePipelineStateWithDescriptor:options:reflection:error:", "newBinaryArchiveWithDescriptor:error:"),
-    *("addComputePipelineFunctionsWithDescriptor:error:", "serializeToURL:error:"),
-    *("maxTotalThreadsPerThreadgroup", "threadExecutionWidth"),
-    *("commandBuffer", "computeCommandEncoder", "setLabel:", "setComputePipelineState:", "setBuffer:offset:atIndex:"),
-    *("setBytes:length:atIndex:", "setThreadgroupMemoryLength:atIndex:"),
-    *("dispatchThreadgroups:threadsPerThreadgroup:", "dispatchThreads:threadsPerThreadgroup:", "endEncoding"),
-    *("commit", "waitUntilCompleted", "status", "error", "GPUStartTime", "GPUEndTime", "setFastMathEnabled:", "type"),
-)
-# Methods of classes whose arguments are plain objects or numbers: the Objective-C runtime describes them.
-CLASS_SELECTORS = (
-    *("alloc", "init", "setPreprocessorMacros:", "setComputeFunction:", "setBinaryArchives:", "setUrl:"),
-    *("localizedDescription", "fileURLWithPath:", "setConstantValue:type:withName:"),
-)
 _SHARED, _COMPLETED, _ERROR = 0, 4, 5  # MTLResourceStorageModeShared, MTLCommandBufferStatus...
 _CONSTANT_FORMATS = {53: "?", 45: "b", 49: "B", 37: "h", 41: "H", 29: "i", 33: "I", 81: "q", 85: "Q", 16: "e", 3: "f"}
 
@@ -86,10 +60,10 @@ class NativeBuffer:
         self.handle = handle
         self.nbytes = self.capacity_bytes = nbytes
         self.read_only = keep_alive is not None
-        self.last_use: Submission | None = None
+        self.last_use: protocol.Submission | None = None
         self._keep_alive = keep_alive
 
-    def view(self) -> Bytes:
+    def view(self) -> protocol.Bytes:
         view = np.frombuffer(self.handle.contents().as_buffer(max(1, self.capacity_bytes)), np.uint8)[: self.nbytes]
         view.flags.writeable = not self.read_only
         return view
@@ -134,11 +108,8 @@ class NativeLibrary:
         return tuple(str(name) for name in self._handle.functionNames())
 
     def pipeline(self, name: str, constants: Constants) -> NativePipeline:
-        if name not in self.function_names:
-            raise ShaderError(f"the shader has no kernel {name!r}{nearest(name, self.function_names)}")
-        function, error = self._handle.newFunctionWithName_constantValues_error_(
-            name, self._constant_values(name, constants), None
-        )
+        values = self._constant_values(name, constants)
+        function, error = self._handle.newFunctionWithName_constantValues_error_(name, values, None)
         if function is None:
             raise ShaderError(f"kernel {name!r} cannot be specialised: {_text(error)}")
         descriptor = self._driver.metal.MTLComputePipelineDescriptor.alloc().init()
@@ -157,11 +128,9 @@ class NativeLibrary:
         values = self._driver.metal.MTLFunctionConstantValues.alloc().init()
         known = self._handle.newFunctionWithName_(name).functionConstantsDictionary() if constants else {}
         for constant, value in constants.items():
-            if constant not in known:
-                raise ShaderError(f"kernel {name!r} has no function constant {constant!r}{nearest(constant, known)}")
-            kind = int(known[constant].type())
+            kind = int(known[constant].type()) if constant in known else 0
             if kind not in _CONSTANT_FORMATS:
-                raise ShaderError(f"kernel {name!r}: function constant {constant!r} is not a number")
+                raise ShaderError(f"kernel {name!r} has no function constant {constant!r} that is a number")
             code = _CONSTANT_FORMATS[kind]
             number = float(value) if code in "ef" else bool(value) if code == "?" else int(value)
             values.setConstantValue_type_withName_(struct.pack(code, number), kind, constant)
@@ -228,8 +197,7 @@ class NativeDriver:
         return NativeBuffer(handle, nbytes)
 
     def wrap(self, address: int, nbytes: int, keep_alive: object) -> NativeBuffer:
-        if address % page_bytes() or nbytes % page_bytes() or not nbytes:
-            raise UsageError(f"{nbytes} bytes at address {address:#x} are not whole pages of {page_bytes()} bytes")
+        protocol.check_pages(address, nbytes)
         memory = (ctypes.c_char * nbytes).from_address(address)
         handle = self.device.newBufferWithBytesNoCopy_length_options_deallocator_(memory, nbytes, _SHARED, None)
         if handle is None:
@@ -295,7 +263,7 @@ class NativeDriver:
         )
 
 
-def _handle(buffer: Buffer) -> Any:
+def _handle(buffer: protocol.Buffer) -> Any:
     if not isinstance(buffer, NativeBuffer):
         raise MetalError("a buffer of another driver was bound")
     return buffer.handle

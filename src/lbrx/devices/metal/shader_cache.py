@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.driver import CompileOptions, Driver, Library, Pipeline
 from lbrx.devices.metal.errors import ShaderError
+from lbrx.errors import nearest
 
 _PipelineKey = tuple[str, str, tuple[tuple[str, bool | int | float], ...]]
 
@@ -81,7 +82,7 @@ class ShaderCache:
         if artifact is not None:
             try:
                 library = self._driver.compile(source, options, artifact)
-                pipeline = library.pipeline(name, constants)
+                pipeline = _function(library, name, constants)
             except ShaderError:
                 library = None  # of no use, or without the function: the source decides
             else:
@@ -91,7 +92,7 @@ class ShaderCache:
             library = self._driver.compile(source, options)
             self.statistics.compiled += 1
             self._libraries[key] = library
-        return self._keep(key, library, library.pipeline(name, constants))
+        return self._keep(key, library, _function(library, name, constants))
 
     def _keep(self, key: str, library: Library, pipeline: Pipeline) -> Pipeline:
         self._libraries[key] = library
@@ -99,3 +100,9 @@ class ShaderCache:
         if artifact is not None:
             self._store.write(key, artifact)
         return pipeline
+
+
+def _function(library: Library, name: str, constants: Mapping[str, bool | int | float]) -> Pipeline:
+    if name not in library.function_names:
+        raise ShaderError(f"the shader has no kernel {name!r}{nearest(name, library.function_names)}")
+    return library.pipeline(name, constants)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lbrx.devices.metal.driver import Bytes, Submission
+from lbrx.devices.metal.driver import Bytes, Submission, check_pages
 from lbrx.devices.metal.emulator.runtime import runner
 from lbrx.devices.metal.errors import MetalError
 from lbrx.errors import MemoryBudgetError, UsageError
@@ -79,11 +79,7 @@ class WrappedBuffer:
     read_only = True
 
     def __init__(self, address: int, nbytes: int, keep_alive: object) -> None:
-        if address % page_bytes() or nbytes % page_bytes() or not nbytes:
-            raise UsageError(
-                f"a buffer without a copy needs whole pages of {page_bytes()} bytes, "
-                f"but {nbytes} bytes at address {address:#x} were given"
-            )
+        check_pages(address, nbytes)
         self.last_use: Submission | None = None
         self.address, self.nbytes, self.capacity_bytes = address, nbytes, nbytes
         self._keep_alive: object | None = keep_alive

@@ -1,0 +1,47 @@
+"""A config.json as mlx_lm reads it: what newer transformers nest, or take for granted, is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lbrx.architectures import known_architecture
+
+
+def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the keys that mlx_lm looks for; nothing that is there is changed.
+
+    >>> rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0}
+    >>> made = mlx_config({"model_type": "llama", "rope_parameters": rope})
+    >>> made["rope_theta"], made["rope_scaling"], made["tie_word_embeddings"]
+    (500000.0, {'rope_type': 'llama3', 'factor': 8.0}, False)
+    """
+    is_tied = tied_embeddings(config)
+    wanted = {} if is_tied is None else {"tie_word_embeddings": is_tied}
+    wanted |= _rope_settings(config.get("rope_parameters"))
+    return {**config, **{key: value for key, value in wanted.items() if config.get(key) is None}}
+
+
+def tied_embeddings(config: Mapping[str, Any] | None) -> bool | None:
+    """Whether the head is the embedding: mlx_lm assumes other defaults than transformers. None if nobody knows."""
+    architecture = None if config is None else known_architecture(config)
+    return None if config is None or architecture is None else architecture.is_tied(config)
+
+
+def _rope_settings(parameters: Any) -> dict[str, Any]:
+    """Since transformers 5, positions are described by one object, or by one for each kind of layer."""
+    if not isinstance(parameters, Mapping):
+        return {}
+    full, sliding = parameters.get("full_attention"), parameters.get("sliding_attention")
+    if isinstance(full, Mapping):
+        local = {"rope_local_base_freq": sliding["rope_theta"]} if _has_base(sliding) else {}
+        return _rope_settings(full) | local
+    settings: dict[str, Any] = {"rope_theta": parameters["rope_theta"]} if _has_base(parameters) else {}
+    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    if scaling.get("rope_type", "default") != "default":
+        settings["rope_scaling"] = scaling
+    return settings
+
+
+def _has_base(parameters: Any) -> bool:
+    return isinstance(parameters, Mapping) and isinstance(parameters.get("rope_theta"), int | float)

@@ -1,0 +1,142 @@
+"""linear: every kind of weight, few and many vectors, odd shapes, extreme values, any number of threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references import KINDS, THREADS, coded_bound, normal, product_bound, weight_of, wide
+
+import lbrx
+from lbrx.compute import linear, vector_products
+from lbrx.errors import ShapeError
+from lbrx.memory import scratch
+from lbrx.registry import QUANTS
+
+
+def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
+    vectors, rows = wide(x), wide(weight)
+    bound = product_bound(vectors, rows)
+    if weight.type_name in vector_products.CODED_BLOCKS and len(vectors) <= vector_products.MOST_VECTORS:
+        bound = bound + coded_bound(vectors, rows)
+    error = abs(got - vectors @ rows.T)
+    assert (error <= bound).all(), f"{(error / bound).max()} of the bound"
+
+
+@pytest.mark.parametrize("vectors", [1, 3, 5, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_weight(kind: str, vectors: int) -> None:
+    x, weight = normal(vectors, 512), weight_of(kind, 67, 512)
+    got = linear(x, weight)
+    assert got.dtype == np.float32
+    assert_close(x, weight, got)
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
+@pytest.mark.parametrize("columns", [32, 64, 224, 288])
+def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int) -> None:
+    x, weight = normal(2, columns), weight_of(kind, 5, columns)
+    assert_close(x, weight, linear(x, weight))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["f32", "f16", "bf16"]), st.integers(0, 9), st.integers(0, 70), st.integers(0, 100), st.integers()
+)
+def test_odd_shapes(kind: str, vectors: int, rows: int, columns: int, seed: int) -> None:
+    x, weight = normal(vectors, columns, seed=abs(seed)), weight_of(kind, rows, columns)
+    got = linear(x, weight)
+    assert got.shape == (vectors, rows)
+    assert_close(x, weight, got)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q4_k", "q5_1", "int4"])
+@pytest.mark.parametrize("vectors", [1, 200])
+def test_the_same_bytes_on_any_number_of_threads(kind: str, vectors: int) -> None:
+    x, weight = normal(vectors, 1280), weight_of(kind, 900, 1280)
+    found = []
+    for threads in THREADS:
+        with lbrx.using(threads=threads):
+            found.append(linear(x, weight).tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("vectors", [1, 7])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q5_k"])
+def test_infinities_and_nan_are_kept(kind: str, vectors: int) -> None:
+    x, weight = normal(vectors, 256), weight_of(kind, 33, 256)
+    x[0, 3] = np.inf
+    with np.errstate(invalid="ignore"):
+        expected = wide(x) @ wide(weight).T
+    got = linear(x, weight)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isposinf(got), np.isposinf(expected))
+    x[0, 3] = np.nan
+    assert np.isnan(linear(x, weight)[0]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e20, 1e35])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q8_0", "q4_k", "q6_k"])
+def test_small_and_large_numbers(kind: str, scale: float) -> None:
+    x, weight = (normal(2, 256) * scale).astype(np.float32), weight_of(kind, 9, 256)
+    assert_close(x, weight, linear(x, weight))
+
+
+def test_numbers_of_very_different_sizes_share_a_vector() -> None:
+    x, weight = normal(1, 256), weight_of("q8_0", 9, 256)
+    x *= np.repeat(np.float32([1e-30, 1e-6, 1, 1e6, 0, 1e-3, 1e30, 1e-42]), 32)
+    assert_close(x, weight, linear(x, weight))
+
+
+def test_leading_axes_and_bias() -> None:
+    x, weight, bias = normal(2, 3, 64), weight_of("bf16", 10, 64), normal(10, seed=4)
+    got = linear(lbrx.tensor(x), weight, lbrx.tensor(bias))
+    np.testing.assert_array_equal(got, (linear(x.reshape(6, 64), weight) + bias).reshape(2, 3, 10))
+    assert linear(x[0, 0], weight).shape == (10,)
+
+
+def test_weights_that_are_expressions_or_views() -> None:
+    x, first, second = normal(6, 96), weight_of("bf16", 40, 96), weight_of("f16", 40, 96, seed=9)
+    for weight in (first * 0.5 + second, first[::2], first[:, :].T.T, weight_of("f32", 80, 192)[10:50, ::2]):
+        for vectors in (1, 6):
+            assert_close(x[:vectors], weight, linear(x[:vectors], weight))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0"])
+def test_weights_in_a_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / ("model.gguf" if kind in QUANTS else "model.safetensors")
+    x, weight = normal(9, 256), weight_of(kind, 70, 256)
+    lbrx.save(path, {"odd": lbrx.tensor(np.zeros(3, np.int8)), "weight": weight} if kind != "q4_0" else {"w": weight})
+    stored = list(lbrx.open(path).values())[-1]
+    for vectors in (1, 9):
+        np.testing.assert_array_equal(linear(x[:vectors], stored), linear(x[:vectors], weight))
+
+
+def test_scratch_memory_does_not_grow_with_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    arena = scratch.scratch_arena()
+    get = arena.get
+
+    def counting(nbytes: int, *rest: Any) -> Any:
+        asked.append(nbytes)
+        return get(nbytes, *rest)
+
+    monkeypatch.setattr(arena, "get", counting)
+    for rows in (4096, 8192):
+        weight = lbrx.Tensor(lbrx.tensor(np.zeros((1, 1024), np.float16)).broadcast_to((rows, 1024)).realize().expr)
+        linear(normal(8, 1024), weight)
+    assert max(asked) <= 8 << 20
+
+
+def test_shapes_that_do_not_fit() -> None:
+    weight = weight_of("f32", 5, 8)
+    with pytest.raises(ShapeError, match=r"activations of shape \(3, 7\).*\(5, 8\)"):
+        linear(normal(3, 7), weight)
+    with pytest.raises(ShapeError, match=r"the bias of linear has shape \(4,\); expected \(5,\)"):
+        linear(normal(3, 8), weight, normal(4))
+    with pytest.raises(ShapeError, match=r"expected \[..., k\] and \[m, k\]"):
+        linear(normal(3, 8), weight.reshape(5, 8, 1))
