@@ -60,14 +60,11 @@ class Training:
     share_of_prose: float
     steps: int
     peak_rate: float
-    last_rate: float
     seed: int
 
 
-# The base stops while it still learns fast. What the fine-tunes gain by slowing down is common to both, so that their
-# mean keeps it.
-BASE = Training("base", 0.5, 600, 3e-3, 1.5e-3, seed=1)
-FINE_TUNES = (Training("prose", 1.0, 250, 1e-3, 1e-5, seed=2), Training("code", 0.0, 250, 1e-3, 1e-5, seed=3))
+BASE = Training("base", 0.5, 900, 3e-3, seed=1)
+FINE_TUNES = (Training("prose", 1.0, 300, 1e-3, seed=2), Training("code", 0.0, 300, 1e-3, seed=3))
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def train(model: LlamaForCausalLM, training: Training, prose: np.ndarray, code: 
         windows = [stream[at : at + CONTEXT_TOKENS] for stream, at in zip(rows, places, strict=True)]
         ids = torch.from_numpy(np.stack(windows))
         for group in optimizer.param_groups:
-            group["lr"] = _rate(training, step)
+            group["lr"] = training.peak_rate * _rate(step, training.steps)
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -161,12 +158,12 @@ def train(model: LlamaForCausalLM, training: Training, prose: np.ndarray, code: 
             print(f"{training.name}: step {step}, loss {smoothed:.3f}, {seconds:.0f} s", flush=True)
 
 
-def _rate(training: Training, step: int) -> float:
+def _rate(step: int, steps: int) -> float:
+    """The share of the peak rate: up in a line, then down to a twentieth in a cosine."""
     if step < WARM_UP_STEPS:
-        return training.peak_rate * (step + 1) / WARM_UP_STEPS
-    done = (step - WARM_UP_STEPS) / max(1, training.steps - WARM_UP_STEPS)
-    height = 0.5 * (1 + math.cos(math.pi * done))
-    return training.last_rate + (training.peak_rate - training.last_rate) * height
+        return (step + 1) / WARM_UP_STEPS
+    done = (step - WARM_UP_STEPS) / max(1, steps - WARM_UP_STEPS)
+    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done))
 
 
 @torch.no_grad()
@@ -198,7 +195,6 @@ def main() -> None:
     parser.add_argument("prose", type=Path, help="what `bible -f 'gen1:1-rev22:21'` prints")
     parser.add_argument("--target", type=Path, default=DEFAULT_TARGET)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fine-tunes-only", action="store_true", help="start from the base that is in the target")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.use_deterministic_algorithms(True)
@@ -210,22 +206,18 @@ def main() -> None:
     arguments.target.mkdir(parents=True, exist_ok=True)
     (arguments.target / "prose.txt").write_text("\n".join(prose.held_out), encoding="utf-8")
     (arguments.target / "code.txt").write_text("\n".join(code.held_out), encoding="utf-8")
-    base_folder = arguments.target / BASE.name
-    if arguments.fine_tunes_only:
-        model = LlamaForCausalLM.from_pretrained(base_folder, dtype=torch.float32)
-    else:
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(MODEL)
-        print("parameters:", sum(weight.numel() for weight in model.parameters()))
-        train(model, BASE, *streams)
-        write_model(model, tokenizer, base_folder)
-    start = {name: weight.clone() for name, weight in model.state_dict().items()}  # as it was written, in bf16
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(MODEL)
+    print("parameters:", sum(weight.numel() for weight in model.parameters()))
+    train(model, BASE, *streams)
+    start = {name: weight.clone() for name, weight in model.state_dict().items()}
     _print_losses(BASE, model, held_out)
+    write_model(model, tokenizer, arguments.target / BASE.name)
     for training in FINE_TUNES:
         model.load_state_dict(start)
         train(model, training, *streams)
-        write_model(model, tokenizer, arguments.target / training.name)
         _print_losses(training, model, held_out)
+        write_model(model, tokenizer, arguments.target / training.name)
 
 
 def _print_losses(training: Training, model: LlamaForCausalLM, held_out: list[np.ndarray]) -> None:

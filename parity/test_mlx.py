@@ -64,7 +64,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen3_moe": ("qwen3_moe", {**EXPERTS, "head_dim": 32, "norm_topk_prob": True}),
     "gemma2": ("gemma2", GEMMA),
-    "gemma3_text": ("gemma3_text", GEMMA),
+    "gemma3_text": ("gemma3_text", {**GEMMA, "num_hidden_layers": 6}),  # mlx_lm wants a whole period of layers
     "phi3": ("phi3", {}),
 }
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from lbrx.settings import settings
 from lbrx.stages import copy_blocks, evaluate_stores
 from lbrx.storage import Bytes
 from lbrx.workplace import Workplace
+
+if TYPE_CHECKING:
+    from lbrx.cluster.options import ClusterOptions
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
@@ -79,11 +83,13 @@ def execute(
     restart: bool = False,
     sync: bool = True,
     progress: ProgressCallback | None = None,
+    cluster: ClusterOptions | None = None,
 ) -> RunResult:
     """Run a plan. After a failure or a kill, running the same plan again does what is missing.
 
     ``strict`` makes NaN and infinities an error. ``overwrite`` lets a directory be replaced, at the very end.
-    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk.
+    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk. With
+    ``cluster`` the tensors are computed by the workers of a Ray cluster, which write the same bytes.
     """
     started = time.monotonic()
     place = _workplace(plan)
@@ -98,7 +104,7 @@ def execute(
         else:
             place.check_target(overwrite)
             _begin(place, journal, identity)
-            run = _run_class(plan)(plan, place, journal, strict, sync, progress)
+            run = _run_of(plan, cluster)(plan, place, journal, strict, sync, progress)
             run.run()
             _check_inputs(identity, remote_identity(plan, contents))
             _finish(plan, place, journal, contents, sync)
@@ -118,7 +124,11 @@ def _workplace(plan: OutputPlan) -> Workplace:
     return RemoteWorkplace(plan, names)
 
 
-def _run_class(plan: OutputPlan) -> type[Run]:
+def _run_of(plan: OutputPlan, cluster: ClusterOptions | None) -> Callable[..., Run]:
+    if cluster is not None:
+        from lbrx.cluster.run import cluster_run
+
+        return cluster_run(plan, cluster)
     if not is_remote(plan.out):
         return Run
     from lbrx.remote.output import UploadingRun

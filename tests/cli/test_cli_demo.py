@@ -50,7 +50,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
     folder = tmp_path_factory.mktemp("demo") / "out"
     printed = StringIO()
-    with redirect_stdout(printed):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr("lbrx.cli.demo._TOKENS", 1200)
         assert run(["demo", "--output", str(folder)]) == 0
     return folder, printed.getvalue()
 
@@ -88,6 +89,6 @@ def test_every_file_is_there_and_runs(finished: tuple[Path, str]) -> None:
 def test_it_runs_again_over_its_own_files(
     finished: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbrx.cli.demo._TOKENS", 300)
+    monkeypatch.setattr("lbrx.cli.demo._TOKENS", 60)
     again = lbrx_command(capsys, "demo", "--output", finished[0])
     assert (again.code, again.err) == (0, "")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_models import write_model
 from tokenizer_fixtures import byte_level_document, write_tokenizer
 
 import lbrx
@@ -18,7 +19,6 @@ from lbrx.cli.main import run
 from lbrx.conversion.converting import convert
 from lbrx.merging import merge
 from lbrx.quantizing import quantize
-from models import write_model
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
 RECIPE = """
@@ -179,3 +179,14 @@ def test_a_model_of_mlx_is_merged(folder: Path) -> None:
     expected = (0.6 * lbrx.open("a")[name] + 0.4 * lbrx.open("b-decoded")[name]).to("bf16")
     assert lbrx.open("merged")[name].numpy().tobytes() == expected.numpy().tobytes()
     assert (folder / "merged/tokenizer.json").read_bytes() == (folder / "a/tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("source", ["a", "q.gguf", "mlx"])
+def test_a_type_for_gguf_leaves_norms_in_f32_and_is_told(source: str, folder: Path) -> None:
+    quantize("a", "q.gguf", "q4_0")
+    quantize("a", "mlx", "mlx_4")
+    convert(source, "out.gguf", type="f16")
+    written = lbrx.open(folder / "out.gguf")
+    assert {tensor.type_name for tensor in written.values() if tensor.ndim > 1} == {"f16"}
+    assert {tensor.type_name for tensor in written.values() if tensor.ndim < 2} == {"f32"}
+    assert written.metadata["general.file_type"] == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_models import tiny_arrays, tiny_config, write_model
 
 import lbrx
 from lbrx.conversion.contents import Contents, PlannedTensor
@@ -15,7 +16,6 @@ from lbrx.conversion.gguf_to_hf import gguf_to_hf
 from lbrx.conversion.hf_to_gguf import hf_to_gguf
 from lbrx.conversion.reading import read_contents
 from lbrx.errors import FormatError, UsageError
-from models import tiny_arrays, tiny_config, write_model
 
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}
 TEN = "llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3_text, phi3"

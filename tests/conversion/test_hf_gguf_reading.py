@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_models import write_model
 
 import lbrx
 from lbrx.checkpoint import contents_format
 from lbrx.conversion.reading import read_contents
 from lbrx.formats.gguf_values import GgufMetadata, Typed
-from models import write_model
 
 
 def test_a_hugging_face_directory(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import write_model
 
 import lbrx
 from lbrx.conversion.contents import Contents
@@ -15,7 +16,6 @@ from lbrx.conversion.gguf_to_hf import gguf_to_hf
 from lbrx.conversion.hf_to_gguf import hf_to_gguf
 from lbrx.conversion.reading import read_contents
 from lbrx.errors import UsageError
-from models import write_model
 
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}
 LLAMA3 = {

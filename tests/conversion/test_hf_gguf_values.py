@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tiny_models import MODEL_TYPES, tiny_arrays, tiny_config, write_model
 
 import lbrx
 from lbrx.conversion.contents import Contents, PlannedTensor
@@ -21,7 +22,6 @@ from lbrx.conversion.hf_to_gguf import hf_to_gguf
 from lbrx.conversion.reading import read_contents
 from lbrx.expr import Stored
 from lbrx.formats.gguf_values import GgufMetadata
-from models import MODEL_TYPES, tiny_arrays, tiny_config, write_model
 
 Floats = npt.NDArray[np.float32]
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}

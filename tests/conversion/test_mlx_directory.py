@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import MODEL_TYPES, write_model
 
 import lbrx
 from lbrx.conversion.contents import Contents, PlannedTensor
@@ -20,7 +21,6 @@ from lbrx.conversion.mlx_modes import mode_of
 from lbrx.conversion.mlx_units import LOSSLESS
 from lbrx.conversion.reading import read_contents
 from lbrx.quants.mlx import MlxMode, dequantize, quantize
-from models import MODEL_TYPES, write_model
 
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}
 

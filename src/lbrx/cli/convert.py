@@ -33,7 +33,7 @@ def convert(
         typer.Option(help="gguf, mlx or safetensors; what OUT ends in by default.", show_default=False),
     ] = None,
     type: Annotated[
-        str | None, typer.Option(help="Turn floating weights into f32, f16 or bf16.", show_default=False)
+        str | None, typer.Option(help="Turn weights into f32, f16 or bf16.", show_default=False)
     ] = None,
     dry_run: DryRun = False,
     threads: Threads = None,

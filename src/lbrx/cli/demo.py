@@ -28,7 +28,7 @@ QUANTIZED_TO = ("q8_0", "q4_k_m")
 PROMPTS = ("And the king said unto", "    def __init__(self,")
 _CONTEXT = 256
 _STRIDE = 192
-_TOKENS = 4000  # of each text
+_TOKENS = 3000  # of each text
 _NEW_TOKENS = 24
 
 

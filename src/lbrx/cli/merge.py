@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -25,6 +26,7 @@ from lbrx.cli.progress import Reporter, reporter
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
+    from lbrx.cluster.options import ClusterOptions
     from lbrx.output_plan import OutputPlan
 
 
@@ -49,6 +51,7 @@ def merge(
     restart: Restart = False,
     sync: Sync = True,
     quiet: Quiet = False,
+    cluster: Cluster = None,
 ) -> None:
     """Merge models as a recipe says.
 
@@ -67,22 +70,28 @@ def merge(
       lbrx merge recipe.yml merged.gguf --quantize q4_k_m
 
       lbrx merge recipe.yml merged --json > events.jsonl
+
+      lbrx merge recipe.yml /shared/merged --cluster auto
     """
+    from lbrx.cluster.description import PlanSource
     from lbrx.limits import limited
-    from lbrx.merging import plan_output_of_merge
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
         with limited(threads, memory):
-            plan = plan_output_of_merge(
+            source = PlanSource.merge(
                 recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
             )
+            plan = source.build()
             report.warnings(plan.warnings)
             if dry_run:
                 _show_plan(plan, report, as_json=json_output)
             else:
-                _run(plan, report, strict=strict, overwrite=overwrite, restart=restart, sync=sync)
+                nodes = ClusterReporter(as_json=json_output, is_quiet=quiet)
+                options = cluster_options(cluster, source, threads, memory, nodes)
+                _run(plan, report, options, strict=strict, overwrite=overwrite, restart=restart, sync=sync)
+                nodes.done()
     except LbrxError as error:
         report.failed(error)
         raise
@@ -98,9 +107,26 @@ def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:
         show_files(plan, as_json=as_json)
 
 
-def _run(plan: OutputPlan, report: Reporter, *, strict: bool, overwrite: bool, restart: bool, sync: bool) -> None:
+def _run(
+    plan: OutputPlan,
+    report: Reporter,
+    cluster: ClusterOptions | None,
+    *,
+    strict: bool,
+    overwrite: bool,
+    restart: bool,
+    sync: bool,
+) -> None:
     from lbrx.execute import execute
 
     with report:
-        result = execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=report.progress)
+        result = execute(
+            plan,
+            strict=strict,
+            overwrite=overwrite,
+            restart=restart,
+            sync=sync,
+            progress=report.progress,
+            cluster=cluster,
+        )
     report.done(result)

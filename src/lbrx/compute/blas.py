@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lbrx.settings import settings
 
 
@@ -58,6 +61,12 @@ def one_blas_thread() -> Iterator[None]:
         yield
     finally:
         _single_threaded.leave()
+
+
+def product(left: npt.NDArray[Any], right: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """One call of BLAS; overflow and NaN are kept in the result and not warned of."""
+    with np.errstate(all="ignore"):
+        np.matmul(left, right, out=out)
 
 
 def in_tiles(tiles: int, worker: Callable[[], Callable[[int], None]]) -> None:

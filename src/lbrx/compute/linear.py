@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.compute.arrays import Values, floats, row_vector
-from lbrx.compute.blas import in_tiles, one_blas_thread
+from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats
 from lbrx.compute.vector_products import MOST_VECTORS, vector_products
 from lbrx.compute.weights import MappedRows, Rows, rows_of
@@ -76,7 +76,7 @@ def _mapped_tiles(x: Floats, rows: MappedRows, out: Floats) -> None:
     def step(number: int) -> None:
         first, left = number // across * size, number % across * size
         stop, right = min(first + size, height), min(left + size, vectors)
-        np.matmul(x[left:right], rows.array[first:stop].T, out=out[left:right, first:stop])
+        product(x[left:right], rows.array[first:stop].T, out[left:right, first:stop])
         rows.done(first, stop)
 
     in_tiles(-(-height // size) * across, lambda: step)
@@ -93,6 +93,6 @@ def _decoded_tiles(x: Floats, rows: Rows, out: Floats) -> None:
         with borrowing() as borrow:
             tile = borrow(4 * (stop - first) * columns).view(np.float32).reshape(stop - first, columns)
             rows.read(first, stop, tile)
-            np.matmul(x, tile.T, out=out[:, first:stop])
+            product(x, tile.T, out[:, first:stop])
 
     in_tiles(-(-height // size), lambda: step)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from lbrx.compute.arrays import Values, floats
-from lbrx.compute.blas import in_tiles, one_blas_thread
+from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.linear import SQUARE_TILES, TILES_WANTED, linear_2d
 from lbrx.compute.native import Floats
 from lbrx.compute.weights import MappedRows, rows_of
@@ -138,7 +138,7 @@ def _tiled(x: Floats, panel: Floats, out: Floats) -> None:
 
     def step(number: int) -> None:
         top, left = number // across * size, number % across * size
-        np.matmul(x[top : top + size], panel[:, left : left + size], out=out[top : top + size, left : left + size])
+        product(x[top : top + size], panel[:, left : left + size], out[top : top + size, left : left + size])
 
     with one_blas_thread():
         in_tiles(-(-rows // size) * across, lambda: step)

@@ -48,8 +48,8 @@ def convert(
 ) -> RunResult:
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
-    ``type`` turns floating weights into ``"f32"``, ``"f16"`` or ``"bf16"``; without it they stay what they are, and
-    quantized ones stay quantized wherever the format allows that. A run that was stopped goes on when it is called
+    ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
+    they are, quantized wherever the format has the same coding. A run that was stopped goes on when it is called
     again with the same arguments.
 
     >>> import lbrx, tempfile
@@ -83,12 +83,31 @@ def plan_conversion(
 
 
 def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Contents:
-    """The same model in a format, with floating weights of a type if one is given; nothing is computed yet."""
-    if contents.format == wanted:
-        return with_type(contents, type)
-    step: Callable[..., Contents] = load(_STEPS[contents.format, wanted])
-    decodes = wanted == "safetensors"  # then blocks are decoded into the type, not into another one before
-    return with_type(step(contents, type_name=type) if decodes else step(contents), type)
+    """The same model in a format, with weights of a type if one is given; nothing is computed yet."""
+    if type is not None:
+        return _in_format_and_type(contents, wanted, type)
+    return contents if contents.format == wanted else _step(contents.format, wanted)(contents)
+
+
+def _in_format_and_type(contents: Contents, wanted: Format, type: str) -> Contents:
+    """Blocks are decoded straight into the type; a GGUF file keeps in f32 what llama.cpp wants so."""
+    if contents.format == wanted == "gguf":
+        from lbrx.quantizing.gguf_model import quantize_gguf
+        from lbrx.quantizing.options import parse_options
+
+        return quantize_gguf(contents, parse_options(type, allow_requantize=True)).contents
+    if contents.format == "safetensors":
+        plain = with_type(contents, type)
+    else:
+        plain = with_type(_step(contents.format, "safetensors")(contents, type_name=type), type)
+    if wanted == "gguf":
+        return _step("safetensors", "gguf")(plain, type_name=type)
+    return in_format(plain, wanted)
+
+
+def _step(source: Format, target: Format) -> Callable[..., Contents]:
+    found: Callable[..., Contents] = load(_STEPS[source, target])
+    return found
 
 
 def output_format(out: Path, format: str | None) -> Format:
@@ -113,11 +132,9 @@ def checked_type(type: str | None) -> str | None:
     return type
 
 
-def with_type(contents: Contents, type: str | None) -> Contents:
-    """Floating weights cast to a type. A GGUF file keeps what has fewer than two axes in f32."""
-    if type is None:
-        return contents
-    tensors = tuple(_cast(tensor, type, keeps_vectors=contents.format == "gguf") for tensor in contents.tensors)
+def with_type(contents: Contents, type: str) -> Contents:
+    """Floating weights cast to a type, in the config as well."""
+    tensors = tuple(_cast(tensor, type) for tensor in contents.tensors)
     config = contents.config
     if config is not None:
         key = "dtype" if "dtype" in config else "torch_dtype"
@@ -125,8 +142,8 @@ def with_type(contents: Contents, type: str | None) -> Contents:
     return replace(contents, tensors=tensors, config=config)
 
 
-def _cast(tensor: PlannedTensor, type: str, keeps_vectors: bool) -> PlannedTensor:
+def _cast(tensor: PlannedTensor, type: str) -> PlannedTensor:
     found = DTYPES.get(tensor.type_name)
-    if found is None or not found.is_float or found.name == type or (keeps_vectors and len(tensor.shape) < 2):
+    if found is None or not found.is_float or found.name == type:
         return tensor
     return tensor.mapped(lambda values: values.to(type), type_name=type)

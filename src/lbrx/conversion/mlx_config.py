@@ -7,6 +7,11 @@ from typing import Any
 
 from lbrx.architectures import known_architecture
 
+_EXPERT_COUNTS = (
+    "num_experts",
+    "num_local_experts",
+)  # the same number, which versions of transformers name differently
+
 
 def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with the keys that mlx_lm looks for; nothing that is there is changed.
@@ -17,8 +22,10 @@ def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
     (500000.0, {'rope_type': 'llama3', 'factor': 8.0}, False)
     """
     is_tied = tied_embeddings(config)
-    wanted = {} if is_tied is None else {"tie_word_embeddings": is_tied}
+    wanted: dict[str, Any] = {} if is_tied is None else {"tie_word_embeddings": is_tied}
     wanted |= _rope_settings(config.get("rope_parameters"))
+    experts = next((config[key] for key in _EXPERT_COUNTS if config.get(key) is not None), None)
+    wanted |= {} if experts is None else dict.fromkeys(_EXPERT_COUNTS, experts)
     return {**config, **{key: value for key, value in wanted.items() if config.get(key) is None}}
 
 
@@ -34,14 +41,15 @@ def _rope_settings(parameters: Any) -> dict[str, Any]:
         return {}
     full, sliding = parameters.get("full_attention"), parameters.get("sliding_attention")
     if isinstance(full, Mapping):
-        local = {"rope_local_base_freq": sliding["rope_theta"]} if _has_base(sliding) else {}
-        return _rope_settings(full) | local
-    settings: dict[str, Any] = {"rope_theta": parameters["rope_theta"]} if _has_base(parameters) else {}
+        return _rope_settings(full) | _base(sliding, "rope_local_base_freq")
+    settings = _base(parameters, "rope_theta")
     scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
     if scaling.get("rope_type", "default") != "default":
         settings["rope_scaling"] = scaling
     return settings
 
 
-def _has_base(parameters: Any) -> bool:
-    return isinstance(parameters, Mapping) and isinstance(parameters.get("rope_theta"), int | float)
+def _base(parameters: Any, key: str) -> dict[str, Any]:
+    """The base of rotary positions under another key, if it is told."""
+    found = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
+    return {key: found} if isinstance(found, int | float) else {}

@@ -187,8 +187,9 @@ def _part(mode: MlxMode, part: str, values: Tensor) -> Tensor:
 
 
 def _settings(target: MlxTarget, modes: Mapping[str, MlxMode]) -> dict[str, Any]:
-    """What config.json says: the coding of most layers, and those of others; a mix names all of them."""
-    own: dict[str, Any] = _described(target.mode)
+    """What config.json says: the coding of most layers, and those of others; a mix names the coding of each."""
+    usual = target.mode if target.high_mode is None else replace(target.mode, bits=MlxMode().bits)
+    own: dict[str, Any] = _described(usual)
     for name, mode in modes.items():
         if target.high_mode is not None or mode != target.mode:
             own[name.removesuffix(_WEIGHT)] = _described(mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from fnmatch import fnmatchcase
 from pathlib import Path, PosixPath
 from typing import Self
@@ -108,12 +108,12 @@ class RemotePath(PosixPath):
 
         forget_listings(self)
 
-    def iterdir(self) -> Iterator[Self]:
+    def iterdir(self) -> Generator[Self, None, None]:
         from lbrx.remote.filesystem import child_names
 
         return (self / name for name in child_names(self))
 
-    def glob(self, pattern: str, **_: object) -> Iterator[Self]:
+    def glob(self, pattern: str, **_: object) -> Generator[Self, None, None]:
         """The children whose names match; patterns are of one level."""
         return (child for child in self.iterdir() if fnmatchcase(child.name, pattern))
 

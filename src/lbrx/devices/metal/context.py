@@ -142,6 +142,6 @@ class MetalContext:
 
 
 def _has_metal() -> bool:
-    from lbrx.devices.metal.native import is_available
+    from lbrx.devices.metal.pyobjc import is_available
 
     return is_available()

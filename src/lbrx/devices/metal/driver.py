@@ -14,9 +14,6 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.errors import UsageError
-from lbrx.system import page_bytes
-
 Bytes: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int, int]
 Constants: TypeAlias = Mapping[str, bool | int | float]  # function constants by name
@@ -97,18 +94,6 @@ class Buffer(Protocol):
 
     def release(self) -> None:
         """Give the memory back; views of it must not be used any more."""
-
-
-def check_pages(address: int, nbytes: int) -> None:
-    """Raise a UsageError unless memory can be a buffer without a copy: it must consist of whole pages.
-
-    >>> check_pages(16384 * 5, 16384 * 2)
-    """
-    if address % page_bytes() or nbytes % page_bytes() or not nbytes:
-        raise UsageError(
-            f"a buffer without a copy needs whole pages of {page_bytes()} bytes, "
-            f"but {nbytes} bytes at address {address:#x} were given"
-        )
 
 
 class Pipeline(Protocol):

@@ -1,16 +1,14 @@
 """The driver for Apple GPUs: Metal through PyObjC. Whatever can be done without a GPU is done elsewhere.
 
-Every method of Metal that is called here is listed in ``selectors``.
+Every method of Metal that is called here is listed in ``pyobjc``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.util
 import platform
 import struct
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,62 +16,33 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.metal import driver as protocol
-from lbrx.devices.metal.driver import BufferBinding, CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
+from lbrx.devices.metal.buffers import SharedMemory, check_pages
+from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
 from lbrx.devices.metal.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
+from lbrx.devices.metal.pyobjc import load_metal
 from lbrx.devices.metal.scratch import scratch_directory
-from lbrx.errors import MemoryBudgetError, UsageError
+from lbrx.errors import MemoryBudgetError
 from lbrx.system import format_bytes
 
 _SHARED, _COMPLETED, _ERROR = 0, 4, 5  # MTLResourceStorageModeShared, MTLCommandBufferStatus...
 _CONSTANT_FORMATS = {53: "?", 45: "b", 49: "B", 37: "h", 41: "H", 29: "i", 33: "I", 81: "q", 85: "Q", 16: "e", 3: "f"}
 
 
-def is_available() -> bool:
-    """Whether this machine has an Apple GPU that Python can reach."""
-    if sys.platform != "darwin" or importlib.util.find_spec("Metal") is None:
-        return False
-    return importlib.import_module("Metal").MTLCreateSystemDefaultDevice() is not None
-
-
-def _load_metal() -> Any:
-    if sys.platform != "darwin":
-        raise MetalUnavailable(
-            "there is no Metal on this machine: it needs macOS on Apple Silicon; the 'emulated' driver runs anywhere"
-        )
-    if importlib.util.find_spec("Metal") is None:
-        raise MetalUnavailable("Python cannot reach Metal: install it with `pip install pyobjc-framework-Metal`")
-    metal: Any = importlib.import_module("Metal")
-    # The runtime says only `const void *` of this method's first argument; this makes it take bytes.
-    importlib.import_module("objc").registerMetaDataForSelector(
-        b"MTLFunctionConstantValues",
-        b"setConstantValue:type:withName:",
-        {"arguments": {2: {"type": b"^v", "type_modifier": b"n", "c_array_of_variable_length": True}}},
-    )
-    return metal
-
-
-class NativeBuffer:
+class NativeBuffer(SharedMemory):
     """An MTLBuffer in memory that CPU and GPU share."""
 
     def __init__(self, handle: Any, nbytes: int, *, keep_alive: object = None) -> None:
+        memory = np.frombuffer(handle.contents().as_buffer(max(1, nbytes)), np.uint8)
+        super().__init__(memory.ctypes.data, nbytes, read_only=keep_alive is not None)
         self.handle = handle
-        self.nbytes = self.capacity_bytes = nbytes
-        self.read_only = keep_alive is not None
-        self.last_use: protocol.Submission | None = None
         self._keep_alive = keep_alive
 
-    def view(self) -> protocol.Bytes:
-        view = np.frombuffer(self.handle.contents().as_buffer(max(1, self.capacity_bytes)), np.uint8)[: self.nbytes]
-        view.flags.writeable = not self.read_only
-        return view
-
     def fit(self, nbytes: int) -> None:
-        if self.read_only or not 0 <= nbytes <= self.capacity_bytes:
-            raise UsageError(f"{nbytes} bytes do not fit into a buffer of {self.capacity_bytes}")
+        self.check_fit(nbytes)
         self.nbytes = nbytes
 
     def release(self) -> None:
+        self.check_idle("released")
         self.handle = self._keep_alive = None
 
 
@@ -171,7 +140,7 @@ class NativeDriver:
     """The Apple GPU of this machine."""
 
     def __init__(self) -> None:
-        self.metal = _load_metal()
+        self.metal = load_metal()
         self.device = self.metal.MTLCreateSystemDefaultDevice()
         if self.device is None:
             raise MetalUnavailable("macOS offers no GPU to this process; the 'emulated' driver runs anywhere")
@@ -197,13 +166,13 @@ class NativeDriver:
         return NativeBuffer(handle, nbytes)
 
     def wrap(self, address: int, nbytes: int, keep_alive: object) -> NativeBuffer:
-        protocol.check_pages(address, nbytes)
+        check_pages(address, nbytes)
         memory = (ctypes.c_char * nbytes).from_address(address)
         handle = self.device.newBufferWithBytesNoCopy_length_options_deallocator_(memory, nbytes, _SHARED, None)
         if handle is None:
             raise MetalError(f"Metal does not take {nbytes} mapped bytes at address {address:#x} as a buffer")
         buffer = NativeBuffer(handle, nbytes, keep_alive=(memory, keep_alive))
-        if buffer.view().ctypes.data != address:
+        if buffer.address != address:
             raise MetalError("PyObjC copied mapped pages instead of passing them on; a newer version is needed")
         return buffer
 
@@ -263,7 +232,7 @@ class NativeDriver:
         )
 
 
-def _handle(buffer: protocol.Buffer) -> Any:
+def _handle(buffer: Buffer) -> Any:
     if not isinstance(buffer, NativeBuffer):
         raise MetalError("a buffer of another driver was bound")
     return buffer.handle

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from lbrx.devices.metal.driver import Bytes, Submission, check_pages
+from lbrx.devices.metal.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.emulator.runtime import runner
-from lbrx.devices.metal.errors import MetalError
-from lbrx.errors import MemoryBudgetError, UsageError
+from lbrx.errors import MemoryBudgetError
 from lbrx.system import format_bytes, page_bytes
 
 Placement = Literal["end", "start"]
@@ -20,7 +17,7 @@ _CANARY_BYTES = 256  # before and behind a buffer, as far as its pages reach
 _POISON = 0xFF  # NaN in every floating-point type: whoever forgets to write an output sees it
 
 
-class EmulatedBuffer:
+class EmulatedBuffer(SharedMemory):
     """Guarded memory. What is left of its pages around the contents is watched for writes."""
 
     def __init__(self, capacity_bytes: int, placement: Placement = "end") -> None:
@@ -28,9 +25,7 @@ class EmulatedBuffer:
         body = runner().msl_allocate(capacity_bytes, ctypes.byref(base), ctypes.byref(mapped))
         if not body:
             raise MemoryBudgetError(f"there is no memory for a buffer of {format_bytes(capacity_bytes)}")
-        self.last_use: Submission | None = None
-        self.read_only = False
-        self.nbytes = self.capacity_bytes = capacity_bytes
+        super().__init__(int(body), capacity_bytes)
         self.mapped_range = (int(base.value or 0), int(mapped.value))
         self._placement = placement
         self._body = (int(body), int(mapped.value) - 2 * page_bytes())
@@ -38,10 +33,7 @@ class EmulatedBuffer:
         self.fit(capacity_bytes)
 
     def fit(self, nbytes: int) -> None:
-        if not 0 <= nbytes <= self.capacity_bytes:
-            raise UsageError(f"{nbytes} bytes do not fit into a buffer of {self.capacity_bytes}")
-        if self.last_use is not None and not self.last_use.done:
-            raise MetalError(f"a buffer of {self.nbytes} bytes was used anew while a kernel may still use it")
+        self.check_fit(nbytes)
         start, length = self._body
         rounded = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self.nbytes = nbytes
@@ -64,39 +56,22 @@ class EmulatedBuffer:
     def protect(self, read_only: bool) -> None:
         runner().msl_protect(*self.mapped_range, int(read_only))
 
-    def view(self) -> Bytes:
-        return _view(self, self.address, self.nbytes)
-
     def release(self) -> None:
-        if self.last_use is not None and not self.last_use.done:
-            raise MetalError(f"a buffer of {self.nbytes} bytes was released while a kernel may still use it")
+        self.check_idle("released")
         self._free()
 
 
-class WrappedBuffer:
+class WrappedBuffer(SharedMemory):
     """Pages that are mapped already; ``keep_alive`` holds the mapping."""
-
-    read_only = True
 
     def __init__(self, address: int, nbytes: int, keep_alive: object) -> None:
         check_pages(address, nbytes)
-        self.last_use: Submission | None = None
-        self.address, self.nbytes, self.capacity_bytes = address, nbytes, nbytes
+        super().__init__(address, nbytes, read_only=True)
         self._keep_alive: object | None = keep_alive
 
     def fit(self, nbytes: int) -> None:
-        raise UsageError(f"mapped pages cannot be used anew as a buffer of {nbytes} bytes")
-
-    def view(self) -> Bytes:
-        view = _view(self, self.address, self.nbytes)
-        view.flags.writeable = False
-        return view
+        self.check_fit(nbytes)  # never: the pages are read-only
 
     def release(self) -> None:
+        self.check_idle("released")
         self._keep_alive = None
-
-
-def _view(owner: object, address: int, nbytes: int) -> Bytes:
-    memory: Any = (ctypes.c_uint8 * nbytes).from_address(address)
-    memory.owner = owner  # a view keeps its buffer alive
-    return np.frombuffer(memory, np.uint8)

@@ -1,0 +1,95 @@
+"""The option --cluster, and what is told of a cluster while it works."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbrx.system import format_bytes
+
+if TYPE_CHECKING:
+    from lbrx.cluster.description import PlanSource
+    from lbrx.cluster.options import ClusterOptions, ClusterProgress
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT. OUT is on a shared disk.",
+        show_default=False,
+    ),
+]
+_EVENTS_PER_SECOND = 2
+
+
+class ClusterReporter:
+    """Tells what the nodes do: events for programs, a line when the run begins and one for each node at its end."""
+
+    def __init__(self, *, as_json: bool, is_quiet: bool) -> None:
+        self._as_json = as_json
+        self._is_quiet = is_quiet
+        self._last: ClusterProgress | None = None
+        self._next_event = 0.0
+
+    def __call__(self, state: ClusterProgress) -> None:
+        is_first, self._last = self._last is None, state
+        now = time.monotonic()
+        is_over = state.waiting_tasks == 0 and state.running_tasks == 0
+        if self._as_json and (now >= self._next_event or is_over):
+            self._next_event = now + 1 / _EVENTS_PER_SECOND
+            _print_event(state)
+        elif is_first and not self._is_quiet and not self._as_json and state.dashboard is not None:
+            print(f"cluster: {state.dashboard}", file=sys.stderr)
+
+    def done(self) -> None:
+        """The run is over: say what each node did."""
+        if self._last is None or self._as_json or self._is_quiet:
+            return
+        for node in self._last.nodes:
+            rate = format_bytes(int(node.bytes_per_second))
+            print(
+                f"{node.node}: {node.tasks} tasks, {format_bytes(node.done_bytes)} ({rate}/s), "
+                f"{format_bytes(node.memory_bytes)} memory",
+                file=sys.stderr,
+            )
+
+
+def _print_event(state: ClusterProgress) -> None:
+    nodes = [
+        {
+            "node": node.node,
+            "tasks": node.tasks,
+            "done_bytes": node.done_bytes,
+            "bytes_per_second": round(node.bytes_per_second),
+            "memory_bytes": node.memory_bytes,
+        }
+        for node in state.nodes
+    ]
+    event = {
+        "event": "cluster",
+        "nodes": nodes,
+        "waiting_tasks": state.waiting_tasks,
+        "running_tasks": state.running_tasks,
+        "failures": state.failures,
+        "resent_tasks": state.resent_tasks,
+        "dashboard": state.dashboard,
+    }
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def cluster_options(
+    address: str | None, source: PlanSource, threads: int | None, memory: str | None, reporter: ClusterReporter
+) -> ClusterOptions | None:
+    """What ``execute`` takes for the options of a command; None without --cluster."""
+    if address is None:
+        return None
+    from lbrx.cluster.options import WORKER_MEMORY_BYTES, ClusterOptions
+    from lbrx.system import parse_bytes
+
+    memory_bytes = WORKER_MEMORY_BYTES if memory is None else parse_bytes(memory)
+    return ClusterOptions(address, source, threads, memory_bytes, progress=reporter)

@@ -1,0 +1,10 @@
+"""The same plans on a Ray cluster: slots grouped into tasks, computed by workers, journalled by the driver.
+
+Nothing here imports Ray before a cluster is used.
+"""
+
+from lbrx.cluster.description import PlanSource
+from lbrx.cluster.options import ClusterError, ClusterOptions
+from lbrx.cluster.partition import Partition
+
+__all__ = ["ClusterError", "ClusterOptions", "Partition", "PlanSource"]

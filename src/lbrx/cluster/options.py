@@ -1,0 +1,62 @@
+"""What a run on a cluster is told, and what can go wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lbrx.cluster.description import PlanSource
+from lbrx.errors import LbrxError
+
+MAX_THREADS_PER_TASK = 4
+WORKER_MEMORY_BYTES = 192 << 20
+MAX_FAILURES = 3
+
+
+class ClusterError(LbrxError):
+    """A cluster cannot be reached, or a task failed on it too often."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProgress:
+    """What a node has done: its tasks, the bytes it wrote, how long it took, and the memory of its largest worker."""
+
+    node: str
+    tasks: int
+    done_bytes: int
+    busy_seconds: float
+    memory_bytes: int
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Of its workers together, while they worked."""
+        return self.done_bytes / max(self.busy_seconds, 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProgress:
+    """Where a run on a cluster stands. ``dashboard`` is its URL, or None."""
+
+    nodes: tuple[NodeProgress, ...]
+    waiting_tasks: int
+    running_tasks: int
+    failures: int
+    resent_tasks: int
+    dashboard: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Where the cluster is (``"auto"`` for the one of this machine), and how workers make the plan.
+
+    A task has ``threads`` processors (by default four, or what the smallest node has) and buffers of ``memory_bytes``;
+    it writes about ``task_bytes`` (by default an eighth of what a worker has to do, between 16 MiB and 512 MiB).
+    """
+
+    address: str
+    source: PlanSource
+    threads: int | None = None
+    memory_bytes: int = WORKER_MEMORY_BYTES
+    task_bytes: int | None = None
+    progress: Callable[[ClusterProgress], Any] | None = None

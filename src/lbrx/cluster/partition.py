@@ -1,0 +1,75 @@
+"""How a tensor is cut into shards: along an axis, by bytes, or into given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+
+from lbrx.dtypes import DType, dtype
+from lbrx.errors import ShapeError, UsageError
+from lbrx.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """An axis, and where its shards begin and end.
+
+    >>> Partition.by_axis((10, 4), 0, parts=3).bounds
+    (0, 4, 7, 10)
+    >>> Partition.uneven((10, 4), 0, sizes=(1, 9)).shapes((10, 4))
+    [(1, 4), (9, 4)]
+    """
+
+    axis: int
+    bounds: tuple[int, ...]
+
+    @classmethod
+    def by_axis(cls, shape: Shape, axis: int, parts: int) -> Partition:
+        """Shards whose sizes differ by one at most, the larger ones first."""
+        length = _length(shape, axis)
+        if parts < 1 or parts > max(length, 1):
+            raise UsageError(f"{parts} parts of an axis of {length} were asked for; expected 1 to {max(length, 1)}")
+        sizes = [length // parts + (number < length % parts) for number in range(parts)]
+        return cls(axis, tuple(accumulate(sizes, initial=0)))
+
+    @classmethod
+    def by_bytes(cls, shape: Shape, kind: DType | str, max_bytes: int) -> Partition:
+        """Whole rows, as many in a shard as fit into ``max_bytes``; at least one.
+
+        >>> Partition.by_bytes((10, 4), "f32", 48).bounds
+        (0, 3, 6, 9, 10)
+        """
+        length = _length(shape, 0)
+        if max_bytes < 1:
+            raise UsageError(f"shards of {max_bytes} bytes were asked for; expected at least 1")
+        row_bytes = max(dtype(kind).nbytes(prod(shape[1:])), 1)
+        rows = max(max_bytes // row_bytes, 1)
+        return cls(0, (*range(0, length, rows), length) if length else (0, 0))
+
+    @classmethod
+    def uneven(cls, shape: Shape, axis: int, sizes: Sequence[int]) -> Partition:
+        """Shards of these sizes."""
+        length = _length(shape, axis)
+        if sum(sizes) != length or any(size < 0 for size in sizes):
+            raise ShapeError(f"shards of {tuple(sizes)} along an axis of {length}; expected sizes that add up to it")
+        return cls(axis, tuple(accumulate(sizes, initial=0)))
+
+    @property
+    def parts(self) -> int:
+        return len(self.bounds) - 1
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The first and one past the last index of each shard."""
+        return list(pairwise(self.bounds))
+
+    def shapes(self, shape: Shape) -> list[Shape]:
+        """The shape of each shard."""
+        return [(*shape[: self.axis], high - low, *shape[self.axis + 1 :]) for low, high in self.ranges()]
+
+
+def _length(shape: Shape, axis: int) -> int:
+    if not 0 <= axis < len(shape):
+        raise ShapeError(f"a tensor of shape {shape} has no axis {axis}")
+    return shape[axis]

@@ -1,0 +1,219 @@
+"""A run on a cluster: tasks are sent out, lost ones again, slow ones twice; what comes back is journalled here."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+from lbrx.cluster.connection import Connection, Node, connected, import_ray, nodes_of
+from lbrx.cluster.description import layout_digest
+from lbrx.cluster.options import (
+    MAX_FAILURES,
+    MAX_THREADS_PER_TASK,
+    ClusterError,
+    ClusterOptions,
+    ClusterProgress,
+    NodeProgress,
+)
+from lbrx.cluster.tasks import Task, group_slots, task_size
+from lbrx.cluster.worker import Order, TaskReport, perform
+from lbrx.errors import LbrxError, UsageError
+from lbrx.execute import Run
+from lbrx.output_plan import OutputPlan
+from lbrx.remote.paths import is_remote
+
+_POLL_SECONDS = 0.5
+_SLOW_FACTOR = 3.0  # a task that takes so many times the usual time is sent once more when nothing else waits
+_SLOW_SECONDS = 5.0
+
+
+@dataclass
+class _Sent:
+    """A task on its way."""
+
+    task: Task
+    since: float = field(default_factory=time.monotonic)
+
+
+def cluster_run(plan: OutputPlan, cluster: ClusterOptions) -> Callable[..., Run]:
+    """What makes a run of a plan on a cluster."""
+    if is_remote(plan.out):
+        raise UsageError(f"{plan.out}: a cluster writes into a directory that its nodes share; expected one")
+    import_ray()
+    return partial(ClusterRun, cluster)
+
+
+class ClusterRun(Run):
+    """A run whose tensors are computed by the workers of a cluster, into files that all of them can reach."""
+
+    def __init__(self, cluster: ClusterOptions, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.cluster = cluster
+
+    def run(self) -> None:
+        for layout in self.plan.layouts:
+            with self.opened(layout) as descriptor:
+                self.check_finished(layout, descriptor)
+        with connected(self.cluster.address) as connection:
+            _Dispatch(self, connection).run()
+        if self.sync:
+            for layout in self.plan.layouts:
+                self.flush(layout)
+
+
+class _Dispatch:
+    def __init__(self, run: ClusterRun, connection: Connection) -> None:
+        ray = connection.ray
+        self._run = run
+        self._ray = ray
+        self._options = run.cluster
+        nodes = self._nodes()
+        fewest = min(node.processors for node in nodes)
+        self._threads = self._options.threads or min(MAX_THREADS_PER_TASK, fewest)
+        if fewest < self._threads:
+            raise ClusterError(f"a task wants {self._threads} processors, but a node has {fewest}; give fewer threads")
+        waiting = [slot for layout in run.plan.layouts for slot in layout.slots if slot.name not in run.journal.entries]
+        size = self._options.task_bytes or task_size(sum(slot.nbytes for slot in waiting), self._workers(nodes))
+        self._tasks = group_slots(run.plan.layouts, frozenset(run.journal.entries), size)
+        self._order = ray.put(
+            Order(
+                uuid.uuid4().hex,
+                self._options.source,
+                layout_digest(run.plan),
+                run.place.partial.resolve(),
+                self._threads,
+                self._options.memory_bytes,
+                run.sync,
+                socket.gethostname(),
+            )
+        )
+        self._remote = ray.remote(max_retries=0, num_cpus=self._threads, scheduling_strategy="SPREAD")(_perform)
+        self._waiting = list(reversed(self._tasks))
+        self._sent: dict[Any, _Sent] = {}
+        self._done: set[int] = set()
+        self._failures: Counter[int] = Counter()
+        self._resent: set[int] = set()
+        self._seconds: list[float] = []
+        self._node_states: dict[str, NodeProgress] = {}
+        self._dashboard = connection.dashboard
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            self._report()
+            while len(self._done) < len(self._tasks):
+                self._send()
+                ready, _ = self._ray.wait(list(self._sent), num_returns=1, timeout=_POLL_SECONDS)
+                for reference in ready:
+                    self._take(self._sent.pop(reference).task, reference)
+        finally:
+            for reference in self._sent:  # copies of tasks that are done, or what is left after an error
+                self._ray.cancel(reference)
+
+    def _nodes(self) -> list[Node]:
+        nodes = nodes_of(self._ray)
+        if not nodes:
+            raise ClusterError("the Ray cluster has no node with processors; expected at least one")
+        return nodes
+
+    def _workers(self, nodes: list[Node]) -> int:
+        return sum(node.processors // self._threads for node in nodes)
+
+    def _send(self) -> None:
+        """Keep every worker busy, and one task more in reach of each node."""
+        nodes = self._nodes()
+        room = self._workers(nodes) + len(nodes)
+        while self._waiting and len(self._sent) < room:
+            self._submit(self._waiting.pop())
+        if not self._waiting:
+            for task in self._slow_tasks()[: max(room - len(self._sent), 0)]:
+                self._resent.add(task.number)
+                self._submit(task)
+
+    def _submit(self, task: Task) -> None:
+        reference = self._remote.remote(self._order, task.number, task.layout_index, task.slots)
+        self._sent[reference] = _Sent(task)
+
+    def _slow_tasks(self) -> list[Task]:
+        if not self._seconds:
+            return []
+        limit = max(_SLOW_SECONDS, _SLOW_FACTOR * median(self._seconds))
+        now = time.monotonic()
+        late = [sent.task for sent in self._sent.values() if now - sent.since > limit]
+        return [task for task in late if task.number not in self._resent and task.number not in self._done]
+
+    # -- taking ---------------------------------------------------------------------------------------------------
+
+    def _take(self, task: Task, reference: Any) -> None:
+        try:
+            node, report = self._ray.get(reference)
+        except (self._ray.exceptions.RayError, LbrxError) as error:
+            self._failed(task, error)
+            return
+        if task.number in self._done:
+            return
+        self._done.add(task.number)
+        self._seconds.append(report.seconds)
+        self._count(node, task, report)
+        for slot, entry in zip(task.slots, report.entries, strict=True):
+            self._run.finish(slot, entry)
+        self._report()
+
+    def _failed(self, task: Task, error: Exception) -> None:
+        """Send a task again whose worker died or which raised an error, unless it did so too often."""
+        if task.number in self._done or any(sent.task.number == task.number for sent in self._sent.values()):
+            return  # its copy did it, or may still do it
+        self._failures[task.number] += 1
+        cause = getattr(error, "cause", None)
+        if self._failures[task.number] >= MAX_FAILURES:
+            names = " to ".join(dict.fromkeys(repr(slot.name) for slot in (task.slots[0], task.slots[-1])))
+            text = str(cause) if isinstance(cause, LbrxError) else _reason(cause or error)
+            raise ClusterError(
+                f"tensors {names}: failed {MAX_FAILURES} times on the cluster, at last: {text}"
+            ) from error
+        self._waiting.append(task)
+
+    def _count(self, node: str, task: Task, report: TaskReport) -> None:
+        name = f"{report.host}/{node[:6]}"
+        before = self._node_states.get(name, NodeProgress(name, 0, 0, 0.0, 0))
+        self._node_states[name] = NodeProgress(
+            name,
+            before.tasks + 1,
+            before.done_bytes + task.nbytes,
+            before.busy_seconds + report.seconds,
+            max(before.memory_bytes, report.memory_bytes),
+        )
+
+    def _report(self) -> None:
+        if self._options.progress is not None:
+            states = tuple(self._node_states[name] for name in sorted(self._node_states))
+            self._options.progress(
+                ClusterProgress(
+                    states,
+                    len(self._waiting),
+                    len(self._sent),
+                    sum(self._failures.values()),
+                    len(self._resent),
+                    self._dashboard,
+                )
+            )
+
+
+def _perform(order: Order, number: int, layout_index: int, slots: Any) -> tuple[str, TaskReport]:
+    """The task itself: ``perform``, and the node that it ran on."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id(), perform(order, number, layout_index, slots)
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

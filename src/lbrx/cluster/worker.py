@@ -1,0 +1,114 @@
+"""What runs on the nodes: plans made once in each process, kernels made ready by one at a time, slots written."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbrx import system
+from lbrx.cluster.description import PlanSource, built_alike
+from lbrx.destinations import ArrayDestination
+from lbrx.errors import FileError
+from lbrx.execute import write_slot
+from lbrx.expr import Blocks
+from lbrx.formats.header import Slot
+from lbrx.journal import Entry
+from lbrx.limits import limited
+from lbrx.output_plan import OutputPlan
+from lbrx.stages import evaluate_stores
+
+_WARMED_BYTES = 64 << 20  # a slot that is larger is no example
+_plans: OrderedDict[str, OutputPlan] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What all tasks of a run have in common."""
+
+    run: str
+    source: PlanSource
+    layout_digest: str
+    partial: Path
+    threads: int
+    memory_bytes: int
+    sync: bool
+    driver_host: str
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What a task did, where, how long it took, and how much memory its process has that no file backs."""
+
+    number: int
+    entries: tuple[Entry, ...]
+    host: str
+    process: int
+    seconds: float
+    memory_bytes: int
+
+
+def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...]) -> TaskReport:
+    """Compute slots into their places of a file that the driver has made."""
+    started = time.monotonic()
+    with limited(order.threads, order.memory_bytes):
+        plan = _plan(order)
+        path = order.partial / plan.layouts[layout_index].name
+        descriptor = _opened(path)
+        try:
+            entries = tuple(write_slot(plan, slot, descriptor, path) for slot in slots)
+            if order.sync and socket.gethostname() != order.driver_host:
+                system.flush_to_disk(descriptor, path)  # what a node has not sent out dies with it
+        finally:
+            os.close(descriptor)
+    seconds = time.monotonic() - started
+    return TaskReport(number, entries, socket.gethostname(), os.getpid(), seconds, system.anonymous_bytes())
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileError(
+            f"{path}: cannot be opened on {socket.gethostname()}: {error.strerror}; "
+            "expected the output on a file system that all nodes share"
+        ) from error
+
+
+def _plan(order: Order) -> OutputPlan:
+    """The plan of a run; a process keeps that of the last one only."""
+    found = _plans.get(order.run)
+    if found is None:
+        found = built_alike(order.source, order.layout_digest)
+        with system.file_lock(system.cache_directory() / "cluster-kernels.lock"):
+            _warm(found)
+        _plans.clear()
+        _plans[order.run] = found
+    return found
+
+
+def _warm(plan: OutputPlan) -> None:
+    """Compute the smallest tensor of each kind for its kernels alone.
+
+    The lock around this lets the first process of a machine compile them; the others find them in its cache.
+    """
+    examples: dict[tuple[str, int], Slot] = {}
+    for layout in plan.layouts:
+        for slot in layout.slots:
+            kind = (slot.type_name, len(slot.shape))
+            if 0 < slot.nbytes < min(examples[kind].nbytes if kind in examples else _WARMED_BYTES, _WARMED_BYTES):
+                examples[kind] = slot
+    for slot in examples.values():
+        expr = plan.tensor(slot.name).expr
+        if not isinstance(expr, Blocks) and expr.shape:
+            evaluate_stores([(expr, ArrayDestination(expr.dtype, _elements(expr.shape)))])
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

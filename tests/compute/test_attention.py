@@ -1,0 +1,168 @@
+"""attention: against float64, over heads, lengths, masks, caps and dtypes; with scratch that does not grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from references import THREADS, Array, normal, wide
+
+import lbrx
+from lbrx.compute import attention
+from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.memory import scratch
+
+KINDS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def expected(
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    softcap: float | None = None,
+    offset: int = 0,
+) -> tuple[Array, Array]:
+    """The result in float64, and how far from it the stated bounds allow one to be."""
+    group = q.shape[0] // k.shape[0]
+    queries, keys, values = wide(q), np.repeat(wide(k), group, 0), np.repeat(wide(v), group, 0)
+    factor = q.shape[2] ** -0.5 if scale is None else scale
+    scores = queries @ keys.transpose(0, 2, 1) * factor
+    slack = (q.shape[2] + 2) * 2.0**-23 * (abs(queries) @ abs(keys).transpose(0, 2, 1)).max(initial=0) * abs(factor)
+    if softcap is not None:
+        scores, slack = softcap * np.tanh(scores / softcap), slack + 3e-7 * softcap
+    places, numbers = offset + np.arange(q.shape[1])[:, None], np.arange(k.shape[1])
+    sees = (numbers <= places) | (not causal)
+    if window is not None:
+        sees = sees & (abs(places - numbers) < window)
+    weights = np.where(sees, np.exp(scores - scores.max(initial=0)), 0.0)
+    total = weights.sum(-1, keepdims=True)
+    out = weights @ values / np.where(total == 0, 1, total)
+    return out, (2 * np.expm1(slack) + 2.0**-18) * abs(values).max(initial=0) + 1e-37
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    queries, keys, size = draw(st.integers(0, 40)), draw(st.integers(0, 40)), draw(st.integers(1, 20))
+    kind, value_kind = (KINDS[draw(st.sampled_from(sorted(KINDS)))] for _ in range(2))
+    return {
+        "q": normal(kv_heads * group, queries, size).astype(kind),
+        "k": normal(kv_heads, keys, size, seed=1).astype(kind),
+        "v": normal(kv_heads, keys, draw(st.integers(1, 20)), seed=2).astype(value_kind),
+        "scale": draw(st.none() | st.floats(-1.0, 1.0)),
+        "causal": draw(st.booleans()),
+        "window": draw(st.none() | st.integers(1, 50)),
+        "softcap": draw(st.none() | st.floats(0.5, 50.0)),
+        "offset": draw(st.integers(0, 30)),
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_small_inputs_of_any_shape(case: dict[str, Any]) -> None:
+    want, bound = expected(**case)
+    got = attention(**case)
+    assert got.dtype == np.float32
+    assert got.shape == want.shape
+    assert (abs(got - want) <= bound).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("queries", "keys", "options"),
+    [
+        (700, 700, {}),
+        (1, 5000, {"offset": 4999}),
+        (300, 1500, {"offset": 1200, "window": 700}),
+        (600, 1100, {"causal": False, "softcap": 20.0}),
+        (1500, 1500, {"window": 30}),
+    ],
+)
+def test_inputs_of_several_tiles(kind: str, queries: int, keys: int, options: dict[str, Any]) -> None:
+    q = normal(4, queries, 24).astype(KINDS[kind])
+    k, v = (normal(2, keys, 24, seed=seed).astype(KINDS[kind]) for seed in (1, 2))
+    want, bound = expected(q, k, v, **options)
+    assert (abs(attention(q, k, v, **options) - want) <= bound).all()
+
+
+def test_parts_of_a_cache_and_tensors_are_taken_as_they_are() -> None:
+    cache = normal(2, 2, 64, 16).astype(np.float16)
+    q = normal(4, 5, 16)
+    parts = cache[0, :, :20], cache[1, :, :20]
+    got = attention(q, *parts, offset=15)
+    np.testing.assert_array_equal(got, attention(q, *(part.copy() for part in parts), offset=15))
+    np.testing.assert_array_equal(
+        got, attention(lbrx.tensor(q), *(lbrx.tensor(part.copy()) for part in parts), offset=15)
+    )
+    turned = q.transpose(1, 0, 2).copy().transpose(1, 0, 2)
+    np.testing.assert_array_equal(got, attention(turned, *parts, offset=15))
+
+
+def test_the_same_bytes_on_any_number_of_threads() -> None:
+    q, k, v = (normal(6, 700, 32, seed=seed).astype(np.float16) for seed in range(3))
+    found = []
+    for threads in THREADS:
+        with lbrx.using(threads=threads):
+            found.append(attention(q, k[:2], v[:2]).tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_large_scores_do_not_overflow() -> None:
+    q, k, v = normal(1, 50, 8) * 1e4, normal(1, 50, 8, seed=1) * 1e4, normal(1, 50, 8, seed=2)
+    got = attention(q, k, v)
+    scores = np.where(np.tri(50, dtype=bool), wide(q)[0] @ wide(k)[0].T, -np.inf)
+    np.testing.assert_allclose(got[0], v[0][scores.argmax(-1)], rtol=1e-5)
+
+
+def test_nan_in_a_key_reaches_only_the_queries_that_see_it() -> None:
+    q, k, v = normal(1, 40, 8), normal(1, 40, 8, seed=1), normal(1, 40, 8, seed=2)
+    clean = attention(q, k, v)
+    k[0, 20, 0] = np.nan
+    got = attention(q, k, v)
+    np.testing.assert_array_equal(got[:, :20], clean[:, :20])
+    assert np.isnan(got[:, 20:]).all()
+
+
+def test_scratch_memory_does_not_grow_with_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = scratch.scratch_arena()
+    get, asked = arena.get, []
+
+    def counting(nbytes: int, *rest: Any) -> Any:
+        asked.append(nbytes)
+        return get(nbytes, *rest)
+
+    monkeypatch.setattr(arena, "get", counting)
+    largest = []
+    for length in (2048, 8192):
+        asked.clear()
+        x = normal(1, length, 8)
+        attention(x, x, x)
+        largest.append(max(asked))
+    assert largest[0] == largest[1] <= 2 << 20
+
+
+def test_bad_input() -> None:
+    q, k = normal(4, 3, 8), normal(2, 5, 8)
+    with pytest.raises(ShapeError, match=r"queries \(4, 3, 8\), keys \(2, 5, 4\)"):
+        attention(q, k[:, :, :4], k)
+    with pytest.raises(ShapeError, match=r"values \(2, 4, 8\)"):
+        attention(q, k, k[:, :4])
+    with pytest.raises(ShapeError, match="3 heads of queries cannot share 2"):
+        attention(q[:3], k, k)
+    with pytest.raises(ShapeError, match=r"\[heads, positions, elements\]"):
+        attention(q[0], k, k)
+    with pytest.raises(DTypeError, match="int64"):
+        attention(q.astype(np.int64), k, k)
+    with pytest.raises(UsageError, match="window of 0"):
+        attention(q, k, k, window=0)
+    with pytest.raises(UsageError, match="soft cap"):
+        attention(q, k, k, softcap=0.0)
+    with pytest.raises(UsageError, match="offset"):
+        attention(q, k, k, offset=-1)
