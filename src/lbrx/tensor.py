@@ -258,12 +258,12 @@ class Tensor(Arithmetic):
         >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
         array([[11.]], dtype=float32)
         """
-        from lbrx.compute.matmul import matmul
+        from lbrx.compute.matrix_products import matmul
 
         return tensor(matmul(self, other))
 
     def __rmatmul__(self, other: npt.NDArray[Any]) -> Tensor:
-        from lbrx.compute.matmul import matmul
+        from lbrx.compute.matrix_products import matmul
 
         return tensor(matmul(other, self))
 

@@ -23,6 +23,7 @@ from lbrx.cli.options import (
     allow_many_files,
 )
 from lbrx.cli.progress import reporter
+from lbrx.cli.status import shown_progress
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def quantize(
             allow_requantize=allow_requantize,
         )
         with limited(threads, memory):
-            plan = plan_quantize(source, out, options, max_shard_bytes=shard_size)
+            with shown_progress() as measuring:
+                plan = plan_quantize(source, out, options, max_shard_bytes=shard_size, measuring=measuring)
             report.warnings(plan.output.warnings)
             if dry_run:
                 _show(plan, as_json=json_output, with_tensors=tensors)

@@ -8,10 +8,10 @@
 """
 
 from lbrx.compute.activations import gelu, gelu_mul, silu, silu_mul, softcap
-from lbrx.compute.attention import attention
-from lbrx.compute.embedding import embedding
-from lbrx.compute.linear import linear
-from lbrx.compute.matmul import matmul
+from lbrx.compute.embeddings import embedding
+from lbrx.compute.fused_attention import attention
+from lbrx.compute.linear_products import linear
+from lbrx.compute.matrix_products import matmul
 from lbrx.compute.norms import layer_norm, rms_norm, softmax
 from lbrx.compute.rope import RopeConfig, RopeFrequencies, RopeRecord, apply_rope, rope_frequencies
 from lbrx.compute.shards import column_parallel_linear, gather, matrix, row_parallel_linear, shard

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from lbrx.compute.arrays import Values, floats, row_vector
-from lbrx.compute.linear import linear
+from lbrx.compute.linear_products import linear
 from lbrx.compute.native import Floats
 from lbrx.creation import concat
 from lbrx.errors import ShapeError, UsageError

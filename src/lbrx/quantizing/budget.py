@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
+from typing import TypeAlias
 
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import UsageError
@@ -29,6 +30,7 @@ from lbrx.quantizing.samples import relative_errors, sample_rows
 from lbrx.system import format_bytes
 
 _REASON = "least error for the size"
+Measuring: TypeAlias = Callable[[int, int, str], None]  # tensors measured, tensors in all, the one at hand
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,12 @@ class _Limit:
     describe: Callable[[int], str]
 
 
-def choose_for_size(contents: Contents, options: QuantizeOptions, importances: Importances) -> Selection:
+def choose_for_size(
+    contents: Contents, options: QuantizeOptions, importances: Importances, measuring: Measuring | None = None
+) -> Selection:
     """Choose a type for every tensor of a GGUF model that no option names.
 
-    ``contents`` has the metadata of the output, whose bytes count. An error says what is possible if the size is not.
+    ``contents`` has the metadata of the output, whose bytes count; ``measuring`` is told how far it is. An error says what is possible if the size is not.
     """
     fixed = {tensor.name: fixed_choice(tensor, options) for tensor in contents.tensors}
     free = [tensor for tensor in contents.tensors if fixed[tensor.name] is None]
@@ -71,7 +75,7 @@ def choose_for_size(contents: Contents, options: QuantizeOptions, importances: I
             f"{limit.describe(limit.total)} is too little for this model; with the types "
             f"{', '.join(options.candidates)} the least is {limit.describe(smallest)}"
         )
-    codings = _measured(free, types, importances, limit)
+    codings = _measured(free, types, importances, limit, measuring)
     chosen = allocate(codings, limit.total - taken)
     assert chosen is not None
     named = {tensor.name: Choice(coding.name, _REASON) for tensor, coding in zip(free, chosen, strict=True)}
@@ -87,11 +91,17 @@ def _candidates(tensor: PlannedTensor, names: Sequence[str]) -> list[str]:
 
 
 def _measured(
-    tensors: Sequence[PlannedTensor], types: Sequence[Sequence[str]], importances: Importances, limit: _Limit
+    tensors: Sequence[PlannedTensor],
+    types: Sequence[Sequence[str]],
+    importances: Importances,
+    limit: _Limit,
+    measuring: Measuring | None,
 ) -> list[list[Coding]]:
     weights = _weights(tensors)
     codings = []
     for tensor, names, weight in zip(tensors, types, weights, strict=True):
+        if measuring is not None:
+            measuring(len(codings), len(tensors), tensor.name)
         sample, importance = sample_rows(tensor, importances.of(tensor))
         errors = relative_errors(sample, importance, names)
         codings.append(

@@ -11,7 +11,7 @@ from lbrx.errors import UsageError
 from lbrx.formats.gguf_encode import encode_pair, typed_metadata
 from lbrx.formats.gguf_values import Typed
 from lbrx.formats.shards import SPLIT_KEYS
-from lbrx.quantizing.budget import choose_for_size
+from lbrx.quantizing.budget import Measuring, choose_for_size
 from lbrx.quantizing.choice import Choice, choose_types
 from lbrx.quantizing.coded import CodedTensor, Quantization, is_coded, misfit_warnings, refuse_to_requantize
 from lbrx.quantizing.file_types import FLOAT_TYPES, QUANTIZATION_VERSION, FileType
@@ -24,7 +24,7 @@ from lbrx.tensor import Tensor
 FILE_TYPE_KEY = "general.file_type"
 
 
-def quantize_gguf(contents: Contents, options: QuantizeOptions) -> Quantization:
+def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
     """What becomes of a GGUF model; nothing is computed but, where a size is to be met, the errors of samples."""
     old_names = None
     if options.prune_layers:
@@ -35,7 +35,7 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions) -> Quantization:
     kind, total_error = options.target, None
     assert isinstance(kind, FileType)
     if options.has_size:
-        selection = choose_for_size(contents, options, importances)
+        selection = choose_for_size(contents, options, importances, measuring)
         choices, kind, total_error = selection.choices, selection.file_type, selection.total_error
     else:
         choices = choose_types(contents, kind, options)

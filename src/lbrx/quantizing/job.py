@@ -15,6 +15,7 @@ from lbrx.errors import UsageError
 from lbrx.execute import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.limits import limited
 from lbrx.output_plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
+from lbrx.quantizing.budget import Measuring
 from lbrx.quantizing.coded import Quantization, is_coded, refuse_to_requantize
 from lbrx.quantizing.file_types import FileType
 from lbrx.quantizing.gguf_model import quantize_gguf
@@ -84,8 +85,10 @@ def plan_quantize(
     options: QuantizeOptions,
     *,
     max_shard_bytes: int | str | None = None,
+    measuring: Measuring | None = None,
 ) -> QuantizePlan:
-    """What ``quantize`` would do. Weights are read only where types are chosen by their errors, and then a few rows."""
+    """What ``quantize`` would do. Weights are read only where types are chosen by their errors, and then a few rows;
+    ``measuring`` is told of each tensor that is."""
     path = Path(out)
     is_gguf = isinstance(options.target, FileType)
     if not is_gguf and path.suffix == ".gguf":
@@ -93,7 +96,7 @@ def plan_quantize(
     if options.target_bytes is not None and (max_shard_bytes is not None or options.keep_split):
         raise UsageError("a target size is that of one file, without shards; give bits per weight instead")
     restore_replaced(Workplace(path))  # it may be the source
-    quantization = plan_contents(read_contents(Path(source)), options)
+    quantization = plan_contents(read_contents(Path(source)), options, measuring)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if is_gguf else DEFAULT_SHARD_BYTES)
     output = plan_output(quantization.contents, path, max_shard_bytes=limit_bytes, settings_identity=_identity(options))
     if options.keep_split:
@@ -115,15 +118,15 @@ def quantized(contents: Contents, options: QuantizeOptions) -> Contents:
     return plan_contents(contents, options).contents
 
 
-def plan_contents(contents: Contents, options: QuantizeOptions) -> Quantization:
+def plan_contents(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
     """A model in fewer bits, with the choice for each of its tensors."""
     target = options.target
     if isinstance(target, FileType) and contents.format == "gguf":
-        return quantize_gguf(contents, options)
+        return quantize_gguf(contents, options, measuring)
     _check_source(contents, options)
     plain = _decoded(in_format(contents, "safetensors"))
     if isinstance(target, FileType):
-        return quantize_gguf(in_format(plain, "gguf"), options)
+        return quantize_gguf(in_format(plain, "gguf"), options, measuring)
     if isinstance(target, MlxTarget):
         return quantize_mlx(in_format(plain, "mlx"), options)
     return quantize_integers(plain, options)

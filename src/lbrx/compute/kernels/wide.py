@@ -165,7 +165,7 @@ LOG2_E = np.float32(1.4426950408889634)
 ROUNDER = np.float32(12582912.0)  # added to a small number, it leaves the nearest integer in the low bits
 ROUNDER_BITS = np.int32(0x4B400000)
 MINUS_LN2_HIGH, MINUS_LN2_LOW = np.float32(-0.693145751953125), np.float32(-1.4286068203094172e-06)
-SMALLEST, LARGEST = np.float32(-88.0), np.float32(88.0)
+SMALLEST, LARGEST, INFINITY = np.float32(-88.0), np.float32(88.0), np.float32(np.inf)
 EXP_0, EXP_1, EXP_2 = np.float32(0.4999999403953552), np.float32(0.1666652113199234), np.float32(0.04166838899254799)
 EXP_3, EXP_4 = np.float32(0.0083687175065279), np.float32(0.0013814596459269524)
 ONE, TWO = np.float32(1.0), np.float32(2.0)
@@ -209,8 +209,9 @@ def exp_up_to_zero(value: Any) -> Any:
 
 @jit
 def exp(value: Any) -> Any:
-    """e to the power of every lane: 0 below -87.6, and e**88 above 88."""
-    return exp_up_to_zero(select(value > LARGEST, splat(value, LARGEST), value))
+    """e to the power of every lane, within 2 units in the last place: 0 below -87.6, infinity above 88."""
+    is_large = value > LARGEST
+    return select(is_large, splat(value, INFINITY), exp_up_to_zero(select(is_large, splat(value, LARGEST), value)))
 
 
 @jit
