@@ -19,6 +19,7 @@ SUITES = {
     "opening": "benchmarks.opening",
     "merge": "benchmarks.merging",
     "quantize": "benchmarks.quantizing",
+    "compute": "benchmarks.compute",
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -92,6 +92,7 @@ def execute(
     ``cluster`` the tensors are computed by the workers of a Ray cluster, which write the same bytes.
     """
     started = time.monotonic()
+    make_run = _run_of(plan, cluster)
     place = _workplace(plan)
     restore_replaced(place)
     if not place.journal.exists():
@@ -104,7 +105,7 @@ def execute(
         else:
             place.check_target(overwrite)
             _begin(place, journal, identity)
-            run = _run_of(plan, cluster)(plan, place, journal, strict, sync, progress)
+            run = make_run(plan, place, journal, strict, sync, progress)
             run.run()
             _check_inputs(identity, remote_identity(plan, contents))
             _finish(plan, place, journal, contents, sync)
@@ -128,7 +129,7 @@ def _run_of(plan: OutputPlan, cluster: ClusterOptions | None) -> Callable[..., R
     if cluster is not None:
         from lbrx.cluster.run import cluster_run
 
-        return cluster_run(plan, cluster)
+        return cluster_run(cluster)
     if not is_remote(plan.out):
         return Run
     from lbrx.remote.output import UploadingRun

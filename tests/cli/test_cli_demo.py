@@ -50,8 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
     folder = tmp_path_factory.mktemp("demo") / "out"
     printed = StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
-        patch.setattr("lbrx.cli.demo._TOKENS", 1200)
+    with redirect_stdout(printed):
         assert run(["demo", "--output", str(folder)]) == 0
     return folder, printed.getvalue()
 
@@ -68,9 +67,10 @@ def test_a_merge_is_better_than_both_parents_and_the_base(finished: tuple[Path, 
     methods = list(demo.demo_recipes(demo.demo_models()))
     assert list(found) == ["base", "prose", "code", *methods]
     best = min(methods, key=lambda method: found[method][0])
-    for parent in ("prose", "code", "base"):
-        assert found[best][0] < found[parent][0] - 0.02
-        assert found[best][1] < found[parent][1]
+    for parent in ("prose", "code"):
+        assert found[best][0] < found[parent][0] - 0.2
+        assert found[best][1] < found[parent][1] - 0.2
+    assert found[best][0] < found["base"][0]
 
 
 def test_every_file_is_there_and_runs(finished: tuple[Path, str]) -> None:

@@ -12,14 +12,45 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "merge"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "remote"))
+
+import boto3
+from bucket import Bucket
+from moto.server import ThreadedMotoServer
 
 STORE_BYTES = 80 << 20
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[Any]:
+def s3_url() -> Iterator[str]:
+    """A server that speaks S3, which the nodes find by their environment: it has to be there before them."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    names = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setenv(name, value)
+        yield names["AWS_ENDPOINT_URL"]
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_url: str) -> Bucket:
+    client = boto3.client("s3", endpoint_url=s3_url)
+    client.create_bucket(Bucket="clustered")
+    return Bucket(client, "clustered")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(s3_url: str) -> Iterator[Any]:
+    assert s3_url
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
     from ray.cluster_utils import Cluster
 

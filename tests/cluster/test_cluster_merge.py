@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bucket import Bucket
 from tiny import directory_bytes, make_llama
 
 import lbrx
 from lbrx.cli.main import run
 from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
-from lbrx.errors import UsageError
 from lbrx.execute import RunResult, execute
 from lbrx.merging import plan_output_of_merge
 
@@ -143,9 +143,25 @@ def test_a_task_that_fails_three_times_stops_the_run_and_keeps_what_is_done(fold
     assert weights(folder / "clustered") == weights(folder / "local")
 
 
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_task_that_is_slow_is_sent_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbrx.cluster.run._SLOW_SECONDS", 0.5)
+    sleep = (
+        "slow = models[0].name == 'lm_head.weight' and not Path('slept').exists()\n"
+        "    if slow: Path('slept').touch(); time.sleep(300)"
+    )
+    custom(folder, sleep)
+    states: list[ClusterProgress] = []
+    on_cluster("clustered", progress=states.append)
+    assert states[-1].resent_tasks >= 1
+    assert states[-1].failures == 0
+    assert weights(folder / "clustered") == weights(folder / "local")
+
+
 def test_a_driver_that_is_killed_is_resumed(folder: Path, ray_cluster: Any) -> None:
     custom(folder, "time.sleep(0.05)")
-    paths = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "merge")]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent / "merge"), str(here.parent / "remote")]
     code = (
         f"import sys; sys.path[:0] = {paths}\n"
         f"from test_cluster_merge import on_cluster; on_cluster('clustered', address={ray_cluster.address!r})"
@@ -211,11 +227,23 @@ def test_a_worker_that_sees_other_models_is_an_error(folder: Path) -> None:
         execute(plan, cluster=ClusterOptions("auto", other))
 
 
-def test_outputs_in_buckets_are_refused(folder: Path) -> None:
-    prepare(folder, METHODS["linear"])
-    source = PlanSource.merge("recipe.yml", "memory://bucket/out")
-    with pytest.raises(UsageError, match="writes into a directory that its nodes share"):
-        execute(source.build(), cluster=ClusterOptions("auto", source))
+@pytest.mark.usefixtures("ray_cluster")
+def test_shards_are_uploaded_by_the_workers_that_made_them(
+    folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LBRX_REMOTE_WORK", str(folder / "uploads"))
+    fail = "if models[0].name == 'lm_head.weight' and not Path('fixed').exists(): raise ValueError('broken here')"
+    custom(folder, fail)
+    with pytest.raises(ClusterError, match="broken here"):
+        on_cluster(f"{bucket.url}/out")
+    assert "model.safetensors.index.json" not in bucket.contents("out")
+    (folder / "fixed").touch()
+    result = on_cluster(f"{bucket.url}/out")
+    assert 0 < result.resumed_tensors < 21
+    found = bucket.contents("out")
+    assert {name: found[name] for name in found if name.endswith(".safetensors")} == weights(folder / "local")
+    assert found.keys() == directory_bytes(folder / "local").keys()
+    assert [path.name for path in (folder / "uploads").iterdir()] == []
 
 
 def test_without_ray_the_extra_is_named(folder: Path) -> None:

@@ -22,12 +22,12 @@ from lbrx.cluster.options import (
     ClusterProgress,
     NodeProgress,
 )
-from lbrx.cluster.tasks import Task, group_slots, task_size
+from lbrx.cluster.tasks import Task, group_slots, task_size, whole_files
 from lbrx.cluster.worker import Order, TaskReport, perform
-from lbrx.errors import LbrxError, UsageError
+from lbrx.errors import LbrxError
 from lbrx.execute import Run
-from lbrx.output_plan import OutputPlan
-from lbrx.remote.paths import is_remote
+from lbrx.formats.header import FileLayout
+from lbrx.remote.output import RemoteWorkplace, uploaded_before
 
 _POLL_SECONDS = 0.5
 _SLOW_FACTOR = 3.0  # a task that takes so many times the usual time is sent once more when nothing else waits
@@ -42,30 +42,41 @@ class _Sent:
     since: float = field(default_factory=time.monotonic)
 
 
-def cluster_run(plan: OutputPlan, cluster: ClusterOptions) -> Callable[..., Run]:
-    """What makes a run of a plan on a cluster."""
-    if is_remote(plan.out):
-        raise UsageError(f"{plan.out}: a cluster writes into a directory that its nodes share; expected one")
+def cluster_run(cluster: ClusterOptions) -> Callable[..., Run]:
+    """What makes a run on a cluster."""
     import_ray()
     return partial(ClusterRun, cluster)
 
 
 class ClusterRun(Run):
-    """A run whose tensors are computed by the workers of a cluster, into files that all of them can reach."""
+    """A run whose tensors are computed by the workers of a cluster, into files that all of them can reach.
+
+    If the output is in a bucket, a worker makes a whole file where it is, and uploads it.
+    """
 
     def __init__(self, cluster: ClusterOptions, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.cluster = cluster
 
     def run(self) -> None:
+        is_shared = not isinstance(self.place, RemoteWorkplace)
         for layout in self.plan.layouts:
+            if isinstance(self.place, RemoteWorkplace):
+                if not uploaded_before(self, self.place, layout):
+                    self._forget(layout)
+                continue
             with self.opened(layout) as descriptor:
                 self.check_finished(layout, descriptor)
         with connected(self.cluster.address) as connection:
             _Dispatch(self, connection).run()
-        if self.sync:
+        if self.sync and is_shared:
             for layout in self.plan.layouts:
                 self.flush(layout)
+
+    def _forget(self, layout: FileLayout) -> None:
+        """A file that is not uploaded is made anew as a whole."""
+        for slot in layout.slots:
+            self.journal.entries.pop(slot.name, None)
 
 
 class _Dispatch:
@@ -81,7 +92,13 @@ class _Dispatch:
             raise ClusterError(f"a task wants {self._threads} processors, but a node has {fewest}; give fewer threads")
         waiting = [slot for layout in run.plan.layouts for slot in layout.slots if slot.name not in run.journal.entries]
         size = self._options.task_bytes or task_size(sum(slot.nbytes for slot in waiting), self._workers(nodes))
-        self._tasks = group_slots(run.plan.layouts, frozenset(run.journal.entries), size)
+        self._bucket = run.place if isinstance(run.place, RemoteWorkplace) else None
+        done = frozenset(run.journal.entries)
+        if self._bucket is None:
+            self._tasks = group_slots(run.plan.layouts, done, size)
+        else:
+            self._tasks = whole_files(run.plan.layouts, done)
+            self._bucket.begin_uploads()
         self._order = ray.put(
             Order(
                 uuid.uuid4().hex,
@@ -92,6 +109,7 @@ class _Dispatch:
                 self._options.memory_bytes,
                 run.sync,
                 socket.gethostname(),
+                None if self._bucket is None else self._bucket.remote,
             )
         )
         self._remote = ray.remote(max_retries=0, num_cpus=self._threads, scheduling_strategy="SPREAD")(_perform)
@@ -163,6 +181,8 @@ class _Dispatch:
         self._done.add(task.number)
         self._seconds.append(report.seconds)
         self._count(node, task, report)
+        if self._bucket is not None and report.uploaded is not None:
+            self._bucket.note_uploaded(self._run.plan.layouts[task.layout_index].name, report.uploaded)
         for slot, entry in zip(task.slots, report.entries, strict=True):
             self._run.finish(slot, entry)
         self._report()

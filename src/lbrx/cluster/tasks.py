@@ -52,6 +52,13 @@ def group_slots(layouts: Sequence[FileLayout], done: Sequence[str] | frozenset[s
     return [Task(number, index, group) for number, (index, group) in enumerate(groups)]
 
 
+def whole_files(layouts: Sequence[FileLayout], done: Sequence[str] | frozenset[str]) -> list[Task]:
+    """A task for each file that has slots which are not done: for outputs that are uploaded file by file."""
+    finished = frozenset(done)
+    waiting = [index for index, layout in enumerate(layouts) if any(slot.name not in finished for slot in layout.slots)]
+    return [Task(number, index, layouts[index].slots) for number, index in enumerate(waiting)]
+
+
 def _groups(slots: Sequence[Slot], max_bytes: int) -> Iterator[tuple[Slot, ...]]:
     group: list[Slot] = []
     held_bytes = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
 from collections import OrderedDict
@@ -15,11 +16,15 @@ from lbrx.destinations import ArrayDestination
 from lbrx.errors import FileError
 from lbrx.execute import write_slot
 from lbrx.expr import Blocks
-from lbrx.formats.header import Slot
+from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry
 from lbrx.limits import limited
 from lbrx.output_plan import OutputPlan
+from lbrx.remote.filesystem import RemoteState
+from lbrx.remote.paths import RemotePath
+from lbrx.remote.settings import work_directory
 from lbrx.stages import evaluate_stores
+from lbrx.workplace import Workplace
 
 _WARMED_BYTES = 64 << 20  # a slot that is larger is no example
 _plans: OrderedDict[str, OutputPlan] = OrderedDict()
@@ -37,6 +42,7 @@ class Order:
     memory_bytes: int
     sync: bool
     driver_host: str
+    bucket: RemotePath | None = None  # where files go that are not made on a shared file system
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class TaskReport:
     process: int
     seconds: float
     memory_bytes: int
+    uploaded: RemoteState | None = None
 
 
 def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...]) -> TaskReport:
@@ -56,16 +63,44 @@ def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...
     started = time.monotonic()
     with limited(order.threads, order.memory_bytes):
         plan = _plan(order)
-        path = order.partial / plan.layouts[layout_index].name
-        descriptor = _opened(path)
+        if order.bucket is not None:
+            entries, uploaded = _upload(plan, plan.layouts[layout_index], order.run, order.bucket)
+        else:
+            entries, uploaded = _write(plan, order.partial / plan.layouts[layout_index].name, slots, order), None
+    seconds = time.monotonic() - started
+    return TaskReport(number, entries, socket.gethostname(), os.getpid(), seconds, system.anonymous_bytes(), uploaded)
+
+
+def _write(plan: OutputPlan, path: Path, slots: tuple[Slot, ...], order: Order) -> tuple[Entry, ...]:
+    descriptor = _opened(path)
+    try:
+        entries = tuple(write_slot(plan, slot, descriptor, path) for slot in slots)
+        if order.sync and socket.gethostname() != order.driver_host:
+            system.flush_to_disk(descriptor, path)  # what a node has not sent out dies with it
+    finally:
+        os.close(descriptor)
+    return entries
+
+
+def _upload(
+    plan: OutputPlan, layout: FileLayout, run: str, bucket: RemotePath
+) -> tuple[tuple[Entry, ...], RemoteState]:
+    """Make a whole file on this machine, upload it and remove it."""
+    from lbrx.remote.uploading import upload
+
+    place = Workplace(work_directory() / f"{run}-{socket.gethostname()}-{os.getpid()}-{layout.name}")
+    place.partial.parent.mkdir(parents=True, exist_ok=True)
+    place.prepare(discard=True)
+    path = place.partial / layout.name
+    try:
+        descriptor = place.open_file(layout.name, layout.file_bytes, layout.header)
         try:
-            entries = tuple(write_slot(plan, slot, descriptor, path) for slot in slots)
-            if order.sync and socket.gethostname() != order.driver_host:
-                system.flush_to_disk(descriptor, path)  # what a node has not sent out dies with it
+            entries = tuple(write_slot(plan, slot, descriptor, path) for slot in layout.slots)
         finally:
             os.close(descriptor)
-    seconds = time.monotonic() - started
-    return TaskReport(number, entries, socket.gethostname(), os.getpid(), seconds, system.anonymous_bytes())
+        return entries, upload(path, bucket / layout.name)
+    finally:
+        shutil.rmtree(place.partial)
 
 
 def _opened(path: Path) -> int:

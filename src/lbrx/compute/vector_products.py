@@ -4,6 +4,9 @@ For Q4_0, Q8_0, Q4_K and Q6_K the vectors are first coded as i16 in blocks of 32
 What that changes in a result is at most 2**-16 of the sum, over blocks, of the vector's largest magnitude in the block
 times the magnitudes of the weights there; about as much as rounding the vector to f16 would.
 Other weights are multiplied in f32: within (k / 32 + 8) 2**-24 of the sum of the magnitudes of all products.
+
+Pages of mapped weights are left to the system, which keeps them as long as it has room: a model that writes a text
+comes back to all of its weights for every word.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from lbrx.compute.native import Floats, address, run
 from lbrx.compute.weights import HalfRows, MappedRows, rows_of
 from lbrx.expr import Blocks
 from lbrx.memory.scratch import borrowing
-from lbrx.quants.decoded import drop_behind
 from lbrx.quants.quant import quant
 from lbrx.tensor import Tensor
 
@@ -55,7 +57,6 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> tuple[Work, int]:
         window = storage.read_at(first * row_bytes, (stop - first) * row_bytes)
         sizes = stop - first, columns
         run("block_products", kind.name, address(window), *sizes, *coded, vectors, target + 4 * first, out_columns)
-        drop_behind(storage, first * row_bytes, (stop - first) * row_bytes)
 
     return work, row_bytes
 
@@ -72,12 +73,10 @@ def _float_products(x: Floats, weight: Tensor, out: Floats) -> tuple[Work, int]:
     def mapped(first: int, stop: int) -> None:
         assert isinstance(rows, MappedRows)
         multiply("f32", address(rows.array) + rows.array.strides[0] * first, rows.array.strides[0], first, stop)
-        rows.done(first, stop)
 
     def halves(first: int, stop: int) -> None:
         assert isinstance(rows, HalfRows)
         multiply(weight.dtype.name, address(rows.window(first, stop)), 2 * columns, first, stop)
-        rows.done(first, stop)
 
     def decoded(first: int, stop: int) -> None:
         with borrowing() as borrow:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lbrx.conversion.mlx_units import LOSSLESS, PACKERS, Numbers, pack_bits, unpack_bits
+from lbrx.conversion.mlx_units import LOSSLESS, PACKERS, Numbers, unpack_bits
 from lbrx.creation import evaluate
 from lbrx.dtypes import DTYPES
 from lbrx.expr import Blocks, Source
@@ -89,11 +89,12 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
         return window
 
     def codes(first: int, wanted: int) -> Bytes:
-        return pack_bits(coding.unpack(raw(first, wanted))[0], mode.bits)
+        return coding.stream(raw(first, wanted))
 
     def numbers(part: int) -> Callable[[int, int], Bytes]:
         def made(first: int, wanted: int) -> Bytes:
-            found = coding.unpack(raw(first, wanted))[part]
+            with np.errstate(invalid="ignore"):  # a scale that is not a number stays one
+                found = coding.scales_and_biases(raw(first, wanted))[part]
             assert isinstance(found, np.ndarray)
             return np.ascontiguousarray(found).view(np.uint8)
 
@@ -107,7 +108,7 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
     layout = Layout.contiguous((*rows, blocks.shape[-1] // mode.group_size))
     scales, biases = (
         Tensor(Source(UnitStorage(count, groups * scale_kind.itemsize, numbers(part), at_once), scale_kind, layout))
-        for part in (1, 2)
+        for part in (0, 1)
     )
     return MlxWeight(weight, scales, biases if mode.mode == "affine" else None)
 

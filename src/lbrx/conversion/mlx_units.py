@@ -1,7 +1,7 @@
 """Codes taken out of ggml's blocks, and put into them: the layouts of both sides as NumPy sees them.
 
-``unpack`` functions take blocks as rows of bytes and give the codes in the order of the values, one byte each, and the
-f32 scales and biases of groups (bytes of scales for float codings). Nothing is rounded: a value is code * scale + bias.
+Blocks are rows of bytes. Codes come out in the order of the values, one byte each; scales and biases are f32 (bytes for
+float codings), one for each group. Nothing is rounded: a value is code * scale + bias.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from lbrx.quants.mlx import MlxMode
 from lbrx.storage import Bytes
 
 Numbers = npt.NDArray[Any]
-Unpacked = tuple[Bytes, Numbers, Numbers | None]
+Codes = Callable[[Bytes], Bytes]
+Scales = Callable[[Bytes], tuple[Numbers, Numbers | None]]
 _LOW, _FOUR, _ONE, _SIGN = (np.uint8(number) for number in (15, 4, 1, 0x80))  # constants that keep bytes bytes
 _NVFP4_NOTHING = 0x7F  # stands for no number; ggml reads it as 0
 # The 16 values of IQ4_NL, plus 128.
@@ -29,7 +30,8 @@ class LosslessCoding:
     """The coding of MLX that holds exactly the values of a type of ggml."""
 
     mode: MlxMode
-    unpack: Callable[[Bytes], Unpacked]
+    stream: Codes  # the codes of blocks as MLX packs them
+    scales_and_biases: Scales
 
 
 def halves(raw: Bytes, first: int) -> npt.NDArray[np.float32]:
@@ -90,27 +92,34 @@ def fifth_bits(raw: Bytes) -> Bytes:
     return np.unpackbits(raw, axis=1, bitorder="little") << _FOUR
 
 
-def _q4_0(raw: Bytes) -> Unpacked:
-    scale = halves(raw, 0)
-    return nibbles(raw[:, 2:], 16), scale, -8 * scale
+def paired_nibbles(raw: Bytes, run: int) -> Bytes:
+    """``pack_bits(nibbles(raw, run), 4)`` in one go, two bytes at a time.
+
+    >>> paired_nibbles(np.array([[0x21, 0x43]], np.uint8), run=2).tolist()
+    [[49, 66]]
+    """
+    words = np.ascontiguousarray(raw).view("<u2").reshape(len(raw), -1, run // 2)
+    low = (words & 0x0F) | ((words >> 4) & 0xF0)
+    high = ((words >> 4) & 0x0F) | ((words >> 8) & 0xF0)
+    return np.stack([low, high], axis=2).astype(np.uint8).reshape(len(raw), -1)
 
 
-def _q4_1(raw: Bytes) -> Unpacked:
-    return nibbles(raw[:, 4:], 16), halves(raw, 0), halves(raw, 2)
+def _nibbles_after(scales_bytes: int, run: int = 16) -> Codes:
+    return lambda raw: paired_nibbles(raw[:, scales_bytes:], run)
 
 
-def _q5_0(raw: Bytes) -> Unpacked:
-    scale = halves(raw, 0)
-    return nibbles(raw[:, 6:], 16) | fifth_bits(raw[:, 2:6]), scale, -16 * scale
+def _centred(zero_code: int) -> Scales:
+    """One f16 scale; ``zero_code`` stands for 0."""
+
+    def numbers(raw: Bytes) -> tuple[Numbers, Numbers]:
+        scale = halves(raw, 0)
+        return scale, -zero_code * scale
+
+    return numbers
 
 
-def _q5_1(raw: Bytes) -> Unpacked:
-    return nibbles(raw[:, 8:], 16) | fifth_bits(raw[:, 4:8]), halves(raw, 0), halves(raw, 2)
-
-
-def _q8_0(raw: Bytes) -> Unpacked:
-    scale = halves(raw, 0)
-    return raw[:, 2:] ^ _SIGN, scale, -128 * scale
+def _scale_and_bias(raw: Bytes) -> tuple[Numbers, Numbers]:
+    return halves(raw, 0), halves(raw, 2)
 
 
 def _six_bit_pairs(raw: Bytes) -> tuple[Numbers, Numbers]:
@@ -121,41 +130,49 @@ def _six_bit_pairs(raw: Bytes) -> tuple[Numbers, Numbers]:
     return scales * halves(raw, 0), -(minimums * halves(raw, 2))
 
 
-def _q4_k(raw: Bytes) -> Unpacked:
-    return nibbles(raw[:, 16:], 32), *_six_bit_pairs(raw)
+def _q5_codes(fifth_bits_at: int) -> Codes:
+    def stream(raw: Bytes) -> Bytes:
+        high = fifth_bits(raw[:, fifth_bits_at : fifth_bits_at + 4])
+        return pack_bits(nibbles(raw[:, fifth_bits_at + 4 :], 16) | high, 5)
+
+    return stream
 
 
-def _q5_k(raw: Bytes) -> Unpacked:
+def _q5_k_codes(raw: Bytes) -> Bytes:
     groups = np.arange(8, dtype=np.uint8).reshape(1, 8, 1)
     high = ((raw[:, None, 16:48] >> groups) & _ONE) << _FOUR
-    return nibbles(raw[:, 48:], 32) | high.reshape(len(raw), -1), *_six_bit_pairs(raw)
+    return pack_bits(nibbles(raw[:, 48:], 32) | high.reshape(len(raw), -1), 5)
 
 
-def _iq4_nl(raw: Bytes) -> Unpacked:
-    scale = halves(raw, 0)
-    return _NONLINEAR[nibbles(raw[:, 2:], 16)], scale, -128 * scale
+def _q8_codes(raw: Bytes) -> Bytes:
+    return raw[:, 2:] ^ _SIGN
 
 
-def _mxfp4(raw: Bytes) -> Unpacked:
-    return nibbles(raw[:, 1:], 16), raw[:, :1], None
+def _iq4_nl_codes(raw: Bytes) -> Bytes:
+    return _NONLINEAR[nibbles(raw[:, 2:], 16)]
 
 
-def _nvfp4(raw: Bytes) -> Unpacked:
+def _mxfp4_scales(raw: Bytes) -> tuple[Numbers, None]:
+    return raw[:, :1], None
+
+
+def _nvfp4_scales(raw: Bytes) -> tuple[Numbers, None]:
     scales = raw[:, :4] & 0x7F
-    return nibbles(raw[:, 4:], 8), np.where(scales == _NVFP4_NOTHING, np.uint8(0), scales), None
+    return np.where(scales == _NVFP4_NOTHING, np.uint8(0), scales), None
 
 
+_AFFINE_4, _AFFINE_5, _AFFINE_8 = (MlxMode("affine", bits, 32) for bits in (4, 5, 8))
 LOSSLESS: dict[str, LosslessCoding] = {
-    "q4_0": LosslessCoding(MlxMode("affine", 4, 32), _q4_0),
-    "q4_1": LosslessCoding(MlxMode("affine", 4, 32), _q4_1),
-    "q5_0": LosslessCoding(MlxMode("affine", 5, 32), _q5_0),
-    "q5_1": LosslessCoding(MlxMode("affine", 5, 32), _q5_1),
-    "q8_0": LosslessCoding(MlxMode("affine", 8, 32), _q8_0),
-    "q4_k": LosslessCoding(MlxMode("affine", 4, 32), _q4_k),
-    "q5_k": LosslessCoding(MlxMode("affine", 5, 32), _q5_k),
-    "iq4_nl": LosslessCoding(MlxMode("affine", 8, 32), _iq4_nl),
-    "mxfp4": LosslessCoding(MlxMode("mxfp4", 4, 32), _mxfp4),
-    "nvfp4": LosslessCoding(MlxMode("nvfp4", 4, 16), _nvfp4),
+    "q4_0": LosslessCoding(_AFFINE_4, _nibbles_after(2), _centred(8)),
+    "q4_1": LosslessCoding(_AFFINE_4, _nibbles_after(4), _scale_and_bias),
+    "q5_0": LosslessCoding(_AFFINE_5, _q5_codes(2), _centred(16)),
+    "q5_1": LosslessCoding(_AFFINE_5, _q5_codes(4), _scale_and_bias),
+    "q8_0": LosslessCoding(_AFFINE_8, _q8_codes, _centred(128)),
+    "q4_k": LosslessCoding(_AFFINE_4, _nibbles_after(16, run=32), _six_bit_pairs),
+    "q5_k": LosslessCoding(_AFFINE_5, _q5_k_codes, _six_bit_pairs),
+    "iq4_nl": LosslessCoding(_AFFINE_8, _iq4_nl_codes, _centred(128)),
+    "mxfp4": LosslessCoding(MlxMode("mxfp4", 4, 32), _nibbles_after(1), _mxfp4_scales),
+    "nvfp4": LosslessCoding(MlxMode("nvfp4", 4, 16), _nibbles_after(4, run=8), _nvfp4_scales),
 }
 """By the name of the type of ggml."""
 

@@ -56,7 +56,8 @@ def choose_for_size(
 ) -> Selection:
     """Choose a type for every tensor of a GGUF model that no option names.
 
-    ``contents`` has the metadata of the output, whose bytes count; ``measuring`` is told how far it is. An error says what is possible if the size is not.
+    ``contents`` has the metadata of the output, whose bytes count; ``measuring`` is told how far it is. An error says
+    what is possible if the size is not.
     """
     fixed = {tensor.name: fixed_choice(tensor, options) for tensor in contents.tensors}
     free = [tensor for tensor in contents.tensors if fixed[tensor.name] is None]
@@ -98,7 +99,7 @@ def _measured(
     measuring: Measuring | None,
 ) -> list[list[Coding]]:
     weights = _weights(tensors)
-    codings = []
+    codings: list[list[Coding]] = []
     for tensor, names, weight in zip(tensors, types, weights, strict=True):
         if measuring is not None:
             measuring(len(codings), len(tensors), tensor.name)

@@ -60,12 +60,22 @@ class RemoteWorkplace(Workplace):
 
     def upload(self, name: str) -> None:
         """Upload a file that is complete, note it down, and remove it from this machine."""
-        if not self.uploaded:
-            self._remove_old_index()
-        self.uploaded[name] = upload(self.partial / name, self.remote / name)
+        self.begin_uploads()
+        self.note_uploaded(name, upload(self.partial / name, self.remote / name))
+        (self.partial / name).unlink()
+
+    def begin_uploads(self) -> None:
+        """Before the first upload: whoever reads meanwhile must not find an index of other shards."""
+        if not self.uploaded and self._file_names is None and self.remote.exists():
+            for child in list(self.remote.iterdir()):
+                if child.name.endswith(_INDEX_SUFFIX):
+                    remove(child)
+
+    def note_uploaded(self, name: str, state: RemoteState) -> None:
+        """Remember that a file is in the bucket, and how it looks there."""
+        self.uploaded[name] = state
         record = {name: [state.nbytes, state.version] for name, state in self.uploaded.items()}
         self.write_file(_RECORD_NAME, json.dumps(record).encode(), sync=True)
-        (self.partial / name).unlink()
 
     def is_uploaded(self, name: str) -> bool:
         """Whether a file is in the bucket as it was uploaded."""
@@ -90,13 +100,6 @@ class RemoteWorkplace(Workplace):
         """Whether an earlier run did all; what it did not is found by looking at the bucket again."""
         return not self.partial.exists()
 
-    def _remove_old_index(self) -> None:
-        """Before the first upload: whoever reads meanwhile must not find an index of other shards."""
-        if self._file_names is None and self.remote.exists():
-            for child in list(self.remote.iterdir()):
-                if child.name.endswith(_INDEX_SUFFIX):
-                    remove(child)
-
     def _read_record(self) -> dict[str, RemoteState]:
         path: Path = self.partial / _RECORD_NAME
         if not path.exists():
@@ -113,7 +116,7 @@ class UploadingRun(Run):
         before: Future[None] | None = None
         with ThreadPoolExecutor(1, "lbrx-upload") as uploader:
             for layout in self.plan.layouts:
-                if self._is_done(layout):
+                if uploaded_before(self, self.place, layout):
                     continue
                 with self.opened(layout) as descriptor:
                     self.check_finished(layout, descriptor)
@@ -124,13 +127,14 @@ class UploadingRun(Run):
             if before is not None:
                 before.result()
 
-    def _is_done(self, layout: FileLayout) -> bool:
-        """Whether an earlier run uploaded the file; if it is not there any more, its tensors are made again."""
-        entries = [self.journal.entries.get(slot.name) for slot in layout.slots]
-        is_uploaded = None not in entries and self.place.is_uploaded(layout.name)
-        for slot, entry in zip(layout.slots, entries, strict=True):
-            if entry is not None and is_uploaded:
-                self.count_resumed(slot, entry)
-            elif entry is not None and layout.name in self.place.uploaded:
-                del self.journal.entries[slot.name]
-        return is_uploaded
+
+def uploaded_before(run: Run, place: RemoteWorkplace, layout: FileLayout) -> bool:
+    """Whether an earlier run uploaded the file; if it is not there any more, its tensors are made again."""
+    entries = [run.journal.entries.get(slot.name) for slot in layout.slots]
+    is_uploaded = None not in entries and place.is_uploaded(layout.name)
+    for slot, entry in zip(layout.slots, entries, strict=True):
+        if entry is not None and is_uploaded:
+            run.count_resumed(slot, entry)
+        elif entry is not None and layout.name in place.uploaded:
+            del run.journal.entries[slot.name]
+    return is_uploaded

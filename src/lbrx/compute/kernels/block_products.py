@@ -16,6 +16,8 @@ from lbrx.compute.kernels.integer_products import (
     dot_high_halves,
     dot_low_halves,
     dot_nibbles,
+    prefetch_3_lines,
+    prefetch_5_lines,
     scales_of_18_bytes,
     scales_of_34_bytes,
     six_bit_minimums,
@@ -39,6 +41,7 @@ from lbrx.quants.kernels.vectors import (
 
 TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
+AHEAD = 1024  # bytes
 EIGHT = np.float32(8.0)
 SIX_0, SIX_1, SIX_2, SIX_3 = DOT_SIX_BITS
 LANE_0, LANE_1, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7 = SPREAD_LANES
@@ -69,6 +72,7 @@ def q8_0(
             even, odd = f32x8(0.0), f32x8(0.0)
             for group in range(count // 8):
                 first, numbers = stored + 272 * group, x + 512 * group
+                prefetch_5_lines(first + AHEAD)
                 units = scales_of_34_bytes(first) * load(even, x_scales, group)
                 even = even + to_f32(dot_bytes(first + 2, numbers)) * LANE_0(units)
                 odd = odd + to_f32(dot_bytes(first + 36, numbers + 64)) * LANE_1(units)
@@ -95,6 +99,7 @@ def q4_0(
             even, odd, eighths, rest = f32x8(0.0), f32x8(0.0), f32x8(0.0), np.float32(0.0)
             for group in range(count // 8):
                 first, numbers = stored + 144 * group, x + 512 * group
+                prefetch_3_lines(first + AHEAD)
                 own_scales = scales_of_18_bytes(first)
                 eighths = eighths + own_scales * load(even, x_sums, group)
                 units = own_scales * load(even, x_scales, group)
@@ -125,6 +130,7 @@ def q4_k(
                 stored = blocks + 144 * (count * row + block)
                 x = codes + 2 * (columns * vector + 256 * block)
                 place = count * vector + block
+                prefetch_3_lines(stored + AHEAD)
                 units = six_bit_scales(stored + 4) * load(even, scales, place) * load_f16(stored, 0)
                 lows = lows + six_bit_minimums(stored + 4) * load(even, sums, place) * load_f16(stored, 1)
                 at = stored + 16
@@ -149,6 +155,7 @@ def q6_k(
             for block in range(count):
                 stored = blocks + 210 * (count * row + block)
                 x = codes + 2 * (columns * vector + 256 * block)
+                prefetch_5_lines(stored + AHEAD)
                 levels = to_f32(load_i8(f32x16(0.0), stored + 192))
                 units = load(even, scales, count * vector + block) * load_f16(stored + 208, 0)
                 low, high = stored, stored + 128

@@ -221,3 +221,26 @@ def _make_block_scales(block_bytes: int) -> Any:
 
 
 scales_of_18_bytes, scales_of_34_bytes = _make_block_scales(18), _make_block_scales(34)
+
+
+def _make_prefetch(lines: int) -> Any:
+    """Ask for some cache lines of 64 bytes that will be read later; an address beyond the end does no harm."""
+
+    def prefetch(_context: Any, _address: Any) -> Any:
+        def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            pointer = I8.as_pointer()
+            function = builder.module.globals.get("llvm.prefetch.p0") or ir.Function(
+                builder.module, ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32]), "llvm.prefetch.p0"
+            )
+            for line in range(lines):
+                at = builder.add(args[0], ir.Constant(I64, 64 * line))
+                options = (ir.Constant(I32, value) for value in (0, 3, 1))
+                builder.call(function, [builder.inttoptr(at, pointer), *options])
+            return target.get_dummy_value()
+
+        return types.void(types.int64), generate
+
+    return instruction(prefetch)
+
+
+prefetch_3_lines, prefetch_5_lines = _make_prefetch(3), _make_prefetch(5)

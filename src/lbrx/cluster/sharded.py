@@ -1,0 +1,196 @@
+"""Tensors that a cluster computes with in pieces, with the results of one machine, bit for bit.
+
+A reduction is a list of partial results of fixed blocks of elements, combined in their order. Workers compute the
+partial results of whole blocks, so that it does not matter who computes which; the driver combines them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import lcm, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lbrx import system
+from lbrx.cluster.connection import Connection, connected, nodes_of
+from lbrx.cluster.options import ClusterError
+from lbrx.cluster.partition import Partition
+from lbrx.destinations import FileDestination
+from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_pass
+from lbrx.errors import FileError, ShapeError, UsageError
+from lbrx.expr import Reduce
+from lbrx.formats.header import TensorSpec
+from lbrx.formats.safetensors import lay_out
+from lbrx.fuse import BoundPass, Known, SinkRequest, fuse
+from lbrx.partials import combined
+from lbrx.passes import ROWS
+from lbrx.scalars import scalar_value
+from lbrx.settings import using
+from lbrx.shape import broadcast_shapes
+from lbrx.stages import evaluate_stores
+from lbrx.tensor import Tensor
+
+RANGES_PER_WORKER = 4
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedTensor:
+    """A tensor that every worker can make, as an expression over files that all of them can reach; and its partition.
+
+    >>> import lbrx, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.safetensors"
+    >>> lbrx.save(path, {"w": lbrx.tensor([[1.0, 2.0], [3.0, 4.0]])})
+    >>> weights = ShardedTensor.open(path, "w")
+    >>> weights.map(lambda w: w * 2).shards()[1].numpy().tolist()
+    [[6.0, 8.0]]
+    """
+
+    make: Callable[[], Tensor]
+    partition: Partition
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], name: str, partition: Partition | None = None) -> ShardedTensor:
+        """A tensor of a file or directory; by default a shard for every row."""
+        place = os.path.abspath(path) if "://" not in os.fspath(path) else os.fspath(path)
+
+        def make() -> Tensor:
+            from lbrx.checkpoint import open_checkpoint
+
+            return open_checkpoint(place)[name]
+
+        shape = make().shape
+        if not shape:
+            raise ShapeError(f"{path}: tensor {name!r} has no axis to cut it along")
+        return cls(make, partition or Partition.by_axis(shape, 0, max(shape[0], 1)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.make().shape
+
+    def map(self, function: Callable[..., Tensor], *others: ShardedTensor) -> ShardedTensor:
+        """What an element-wise function gives for this tensor and others of its shape; nothing is computed yet."""
+        makers = [self.make, *(other.make for other in others)]
+        if any(other.shape != self.shape for other in others):
+            raise ShapeError(
+                f"shards of shapes {[self.shape, *(other.shape for other in others)]}; expected equal ones"
+            )
+
+        def make() -> Tensor:
+            return function(*(each() for each in makers))
+
+        return ShardedTensor(make, self.partition)
+
+    def shards(self) -> list[Tensor]:
+        """The shards as tensors of this process, not computed yet."""
+        whole, before = self.make(), (slice(None),) * self.partition.axis
+        return [whole[(*before, slice(low, high))] for low, high in self.partition.ranges()]
+
+    def reduce(self, op: str, other: ShardedTensor | None = None, *, address: str = "auto") -> Any:
+        """``"sum"``, ``"sumsq"``, ``"min"``, ``"max"``, ``"argmax"`` or, with another tensor, ``"dot"``: a number."""
+        makers = [self.make] if other is None else [self.make, other.make]
+        reduction = _reduction(op, [make() for make in makers])
+        rows = broadcast_shapes(*(arg.shape for arg in reduction.args))[0]
+        with connected(address) as connection:
+            task = connection.ray.remote(max_retries=3)(_partials)
+            ranges = _ranges(rows, _rows_per_block(reduction), _workers(connection) * RANGES_PER_WORKER)
+            found = _results(connection, [task.remote(op, makers, low, high) for low, high in ranges])
+        values = np.concatenate([values for values, _ in found])
+        columns = prod(broadcast_shapes(*(arg.shape for arg in reduction.args))[1:])
+        places = None
+        if op == "argmax":
+            places = np.concatenate([place + low * columns for (_, place), (low, _) in zip(found, ranges, strict=True)])
+        return combined(reduction, values, places)
+
+    def save(self, path: str | os.PathLike[str], name: str, *, address: str = "auto") -> None:
+        """Write the tensor into a SafeTensors file on a file system that the nodes share, each shard by a worker."""
+        if self.partition.axis != 0:
+            raise UsageError(f"shards along axis {self.partition.axis} lie scattered in a file; expected axis 0")
+        tensor, target = self.make(), Path(path).resolve()
+        layout = lay_out(target.name, [TensorSpec(name, tensor.dtype.name, tensor.shape)], {})
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            with partial.open("wb") as file:
+                system.preallocate(file.fileno(), layout.file_bytes, partial)
+                system.pwrite_all(file.fileno(), layout.header, 0, partial)
+            with connected(address) as connection:
+                task = connection.ray.remote(max_retries=3)(_store)
+                ranges = [(low, high) for low, high in self.partition.ranges() if high > low]
+                offset = layout.slots[0].offset
+                _results(connection, [task.remote(self.make, partial, offset, low, high) for low, high in ranges])
+            system.replace_atomically(partial, target)
+        except OSError as error:
+            raise FileError(f"{target}: cannot be written: {error.strerror}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _workers(connection: Connection) -> int:
+    return max(sum(node.processors for node in nodes_of(connection.ray)), 1)
+
+
+def _results(connection: Connection, references: list[Any]) -> list[Any]:
+    try:
+        return list(connection.ray.get(references))
+    except connection.ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error
+        raise ClusterError(f"a shard could not be computed: {type(cause).__name__}: {cause}") from error
+
+
+def _reduction(op: str, tensors: Sequence[Tensor]) -> Reduce:
+    """The node of a reduction; what has to know a result of another pass first is refused."""
+    known = {"sum": 1, "sumsq": 1, "min": 1, "max": 1, "argmax": 1, "dot": 2}
+    if known.get(op) != len(tensors):
+        raise UsageError(
+            f"{op!r} of {len(tensors)} tensors; expected one of {', '.join(known)}, 'dot' with two tensors"
+        )
+    for tensor in tensors:
+        if not tensor.expr.is_simple or not tensor.shape:
+            raise UsageError("a sharded reduction needs element-wise expressions of tensors with axes")
+    return Reduce(op, tuple(tensor.expr for tensor in tensors), last_axis=False)
+
+
+def _bound(reduction: Reduce) -> BoundPass:
+    space = broadcast_shapes(*(arg.shape for arg in reduction.args))
+    return fuse(space, [SinkRequest(reduction.op, reduction.dtype, reduction.args)], Known(), scalar_value)
+
+
+def _rows_per_block(reduction: Reduce) -> int:
+    """The least number of rows that are whole blocks, in the way in which one machine would cut them."""
+    bound = _bound(reduction)
+    columns = max(prod(broadcast_shapes(*(arg.shape for arg in reduction.args))[1:]), 1)
+    block = REDUCTION_BLOCK
+    if bound.program.mode == ROWS:
+        block = max(1, REDUCTION_BLOCK // max(bound.columns, 1)) * max(bound.columns, 1)
+    return lcm(block, columns) // columns
+
+
+def _ranges(rows: int, step: int, parts: int) -> list[Range]:
+    """Rows in ranges that begin at multiples of a step, about as many as there are parts."""
+    size = max(-(-rows // (step * max(parts, 1))), 1) * step
+    return [(low, min(low + size, rows)) for low in range(0, rows, size)] or [(0, rows)]
+
+
+def _partials(op: str, makers: Sequence[Callable[[], Tensor]], low: int, high: int) -> tuple[Any, Any]:
+    """On a worker: the partial results of the blocks of some rows, and for ``argmax`` their places."""
+    reduction = _reduction(op, [make()[low:high] for make in makers])
+    with using(threads=1):
+        ((values, places),) = run_pass(_bound(reduction), [None])
+    return values, places
+
+
+def _store(make: Callable[[], Tensor], path: Path, offset: int, low: int, high: int) -> None:
+    """On a worker: some rows of a tensor, written at their place of a file."""
+    part = make()[low:high]
+    start = part.dtype.nbytes(low * prod(part.shape[1:]))
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with using(threads=1):
+            evaluate_stores([(part.expr, FileDestination(descriptor, offset + start, part.dtype, path))])
+        system.flush_to_disk(descriptor, path)
+    finally:
+        os.close(descriptor)

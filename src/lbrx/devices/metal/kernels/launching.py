@@ -1,0 +1,93 @@
+"""From a kernel's name and arguments to a dispatch; what every family shares."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.driver import Argument, BufferBinding, Constants
+from lbrx.devices.metal.kernels.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape, empty
+from lbrx.devices.metal.kernels.sources import shader_source
+from lbrx.devices.metal.profiler import ProfiledContext, Work
+from lbrx.errors import DTypeError, ShapeError
+
+SIMD_WIDTH = 32
+Operand = DeviceArray | DeviceWeight | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How many threadgroups of how many threads, or how many threads in all."""
+
+    size: tuple[int, ...]
+    threads: tuple[int, ...]
+    unit: Literal["threadgroups", "threads"] = "threadgroups"
+
+
+def launch(
+    context: MetalContext,
+    shader: str,
+    kernel: str,
+    constants: Constants,
+    operands: Mapping[int, Argument | DeviceArray | None],
+    grid: Grid,
+    work: Work,
+    threadgroup_bytes: Mapping[int, int] | None = None,
+) -> None:
+    """Dispatch ``kernel`` of ``shader``; ``operands`` that are None are switched off by a function constant."""
+    pipeline = context.pipeline(shader_source(shader), kernel, constants)
+    arguments: dict[int, Argument] = {}
+    for index, operand in operands.items():
+        if isinstance(operand, DeviceArray):
+            arguments[index] = operand.binding
+        elif isinstance(operand, (BufferBinding, bytes)):
+            arguments[index] = operand
+    if isinstance(context, ProfiledContext):
+        context.announce(work)
+    context.dispatch(
+        pipeline, arguments, grid.size, grid.threads, grid_unit=grid.unit, threadgroup_bytes=threadgroup_bytes
+    )
+
+
+def uints(*numbers: int) -> bytes:
+    """Numbers as a structure of ``uint`` holds them.
+
+    >>> uints(1, 2)
+    b'\\x01\\x00\\x00\\x00\\x02\\x00\\x00\\x00'
+    """
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def float_number(array: DeviceArray | None, what: str) -> int:
+    """The number of an array's floating-point type; 0 if there is none."""
+    if array is None:
+        return 0
+    if array.dtype not in FLOAT_NUMBERS:
+        raise DTypeError(f"{what} has elements of {array.dtype}; expected {', '.join(FLOAT_NUMBERS)}")
+    return FLOAT_NUMBERS[array.dtype]
+
+
+def check_shape(array: DeviceArray | None, shape: Shape, what: str) -> None:
+    """Raise unless an array, if there is one, has this shape."""
+    if array is not None and array.shape != shape:
+        raise ShapeError(f"{what} has shape {array.shape}; expected {shape}")
+
+
+def output(context: MetalContext, out: DeviceArray | None, dtype: str, shape: Shape, what: str) -> DeviceArray:
+    """Where a kernel writes: what the caller gave, or a new array."""
+    if dtype not in FLOAT_NUMBERS:
+        raise DTypeError(f"{what}: results of {dtype!r} are not possible; expected {', '.join(FLOAT_NUMBERS)}")
+    if out is None:
+        return empty(context, dtype, shape)
+    check_shape(out, shape, f"{what}: the output")
+    if out.dtype not in FLOAT_NUMBERS:
+        raise DTypeError(f"{what}: the output has elements of {out.dtype}; expected {', '.join(FLOAT_NUMBERS)}")
+    return out
+
+
+def nbytes_of(*operands: DeviceArray | DeviceWeight | None) -> int:
+    """Bytes that a kernel moves if it touches every operand once."""
+    return sum(operand.nbytes for operand in operands if operand is not None)

@@ -1,0 +1,191 @@
+"""What kernels cost: calls, time on the device, bytes and arithmetic, as a table, JSON or a trace for a browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lbrx.devices.metal.commands import CommandBatch
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.driver import Argument, BufferBinding, Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one dispatch has to do: bytes read and written at least once, floating-point operations, shapes in words."""
+
+    nbytes: int
+    flops: int = 0
+    shapes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One dispatch, with its times on the device's clock."""
+
+    kernel: str
+    start_seconds: float
+    end_seconds: float
+    work: Work
+
+    @property
+    def seconds(self) -> float:
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSummary:
+    """All calls of one kernel."""
+
+    kernel: str
+    calls: int
+    gpu_seconds: float
+    nbytes: int
+    flops: int
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        return self.nbytes / self.gpu_seconds / 1e9 if self.gpu_seconds else 0.0
+
+    @property
+    def gigaflops(self) -> float:
+        return self.flops / self.gpu_seconds / 1e9 if self.gpu_seconds else 0.0
+
+
+class Profile:
+    """Calls in the order in which they ran."""
+
+    def __init__(self, calls: Sequence[KernelCall], device: str) -> None:
+        self.calls = tuple(calls)
+        self.device = device
+
+    def summaries(self) -> tuple[KernelSummary, ...]:
+        """One line for each kernel, the most expensive first; equal ones by name."""
+        by_name: dict[str, list[KernelCall]] = {}
+        for call in self.calls:
+            by_name.setdefault(call.kernel, []).append(call)
+        found = [
+            KernelSummary(
+                name,
+                len(calls),
+                sum(call.seconds for call in calls),
+                sum(call.work.nbytes for call in calls),
+                sum(call.work.flops for call in calls),
+            )
+            for name, calls in by_name.items()
+        ]
+        return tuple(sorted(found, key=lambda each: (-each.gpu_seconds, each.kernel)))
+
+    def table(self) -> str:
+        """The summaries as lines of text.
+
+        >>> print(Profile([KernelCall("matvec", 1.0, 1.001, Work(2_000_000, 4_000_000))], "a GPU").table())
+        kernel    calls    GPU ms        MB      GB/s   GFLOP/s
+        matvec        1     1.000      2.00      2.00      4.00
+        """
+        rows = self.summaries()
+        width = max([6, *(len(row.kernel) for row in rows)])
+        lines = [f"{'kernel':<{width}}{'calls':>9}{'GPU ms':>10}{'MB':>10}{'GB/s':>10}{'GFLOP/s':>10}"]
+        for row in rows:
+            lines.append(
+                f"{row.kernel:<{width}}{row.calls:>9}{row.gpu_seconds * 1e3:>10.3f}{row.nbytes / 1e6:>10.2f}"
+                f"{row.gigabytes_per_second:>10.2f}{row.gigaflops:>10.2f}"
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Device and summaries."""
+        kernels = [
+            {**asdict(row), "gigabytes_per_second": row.gigabytes_per_second, "gigaflops": row.gigaflops}
+            for row in self.summaries()
+        ]
+        return json.dumps({"device": self.device, "kernels": kernels}, indent=2)
+
+    def chrome_trace(self) -> str:
+        """Every call on a time line, for chrome://tracing or Perfetto."""
+        origin = min((call.start_seconds for call in self.calls), default=0.0)
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": self.device}},
+        ]
+        for call in self.calls:
+            events.append(
+                {
+                    "ph": "X",
+                    "name": call.kernel,
+                    "cat": "kernel",
+                    "pid": 0,
+                    "tid": 0,
+                    "ts": (call.start_seconds - origin) * 1e6,
+                    "dur": call.seconds * 1e6,
+                    "args": {"bytes": call.work.nbytes, "flops": call.work.flops, "shapes": call.work.shapes},
+                }
+            )
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+class ProfiledContext(MetalContext):
+    """A context that hands every dispatch to the device by itself, so that each has times of its own.
+
+    It shares device, pool and shaders with the context that it is made from. Batching is lost: times of kernels are
+    right, the time between them is longer than usual.
+
+    >>> import numpy as np
+    >>> from lbrx.devices.metal.kernels.arrays import upload
+    >>> from lbrx.devices.metal.kernels.rows import softmax
+    >>> context = ProfiledContext(MetalContext.open("emulated"))
+    >>> _ = softmax(context, upload(context, np.zeros((2, 3), np.float32)))
+    >>> [(row.kernel, row.calls, row.nbytes) for row in context.profile().summaries()]
+    [('softmax', 1, 48)]
+    """
+
+    def __init__(self, context: MetalContext) -> None:
+        context.commit()
+        super().__init__(context.driver)
+        self.pool, self.shaders = context.pool, context.shaders
+        self._recorded: list[tuple[str, Work, CommandBatch]] = []
+        self._announced: Work | None = None
+
+    def announce(self, work: Work) -> None:
+        """Say what the next dispatch does; without it, the bytes of its buffers are counted."""
+        self._announced = work
+
+    def dispatch(
+        self,
+        pipeline: Pipeline,
+        arguments: Mapping[int, Argument],
+        grid: tuple[int, ...],
+        threads_per_threadgroup: tuple[int, ...],
+        *,
+        grid_unit: Literal["threadgroups", "threads"] = "threadgroups",
+        threadgroup_bytes: Mapping[int, int] | None = None,
+    ) -> None:
+        with self._lock:
+            self.commit()
+            super().dispatch(
+                pipeline,
+                arguments,
+                grid,
+                threads_per_threadgroup,
+                grid_unit=grid_unit,
+                threadgroup_bytes=threadgroup_bytes,
+            )
+            work, self._announced = self._announced or Work(_bound_bytes(arguments)), None
+            self._recorded.append((pipeline.name, work, self.commit()))
+
+    def profile(self) -> Profile:
+        """What was dispatched since the context was made, when it is done."""
+        self.synchronize()
+        calls = [KernelCall(name, *batch.gpu_seconds, work) for name, work, batch in self._recorded]
+        return Profile(calls, self.info.name)
+
+
+def _bound_bytes(arguments: Mapping[int, Argument]) -> int:
+    """Bytes of all windows that are bound; one that is bound twice counts once."""
+    windows: dict[tuple[int, int], int] = {}
+    for argument in arguments.values():
+        if isinstance(argument, BufferBinding):
+            rest = argument.buffer.nbytes - argument.offset
+            windows[id(argument.buffer), argument.offset] = rest if argument.nbytes is None else argument.nbytes
+    return sum(windows.values())

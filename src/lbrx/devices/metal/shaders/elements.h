@@ -1,0 +1,39 @@
+// Elements of f32, f16 and bf16, told apart by function constants: after specialisation no branch is left.
+#pragma once
+#include <metal_stdlib>
+using namespace metal;
+#pragma METAL fp contract(off)
+
+constant constexpr int F32 = 0;
+constant constexpr int F16 = 1;
+constant constexpr int BF16 = 2;
+
+inline float load_element(device const uchar* values, ulong index, int type) {
+  if (type == F32) return ((device const float*)values)[index];
+  if (type == F16) return float(((device const half*)values)[index]);
+  return float(((device const bfloat*)values)[index]);
+}
+
+// Four elements at an index that is a multiple of four, in a buffer aligned to 16 bytes.
+inline float4 load_quad(device const uchar* values, ulong index, int type) {
+  if (type == F32) return ((device const float4*)values)[index / 4];
+  if (type == F16) return float4(((device const half4*)values)[index / 4]);
+  return float4(((device const bfloat4*)values)[index / 4]);
+}
+
+// Four elements of which only the first `left` are there; the others are 0.
+inline float4 load_quad_within(device const uchar* values, ulong index, uint left, int type) {
+  float4 quad = 0.0f;
+  for (uint i = 0; i < 4; i++) {
+    if (i < left) quad[i] = load_element(values, index + i, type);
+  }
+  return quad;
+}
+
+inline void store_element(device uchar* values, ulong index, int type, float value) {
+  if (type == F32) ((device float*)values)[index] = value;
+  else if (type == F16) ((device half*)values)[index] = half(value);
+  else ((device bfloat*)values)[index] = bfloat(value);
+}
+
+inline uint left_from(uint start, uint end) { return start < end ? end - start : 0; }

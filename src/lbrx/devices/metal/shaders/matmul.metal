@@ -1,0 +1,143 @@
+// a [n, k] times b [k, m], either of them transposed, or times the transpose of a weight [m, k] in any coding.
+// A threadgroup of four simdgroups makes one tile of the result. Tiles of the operands keep the orientation that they
+// have in memory; what is transposed is turned when fragments of 8 x 8 are loaded from threadgroup memory.
+#include "epilogue.h"
+#include "weights.h"
+
+constant int a_type [[function_constant(20)]];
+constant bool transpose_a [[function_constant(21)]];
+constant bool transpose_b [[function_constant(22)]];
+constant bool whole_tiles [[function_constant(23)]];  // no tile crosses an edge, and rows are aligned
+constant bool b_is_plain = weight_coding <= BF16;
+constant bool b_has_scales = weight_coding >= AFFINE_4;
+
+constant constexpr uint THREADS = 128;
+constant constexpr uint DEPTH = 16;  // of a tile, along k
+
+struct MatmulParameters {
+  uint rows, columns, inner;
+};
+
+constexpr uint larger(uint a, uint b) { return a > b ? a : b; }
+
+template <typename T> constexpr uint padding() { return 16 / sizeof(T); }  // against bank conflicts
+
+// Copy a tile [OUTER, INNER] whose rows lie `leading` elements apart, with zeros beyond the edges.
+template <typename T, uint OUTER, uint INNER>
+void load_plain(threadgroup T* tile, device const uchar* source, int type, ulong matrix, uint leading, uint outer,
+                uint outer_end, uint inner, uint inner_end, uint thread_index) {
+  for (uint i = 4 * thread_index; i < OUTER * INNER; i += 4 * THREADS) {
+    uint row = i / INNER, column = i % INNER;
+    ulong place = matrix + ulong(outer + row) * leading + inner + column;
+    float4 quad = 0.0f;
+    if (whole_tiles) quad = load_quad(source, place, type);
+    else if (outer + row < outer_end)
+      quad = load_quad_within(source, place, left_from(inner + column, inner_end), type);
+    threadgroup T* target = tile + row * (INNER + padding<T>()) + column;
+    for (uint j = 0; j < 4; j++) target[j] = T(quad[j]);
+  }
+}
+
+// The same from rows of blocks.
+template <typename T, uint OUTER>
+void load_coded(threadgroup T* tile, device const uchar* weight, device const uchar* scales,
+                device const uchar* biases, uint outer, uint outer_end, uint inner, uint inner_end,
+                uint thread_index) {
+  for (uint i = 8 * thread_index; i < OUTER * DEPTH; i += 8 * THREADS) {
+    uint row = i / DEPTH, column = i % DEPTH;
+    float4 low = 0.0f, high = 0.0f;
+    if (outer + row < outer_end && inner + column < inner_end)
+      decode(load_eight(weight, scales, biases, outer + row, inner_end, inner + column), low, high);
+    threadgroup T* target = tile + row * (DEPTH + padding<T>()) + column;
+    for (uint j = 0; j < 4; j++) {
+      target[j] = T(low[j]);
+      target[j + 4] = T(high[j]);
+    }
+  }
+}
+
+// The fragment at (row, column) of a tile that is stored transposed or not.
+template <typename T>
+void load_fragment(thread simdgroup_matrix<T, 8, 8>& fragment, threadgroup const T* tile, uint row, uint column,
+                   bool transposed, uint height, uint width) {
+  if (transposed) simdgroup_load(fragment, tile + column * (height + padding<T>()) + row, height + padding<T>(), ulong2(0, 0), true);
+  else simdgroup_load(fragment, tile + row * (width + padding<T>()) + column, width + padding<T>());
+}
+
+template <typename T, uint HEIGHT, uint WIDTH>
+kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[buffer(1)]],
+                   device const uchar* scales [[buffer(2), function_constant(b_has_scales)]],
+                   device const uchar* biases [[buffer(3), function_constant(b_has_scales)]],
+                   device const uchar* bias [[buffer(4), function_constant(has_bias)]],
+                   device const uchar* residual [[buffer(5), function_constant(has_residual)]],
+                   device uchar* out [[buffer(6)]], constant MatmulParameters& size [[buffer(7)]],
+                   constant uint2* matrices [[buffer(8)]],  // of a and b, for each matrix of the result
+                   uint3 group [[threadgroup_position_in_grid]],
+                   uint thread_index [[thread_index_in_threadgroup]],
+                   uint simdgroup [[simdgroup_index_in_threadgroup]]) {
+  constexpr uint A_BYTES = larger(HEIGHT * (DEPTH + padding<T>()), DEPTH * (HEIGHT + padding<T>())) * sizeof(T);
+  constexpr uint B_BYTES = larger(WIDTH * (DEPTH + padding<T>()), DEPTH * (WIDTH + padding<T>())) * sizeof(T);
+  constexpr uint OUT_BYTES = HEIGHT * (WIDTH + 4) * sizeof(float);
+  threadgroup float4 memory[larger(A_BYTES + B_BYTES, OUT_BYTES) / sizeof(float4)];
+  threadgroup T* a_tile = (threadgroup T*)memory;
+  threadgroup T* b_tile = (threadgroup T*)(memory + A_BYTES / sizeof(float4));
+
+  constexpr uint DOWN = HEIGHT / 16, ACROSS = WIDTH / 16;  // fragments of a simdgroup, which makes a quarter
+  uint top = group.y * HEIGHT, left = group.x * WIDTH;
+  uint own_row = simdgroup / 2 * (HEIGHT / 2), own_column = simdgroup % 2 * (WIDTH / 2);
+  ulong a_matrix = ulong(matrices[group.z].x) * size.rows * size.inner;
+  ulong b_matrix = ulong(matrices[group.z].y) * size.columns * size.inner;
+
+  simdgroup_matrix<float, 8, 8> sums[DOWN][ACROSS];
+  for (uint i = 0; i < DOWN; i++)
+    for (uint j = 0; j < ACROSS; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+
+  for (uint k = 0; k < size.inner; k += DEPTH) {
+    if (transpose_a)
+      load_plain<T, DEPTH, HEIGHT>(a_tile, a, a_type, a_matrix, size.rows, k, size.inner, top, size.rows, thread_index);
+    else
+      load_plain<T, HEIGHT, DEPTH>(a_tile, a, a_type, a_matrix, size.inner, top, size.rows, k, size.inner, thread_index);
+    if (!b_is_plain)
+      load_coded<T, WIDTH>(b_tile, b, scales, biases, left, size.columns, k, size.inner, thread_index);
+    else if (transpose_b)
+      load_plain<T, WIDTH, DEPTH>(b_tile, b, weight_coding, b_matrix, size.inner, left, size.columns, k, size.inner, thread_index);
+    else
+      load_plain<T, DEPTH, WIDTH>(b_tile, b, weight_coding, b_matrix, size.columns, k, size.inner, left, size.columns, thread_index);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint step = 0; step < DEPTH; step += 8) {
+      simdgroup_matrix<T, 8, 8> a_fragments[DOWN], b_fragments[ACROSS];
+      for (uint i = 0; i < DOWN; i++)
+        load_fragment<T>(a_fragments[i], a_tile, own_row + 8 * i, step, transpose_a, HEIGHT, DEPTH);
+      for (uint j = 0; j < ACROSS; j++)
+        load_fragment<T>(b_fragments[j], b_tile, step, own_column + 8 * j, transpose_b, DEPTH, WIDTH);
+      for (uint i = 0; i < DOWN; i++)
+        for (uint j = 0; j < ACROSS; j++)
+          simdgroup_multiply_accumulate(sums[i][j], a_fragments[i], b_fragments[j], sums[i][j]);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+
+  threadgroup float* out_tile = (threadgroup float*)memory;
+  for (uint i = 0; i < DOWN; i++)
+    for (uint j = 0; j < ACROSS; j++)
+      simdgroup_store(sums[i][j], out_tile + (own_row + 8 * i) * (WIDTH + 4) + own_column + 8 * j, WIDTH + 4);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = thread_index; i < HEIGHT * WIDTH; i += THREADS) {
+    uint row = i / WIDTH, column = i % WIDTH;
+    if (top + row < size.rows && left + column < size.columns) {
+      ulong place = (ulong(group.z) * size.rows + top + row) * size.columns + left + column;
+      finish(out_tile[row * (WIDTH + 4) + column], out, place, left + column, bias, residual);
+    }
+  }
+}
+
+#define INSTANTIATE(name, T, HEIGHT, WIDTH)                                                                           \
+  template [[host_name(name)]] kernel void matmul<T, HEIGHT, WIDTH>(                                                  \
+      device const uchar*, device const uchar*, device const uchar*, device const uchar*, device const uchar*,        \
+      device const uchar*, device uchar*, constant MatmulParameters&, constant uint2*, uint3, uint, uint);
+INSTANTIATE("matmul_f32_32x32", float, 32, 32)
+INSTANTIATE("matmul_f16_32x32", half, 32, 32)
+INSTANTIATE("matmul_bf16_32x32", bfloat, 32, 32)
+INSTANTIATE("matmul_f32_64x64", float, 64, 64)
+INSTANTIATE("matmul_f16_64x64", half, 64, 64)
+INSTANTIATE("matmul_bf16_64x64", bfloat, 64, 64)
