@@ -193,12 +193,13 @@ class Blocks(Expr):
     ``decoded`` is the storage of those elements where the blocks alone do not tell them.
     """
 
-    __slots__ = ("_values", "quant", "storage")
+    __slots__ = ("_values", "decoded", "quant", "storage")
 
     def __init__(self, storage: Storage, quant: str, shape: Shape, decoded: Storage | None = None) -> None:
         super().__init__(F32, shape, is_simple=True)
         self.storage = storage
         self.quant = quant
+        self.decoded = decoded
         self._values = None if decoded is None else Source(decoded, F32, Layout.contiguous(shape))
 
     @property

@@ -12,7 +12,7 @@ ONE = {
     **{
         name: getattr(np, name) for name in ("sin", "cos", "tan", "exp", "exp2", "log", "log2", "log10", "sqrt", "tanh")
     },
-    **{name: getattr(np, name) for name in ("sinh", "cosh", "floor", "ceil", "trunc", "rint", "sign", "fabs")},
+    **{name: getattr(np, name) for name in ("sinh", "cosh", "tanh", "floor", "ceil", "trunc", "rint", "sign", "fabs")},
     "asinh": np.arcsinh,
     "atan": np.arctan,
     "abs": np.abs,

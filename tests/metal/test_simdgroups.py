@@ -27,7 +27,7 @@ EXPRESSIONS = {
     "simd_shuffle_rotate_up(v, 3)": lambda v: np.roll(v, 3),
     "simd_shuffle_and_fill_down(v, -v, 4)": lambda v: np.concatenate([v[4:], -v[:4]]),
     "simd_shuffle_and_fill_up(v, -v, 4)": lambda v: np.concatenate([-v[28:], v[:28]]),
-    "(lane + 3 < 32 ? simd_shuffle_down(v, 3) : (simd_shuffle_down(v, 3), 0))": lambda v: np.append(v[3:], [0, 0, 0]),
+    "simd_shuffle_down(v, 3) * int(lane + 3 < 32)": lambda v: np.append(v[3:], [0, 0, 0]),
     "simd_prefix_inclusive_sum(v)": np.cumsum,
     "simd_prefix_exclusive_sum(v)": lambda v: np.cumsum(v) - v,
     "int(simd_any(v > 60))": lambda v: np.full(32, (v > 60).any()),
@@ -69,7 +69,8 @@ def test_lanes_that_are_not_there_do_not_take_part() -> None:
 def test_lanes_in_a_branch_take_part_alone() -> None:
     source = PREFIX + (
         "kernel void k(device int* x, uint i [[thread_index_in_simdgroup]]) {"
-        " if (i % 3 == 0) { x[i] = simd_sum(x[i]); } else { x[i] = simd_active_threads_mask().all() ? 1 : simd_max(x[i]); } }"
+        " if (i % 3 == 0) { x[i] = simd_sum(x[i]); } else if (simd_active_threads_mask().all()) { x[i] = 1; }"
+        " else { x[i] = simd_max(x[i]); } }"
     )
     x = np.arange(32, dtype=np.int32)
     run(source, "k", {0: x}, (1,), (32,))

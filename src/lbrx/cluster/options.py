@@ -26,6 +26,7 @@ class NodeProgress:
     tasks: int
     done_bytes: int
     busy_seconds: float
+    processor_seconds: float
     memory_bytes: int
 
     @property

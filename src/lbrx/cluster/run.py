@@ -203,12 +203,13 @@ class _Dispatch:
 
     def _count(self, node: str, task: Task, report: TaskReport) -> None:
         name = f"{report.host}/{node[:6]}"
-        before = self._node_states.get(name, NodeProgress(name, 0, 0, 0.0, 0))
+        before = self._node_states.get(name, NodeProgress(name, 0, 0, 0.0, 0.0, 0))
         self._node_states[name] = NodeProgress(
             name,
             before.tasks + 1,
             before.done_bytes + task.nbytes,
             before.busy_seconds + report.seconds,
+            before.processor_seconds + report.processor_seconds,
             max(before.memory_bytes, report.memory_bytes),
         )
 

@@ -47,28 +47,37 @@ class Order:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task did, where, how long it took, and how much memory its process has that no file backs."""
+    """What a task did, where, what time it took, and how much memory its process has that no file backs."""
 
     number: int
     entries: tuple[Entry, ...]
     host: str
     process: int
     seconds: float
+    processor_seconds: float
     memory_bytes: int
     uploaded: RemoteState | None = None
 
 
 def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...]) -> TaskReport:
     """Compute slots into their places of a file that the driver has made."""
-    started = time.monotonic()
+    started, processor_started = time.monotonic(), time.process_time()
     with limited(order.threads, order.memory_bytes):
         plan = _plan(order)
         if order.bucket is not None:
             entries, uploaded = _upload(plan, plan.layouts[layout_index], order.run, order.bucket)
         else:
             entries, uploaded = _write(plan, order.partial / plan.layouts[layout_index].name, slots, order), None
-    seconds = time.monotonic() - started
-    return TaskReport(number, entries, socket.gethostname(), os.getpid(), seconds, system.anonymous_bytes(), uploaded)
+    return TaskReport(
+        number,
+        entries,
+        socket.gethostname(),
+        os.getpid(),
+        time.monotonic() - started,
+        time.process_time() - processor_started,
+        system.anonymous_bytes(),
+        uploaded,
+    )
 
 
 def _write(plan: OutputPlan, path: Path, slots: tuple[Slot, ...], order: Order) -> tuple[Entry, ...]:

@@ -43,10 +43,14 @@ def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
 
 def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> tuple[Work, int]:
     vectors, columns = x.shape
-    codes = np.empty(x.shape, np.int16)
-    scales, sums = (np.empty((vectors, columns // _CODED_COLUMNS), np.float32) for _ in range(2))
+    count = columns // _CODED_COLUMNS
+    codes = np.zeros((vectors, -(-count // 2) * 2 * _CODED_COLUMNS), np.int16)
+    scales, sums = (np.empty((vectors, count), np.float32) for _ in range(2))
     coded = address(codes), address(scales), address(sums)
-    run("block_products", "code_vectors", address(x), scales.size, *coded)
+    if blocks.quant == "q4_0":
+        run("block_products", "code_paired_vectors", address(x), scales.size, *coded, count)
+    else:
+        run("block_products", "code_vectors", address(x), scales.size, *coded)
     kind = quant(blocks.quant)
     row_bytes = columns // kind.block_elements * kind.block_bytes
     storage, target, out_columns = blocks.storage, address(out), out.shape[1]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from lbrx.conversion.contents import Contents, PlannedTensor
+from lbrx.conversion.mlx_modes import described, weight_parts
 from lbrx.errors import UsageError
 from lbrx.quantizing.choice import Choice
 from lbrx.quantizing.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize
@@ -19,8 +19,7 @@ from lbrx.quantizing.file_types import FLOAT_TYPES
 from lbrx.quantizing.mixes import deserves_more_bits
 from lbrx.quantizing.options import QuantizeOptions
 from lbrx.quantizing.targets import MlxTarget, find_mlx_mode, mlx_name
-from lbrx.quants.mlx import WORD_BITS, MlxMode, MlxWeight, quantize
-from lbrx.tensor import Tensor
+from lbrx.quants.mlx import MlxMode, quantize
 
 _WEIGHT = ".weight"
 _STACK_MARKS = ("switch_mlp", "experts")
@@ -166,35 +165,15 @@ def _coded(tensor: PlannedTensor, choice: Choice, mode: MlxMode | None, options:
 
 def mlx_parts(tensor: PlannedTensor, mode: MlxMode) -> tuple[PlannedTensor, ...]:
     """The tensors that MLX has of a weight."""
-    module = tensor.name.removesuffix(_WEIGHT)
-    *rows, columns = tensor.shape
-    words, groups = (*rows, columns * mode.bits // WORD_BITS), (*rows, columns // mode.group_size)
     numbers = "u8" if mode.mode != "affine" else tensor.type_name if tensor.type_name in FLOAT_TYPES else "f32"
-    parts = {"weight": ("u32", words), "scales": (numbers, groups)}
-    if mode.mode == "affine":
-        parts["biases"] = (numbers, groups)
-    return tuple(
-        tensor.renamed(f"{module}.{part}").mapped(partial(_part, mode, part), shape=shape, type_name=type_name)
-        for part, (type_name, shape) in parts.items()
-    )
-
-
-def _part(mode: MlxMode, part: str, values: Tensor) -> Tensor:
-    coded: MlxWeight = quantize(values.dequantize(), mode)
-    found = {"weight": coded.weight, "scales": coded.scales, "biases": coded.biases}[part]
-    assert found is not None
-    return found
+    return weight_parts(tensor, mode, lambda values: quantize(values.dequantize(), mode), numbers)
 
 
 def _settings(target: MlxTarget, modes: Mapping[str, MlxMode]) -> dict[str, Any]:
     """What config.json says: the coding of most layers, and those of others; a mix names the coding of each."""
     usual = target.mode if target.high_mode is None else replace(target.mode, bits=MlxMode().bits)
-    own: dict[str, Any] = _described(usual)
+    own: dict[str, Any] = described(usual)
     for name, mode in modes.items():
         if target.high_mode is not None or mode != target.mode:
-            own[name.removesuffix(_WEIGHT)] = _described(mode)
+            own[name.removesuffix(_WEIGHT)] = described(mode)
     return own
-
-
-def _described(mode: MlxMode) -> dict[str, Any]:
-    return {"group_size": mode.group_size, "bits": mode.bits, "mode": mode.mode}

@@ -85,7 +85,7 @@ def blocks_in_memory(blocks: Blocks) -> Blocks:
     """Blocks that are not made yet, made; others as they are."""
     if not isinstance(blocks.storage, EncodedStorage):
         return blocks
-    return Blocks(blocks.storage.in_memory(), blocks.quant, blocks.shape, blocks.values.storage)
+    return Blocks(blocks.storage.in_memory(), blocks.quant, blocks.shape, blocks.decoded)
 
 
 def checked_weights(weights: Weights, shape: Shape, quant: Quant) -> Weights:

@@ -6,6 +6,8 @@ sides are multiplied and added exactly; scales come in f32. ``out`` is laid out 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from lbrx.compute.kernels.integer_products import (
@@ -15,7 +17,8 @@ from lbrx.compute.kernels.integer_products import (
     dot_bytes,
     dot_high_halves,
     dot_low_halves,
-    dot_nibbles,
+    dot_one_block,
+    dot_two_blocks,
     prefetch_3_lines,
     prefetch_5_lines,
     scales_of_18_bytes,
@@ -31,6 +34,7 @@ from lbrx.quants.kernels.vectors import (
     f32x8,
     f32x16,
     f32x32,
+    jit,
     lane_max,
     load,
     load_i8,
@@ -41,7 +45,7 @@ from lbrx.quants.kernels.vectors import (
 
 TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
-AHEAD = 1024  # bytes
+AHEAD = 4096  # bytes
 EIGHT = np.float32(8.0)
 SIX_0, SIX_1, SIX_2, SIX_3 = DOT_SIX_BITS
 LANE_0, LANE_1, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7 = SPREAD_LANES
@@ -51,14 +55,27 @@ PAIR_0, PAIR_1, PAIR_2, PAIR_3, PAIR_4, PAIR_5, PAIR_6, PAIR_7 = LANE_PAIRS
 def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int) -> None:
     """Code ``blocks`` times 32 numbers. ``sums`` gets the sum of each block as coded; tiny blocks become zeros."""
     for block in range(blocks):
-        values = load(f32x32(0.0), x, block)
-        largest = lane_max(absolute(values))
-        is_tiny = largest < TINY
-        coded = nearest_even(values * (np.float32(0.0) if is_tiny else TOP / largest))
-        scale = np.float32(0.0) if is_tiny else largest / TOP
-        store_parted(codes, block, to_i32(coded))
-        store_f32(scales, block, scale)
-        store_f32(sums, block, lane_sum(coded) * scale)
+        _code_block(x, block, codes + 64 * block, 16, scales, sums)
+
+
+def code_paired_vectors(x: int, blocks: int, codes: int, scales: int, sums: int, blocks_per_vector: int) -> None:
+    """The same for Q4_0, which takes the blocks of a vector two at a time. A vector has room for whole pairs."""
+    pairs = (blocks_per_vector + 1) // 2
+    for block in range(blocks):
+        vector, place = block // blocks_per_vector, block % blocks_per_vector
+        _code_block(x, block, codes + 128 * (pairs * vector + place // 2) + 16 * (place % 2), 32, scales, sums)
+
+
+@jit
+def _code_block(x: Any, block: Any, codes: Any, stride: Any, scales: Any, sums: Any) -> None:
+    values = load(f32x32(0.0), x, block)
+    largest = lane_max(absolute(values))
+    is_tiny = largest < TINY
+    coded = nearest_even(values * (np.float32(0.0) if is_tiny else TOP / largest))
+    scale = np.float32(0.0) if is_tiny else largest / TOP
+    store_parted(codes, stride, to_i32(coded))
+    store_f32(scales, block, scale)
+    store_f32(sums, block, lane_sum(coded) * scale)
 
 
 def q8_0(
@@ -95,7 +112,11 @@ def q4_0(
     for row in range(rows):
         stored = blocks + 18 * count * row
         for vector in range(vectors):
-            x, x_scales, x_sums = codes + 2 * columns * vector, scales + 4 * count * vector, sums + 4 * count * vector
+            x, x_scales, x_sums = (
+                codes + (count + 1) // 2 * 128 * vector,
+                scales + 4 * count * vector,
+                sums + 4 * count * vector,
+            )
             even, odd, eighths, rest = f32x8(0.0), f32x8(0.0), f32x8(0.0), np.float32(0.0)
             for group in range(count // 8):
                 first, numbers = stored + 144 * group, x + 512 * group
@@ -103,19 +124,16 @@ def q4_0(
                 own_scales = scales_of_18_bytes(first)
                 eighths = eighths + own_scales * load(even, x_sums, group)
                 units = own_scales * load(even, x_scales, group)
-                even = even + to_f32(dot_nibbles(first + 2, numbers)) * LANE_0(units)
-                odd = odd + to_f32(dot_nibbles(first + 20, numbers + 64)) * LANE_1(units)
-                even = even + to_f32(dot_nibbles(first + 38, numbers + 128)) * LANE_2(units)
-                odd = odd + to_f32(dot_nibbles(first + 56, numbers + 192)) * LANE_3(units)
-                even = even + to_f32(dot_nibbles(first + 74, numbers + 256)) * LANE_4(units)
-                odd = odd + to_f32(dot_nibbles(first + 92, numbers + 320)) * LANE_5(units)
-                even = even + to_f32(dot_nibbles(first + 110, numbers + 384)) * LANE_6(units)
-                odd = odd + to_f32(dot_nibbles(first + 128, numbers + 448)) * LANE_7(units)
+                even = even + to_f32(dot_two_blocks(first + 2, first + 20, numbers)) * PAIR_0(units)
+                odd = odd + to_f32(dot_two_blocks(first + 38, first + 56, numbers + 128)) * PAIR_1(units)
+                even = even + to_f32(dot_two_blocks(first + 74, first + 92, numbers + 256)) * PAIR_2(units)
+                odd = odd + to_f32(dot_two_blocks(first + 110, first + 128, numbers + 384)) * PAIR_3(units)
             for block in range(count // 8 * 8, count):
                 own_scale = load_f16(stored + 18 * block, 0)
                 rest += own_scale * load_f32(x_sums, block)
+                numbers = x + 128 * (block // 2) + 16 * (block % 2)
                 unit = own_scale * load_f32(x_scales, block)
-                even = even + to_f32(dot_nibbles(stored + 18 * block + 2, x + 64 * block)) * unit
+                even = even + to_f32(dot_one_block(stored + 18 * block + 2, 0, numbers)) * unit
             store_f32(out, out_columns * vector + row, lane_sum((even + odd) - eighths * EIGHT) - rest * EIGHT)
 
 

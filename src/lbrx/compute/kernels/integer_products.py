@@ -72,16 +72,32 @@ def dot_bytes(_context: Any, _codes: Any, _numbers: Any) -> Any:
     return SUMS(types.int64, types.int64), generate
 
 
-@instruction
-def dot_nibbles(_context: Any, _codes: Any, _numbers: Any) -> Any:
-    """16 bytes, in whose low halves are codes 0-15 and in whose high halves codes 16-31."""
+def _make_dot_nibbles(has_second: bool) -> Any:
+    """Two blocks of 16 bytes, in whose low halves are codes 0-15 and in whose high halves codes 16-31.
 
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        low = _load(builder, args[0], HALF_WORDS)
-        high = builder.lshr(low, _same(HALF_WORDS, 4))
-        return _nibble_dot(builder, _shuffled(builder, low, high, list(range(16))), args[1])
+    The first four lanes of the result are of the first block, the others of the second, or zeros without one. The 64
+    numbers have been stored by `store_parted` as a pair.
+    """
 
-    return SUMS(types.int64, types.int64), generate
+    def dot_nibbles(_context: Any, _first: Any, _second: Any, _numbers: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            blocks = [_load(builder, args[0], HALF_WORDS), _same(HALF_WORDS, 0)]
+            if has_second:
+                blocks[1] = _load(builder, args[1], HALF_WORDS)
+            words = _shuffled(builder, *blocks, list(range(16)))
+            total = None
+            for place, bits in enumerate((0, 4, 8, 12)):  # even low, even high, odd low, odd high
+                codes = builder.and_(builder.lshr(words, _same(WORDS, bits)), _same(WORDS, 15))
+                products = _pairwise_products(builder, codes, _load(builder, args[2], WORDS, 32 * place))
+                total = products if total is None else builder.add(total, products)
+            return total
+
+        return SUMS(types.int64, types.int64, types.int64), generate
+
+    return instruction(dot_nibbles)
+
+
+dot_two_blocks, dot_one_block = _make_dot_nibbles(has_second=True), _make_dot_nibbles(has_second=False)
 
 
 def _make_dot_halves(is_high: bool) -> Any:
@@ -131,14 +147,18 @@ DOT_SIX_BITS = tuple(_make_dot_six_bits(number) for number in range(4))
 
 
 @instruction
-def store_parted(_context: Any, _base: Any, _index: Any, value: Any) -> Any:
-    """32 lanes of i32 as i16, those with even places first, as the vector with this number at an address."""
+def store_parted(_context: Any, _base: Any, _stride: Any, value: Any) -> Any:
+    """32 lanes of i32 as i16, those with even places first, in four pieces of 16 bytes with a stride in bytes.
+
+    With a stride of 16 they are one run; with one of 32, the pieces of two blocks take turns.
+    """
 
     def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        narrow = ir.VectorType(I16, 32)
-        words = builder.trunc(args[2], narrow)
-        parted = _shuffled(builder, words, words, [*range(0, 32, 2), *range(1, 32, 2)])
-        builder.store(parted, builder.gep(builder.inttoptr(args[0], narrow.as_pointer()), [args[1]]), align=1)
+        words = builder.trunc(args[2], ir.VectorType(I16, 32))
+        for piece, first in enumerate((0, 16, 1, 17)):
+            part = _shuffled(builder, words, words, list(range(first, first + 16, 2)))
+            at = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, piece)))
+            builder.store(part, builder.inttoptr(at, HALF_WORDS.as_pointer()), align=1)
         return target.get_dummy_value()
 
     return types.void(types.int64, types.int64, value), generate

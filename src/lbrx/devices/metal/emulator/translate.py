@@ -55,6 +55,7 @@ class _Translator:
         self.names: list[str] = []
         self.constants: dict[str, FunctionConstant] = {}
         self.variables: list[str] = []
+        self.braces = 0
         words = self.text.words
         self.classes = frozenset(
             words[i + 1] for i in range(self.text.count) if words[i] in ("struct", "class") and self.text.is_name(i + 1)
@@ -77,7 +78,7 @@ class _Translator:
 
     def _walk(self) -> None:
         words = self.text.words
-        start = parentheses = braces = i = 0
+        start = parentheses = i = 0
         while i < self.text.count:
             word = words[i]
             if i in self.attributes:
@@ -93,11 +94,11 @@ class _Translator:
                     i = start = after
                     continue
             self._rules(i)
-            if word == "threadgroup" and braces > 0 and words[i - 1] in (";", "{", "}", ":"):
+            if word == "threadgroup" and self.braces > 0 and words[i - 1] in (";", "{", "}", ":"):
                 take_threadgroup_variables(self.text, i, self.variables)
             if word in (";", "{", "}") and parentheses == 0:
                 start = i + 1
-            braces += (word == "{") - (word == "}")
+            self.braces += (word == "{") - (word == "}")
             i += 1
 
     def _rules(self, i: int) -> None:
@@ -147,7 +148,7 @@ class _Translator:
             return None
         self.parameters[name] = parameters
         if words[start] != "template":
-            self._add_entry(name, name, name, text.closing(body))
+            self._add_entry(name, name, self._qualified(name), text.closing(body))
         return None
 
     def _instantiation(self, start: int) -> int:
@@ -172,7 +173,8 @@ class _Translator:
         if name not in self.parameters:
             text.reject(start, f"explicit instantiation of unknown kernel template '{name}'")
             return end + 1
-        function = join_words(words[first:opening]) + "<" + join_words(words[opening + 1 : last]) + ">"
+        called = self._qualified(join_words(words[first:opening]))
+        function = f"{called}<{join_words(words[opening + 1 : last])}>"
         check = ""
         if not has_parameters:
             declared = join_words(words[:first])
@@ -181,6 +183,10 @@ class _Translator:
             )
         self._add_entry(host, name, function, end, check)
         return end + 1
+
+    def _qualified(self, function: str) -> str:
+        """A kernel at global scope may have a name of the library, such as ``rotate``; ``::`` tells them apart."""
+        return function if self.braces or function.startswith("::") else f"::{function}"
 
     def _host_name(self, start: int, end: int) -> str | None:
         for k in range(start, end):

@@ -21,12 +21,26 @@ MEMORY_TYPES = {
     "i4": "uchar",
     "i2": "uchar",
 }
-REGISTER_TYPES = {"f32": "float", "i64": "long", "i32": "int", "i16": "short", "i8": "char", "u8": "uchar", "bool": "bool"}
+REGISTER_TYPES = {
+    "f32": "float",
+    "i64": "long",
+    "i32": "int",
+    "i16": "short",
+    "i8": "char",
+    "u8": "uchar",
+    "bool": "bool",
+}
 _UNSIGNED = {"i64": "ulong", "i32": "uint", "i16": "uint", "i8": "uint", "u8": "uint"}  # where wrap-around is defined
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OWN_FUNCTIONS = frozenset({"exp", "log", "acos"})
-_FLOAT_FUNCTIONS = {"sqrt": "precise::sqrt", "sin": "precise::sin", "cos": "precise::cos", "floor": "floor", "round": "rint"}
+_FLOAT_FUNCTIONS = {
+    "sqrt": "precise::sqrt",
+    "sin": "precise::sin",
+    "cos": "precise::cos",
+    "floor": "floor",
+    "round": "rint",
+}
 _PACKED = frozenset({"i4", "i2"})
 _ROUNDED = frozenset({"f16", "bf16", "f8_e4m3", "f8_e5m2"})
 

@@ -311,11 +311,21 @@ inline float f32_of_f64(ulong bits) {
   return as_type<float>(sign | (base + rounded));
 }
 
-inline ulong shuffled_down(ulong x, ushort distance) {
-  const uint2 halves = simd_shuffle_down(uint2(uint(x), uint(x >> 32)), distance);
+// -- reductions: tiles of 1024 elements, sixteen lanes each, as on the CPU ---------------------------------------------
+
+inline float lesser(float a, float b) { return is_nan_bits(a) ? a : is_nan_bits(b) ? b : a < b ? a : b; }
+inline float greater(float a, float b) { return is_nan_bits(a) ? a : is_nan_bits(b) ? b : a > b ? a : b; }
+inline int lesser(int a, int b) { return a < b ? a : b; }
+inline int greater(int a, int b) { return a > b ? a : b; }
+inline long lesser(long a, long b) { return a < b ? a : b; }
+inline long greater(long a, long b) { return a > b ? a : b; }
+
+inline float value_of_key(int key) { return as_type<float>(key < 0 ? key ^ 0x7fffffff : key); }
+
+inline ulong shuffled(ulong x, ushort lane) {
+  const uint2 halves = simd_shuffle(uint2(uint(x), uint(x >> 32)), lane);
   return (ulong(halves.y) << 32) | ulong(halves.x);
 }
-inline long shuffled_down(long x, ushort distance) { return long(shuffled_down(ulong(x), distance)); }
-inline int shuffled_down(int x, ushort distance) { return simd_shuffle_down(x, distance); }
-inline uint shuffled_down(uint x, ushort distance) { return simd_shuffle_down(x, distance); }
-inline float shuffled_down(float x, ushort distance) { return simd_shuffle_down(x, distance); }
+inline long shuffled(long x, ushort lane) { return long(shuffled(ulong(x), lane)); }
+inline int shuffled(int x, ushort lane) { return simd_shuffle(x, lane); }
+inline float shuffled(float x, ushort lane) { return simd_shuffle(x, lane); }

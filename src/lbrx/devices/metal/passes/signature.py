@@ -35,6 +35,7 @@ class Signature:
                 self._buffer(f"leaf{number}", f"device const {MEMORY_TYPES[leaf.dtype]}*")
             if leaf.gather:
                 self._buffer(f"rows{number}", "device const long*")
+                self._add("uint", "I", f"axis{number}")
             self._add("long", "q", f"offset{number}", *([f"stride{number}"] if leaf.step == "any" else []))
         for number, sink in enumerate(program.sinks):
             if sink.kind in ("store", "row_store"):

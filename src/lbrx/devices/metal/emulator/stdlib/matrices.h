@@ -30,13 +30,14 @@ template <class T, int C, int R> struct matrix {
   template <class U, class = enable_if_t<!is_same_v<U, T>>> __MSL_AIM explicit matrix(matrix<U, C, R> o) {
     for (int i = 0; i < C; i++) __c[i] = vec<T, R>(o.__c[i]);
   }
-  __MSL_AIM thread vec<T, R> &operator[](int i) thread { return __c[i]; }
-  __MSL_AIM threadgroup vec<T, R> &operator[](int i) threadgroup { return __c[i]; }
-  __MSL_AIM __global vec<T, R> &operator[](int i) __global { return __c[i]; }
-  __MSL_AIM const thread vec<T, R> &operator[](int i) const thread { return __c[i]; }
-  __MSL_AIM const threadgroup vec<T, R> &operator[](int i) const threadgroup { return __c[i]; }
-  __MSL_AIM const __global vec<T, R> &operator[](int i) const __global { return __c[i]; }
-  __MSL_AIM const __generic vec<T, R> &operator[](int i) const __generic { return __c[i]; }
+  __MSL_AIM thread vec<T, R> &operator[](int i) thread & { return __c[i]; }
+  __MSL_AIM threadgroup vec<T, R> &operator[](int i) threadgroup & { return __c[i]; }
+  __MSL_AIM __global vec<T, R> &operator[](int i) __global & { return __c[i]; }
+  __MSL_AIM const thread vec<T, R> &operator[](int i) const thread & { return __c[i]; }
+  __MSL_AIM const threadgroup vec<T, R> &operator[](int i) const threadgroup & { return __c[i]; }
+  __MSL_AIM const __global vec<T, R> &operator[](int i) const __global & { return __c[i]; }
+  __MSL_AIM const __generic vec<T, R> &operator[](int i) const __generic & { return __c[i]; }
+  __MSL_AIM vec<T, R> operator[](int i) const __generic && { return __c[i]; }
 };
 template <class T, int C, int R> __MSL_AIM vec<T, R> operator*(matrix<T, C, R> m, vec<T, C> v) {
   vec<T, R> r = m.__c[0] * v[0];
@@ -86,12 +87,13 @@ template <class T, int C, int R> __MSL_AIM matrix<T, R, C> transpose(matrix<T, C
 
 template <class T, size_t N> struct array {
   T __a[N];
-  __MSL_AIM constexpr thread T &operator[](size_t i) thread { return __a[i]; }
-  __MSL_AIM constexpr threadgroup T &operator[](size_t i) threadgroup { return __a[i]; }
-  __MSL_AIM constexpr __global T &operator[](size_t i) __global { return __a[i]; }
-  __MSL_AIM constexpr const thread T &operator[](size_t i) const thread { return __a[i]; }
-  __MSL_AIM constexpr const threadgroup T &operator[](size_t i) const threadgroup { return __a[i]; }
-  __MSL_AIM constexpr const __global T &operator[](size_t i) const __global { return __a[i]; }
+  __MSL_AIM constexpr thread T &operator[](size_t i) thread & { return __a[i]; }
+  __MSL_AIM constexpr threadgroup T &operator[](size_t i) threadgroup & { return __a[i]; }
+  __MSL_AIM constexpr __global T &operator[](size_t i) __global & { return __a[i]; }
+  __MSL_AIM constexpr const thread T &operator[](size_t i) const thread & { return __a[i]; }
+  __MSL_AIM constexpr const threadgroup T &operator[](size_t i) const threadgroup & { return __a[i]; }
+  __MSL_AIM constexpr const __global T &operator[](size_t i) const __global & { return __a[i]; }
+  __MSL_AIM constexpr T operator[](size_t i) const __generic && { return __a[i]; }
   constexpr size_t size() const { return N; }
 };
 template <class T> struct uniform {
