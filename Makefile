@@ -1,7 +1,7 @@
 # make demo   a small tour, on models that it makes itself
 # make test   everything that has to hold before a change goes in
-# make parity the same work done by mergekit and transformers, compared (installs torch)
-# make bench  the benchmarks, against mergekit among others
+# make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
+# make bench  the benchmarks, against the same peers
 # make clean  remove what the others made
 
 PYTHON ?= python3
@@ -30,10 +30,11 @@ test: .venv/.installed
 	@echo "== tests and examples"
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
 
-parity: .venv-mergekit/.installed
+parity: .venv-mergekit/.installed .venv-mlx/.installed
 	@.venv-mergekit/bin/python -m pytest -q parity
+	@.venv-mlx/bin/python -m pytest -q parity/test_mlx.py
 
-bench: .venv-bench/.installed .venv-mergekit/.installed
+bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
 clean:
@@ -49,11 +50,19 @@ clean:
 
 # The peers, in an environment of their own; torch comes first so that nothing else chooses its version.
 .venv-mergekit/.installed: pyproject.toml
-	@echo "Installing torch, transformers and mergekit into .venv-mergekit, which takes some minutes"
+	@echo "Installing torch, transformers and mergekit, and building llama.cpp, in .venv-mergekit: takes many minutes"
 	@$(PYTHON) -m venv .venv-mergekit
 	@.venv-mergekit/bin/python $(PIP_INSTALL) torch==2.13.0
-	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 -e '.[dev]'
+	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 llama-cpp-python==0.3.36 sentencepiece -e '.[dev]'
 	@touch .venv-mergekit/.installed
+
+# MLX wants other versions of the same libraries than mergekit.
+.venv-mlx/.installed: pyproject.toml
+	@echo "Installing torch, transformers and MLX in .venv-mlx, which takes some minutes"
+	@$(PYTHON) -m venv .venv-mlx
+	@.venv-mlx/bin/python $(PIP_INSTALL) torch==2.13.0
+	@.venv-mlx/bin/python $(PIP_INSTALL) 'mlx[cpu]' mlx-lm -e '.[dev]'
+	@touch .venv-mlx/.installed
 
 .PHONY: environment
 environment:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.driver import Argument, BufferBinding, Constants
+from lbrx.devices.metal.driver import Argument, BufferBinding, CompileOptions, Constants
 from lbrx.devices.metal.kernels.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape, empty
 from lbrx.devices.metal.kernels.sources import shader_source
 from lbrx.devices.metal.profiler import ProfiledContext, Work
@@ -35,10 +35,12 @@ def launch(
     operands: Mapping[int, Argument | DeviceArray | None],
     grid: Grid,
     work: Work,
+    *,
     threadgroup_bytes: Mapping[int, int] | None = None,
+    defines: tuple[tuple[str, str], ...] = (),
 ) -> None:
     """Dispatch ``kernel`` of ``shader``; ``operands`` that are None are switched off by a function constant."""
-    pipeline = context.pipeline(shader_source(shader), kernel, constants)
+    pipeline = context.pipeline(shader_source(shader), kernel, constants, CompileOptions(defines))
     arguments: dict[int, Argument] = {}
     for index, operand in operands.items():
         if isinstance(operand, DeviceArray):

@@ -24,6 +24,7 @@ from lbrx.errors import ShapeError
 from lbrx.shape import broadcast_shapes
 
 VARIANTS = ("32x32", "64x64")
+TILE_TYPES = {"f32": "float", "f16": "half", "bf16": "bfloat"}
 _THREADS = 128
 _DEPTH = 16
 _MOST_MATRICES = 512  # pairs of numbers in 4096 bytes
@@ -136,11 +137,12 @@ def multiply(
         launch(
             context,
             "matmul",
-            f"matmul_{tile}_{name}",
+            f"matmul_{name}",
             constants,
             operands,
             Grid((*tiles, len(matrices)), (_THREADS,)),
             work,
+            defines=(("TILE", TILE_TYPES[tile]),),
         )
     return result
 

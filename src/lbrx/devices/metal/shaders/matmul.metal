@@ -1,6 +1,7 @@
 // a [n, k] times b [k, m], either of them transposed, or times the transpose of a weight [m, k] in any coding.
 // A threadgroup of four simdgroups makes one tile of the result. Tiles of the operands keep the orientation that they
 // have in memory; what is transposed is turned when fragments of 8 x 8 are loaded from threadgroup memory.
+// TILE, the type of elements in tiles, is float, half or bfloat.
 #include "epilogue.h"
 #include "weights.h"
 
@@ -131,13 +132,9 @@ kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[
   }
 }
 
-#define INSTANTIATE(name, T, HEIGHT, WIDTH)                                                                           \
-  template [[host_name(name)]] kernel void matmul<T, HEIGHT, WIDTH>(                                                  \
+#define INSTANTIATE(name, EDGE)                                                                                       \
+  template [[host_name(name)]] kernel void matmul<TILE, EDGE, EDGE>(                                                  \
       device const uchar*, device const uchar*, device const uchar*, device const uchar*, device const uchar*,        \
       device const uchar*, device uchar*, constant MatmulParameters&, constant uint2*, uint3, uint, uint);
-INSTANTIATE("matmul_f32_32x32", float, 32, 32)
-INSTANTIATE("matmul_f16_32x32", half, 32, 32)
-INSTANTIATE("matmul_bf16_32x32", bfloat, 32, 32)
-INSTANTIATE("matmul_f32_64x64", float, 64, 64)
-INSTANTIATE("matmul_f16_64x64", half, 64, 64)
-INSTANTIATE("matmul_bf16_64x64", bfloat, 64, 64)
+INSTANTIATE("matmul_32x32", 32)
+INSTANTIATE("matmul_64x64", 64)

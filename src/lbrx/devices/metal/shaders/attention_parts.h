@@ -1,0 +1,43 @@
+// What both kernels of attention share: parameters, and which keys a query sees.
+#pragma once
+#include "elements.h"
+
+constant int q_type [[function_constant(0)]];
+constant int k_type [[function_constant(1)]];
+constant int v_type [[function_constant(2)]];
+constant int out_type [[function_constant(3)]];
+constant uint head_size [[function_constant(4)]];
+constant uint value_size [[function_constant(5)]];
+constant bool causal [[function_constant(6)]];
+constant bool has_window [[function_constant(7)]];
+constant bool has_softcap [[function_constant(8)]];
+
+struct AttentionParameters {
+  uint queries, keys;
+  uint group;  // heads of queries that share a head of keys
+  uint offset;  // position of the first query among the keys
+  uint window;
+  float scale, softcap;
+};
+
+inline uint first_key(uint query, constant AttentionParameters& size) {
+  uint position = size.offset + query;
+  return has_window && position >= size.window ? min(position - size.window + 1, size.keys) : 0;
+}
+
+// One past the last key.
+inline uint last_key(uint query, constant AttentionParameters& size) {
+  uint position = size.offset + query;
+  if (causal) return min(position + 1, size.keys);
+  return has_window ? min(position + size.window, size.keys) : size.keys;
+}
+
+inline float score(float product, constant AttentionParameters& size) {
+  float scaled = product * size.scale;
+  return has_softcap ? size.softcap * precise::tanh(scaled / size.softcap) : scaled;
+}
+
+// exp(value - largest), where a largest of -infinity means that nothing was seen.
+inline float weight_of(float value, float largest) {
+  return largest == -INFINITY ? 0.0f : precise::exp(value - largest);
+}
