@@ -41,7 +41,7 @@ def test_slow_nodes_hold_the_end_unless_their_tasks_are_sent_again() -> None:
     resent = simulate(work, machines, seed=1)
     assert resent.resent_tasks > 0
     assert without.resent_tasks == 0
-    assert resent.seconds < 0.9 * without.seconds
+    assert resent.seconds < 0.95 * without.seconds
 
 
 def test_dying_nodes_cost_only_their_tasks() -> None:

@@ -250,10 +250,35 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
-def test_forward_passes_are_not_there_yet() -> None:
-    prompted = "{source_model: a, positive_prompts: [x]}, {source_model: b, positive_prompts: [y]}"
-    with pytest.raises(RecipeError, match=r"'hidden' \(the default\) needs forward passes.*use 'cheap_embed'"):
-        plan_of(f"{{base_model: base, experts: [{prompted}]}}")
+@pytest.mark.parametrize("mode", ["", "gate_mode: hidden_last,", "gate_mode: hidden_avg,"])
+def test_gates_from_hidden_states(mode: str, tmp_path: Path) -> None:
+    for seed, name in enumerate(("base", "a", "b")):
+        write_model(tmp_path / name, tensors(seed), config("llama"), has_tokenizer=name == "base")
+    first = "{source_model: a, positive_prompts: ['sum of two', poem]}"
+    second = "{source_model: b, positive_prompts: [two], negative_prompts: [sum]}"
+    recipe = f"{{base_model: base, {mode} experts: [{first}, {second}]}}"
+    written, _ = write(recipe, tmp_path / "out", tmp_path)
+    model = lbrx.open_model(tmp_path / "base")
+
+    def states(ids: list[int]) -> list[Array]:
+        # Every prompt begins with <s>, which is 5; sum is 1, poem 2, of 3, two 4.
+        inputs = [values.astype(np.float64) for values in model.layer_inputs([5, *ids])]
+        return [values.mean(axis=0) if "avg" in mode else values[-1] for values in inputs]
+
+    sums = [(one + other) / 2 for one, other in zip(states([1, 3, 4]), states([2]), strict=True)]
+    differences = [one - other for one, other in zip(states([4]), states([1]), strict=True)]
+    for layer in range(LAYERS):
+        expected = [vector / np.linalg.norm(vector) for vector in (sums[layer], differences[layer])]
+        gate = written[f"model.layers.{layer}.block_sparse_moe.gate.weight"]
+        np.testing.assert_allclose(gate, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_hidden_states_without_a_tokenizer(tmp_path: Path) -> None:
+    for seed, name in enumerate(("base", "a")):
+        write_model(tmp_path / name, tensors(seed), config("llama"))
+    prompted = "{source_model: a, positive_prompts: [x]}, {source_model: a, positive_prompts: [y]}"
+    with pytest.raises(UsageError, match=r"base: has no tokenizer.json, which the gate mode 'hidden' needs"):
+        plan_of(f"{{base_model: base, experts: [{prompted}]}}", tmp_path)
 
 
 @pytest.mark.parametrize(

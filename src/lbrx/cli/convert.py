@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -32,9 +33,7 @@ def convert(
         str | None,
         typer.Option(help="gguf, mlx or safetensors; what OUT ends in by default.", show_default=False),
     ] = None,
-    type: Annotated[
-        str | None, typer.Option(help="Turn weights into f32, f16 or bf16.", show_default=False)
-    ] = None,
+    type: Annotated[str | None, typer.Option(help="Turn weights into f32, f16 or bf16.", show_default=False)] = None,
     dry_run: DryRun = False,
     threads: Threads = None,
     memory: Memory = None,
@@ -45,6 +44,7 @@ def convert(
     restart: Restart = False,
     sync: Sync = True,
     quiet: Quiet = False,
+    cluster: Cluster = None,
 ) -> None:
     """Write a model in another format.
 
@@ -62,24 +62,33 @@ def convert(
 
       lbrx convert model resharded --shard-size 2GB
     """
-    from lbrx.conversion.converting import plan_conversion
+    from lbrx.cluster.description import PlanSource
     from lbrx.execute import execute
     from lbrx.limits import limited
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
+    nodes = ClusterReporter(as_json=json_output, is_quiet=quiet)
     try:
         with limited(threads, memory):
-            plan = plan_conversion(source, out, format=format, type=type, max_shard_bytes=shard_size)
+            call = PlanSource.convert(source, out, format=format, type=type, max_shard_bytes=shard_size)
+            plan = call.build()
             report.warnings(plan.warnings)
             if dry_run:
                 show_files(plan, as_json=json_output)
                 return
             with report:
                 result = execute(
-                    plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=report.progress
+                    plan,
+                    strict=strict,
+                    overwrite=overwrite,
+                    restart=restart,
+                    sync=sync,
+                    progress=report.progress,
+                    cluster=cluster_options(cluster, call, threads, memory, nodes),
                 )
             report.done(result)
+            nodes.done()
     except LbrxError as error:
         report.failed(error)
         raise

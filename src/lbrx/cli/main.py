@@ -24,8 +24,10 @@ DEBUG_VARIABLE = "LBRX_DEBUG"
 _EXAMPLES = """\b
 Examples:
   lbrx inspect model.gguf
-  lbrx inspect models/llama --filter '*.q_proj.*'
-  lbrx inspect model.safetensors --json
+  lbrx merge recipe.yml merged
+  lbrx merge recipe.yml merged.gguf --quantize q4_k_m
+  lbrx convert model.gguf model-mlx --format mlx
+  lbrx score model merged.gguf --text held-out.txt --reference model
 
 'lbrx COMMAND --help' tells more. LBRX_DEBUG=1 shows the traceback of an error.
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -99,6 +100,7 @@ def quantize(
     restart: Restart = False,
     sync: Sync = True,
     quiet: Quiet = False,
+    cluster: Cluster = None,
 ) -> None:
     """Quantize a model to GGUF, MLX or integers.
 
@@ -116,6 +118,7 @@ def quantize(
 
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
     """
+    from lbrx.cluster.description import PlanSource
     from lbrx.execute import execute
     from lbrx.limits import limited
     from lbrx.quantizing.job import plan_quantize
@@ -123,6 +126,7 @@ def quantize(
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
+    nodes = ClusterReporter(as_json=json_output, is_quiet=quiet)
     try:
         options = parse_options(
             to,
@@ -148,6 +152,7 @@ def quantize(
             if dry_run:
                 _show(plan, as_json=json_output, with_tensors=tensors)
                 return
+            call = PlanSource.quantize(source, out, options, max_shard_bytes=shard_size)
             with report:
                 result = execute(
                     plan.output,
@@ -156,8 +161,10 @@ def quantize(
                     restart=restart,
                     sync=sync,
                     progress=report.progress,
+                    cluster=cluster_options(cluster, call, threads, memory, nodes),
                 )
             report.done(result)
+            nodes.done()
     except LbrxError as error:
         report.failed(error)
         raise

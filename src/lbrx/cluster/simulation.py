@@ -16,6 +16,8 @@ from lbrx.cluster.tasks import task_size
 
 SLOW_FACTOR = 3.0
 MIN_SLOW_SECONDS = 5.0
+_SPREAD = 0.1  # tasks take up to so much longer than the fastest
+_RECENT = 50  # finished tasks that tell what is usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,6 @@ def simulate(work: Work, machines: Machines, *, seed: int = 0, resends: bool = T
     return _Simulation(work, machines, seed, resends).run()
 
 
-@dataclass(slots=True)
-class _Worker:
-    node: int
-    ready: float
-
-
 class _Simulation:
     """Events in the order of time: a worker is free, a task ends. Ties go to the lower number."""
 
@@ -125,16 +121,17 @@ class _Simulation:
         self._task_seconds = moved / (machines.bandwidth / machines.workers)
         generator = np.random.default_rng(seed)
         slow = generator.random(machines.nodes) < machines.slow_share
-        self._times = np.where(slow, machines.slow_times, 1.0)
-        self._deaths = generator.exponential(machines.failure_hours * 3600, machines.nodes)
+        self._times: list[float] = np.where(slow, machines.slow_times, 1.0).tolist()
+        self._deaths: list[float] = generator.exponential(machines.failure_hours * 3600, machines.nodes).tolist()
         self._generator = generator
         self._free = [
             (machines.start_seconds, worker, worker // machines.workers_per_node) for worker in range(machines.workers)
         ]
         self._waiting = list(range(self._tasks))[::-1]
         self._ends: list[tuple[float, int, int, int, float, bool]] = []
-        self._began: dict[int, float] = {}
+        self._running: dict[int, float] = {}  # tasks that were sent once, by when: the oldest first
         self._durations: list[float] = []
+        self._usual_seconds = 0.0
         self._resent: set[int] = set()
         self._done: set[int] = set()
         self._driver_free = 0.0
@@ -158,8 +155,9 @@ class _Simulation:
             _, worker, node = heapq.heappop(self._free)
             self._driver_free = max(self._driver_free, now) + self._machines.dispatch_seconds
             start = self._driver_free
-            seconds = self._task_seconds * self._times[node] * (1 + 0.1 * self._generator.random())
-            self._began.setdefault(task, start)
+            seconds = self._task_seconds * self._times[node] * (1 + _SPREAD * float(self._generator.random()))
+            if task not in self._resent:
+                self._running[task] = start
             end = start + seconds
             if self._deaths[node] < end:
                 self._die(task, worker, node, max(self._deaths[node], start))
@@ -173,32 +171,27 @@ class _Simulation:
     def _next_task(self, now: float) -> int | None:
         if self._waiting:
             return self._waiting.pop()
-        if not self._resends or not self._durations:
+        due = self._due()
+        if due is None or due > now:
             return None
-        limit = self._slow_limit()
-        late = [
-            task
-            for task, began in self._began.items()
-            if task not in self._done and task not in self._resent and now - began > limit
-        ]
-        if not late:
-            return None
-        self._resent.add(late[0])
-        return late[0]
+        task = next(iter(self._running))
+        del self._running[task]
+        self._resent.add(task)
+        return task
 
-    def _slow_limit(self) -> float:
-        return max(MIN_SLOW_SECONDS, SLOW_FACTOR * median(self._durations[-101:]))
+    def _due(self) -> float | None:
+        """When the task that runs longest is sent once more; None if there is none, or nothing to compare it with."""
+        if not self._resends or not self._durations or not self._running:
+            return None
+        return next(iter(self._running.values())) + max(MIN_SLOW_SECONDS, SLOW_FACTOR * self._usual_seconds)
 
     def _next_time(self, now: float) -> float:
         times = [self._ends[0][0]] if self._ends else []
         if self._free and (self._waiting or self._free[0][0] > now):
             times.append(max(self._free[0][0], now))
-        if not self._waiting and self._free and self._resends and self._durations:
-            limit = self._slow_limit()
-            due = [
-                self._began[task] + limit for task in self._began if task not in self._done and task not in self._resent
-            ]
-            times += [time + 1e-6 for time in due if time >= now]
+        due = self._due()
+        if not self._waiting and self._free and due is not None:
+            times.append(max(due, now, self._free[0][0]))
         return min(times)
 
     def _finish(self, now: float) -> None:
@@ -211,16 +204,18 @@ class _Simulation:
             heapq.heappush(self._free, (at, worker, node))
             if task not in self._done:
                 self._done.add(task)
-                self._began.pop(task, None)
+                self._running.pop(task, None)
                 self._durations.append(seconds)
+                if len(self._durations) % _RECENT == 1:
+                    self._usual_seconds = median(self._durations[-_RECENT:])
 
     def _lose(self, task: int, worker: int, node: int, at: float) -> None:
         self._failed += 1
         if self._deaths[node] <= at:
             self._dead += 1
-            self._deaths[node] = at + self._generator.exponential(self._machines.failure_hours * 3600)
+            self._deaths[node] = at + float(self._generator.exponential(self._machines.failure_hours * 3600))
         heapq.heappush(self._free, (at + self._machines.replacement_seconds, worker, node))
         if task not in self._done and task not in self._waiting:
-            self._began.pop(task, None)
+            self._running.pop(task, None)
             self._resent.discard(task)
             self._waiting.append(task)

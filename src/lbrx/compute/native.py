@@ -46,7 +46,8 @@ def run(module: str, function: str, *arguments: int) -> None:
 
 def address(array: npt.NDArray[Any]) -> int:
     """Where the first element of an array lies."""
-    return int(array.ctypes.data)
+    place: int = array.__array_interface__["data"][0]
+    return place
 
 
 def bits(number: float) -> int:

@@ -16,18 +16,20 @@ from collections.abc import Callable
 import numpy as np
 
 from lbrx.compute.blas import in_ranges
-from lbrx.compute.native import Floats, address, run
+from lbrx.compute.native import Floats, address, kernel, run
 from lbrx.compute.weights import HalfRows, MappedRows, rows_of
 from lbrx.expr import Blocks
 from lbrx.memory.scratch import borrowing
 from lbrx.quants.quant import quant
+from lbrx.settings import settings
 from lbrx.tensor import Tensor
 
 MOST_VECTORS = 4
 CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS = 32
-_CHUNK_BYTES = 512 << 10
-_DECODED_CHUNK_BYTES = 128 << 10
+_SHARES_PER_THREAD = 3
+_LEAST_BYTES = 128 << 10  # of a share
+_DECODED_BYTES = 128 << 10
 Work = Callable[[int, int], None]
 
 
@@ -38,29 +40,32 @@ def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
         work, row_bytes = _coded_products(x, blocks, out)
     else:
         work, row_bytes = _float_products(x, weight, out)
-    in_ranges(weight.shape[0], max(1, _CHUNK_BYTES // row_bytes), work)
+    # A row is computed by itself, so that it does not matter how many of them a thread takes at a time.
+    rows = weight.shape[0]
+    shares = min(_SHARES_PER_THREAD * settings.threads, max(1, rows * row_bytes // _LEAST_BYTES))
+    in_ranges(rows, -(-rows // shares), work)
 
 
 def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> tuple[Work, int]:
     vectors, columns = x.shape
     count = columns // _CODED_COLUMNS
-    codes = np.zeros((vectors, -(-count // 2) * 2 * _CODED_COLUMNS), np.int16)
-    scales, sums = (np.empty((vectors, count), np.float32) for _ in range(2))
-    coded = address(codes), address(scales), address(sums)
+    code_bytes, scale_bytes = 2 * vectors * -(-count // 2) * 2 * _CODED_COLUMNS, 4 * vectors * count
+    vector = np.empty(code_bytes + 2 * scale_bytes, np.uint8)
+    start = address(vector)
+    coded = start, start + code_bytes, start + code_bytes + scale_bytes
     if blocks.quant == "q4_0":
-        run("block_products", "code_paired_vectors", address(x), scales.size, *coded, count)
+        run("block_products", "code_paired_vectors", address(x), vectors * count, *coded, count)
     else:
-        run("block_products", "code_vectors", address(x), scales.size, *coded)
+        run("block_products", "code_vectors", address(x), vectors * count, *coded)
     kind = quant(blocks.quant)
     row_bytes = columns // kind.block_elements * kind.block_bytes
     storage, target, out_columns = blocks.storage, address(out), out.shape[1]
-    keep = (codes, scales, sums)
+    multiply = kernel("block_products", kind.name, 9)
 
     def work(first: int, stop: int) -> None:
-        assert keep
         window = storage.read_at(first * row_bytes, (stop - first) * row_bytes)
-        sizes = stop - first, columns
-        run("block_products", kind.name, address(window), *sizes, *coded, vectors, target + 4 * first, out_columns)
+        multiply(address(window), stop - first, columns, *coded, vectors, target + 4 * first, out_columns)
+        assert vector.size  # it lives as long as its address is used
 
     return work, row_bytes
 
@@ -84,7 +89,7 @@ def _float_products(x: Floats, weight: Tensor, out: Floats) -> tuple[Work, int]:
 
     def decoded(first: int, stop: int) -> None:
         with borrowing() as borrow:
-            most = max(1, _DECODED_CHUNK_BYTES // (4 * columns))
+            most = max(1, _DECODED_BYTES // (4 * columns))
             tile = borrow(4 * min(most, stop - first) * columns).view(np.float32).reshape(-1, columns)
             for start in range(first, stop, most):
                 end = min(start + most, stop)

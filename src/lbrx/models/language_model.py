@@ -112,15 +112,26 @@ class LanguageModel:
             )
         return array.astype(np.int64)
 
+    def layer_inputs(self, ids: TokenIds) -> Iterator[Floats]:
+        """The hidden states ``[n, hidden]`` of a text as each layer gets them, the first layer's first."""
+        tokens = self.checked_ids(ids)
+        cache = self.new_cache(tokens.size)
+        hidden = self._embedded(tokens)
+        for number, weights in enumerate(self._weights.layers):
+            yield hidden
+            hidden = run_block(hidden, self.spec, number, weights, self._rotation, cache)
+
     def _hidden(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
         """The hidden states of new tokens after all layers and the last norm."""
-        hidden = embedding(tokens, self._weights.embedding)
-        if self.spec.family.scales_embeddings:
-            hidden = hidden * np.float32(math.sqrt(self.spec.hidden))
+        hidden = self._embedded(tokens)
         for number, weights in enumerate(self._weights.layers):
             hidden = run_block(hidden, self.spec, number, weights, self._rotation, cache)
         cache.advance(len(tokens))
         return normalized(hidden, self._weights.final_norm, self.spec)
+
+    def _embedded(self, tokens: npt.NDArray[np.int64]) -> Floats:
+        hidden = embedding(tokens, self._weights.embedding)
+        return hidden * np.float32(math.sqrt(self.spec.hidden)) if self.spec.family.scales_embeddings else hidden
 
     def _output(self, hidden: Floats) -> Floats:
         logits = linear(np.ascontiguousarray(hidden), self._weights.output)

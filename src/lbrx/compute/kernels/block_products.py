@@ -27,7 +27,7 @@ from lbrx.compute.kernels.integer_products import (
     six_bit_scales,
     store_parted,
 )
-from lbrx.compute.kernels.wide import lane_sum
+from lbrx.compute.kernels.wide import fused, lane_sum
 from lbrx.quants.kernels.lanes import load_f16, load_f32, store_f32
 from lbrx.quants.kernels.vectors import (
     absolute,
@@ -91,14 +91,14 @@ def q8_0(
                 first, numbers = stored + 272 * group, x + 512 * group
                 prefetch_5_lines(first + AHEAD)
                 units = scales_of_34_bytes(first) * load(even, x_scales, group)
-                even = even + to_f32(dot_bytes(first + 2, numbers)) * LANE_0(units)
-                odd = odd + to_f32(dot_bytes(first + 36, numbers + 64)) * LANE_1(units)
-                even = even + to_f32(dot_bytes(first + 70, numbers + 128)) * LANE_2(units)
-                odd = odd + to_f32(dot_bytes(first + 104, numbers + 192)) * LANE_3(units)
-                even = even + to_f32(dot_bytes(first + 138, numbers + 256)) * LANE_4(units)
-                odd = odd + to_f32(dot_bytes(first + 172, numbers + 320)) * LANE_5(units)
-                even = even + to_f32(dot_bytes(first + 206, numbers + 384)) * LANE_6(units)
-                odd = odd + to_f32(dot_bytes(first + 240, numbers + 448)) * LANE_7(units)
+                even = fused(to_f32(dot_bytes(first + 2, numbers)), LANE_0(units), even)
+                odd = fused(to_f32(dot_bytes(first + 36, numbers + 64)), LANE_1(units), odd)
+                even = fused(to_f32(dot_bytes(first + 70, numbers + 128)), LANE_2(units), even)
+                odd = fused(to_f32(dot_bytes(first + 104, numbers + 192)), LANE_3(units), odd)
+                even = fused(to_f32(dot_bytes(first + 138, numbers + 256)), LANE_4(units), even)
+                odd = fused(to_f32(dot_bytes(first + 172, numbers + 320)), LANE_5(units), odd)
+                even = fused(to_f32(dot_bytes(first + 206, numbers + 384)), LANE_6(units), even)
+                odd = fused(to_f32(dot_bytes(first + 240, numbers + 448)), LANE_7(units), odd)
             for block in range(count // 8 * 8, count):
                 unit = load_f16(stored + 34 * block, 0) * load_f32(x_scales, block)
                 even = even + to_f32(dot_bytes(stored + 34 * block + 2, x + 64 * block)) * unit
@@ -124,10 +124,10 @@ def q4_0(
                 own_scales = scales_of_18_bytes(first)
                 eighths = eighths + own_scales * load(even, x_sums, group)
                 units = own_scales * load(even, x_scales, group)
-                even = even + to_f32(dot_two_blocks(first + 2, first + 20, numbers)) * PAIR_0(units)
-                odd = odd + to_f32(dot_two_blocks(first + 38, first + 56, numbers + 128)) * PAIR_1(units)
-                even = even + to_f32(dot_two_blocks(first + 74, first + 92, numbers + 256)) * PAIR_2(units)
-                odd = odd + to_f32(dot_two_blocks(first + 110, first + 128, numbers + 384)) * PAIR_3(units)
+                even = fused(to_f32(dot_two_blocks(first + 2, first + 20, numbers)), PAIR_0(units), even)
+                odd = fused(to_f32(dot_two_blocks(first + 38, first + 56, numbers + 128)), PAIR_1(units), odd)
+                even = fused(to_f32(dot_two_blocks(first + 74, first + 92, numbers + 256)), PAIR_2(units), even)
+                odd = fused(to_f32(dot_two_blocks(first + 110, first + 128, numbers + 384)), PAIR_3(units), odd)
             for block in range(count // 8 * 8, count):
                 own_scale = load_f16(stored + 18 * block, 0)
                 rest += own_scale * load_f32(x_sums, block)
@@ -152,14 +152,14 @@ def q4_k(
                 units = six_bit_scales(stored + 4) * load(even, scales, place) * load_f16(stored, 0)
                 lows = lows + six_bit_minimums(stored + 4) * load(even, sums, place) * load_f16(stored, 1)
                 at = stored + 16
-                even = even + to_f32(dot_low_halves(at, x)) * LANE_0(units)
-                odd = odd + to_f32(dot_high_halves(at, x + 64)) * LANE_1(units)
-                even = even + to_f32(dot_low_halves(at + 32, x + 128)) * LANE_2(units)
-                odd = odd + to_f32(dot_high_halves(at + 32, x + 192)) * LANE_3(units)
-                even = even + to_f32(dot_low_halves(at + 64, x + 256)) * LANE_4(units)
-                odd = odd + to_f32(dot_high_halves(at + 64, x + 320)) * LANE_5(units)
-                even = even + to_f32(dot_low_halves(at + 96, x + 384)) * LANE_6(units)
-                odd = odd + to_f32(dot_high_halves(at + 96, x + 448)) * LANE_7(units)
+                even = fused(to_f32(dot_low_halves(at, x)), LANE_0(units), even)
+                odd = fused(to_f32(dot_high_halves(at, x + 64)), LANE_1(units), odd)
+                even = fused(to_f32(dot_low_halves(at + 32, x + 128)), LANE_2(units), even)
+                odd = fused(to_f32(dot_high_halves(at + 32, x + 192)), LANE_3(units), odd)
+                even = fused(to_f32(dot_low_halves(at + 64, x + 256)), LANE_4(units), even)
+                odd = fused(to_f32(dot_high_halves(at + 64, x + 320)), LANE_5(units), odd)
+                even = fused(to_f32(dot_low_halves(at + 96, x + 384)), LANE_6(units), even)
+                odd = fused(to_f32(dot_high_halves(at + 96, x + 448)), LANE_7(units), odd)
             store_f32(out, out_columns * vector + row, lane_sum((even + odd) - lows))
 
 
@@ -177,13 +177,13 @@ def q6_k(
                 levels = to_f32(load_i8(f32x16(0.0), stored + 192))
                 units = load(even, scales, count * vector + block) * load_f16(stored + 208, 0)
                 low, high = stored, stored + 128
-                even = even + to_f32(SIX_0(low, high, x)) * (PAIR_0(levels) * LANE_0(units))
-                odd = odd + to_f32(SIX_1(low, high, x + 64)) * (PAIR_1(levels) * LANE_1(units))
-                even = even + to_f32(SIX_2(low, high, x + 128)) * (PAIR_2(levels) * LANE_2(units))
-                odd = odd + to_f32(SIX_3(low, high, x + 192)) * (PAIR_3(levels) * LANE_3(units))
+                even = fused(to_f32(SIX_0(low, high, x)), PAIR_0(levels) * LANE_0(units), even)
+                odd = fused(to_f32(SIX_1(low, high, x + 64)), PAIR_1(levels) * LANE_1(units), odd)
+                even = fused(to_f32(SIX_2(low, high, x + 128)), PAIR_2(levels) * LANE_2(units), even)
+                odd = fused(to_f32(SIX_3(low, high, x + 192)), PAIR_3(levels) * LANE_3(units), odd)
                 low, high, x = stored + 64, stored + 160, x + 256
-                even = even + to_f32(SIX_0(low, high, x)) * (PAIR_4(levels) * LANE_4(units))
-                odd = odd + to_f32(SIX_1(low, high, x + 64)) * (PAIR_5(levels) * LANE_5(units))
-                even = even + to_f32(SIX_2(low, high, x + 128)) * (PAIR_6(levels) * LANE_6(units))
-                odd = odd + to_f32(SIX_3(low, high, x + 192)) * (PAIR_7(levels) * LANE_7(units))
+                even = fused(to_f32(SIX_0(low, high, x)), PAIR_4(levels) * LANE_4(units), even)
+                odd = fused(to_f32(SIX_1(low, high, x + 64)), PAIR_5(levels) * LANE_5(units), odd)
+                even = fused(to_f32(SIX_2(low, high, x + 128)), PAIR_6(levels) * LANE_6(units), even)
+                odd = fused(to_f32(SIX_3(low, high, x + 192)), PAIR_7(levels) * LANE_7(units), odd)
             store_f32(out, out_columns * vector + row, lane_sum(even + odd))

@@ -1,4 +1,4 @@
-"""Buffers of the emulated device: they end (or begin) at a page that nothing may touch."""
+"""Buffers of the emulated device: they end (or begin) at pages that nothing may touch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from lbrx.devices.metal.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.emulator.runtime import runner
 from lbrx.errors import MemoryBudgetError
-from lbrx.system import format_bytes, page_bytes
+from lbrx.system import format_bytes
 
 Placement = Literal["end", "start"]
 _ALIGNMENT = 16
@@ -28,7 +28,7 @@ class EmulatedBuffer(SharedMemory):
         super().__init__(int(body), capacity_bytes)
         self.mapped_range = (int(base.value or 0), int(mapped.value))
         self._placement = placement
-        self._body = (int(body), int(mapped.value) - 2 * page_bytes())
+        self._body = (int(body), int(mapped.value) - 2 * int(runner().msl_guard_bytes()))
         self._free = weakref.finalize(self, runner().msl_free, base.value, mapped.value)
         self.fit(capacity_bytes)
 

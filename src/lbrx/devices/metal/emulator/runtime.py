@@ -85,6 +85,7 @@ def runner() -> Any:
     address, size = ctypes.c_void_p, ctypes.c_size_t
     signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "msl_allocate": (address, (size, ctypes.POINTER(address), ctypes.POINTER(size))),
+        "msl_guard_bytes": (size, ()),
         "msl_free": (None, (address, size)),
         "msl_protect": (ctypes.c_int, (address, size, ctypes.c_int)),
         "msl_fill_canary": (None, (address, size)),

@@ -7,6 +7,7 @@ threads to a tile, so that sums come out as on the CPU. Programs along rows walk
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from lbrx.devices.metal.passes.elements import REGISTER_TYPES, cast_text, conver
 from lbrx.devices.metal.passes.lines import ShaderLines
 from lbrx.devices.metal.passes.reductions import Reduction, reduction_of
 from lbrx.devices.metal.passes.signature import Signature
-from lbrx.passes import BLOCK_REDUCTIONS, FLAT, ROW_OPS, ROWS, Program, Sink
+from lbrx.passes import BLOCK_REDUCTIONS, FLAT, ROW_OPS, ROWS, Instruction, Program, Sink
 
 ELEMENTS_PER_THREAD = 8
 ELEMENTWISE_THREADS = 256
@@ -82,6 +83,7 @@ class _Generator:
             if instruction.op in ROW_OPS
         ]
         self.by_blocks = bool(self.reductions) or program.mode == ROWS
+        self.known_row_values: set[int] = set()
 
     def kernel(self) -> PassKernel:
         body = self._text()
@@ -267,10 +269,9 @@ class _Generator:
         self.out.add(f"const INDEX tile_start = INDEX(tile) * {TILE}u;")
         self.out.add(f"const uint size = tile < tiles ? uint(min(INDEX({TILE}u), columns - tile_start)) : 0u;")
 
-    def _tile_loop(self, reductions: list[Reduction], tile: object, *, with_sinks: bool) -> None:
+    def _tile_loop(self, reductions: list[Reduction], tile: Callable[[], None], *, with_sinks: bool) -> None:
         """Tiles in batches, each reduced by sixteen lanes; thread 0 puts them together in their order."""
-        assert callable(tile)
-        known = {number for number, _ in self.row_reductions} if with_sinks else self.known_row_values
+        known = set(self.known_row_values)
         with self.out.block("for (uint batch = 0u; batch < tiles; batch += slots)"):
             self.out.add("const uint tile = batch + slot;")
             tile()
@@ -350,7 +351,6 @@ class _Generator:
         reductions = [each for number, each in self.row_reductions if number in numbers]
         for each in reductions:
             self.out.add(*each.start("total"))
-        self.known_row_values = {number for number, _ in self.row_reductions if number < min(numbers)}
         self._tile_loop(reductions, self._row_tile, with_sinks=False)
         with self.out.block("if (member == 0u)"):
             for number, each in self.row_reductions:
@@ -359,6 +359,7 @@ class _Generator:
         self.out.add(_BARRIER)
         for number in numbers:
             self._declare(number, f"shared{number}")
+        self.known_row_values.update(numbers)
 
     def _finish_row(self, reductions: list[Reduction]) -> None:
         known = {number for number, _ in self.row_reductions}
@@ -380,8 +381,5 @@ class _Generator:
         self.out.add(_BARRIER)
 
 
-def _as_sink(instruction: object) -> Sink:
-    from lbrx.passes import Instruction
-
-    assert isinstance(instruction, Instruction)
+def _as_sink(instruction: Instruction) -> Sink:
     return Sink(instruction.op.removeprefix("row_"), instruction.type, instruction.args)

@@ -7,7 +7,7 @@ from functools import cache
 from lbrx.devices.metal.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.devices.metal.passes.elements import MEMORY_TYPES
 from lbrx.devices.metal.passes.signature import Signature
-from lbrx.passes import RANK_OPS, Program
+from lbrx.passes import BLOCK_REDUCTIONS, RANK_OPS, ROWS, Program
 
 _MOST_BUFFERS = 30  # of 31 that Metal has; one is for the arguments
 
@@ -26,6 +26,9 @@ def why_not(program: Program) -> str | None:
     if any(name == "f64" for name in (*program.value_types(), *stored)):
         return "a GPU has no f64"
     assert all(leaf.dtype in MEMORY_TYPES for leaf in program.leaves)
+    kinds = {sink.kind for sink in program.sinks}
+    if "collect" in kinds and (program.mode == ROWS or kinds & BLOCK_REDUCTIONS):
+        return "elements along rows cannot be collected"
     signature = Signature(program)
     if len(signature.buffers) > _MOST_BUFFERS:
         return f"a kernel takes at most {_MOST_BUFFERS} buffers, this pass has {len(signature.buffers)}"

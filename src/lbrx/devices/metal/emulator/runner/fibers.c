@@ -60,7 +60,7 @@ static void *first_stack_pointer(void *top, void (*function)(void)) {
 static void *new_stack(void) {
   char *base = mmap(0, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) fail(NO_MEMORY, "no memory for the stacks of %d threads", thread_count);
-  mprotect(base, page_bytes(), PROT_NONE);
+  mprotect(base, 4 * page_bytes(), PROT_NONE);
   // Without different offsets the hot lines of all stacks would fall into the same sets of the cache.
   char *top = base + STACK_BYTES - 64 - (stack_count % 61) * 1088;
   all_stacks[stack_count++] = top;

@@ -7,6 +7,7 @@
 
 #define POISON 0xff  // NaN in every floating-point type
 #define CANARY 0xa5
+#define GUARD_BYTES ((size_t)256 << 20)  // of address space, not of memory: even a wild index must not hit anything else
 
 char *arena;
 static int regions_used;
@@ -32,9 +33,9 @@ void threadgroup_memory_begin(void) {
   regions_used = 0;
   used_bytes = 0;
   if (arena) return;
-  char *base = map_memory(arena_bytes() + page_bytes(), PROT_NONE);
+  char *base = map_memory(arena_bytes() + 2 * GUARD_BYTES, PROT_NONE);
   if (!base) fail(NO_MEMORY, "no memory for threadgroup memory");
-  arena = base + page_bytes();
+  arena = base + GUARD_BYTES;
   for (int i = 0; i < REGIONS; i++) mprotect(arena + i * region_stride(), REGION_BYTES, PROT_READ | PROT_WRITE);
 }
 
@@ -91,21 +92,24 @@ EXPORT int msl_locate(uint64_t address, int32_t *variable, int64_t *offset) {
 }
 EXPORT int32_t msl_region_variable(int region) { return region_variable[region]; }
 
-// Memory for `capacity` bytes between two forbidden pages; `base` and `mapped` are for msl_free.
+// Memory for `capacity` bytes between two forbidden stretches; `base` and `mapped` are for msl_free.
 EXPORT void *msl_allocate(size_t capacity, void **base, size_t *mapped) {
   size_t page = page_bytes(), body = (capacity + page - 1) / page * page;
   if (!body) body = page;
-  char *start = map_memory(body + 2 * page, PROT_READ | PROT_WRITE);
+  char *start = capacity > SIZE_MAX / 2 ? 0 : map_memory(body + 2 * GUARD_BYTES, PROT_NONE);
   if (!start) return 0;
-  mprotect(start, page, PROT_NONE);
-  mprotect(start + page + body, page, PROT_NONE);
+  if (mprotect(start + GUARD_BYTES, body, PROT_READ | PROT_WRITE)) {
+    munmap(start, body + 2 * GUARD_BYTES);
+    return 0;
+  }
   *base = start;
-  *mapped = body + 2 * page;
-  return start + page;
+  *mapped = body + 2 * GUARD_BYTES;
+  return start + GUARD_BYTES;
 }
+EXPORT size_t msl_guard_bytes(void) { return GUARD_BYTES; }
 EXPORT void msl_free(void *base, size_t mapped) { munmap(base, mapped); }
 EXPORT int msl_protect(void *base, size_t mapped, int read_only) {
-  return mprotect((char *)base + page_bytes(), mapped - 2 * page_bytes(),
+  return mprotect((char *)base + GUARD_BYTES, mapped - 2 * GUARD_BYTES,
                   read_only ? PROT_READ : PROT_READ | PROT_WRITE);
 }
 EXPORT void msl_fill_canary(void *start, size_t bytes) { memset(start, CANARY, bytes); }

@@ -1,0 +1,183 @@
+"""MetalStorage: bytes that a GPU can use. CPU and GPU share memory, so the CPU reads them where they are.
+
+Bytes of a mapped file are not copied: the pages around them become a buffer. What is larger than the largest buffer
+becomes several buffers that overlap by half, so that any run of up to half of it lies in one of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.driver import Buffer, BufferBinding
+from lbrx.devices.metal.errors import MetalError
+from lbrx.devices.metal.transfers import transfers
+from lbrx.dtypes import DType
+from lbrx.errors import UsageError
+from lbrx.storage import Bytes, CpuStorage, MmapStorage, Storage
+from lbrx.system import page_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BufferWindow:
+    """Bytes ``start`` to ``start + nbytes`` of a storage, in a buffer from ``offset`` on."""
+
+    start: int
+    nbytes: int
+    buffer: Buffer
+    offset: int
+
+
+def wait_for(context: MetalContext, buffer: Buffer) -> None:
+    """Return when the kernels that were recorded with a buffer are done."""
+    if buffer.last_use is not None:
+        context.commit()
+        buffer.last_use.wait()
+
+
+def wrapped_windows(context: MetalContext, storage: MmapStorage, start: int, stop: int) -> tuple[BufferWindow, ...]:
+    """Bytes of a mapped file as buffers over the pages around them, without a copy."""
+    address = storage.address
+    assert address is not None
+    storage.file.check_unchanged()
+    page, largest = page_bytes(), context.info.max_buffer_bytes // page_bytes() * page_bytes()
+    first_page = (address + start) // page * page
+    end = -(-(address + stop) // page) * page
+    windows = []
+    for begin in range(first_page, end, max(largest // 2 // page * page, page)):
+        nbytes = min(largest, end - begin)
+        low, high = max(begin, address + start), min(begin + nbytes, address + stop)
+        buffer = context.driver.wrap(begin, nbytes, storage.file)
+        windows.append(BufferWindow(low - address, high - low, buffer, low - begin))
+        if begin + nbytes >= end:
+            break
+    transfers(context).add(wrapped_bytes=stop - start)
+    return tuple(windows)
+
+
+class MetalStorage:
+    """A run of bytes in buffers of a device.
+
+    >>> from lbrx.devices.metal.context import MetalContext
+    >>> storage = MetalStorage.empty(MetalContext.open("emulated"), 4)
+    >>> storage.copy_from_cpu(np.array([1, 2, 3, 4], np.uint8))
+    >>> storage.copy_to_cpu().tolist(), storage.device
+    ([1, 2, 3, 4], 'metal')
+    """
+
+    __slots__ = ("__weakref__", "_windows", "context", "inputs", "nbytes")
+    device = "metal"
+
+    def __init__(self, context: MetalContext, windows: tuple[BufferWindow, ...], nbytes: int) -> None:
+        self.context = context
+        self.nbytes = nbytes
+        self._windows = windows
+        self.inputs: tuple[Any, ...] = ()  # what kernels under way read to make these bytes
+
+    @classmethod
+    def empty(cls, context: MetalContext, nbytes: int) -> MetalStorage:
+        """Memory of the device with unspecified contents; it goes back to the pool when nobody uses it any more."""
+        buffer = context.get_buffer(nbytes)
+        made = cls(context, (BufferWindow(0, nbytes, buffer, 0),), nbytes)
+        weakref.finalize(made, context.return_buffer, buffer)
+        return made
+
+    @classmethod
+    def from_storage(cls, context: MetalContext, storage: Storage) -> MetalStorage:
+        """The bytes of another storage: a mapped file without a copy, anything else with one."""
+        if isinstance(storage, MetalStorage) and storage.context is context:
+            return storage
+        if isinstance(storage, MmapStorage) and storage.address is not None and storage.nbytes:
+            return cls(context, wrapped_windows(context, storage, 0, storage.nbytes), storage.nbytes)
+        made = cls.empty(context, storage.nbytes)
+        storage.read_into(0, made._memory())
+        transfers(context).add(copied_bytes=storage.nbytes)
+        return made
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the bytes are pages of a file, which nobody may write."""
+        return any(window.buffer.read_only for window in self._windows)
+
+    def binding(self, start: int, stop: int) -> BufferBinding:
+        """Bytes of the storage as an argument of a kernel."""
+        for window in self._windows:
+            if window.start <= start and stop <= window.start + window.nbytes:
+                return BufferBinding(window.buffer, window.offset + start - window.start, stop - start)
+        raise MetalError(
+            f"bytes {start} to {stop} of {self.nbytes} do not lie in one buffer; the largest of this device has "
+            f"{self.context.info.max_buffer_bytes}"
+        )
+
+    def wait(self) -> None:
+        """Return when the bytes are there."""
+        for window in self._windows:
+            if not window.buffer.read_only:
+                wait_for(self.context, window.buffer)
+        self.inputs = ()
+
+    def _memory(self) -> Bytes:
+        """All bytes as the CPU sees them, once they are there; the array keeps the storage alive."""
+        self.wait()
+        first = self._windows[0]
+        memory: Any = (ctypes.c_uint8 * self.nbytes).from_address(first.buffer.view().ctypes.data + first.offset)
+        memory.owner = self
+        view = np.frombuffer(memory, np.uint8) if self.nbytes else np.empty(0, np.uint8)
+        view.flags.writeable = not self.is_mapped
+        return view
+
+    @property
+    def address(self) -> int | None:
+        return int(self._memory().ctypes.data)
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        return self._memory()[offset : offset + length]
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        buffer[:] = self._memory()[offset : offset + buffer.size]
+
+    def copy_from_cpu(self, data: Bytes, offset: int = 0) -> None:
+        """Put bytes into the storage."""
+        if self.is_mapped:
+            raise UsageError("the bytes of this storage are those of a mapped file and cannot be written")
+        if offset < 0 or offset + data.size > self.nbytes:
+            raise UsageError(f"bytes {offset} to {offset + data.size} lie outside a storage of {self.nbytes}")
+        self._memory()[offset : offset + data.size] = data
+        transfers(self.context).add(copied_bytes=data.size)
+
+    def copy_to_cpu(self) -> Bytes:
+        """A copy of the bytes in memory of the CPU."""
+        transfers(self.context).add(returned_bytes=self.nbytes)
+        return self._memory().copy()
+
+
+class MetalDestination:
+    """A result that stays on the device. A pass writes it there and nobody waits."""
+
+    __slots__ = ("dtype", "storage")
+
+    def __init__(self, context: MetalContext, dtype: DType, elements: int) -> None:
+        self.dtype = dtype
+        self.storage = MetalStorage.empty(context, dtype.nbytes(elements))
+
+    @property
+    def whole(self) -> Bytes:
+        """The memory, for a pass that runs on the CPU instead."""
+        return self.storage._memory()
+
+    def write(self, lo: int, data: Bytes) -> None:
+        start = self.dtype.nbytes(lo)
+        self.whole[start : start + data.size] = data
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """Memory takes whatever comes."""
+
+
+def on_cpu(storage: Storage) -> Storage:
+    """The bytes of a device's storage in memory of the CPU; others as they are."""
+    return CpuStorage(storage.copy_to_cpu()) if isinstance(storage, MetalStorage) else storage
