@@ -1,4 +1,4 @@
-# make demo   a small tour, on models that it makes itself
+# make demo   a small tour: three small language models merged, quantized and scored
 # make test   everything that has to hold before a change goes in
 # make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
 # make bench  the benchmarks, against the same peers

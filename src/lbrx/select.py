@@ -19,7 +19,8 @@ import numpy.typing as npt
 from lbrx.destinations import ArrayDestination
 from lbrx.devices.cpu.constants import BINS, HISTOGRAM_BITS
 from lbrx.devices.cpu.registers import tile_type
-from lbrx.devices.cpu.run import CollectState, HistogramState, run_pass
+from lbrx.devices.cpu.run import CollectState, HistogramState
+from lbrx.devices.device import run_pass
 from lbrx.errors import FileError
 from lbrx.expr import Counter, Expr, KthSearch, Scalar, apply
 from lbrx.fuse import Known, KthResult, SinkRequest, fuse

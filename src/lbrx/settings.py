@@ -1,6 +1,6 @@
-"""Settings of the process: how many threads, and how large a piece of work each takes at a time.
+"""Settings of the process: how many threads, how large a piece of work each takes at a time, and on which device.
 
-Results never depend on either.
+Results never depend on threads and pieces.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from lbrx import system
 from lbrx.errors import UsageError
 
 
+DEVICES = ("cpu", "metal")
+
+
 @dataclass(slots=True)
 class Settings:
-    """``threads``: workers of a pass. ``chunk_elements``: elements that a worker takes at a time."""
+    """``threads``: workers of a pass. ``chunk_elements``: elements that a worker takes at a time. ``device``: where
+    passes run whose inputs are in files or in memory."""
 
     threads: int
     chunk_elements: int = 512 << 10
+    device: str = "cpu"
 
 
 def _threads_from_environment() -> int:
@@ -35,7 +40,9 @@ settings = Settings(threads=_threads_from_environment())
 
 
 @contextmanager
-def using(*, threads: int | None = None, chunk_elements: int | None = None) -> Iterator[Settings]:
+def using(
+    *, threads: int | None = None, chunk_elements: int | None = None, device: str | None = None
+) -> Iterator[Settings]:
     """Settings for the length of a ``with`` block.
 
     >>> with using(threads=1) as current:
@@ -46,10 +53,13 @@ def using(*, threads: int | None = None, chunk_elements: int | None = None) -> I
         raise UsageError(f"{threads} threads were asked for; expected at least 1")
     if chunk_elements is not None and chunk_elements < 1:
         raise UsageError(f"chunks of {chunk_elements} elements were asked for; expected at least 1")
-    before = (settings.threads, settings.chunk_elements)
+    if device is not None and device not in DEVICES:
+        raise UsageError(f"unknown device {device!r}; expected one of {', '.join(DEVICES)}")
+    before = (settings.threads, settings.chunk_elements, settings.device)
     settings.threads = threads or settings.threads
     settings.chunk_elements = chunk_elements or settings.chunk_elements
+    settings.device = device or settings.device
     try:
         yield settings
     finally:
-        settings.threads, settings.chunk_elements = before
+        settings.threads, settings.chunk_elements, settings.device = before

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from lbrx.destinations import ArrayDestination, Destination
-from lbrx.devices.cpu.run import run_pass
 from lbrx.devices.cpu.threads import run_chunks
+from lbrx.devices.device import run_pass
 from lbrx.dtypes import DType
 from lbrx.errors import MemoryBudgetError
 from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
@@ -201,7 +201,7 @@ def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
 
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
-    quick = quick_value(exprs[0]) if len(exprs) == 1 else None
+    quick = quick_value(exprs[0]) if len(exprs) == 1 and settings.device == "cpu" else None
     if quick is not None:
         return [quick]
     stages, known = Stages(), Known()

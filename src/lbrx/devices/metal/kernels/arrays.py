@@ -118,6 +118,7 @@ class DeviceWeight:
             "weight_coding": CODING_NUMBERS[self.coding],
             "weight_group": self.group_size or 1,
             "weight_numbers": FLOAT_NUMBERS[self.scales.dtype] if self.scales is not None else 0,
+            "weight_has_scales": self.scales is not None,
         }
 
 

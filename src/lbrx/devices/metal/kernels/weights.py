@@ -45,9 +45,7 @@ def upload_mlx_weight(context: MetalContext, weight: MlxWeight, mode: MlxMode) -
     rows, groups = weight.scales.shape
     scales, biases = (upload(context, part.numpy()) for part in (weight.scales, weight.biases))
     values = _upload_bytes(context, words.storage)
-    return DeviceWeight(
-        f"affine{mode.bits}", (rows, groups * mode.group_size), values, scales, biases, mode.group_size
-    )
+    return DeviceWeight(f"affine{mode.bits}", (rows, groups * mode.group_size), values, scales, biases, mode.group_size)
 
 
 def _upload_bytes(context: MetalContext, storage: Storage) -> DeviceArray:

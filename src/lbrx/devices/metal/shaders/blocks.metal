@@ -3,7 +3,6 @@
 
 constant int x_type [[function_constant(20)]];
 constant int out_type [[function_constant(21)]];
-constant bool has_scales = weight_coding >= AFFINE_4;
 
 struct WeightParameters {
   uint rows, columns;
@@ -19,8 +18,8 @@ inline void store_row_part(Eight eight, device uchar* out, ulong start, uint at,
 // Thread (i, row): eight values.
 kernel void dequantize(device const uchar* weight [[buffer(0)]], device uchar* out [[buffer(1)]],
                        constant WeightParameters& size [[buffer(2)]],
-                       device const uchar* scales [[buffer(3), function_constant(has_scales)]],
-                       device const uchar* biases [[buffer(4), function_constant(has_scales)]],
+                       device const uchar* scales [[buffer(3), function_constant(weight_has_scales)]],
+                       device const uchar* biases [[buffer(4), function_constant(weight_has_scales)]],
                        uint2 place [[thread_position_in_grid]]) {
   Eight eight = load_eight(weight, scales, biases, place.y, size.columns, 8 * place.x);
   store_row_part(eight, out, ulong(place.y) * size.columns, 8 * place.x, size.columns);
@@ -29,8 +28,8 @@ kernel void dequantize(device const uchar* weight [[buffer(0)]], device uchar* o
 // The rows with these numbers; a number that is out of range gives NaN.
 kernel void embedding(device const uchar* weight [[buffer(0)]], device uchar* out [[buffer(1)]],
                       constant WeightParameters& size [[buffer(2)]],
-                      device const uchar* scales [[buffer(3), function_constant(has_scales)]],
-                      device const uchar* biases [[buffer(4), function_constant(has_scales)]],
+                      device const uchar* scales [[buffer(3), function_constant(weight_has_scales)]],
+                      device const uchar* biases [[buffer(4), function_constant(weight_has_scales)]],
                       device const int* ids [[buffer(5)]], uint2 place [[thread_position_in_grid]]) {
   int id = ids[place.y];
   ulong start = ulong(place.y) * size.columns;

@@ -9,8 +9,6 @@ constant int a_type [[function_constant(20)]];
 constant bool transpose_a [[function_constant(21)]];
 constant bool transpose_b [[function_constant(22)]];
 constant bool whole_tiles [[function_constant(23)]];  // no tile crosses an edge, and rows are aligned
-constant bool b_is_plain = weight_coding <= BF16;
-constant bool b_has_scales = weight_coding >= AFFINE_4;
 
 constant constexpr uint THREADS = 128;
 constant constexpr uint DEPTH = 16;  // of a tile, along k
@@ -67,8 +65,8 @@ void load_fragment(thread simdgroup_matrix<T, 8, 8>& fragment, threadgroup const
 
 template <typename T, uint HEIGHT, uint WIDTH>
 kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[buffer(1)]],
-                   device const uchar* scales [[buffer(2), function_constant(b_has_scales)]],
-                   device const uchar* biases [[buffer(3), function_constant(b_has_scales)]],
+                   device const uchar* scales [[buffer(2), function_constant(weight_has_scales)]],
+                   device const uchar* biases [[buffer(3), function_constant(weight_has_scales)]],
                    device const uchar* bias [[buffer(4), function_constant(has_bias)]],
                    device const uchar* residual [[buffer(5), function_constant(has_residual)]],
                    device uchar* out [[buffer(6)]], constant MatmulParameters& size [[buffer(7)]],
@@ -98,7 +96,7 @@ kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[
       load_plain<T, DEPTH, HEIGHT>(a_tile, a, a_type, a_matrix, size.rows, k, size.inner, top, size.rows, thread_index);
     else
       load_plain<T, HEIGHT, DEPTH>(a_tile, a, a_type, a_matrix, size.inner, top, size.rows, k, size.inner, thread_index);
-    if (!b_is_plain)
+    if (!is_plain())
       load_coded<T, WIDTH>(b_tile, b, scales, biases, left, size.columns, k, size.inner, thread_index);
     else if (transpose_b)
       load_plain<T, WIDTH, DEPTH>(b_tile, b, weight_coding, b_matrix, size.inner, left, size.columns, k, size.inner, thread_index);

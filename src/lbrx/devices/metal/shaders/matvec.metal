@@ -7,7 +7,6 @@
 constant int x_type [[function_constant(20)]];
 constant uint vectors [[function_constant(21)]];
 constant bool split [[function_constant(22)]];
-constant bool has_scales = weight_coding >= AFFINE_4;
 
 constant constexpr uint ROWS = 4;
 constant constexpr uint MOST_VECTORS = 4;
@@ -21,8 +20,8 @@ struct MatvecParameters {
 inline float dot_eight(Eight eight, float4 low, float4 high) { return dot(eight.low, low) + dot(eight.high, high); }
 
 kernel void matvec(device const uchar* x [[buffer(0)]], device const uchar* weight [[buffer(1)]],
-                   device const uchar* scales [[buffer(2), function_constant(has_scales)]],
-                   device const uchar* biases [[buffer(3), function_constant(has_scales)]],
+                   device const uchar* scales [[buffer(2), function_constant(weight_has_scales)]],
+                   device const uchar* biases [[buffer(3), function_constant(weight_has_scales)]],
                    device const uchar* bias [[buffer(4), function_constant(has_bias)]],
                    device const uchar* residual [[buffer(5), function_constant(has_residual)]],
                    device uchar* out [[buffer(6)]], constant MatvecParameters& size [[buffer(7)]],

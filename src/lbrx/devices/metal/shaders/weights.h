@@ -6,6 +6,7 @@
 constant int weight_coding [[function_constant(0)]];
 constant uint weight_group [[function_constant(1)]];  // values that share a scale (MLX only)
 constant int weight_numbers [[function_constant(2)]];  // type of MLX's scales and biases
+constant bool weight_has_scales [[function_constant(3)]];  // apart from the codes: MLX only
 
 constant constexpr int Q4_0 = 3;
 constant constexpr int Q8_0 = 4;

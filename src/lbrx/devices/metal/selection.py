@@ -1,0 +1,41 @@
+"""What histogram and collect sinks of a pass bring back from a device (see lbrx.select)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lbrx.devices.cpu.constants import BINS
+from lbrx.devices.cpu.run import CollectState, HistogramState
+from lbrx.devices.metal.driver import Bytes
+
+HISTOGRAM_BYTES = 4 * BINS
+COLLECT_COUNT_BYTES = 8  # how many were found, how many are above
+COLLECTED_BYTES = 16  # key and place of an element, each a long
+
+
+def collect_capacity(state: CollectState, elements: int) -> int:
+    """How many elements a chunk can bring back: more than the limit are never looked at."""
+    return min(state.limit, elements)
+
+
+def add_counts(state: HistogramState, counts: Bytes) -> None:
+    """Add what a chunk counted.
+
+    >>> state = HistogramState(0, 0, np.zeros(BINS, np.int64))
+    >>> add_counts(state, np.ones(BINS, np.uint32).view(np.uint8))
+    >>> int(state.counts.sum()) == BINS
+    True
+    """
+    state.counts += counts.view(np.uint32)
+
+
+def add_collected(state: CollectState, counts: Bytes, keys: Bytes, places: Bytes) -> None:
+    """Add what a chunk found; a GPU finds it in any order, so that it is sorted by place."""
+    found, above = (int(count) for count in counts.view(np.uint32))
+    state.found += found
+    state.above += above
+    if state.found <= state.limit:
+        found_places = places.view(np.int64)[:found]
+        order = np.argsort(found_places)
+        state.keys.append(keys.view(np.int64)[:found][order])
+        state.places.append(found_places[order])
