@@ -154,3 +154,32 @@ def run(
             forward, backward = (each[index] for each in results)
             np.testing.assert_array_equal(forward, backward, err_msg=f"buffer {index} depends on the order of threads")
             array.reshape(-1).view(np.uint8)[:] = forward
+
+
+def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def nan(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+    return np.full(shape, np.nan, dtype)
+
+
+def close(found: NDArray[Any], expected: NDArray[Any], tolerance: float) -> None:
+    scale = float(np.abs(expected).max())
+    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=tolerance * max(scale, 1e-9))
+
+
+def softmax(x: NDArray[Any]) -> NDArray[np.float64]:
+    exponentials = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def attention(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], scale: float, causal: bool) -> NDArray[np.float64]:
+    """Heads of queries share heads of keys; causal masks align the last query with the last key."""
+    repeat = q.shape[0] // k.shape[0]
+    keys, values = (np.repeat(each.astype(np.float64), repeat, axis=0) for each in (k, v))
+    scores = scale * q.astype(np.float64) @ keys.swapaxes(1, 2)
+    if causal:
+        lengths = scores.shape[1:]
+        scores = np.where(np.tri(*lengths, lengths[1] - lengths[0], dtype=bool), scores, -np.inf)
+    return softmax(scores) @ values

@@ -9,6 +9,8 @@ LbrxError
 ├── DTypeError          an unknown dtype, or one that an operation does not take
 ├── MemoryBudgetError   the work does not fit into the byte budget
 ├── KernelError         a generated kernel could not be compiled or loaded
+│   └── ShaderError     a shader does not compile, or has no such function (in lbrx.devices.metal.errors)
+├── MetalError          the device cannot do what was asked (there as well)
 ├── NonFiniteError      a merge gave NaN or infinity and was told not to (in lbrx.nonfinite)
 └── UsageError          an argument or option has a value that makes no sense
     └── RecipeError     a merge recipe is wrong (in lbrx.recipe)

@@ -32,7 +32,7 @@ from lbrx.journal import Entry, Journal, difference
 from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, has_nonfinite
 from lbrx.output_plan import Identity, OutputPlan, write_bytes
 from lbrx.remote.identity import remote_identity
-from lbrx.remote.paths import is_remote
+from lbrx.remote.paths import as_path, is_remote
 from lbrx.settings import settings
 from lbrx.stages import copy_blocks, evaluate_stores
 from lbrx.storage import Bytes
@@ -113,7 +113,7 @@ def execute(
         journal.remove()
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
-    return RunResult(plan.out, tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
+    return RunResult(as_path(plan.out), tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
 
 
 def _workplace(plan: OutputPlan) -> Workplace:

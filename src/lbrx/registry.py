@@ -69,3 +69,8 @@ QUANTS: dict[str, str] = {
     "iq3_s": "lbrx.quants.codebooks:IQ3_S",
 }
 """The quantization types of GGUF files, as records of `lbrx.quants.quant.Quant`."""
+
+SELF_TESTS: dict[str, str] = {
+    "passes": "lbrx.devices.metal.passes.self_tests:self_tests",
+}
+"""Families of Metal kernels: functions that give their self-tests by name (see `lbrx.devices.metal.self_test`)."""

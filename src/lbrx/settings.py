@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from lbrx import system
 from lbrx.errors import UsageError
 
-
 DEVICES = ("cpu", "metal")
 
 
@@ -36,7 +35,14 @@ def _threads_from_environment() -> int:
     return int(text)
 
 
-settings = Settings(threads=_threads_from_environment())
+def _device_from_environment() -> str:
+    name = os.environ.get("LBRX_DEVICE", "cpu")
+    if name not in DEVICES:
+        raise UsageError(f"LBRX_DEVICE is {name!r}; expected one of {', '.join(DEVICES)}")
+    return name
+
+
+settings = Settings(threads=_threads_from_environment(), device=_device_from_environment())
 
 
 @contextmanager

@@ -196,12 +196,32 @@ class Tensor(Arithmetic):
             return Tensor(blocks_in_memory(self.expr), self.metadata)
         if isinstance(self.expr, Source):
             return self
+        from lbrx.devices.device import device_of
         from lbrx.stages import evaluate_exprs
 
+        if device_of(self.expr) == "metal":
+            return self.to_device("metal")
         result = evaluate_exprs([self.expr])[0]
         data = np.asarray(result).astype(self.dtype.numpy) if not self.shape else result
         source = Source(CpuStorage.from_array(np.ascontiguousarray(data)), self.dtype, Layout.contiguous(self.shape))
         return Tensor(source, self.metadata)
+
+    def to_device(self, device: str) -> Tensor:
+        """The same tensor on ``"cpu"`` or ``"metal"``; an expression is computed there.
+
+        Bytes of a mapped file become a buffer of the GPU without a copy. What is computed from a tensor on Metal is
+        computed on Metal, in the background: only asking for values waits.
+        """
+        from lbrx.devices.device import moved
+
+        return Tensor(moved(self.expr, device), self.metadata)
+
+    @property
+    def device(self) -> str:
+        """Where it is: ``"metal"`` if it is there, or is made from something that is."""
+        from lbrx.devices.device import device_of
+
+        return device_of(self.expr)
 
     def raw(self) -> Tensor:
         """The bytes of a stored or quantized tensor as a u8 vector."""

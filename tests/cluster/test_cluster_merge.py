@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -94,24 +95,32 @@ def weights(path: Path) -> dict[str, bytes]:
 
 
 def test_a_node_that_dies_loses_only_its_unfinished_tasks(folder: Path, ray_cluster: Any) -> None:
-    custom(folder, "time.sleep(0.05)")
+    """The task on the node that will die waits for its death, and the driver takes no result before it has begun."""
     node = ray_cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
     ray_cluster.wait_for_nodes()
-    killed: list[str] = []
-    finished: dict[str, int] = {}
+    here = f"ray.get_runtime_context().get_node_id() == {node.node_id!r}"
+    custom(folder, f"import ray\n    if {here}: Path('begun').touch(); time.sleep(300)")
+    begun = folder / "begun"
+    states: list[ClusterProgress] = []
 
-    def kill_once(state: ClusterProgress) -> None:
-        here = [seen for seen in state.nodes if seen.node.endswith(node.node_id[:6])]
-        if here and not killed:
-            killed.append(here[0].node)
-            ray_cluster.remove_node(node, allow_graceful=False)
-        finished.update({seen.node: seen.tasks for seen in state.nodes})
+    def kill() -> None:
+        while not begun.exists():
+            time.sleep(0.02)
+        ray_cluster.remove_node(node, allow_graceful=False)
 
-    result = on_cluster("clustered", progress=kill_once)
-    assert killed
+    def wait_for_node(state: ClusterProgress) -> None:
+        states.append(state)
+        while state.nodes and not begun.exists():
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    result = on_cluster("clustered", progress=wait_for_node)
+    killer.join()
     assert weights(folder / "clustered") == weights(folder / "local")
-    assert result.resumed_tensors == 0
-    assert len(finished) == 3
+    assert states[-1].failures >= 1
+    assert not any(seen.node.endswith(node.node_id[:6]) for seen in states[-1].nodes)
+    assert sum(seen.done_bytes for seen in states[-1].nodes) == result.written_bytes
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -232,7 +241,12 @@ def test_shards_are_uploaded_by_the_workers_that_made_them(
     folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LBRX_REMOTE_WORK", str(folder / "uploads"))
-    fail = "if models[0].name == 'lm_head.weight' and not Path('fixed').exists(): raise ValueError('broken here')"
+    fail = (
+        "if models[0].name != 'lm_head.weight' or Path('fixed').exists(): return models[0] + models[1]\n"
+        "    (journal,) = Path('uploads').glob('.out*.journal')\n"
+        "    while journal.read_bytes().count(b'tensor') < 2: time.sleep(0.02)  # until the other shard is noted down\n"
+        "    raise ValueError('broken here')"
+    )
     custom(folder, fail)
     with pytest.raises(ClusterError, match="broken here"):
         on_cluster(f"{bucket.url}/out")

@@ -61,6 +61,7 @@ def test_a_merge_into_a_bucket_uploads_shards_and_the_index_last(
     proxy.inject(HANG, 1, method="PUT")
     result = lbrx.merge(folder / "recipe.yml", f"{bucket.url}/out/model", max_shard_bytes=SHARD_BYTES)
     assert result.resumed_tensors == 0
+    assert str(result.out) == f"{bucket.url}/out/model"
     assert bucket.contents("out/model") == expected
     puts = [path for method, path in proxy.requests if method == "PUT"]
     assert puts[-1].partition("?")[0].endswith("model.safetensors.index.json")

@@ -108,6 +108,24 @@ def test_a_file_that_was_replaced_is_an_error(bucket: Bucket, folder: Path) -> N
     np.testing.assert_array_equal(lbrx.open(url)["large"].numpy(), -VALUES)
 
 
+def test_headers_of_shards_are_read_once(bucket: Bucket, folder: Path, proxy: FaultyProxy) -> None:
+    make_llama(folder / "local", 1)
+    lbrx.save(folder / "shards", dict(lbrx.open(folder / "local")), max_shard_bytes=600)
+    url = bucket.put_directory("models/once", folder / "shards")
+    shards = len(lbrx.open(url).files)
+    asked = [path for method, path in proxy.requests if method == "GET" and path.endswith(".safetensors")]
+    assert len(asked) == len(set(asked)) == shards > 2
+
+
+def test_a_shard_that_is_missing_is_an_error(bucket: Bucket, folder: Path) -> None:
+    make_llama(folder / "local", 1)
+    lbrx.save(folder / "shards", dict(lbrx.open(folder / "local")), max_shard_bytes=600)
+    (first, *_) = sorted((folder / "shards").glob("*.safetensors"))
+    first.unlink()
+    with pytest.raises(FileError, match=rf"names the shard '{first.name}', which is missing"):
+        lbrx.open(bucket.put_directory("models/missing", folder / "shards"))
+
+
 def test_what_is_not_there_is_an_error(bucket: Bucket) -> None:
     with pytest.raises(FileError, match=r"s3://.*/none: no such file or directory"):
         lbrx.open(f"{bucket.url}/none")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
+from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -52,6 +53,7 @@ def merge(
     sync: Sync = True,
     quiet: Quiet = False,
     cluster: Cluster = None,
+    device: Device = "cpu",
 ) -> None:
     """Merge models as a recipe says.
 
@@ -72,6 +74,8 @@ def merge(
       lbrx merge recipe.yml merged --json > events.jsonl
 
       lbrx merge recipe.yml /shared/merged --cluster auto
+
+      lbrx merge recipe.yml merged --device metal
     """
     from lbrx.cluster.description import PlanSource
     from lbrx.limits import limited
@@ -79,7 +83,7 @@ def merge(
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
-        with limited(threads, memory):
+        with limited(threads, memory), on_device(device, report, cluster):
             source = PlanSource.merge(
                 recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
             )

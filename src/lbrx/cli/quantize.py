@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
+from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -101,6 +102,7 @@ def quantize(
     sync: Sync = True,
     quiet: Quiet = False,
     cluster: Cluster = None,
+    device: Device = "cpu",
 ) -> None:
     """Quantize a model to GGUF, MLX or integers.
 
@@ -145,7 +147,7 @@ def quantize(
             keep_split=keep_split,
             allow_requantize=allow_requantize,
         )
-        with limited(threads, memory):
+        with limited(threads, memory), on_device(device, report, cluster):
             with shown_progress() as measuring:
                 plan = plan_quantize(source, out, options, max_shard_bytes=shard_size, measuring=measuring)
             report.warnings(plan.output.warnings)

@@ -30,8 +30,10 @@ from lbrx.formats.header import FileLayout
 from lbrx.remote.output import RemoteWorkplace, uploaded_before
 
 _POLL_SECONDS = 0.5
+_NODES_SECONDS = 2.0
 _SLOW_FACTOR = 3.0  # a task that takes so many times the usual time is sent once more when nothing else waits
 _SLOW_SECONDS = 5.0
+_RECENT_TASKS = 100
 
 
 @dataclass
@@ -85,6 +87,8 @@ class _Dispatch:
         self._run = run
         self._ray = ray
         self._options = run.cluster
+        self._known_nodes: list[Node] = []
+        self._nodes_until = 0.0
         nodes = self._nodes()
         fewest = min(node.processors for node in nodes)
         self._threads = self._options.threads or min(MAX_THREADS_PER_TASK, fewest)
@@ -129,18 +133,27 @@ class _Dispatch:
             self._report()
             while len(self._done) < len(self._tasks):
                 self._send()
-                ready, _ = self._ray.wait(list(self._sent), num_returns=1, timeout=_POLL_SECONDS)
-                for reference in ready:
+                for reference in self._ready():
                     self._take(self._sent.pop(reference).task, reference)
         finally:
             for reference in self._sent:  # copies of tasks that are done, or what is left after an error
                 self._ray.cancel(reference)
 
+    def _ready(self) -> list[Any]:
+        """What has come back; waits a moment if there is nothing."""
+        ready, others = self._ray.wait(list(self._sent), num_returns=1, timeout=_POLL_SECONDS)
+        more = self._ray.wait(others, num_returns=len(others), timeout=0)[0] if ready and others else []
+        return [*ready, *more]
+
     def _nodes(self) -> list[Node]:
-        nodes = nodes_of(self._ray)
-        if not nodes:
+        """The nodes that are alive, asked for now and then: a large cluster has a long answer."""
+        now = time.monotonic()
+        if now >= self._nodes_until:
+            self._known_nodes = nodes_of(self._ray)
+            self._nodes_until = now + _NODES_SECONDS
+        if not self._known_nodes:
             raise ClusterError("the Ray cluster has no node with processors; expected at least one")
-        return nodes
+        return self._known_nodes
 
     def _workers(self, nodes: list[Node]) -> int:
         return sum(node.processors // self._threads for node in nodes)
@@ -163,7 +176,7 @@ class _Dispatch:
     def _slow_tasks(self) -> list[Task]:
         if not self._seconds:
             return []
-        limit = max(_SLOW_SECONDS, _SLOW_FACTOR * median(self._seconds))
+        limit = max(_SLOW_SECONDS, _SLOW_FACTOR * median(self._seconds[-_RECENT_TASKS:]))
         now = time.monotonic()
         late = [sent.task for sent in self._sent.values() if now - sent.since > limit]
         return [task for task in late if task.number not in self._resent and task.number not in self._done]
@@ -191,6 +204,7 @@ class _Dispatch:
         """Send a task again whose worker died or which raised an error, unless it did so too often."""
         if task.number in self._done or any(sent.task.number == task.number for sent in self._sent.values()):
             return  # its copy did it, or may still do it
+        self._nodes_until = 0.0  # it may be a node that died
         self._failures[task.number] += 1
         cause = getattr(error, "cause", None)
         if self._failures[task.number] >= MAX_FAILURES:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lbrx.cluster.tasks import task_size
 
-SLOW_FACTOR = 3.0
+SLOW_FACTOR = 3.0  # as in a real run
 MIN_SLOW_SECONDS = 5.0
 _SPREAD = 0.1  # tasks take up to so much longer than the fastest
 _RECENT = 50  # finished tasks that tell what is usual

@@ -21,8 +21,11 @@ from lbrx.tensor import Tensor
 
 Array = npt.NDArray[Any]
 _KINDS = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(ml_dtypes.bfloat16): "bf16"}
-_TILE_QUERIES = 256
-_TILE_SCORES = 256 << 10
+_KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+_TILE_ROWS = 384
+_MANY_ROWS = 24
+_BLOCK_KEYS = 256
+_TILE_SCORES = 32 << 10
 _LEAST_KEYS, _MOST_KEYS = 512, 4096
 
 
@@ -90,21 +93,59 @@ def attention(
     out = np.zeros((heads, queries, job.v.shape[2]), np.float32)
     if not out.size or not job.k.shape[1]:
         return out
-    tile_queries = max(1, _TILE_QUERIES // job.group)
+    tile_queries = max(1, _TILE_ROWS // job.group)
     tiles = -(-queries // tile_queries)
 
     def step(number: int) -> None:
         # The last queries see the most keys: they come first, so that no thread is left with them at the end.
         head, first = number % job.k.shape[0], (tiles - 1 - number // job.k.shape[0]) * tile_queries
-        _tile(job, head, first, min(first + tile_queries, queries), out)
+        stop = min(first + tile_queries, queries)
+        if (stop - first) * job.group >= _MANY_ROWS:
+            _many(job, head, first, stop, out)
+        else:
+            _few(job, head, first, stop, out)
 
     with one_blas_thread():
         in_tiles(job.k.shape[0] * tiles, lambda: step)
     return out
 
 
-def _tile(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
-    """The queries ``first`` to ``stop`` - 1 of all heads that share a head of keys."""
+def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
+    """The queries ``first`` to ``stop`` - 1 of all heads that share a head of keys, in one call of a kernel."""
+    group, size, value_size = job.group, job.q.shape[2], job.v.shape[2]
+    rows, padded_values = group * (stop - first), -(-value_size // 16) * 16
+    padded = -(-rows // 6) * 6
+    low, high = job.key_range(first, stop)
+    heads = slice(head * group, (head + 1) * group)
+    numbers = np.minimum(np.arange(padded), rows - 1) // group + first  # the heads of a position are neighbours
+    starts, stops = (np.ascontiguousarray(ends, np.int32) for ends in job.visible(numbers))
+    state = np.zeros((padded, 2), np.float32)
+    state[:, 0] = -np.inf
+    keys, values = job.k[head], job.v[head]
+    with borrowing() as borrow:
+        queries = borrow(4 * padded * size).view(np.float32).reshape(padded, size)
+        np.multiply(
+            job.q[heads, first:stop].astype(np.float32, copy=False).transpose(1, 0, 2),
+            np.float32(job.scale),
+            out=queries[:rows].reshape(stop - first, group, size),
+        )
+        queries[rows:] = 0
+        total = borrow(4 * padded * padded_values).view(np.float32).reshape(padded, padded_values)
+        total[:] = 0
+        packed_keys, packed_values = borrow(4 * _BLOCK_KEYS * size), borrow(4 * _BLOCK_KEYS * padded_values)
+        run(
+            *("attending", "attend", address(queries), padded, size, address(starts), address(stops)),
+            *(address(keys), keys.strides[0], _KIND_NUMBERS[keys.dtype]),
+            *(address(values), values.strides[0], _KIND_NUMBERS[values.dtype], value_size),
+            *(low, high, bits(job.softcap), address(packed_keys), address(packed_values)),
+            *(address(state), address(total)),
+        )
+        gathered = total[:rows, :value_size].reshape(stop - first, group, value_size)
+        out[heads, first:stop] = gathered.transpose(1, 0, 2)
+
+
+def _few(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
+    """The same for a few queries, where packing keys would take longer than multiplying them."""
     queries, rows = stop - first, job.group * (stop - first)
     low, high = job.key_range(first, stop)
     most_keys = min(max(_LEAST_KEYS, _TILE_SCORES // rows), _MOST_KEYS)

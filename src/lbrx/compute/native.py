@@ -20,7 +20,6 @@ _DEPENDS = (
     f"{_KERNELS}.integer_products",
     "lbrx.quants.kernels.vectors",
     "lbrx.quants.kernels.lanes",
-    "lbrx.quants.kernels.super_blocks",
 )
 
 

@@ -29,6 +29,7 @@ class CpuFallback(UserWarning):
 _context: MetalContext | None = None
 _lock = threading.Lock()
 _told: set[str] = set()
+_records: list[list[BoundPass]] = []
 
 
 def metal_context() -> MetalContext:
@@ -73,11 +74,24 @@ def checked_device(name: str) -> str:
     return name
 
 
+@contextmanager
+def recorded_passes() -> Iterator[list[BoundPass]]:
+    """The passes that are run within a ``with`` block, in their order."""
+    record: list[BoundPass] = []
+    _records.append(record)
+    try:
+        yield record
+    finally:
+        _records[:] = [each for each in _records if each is not record]
+
+
 def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """Run a pass where its inputs or its results are, or on the device of the settings.
 
     For each sink, the partial results of its blocks if it is a reduction, else None.
     """
+    for record in tuple(_records):
+        record.append(bound)
     if not bound.elements or not _is_for_metal(bound, targets):
         return run_pass_on_cpu(bound, targets)
     from lbrx.devices.metal.passes.run import run_pass_on_metal
@@ -96,6 +110,12 @@ def _is_for_metal(bound: BoundPass, targets: list[SinkTarget]) -> bool:
     if any(leaf.storage is not None and leaf.storage.device == "metal" for leaf in bound.leaves):
         return True
     return any(getattr(getattr(target, "storage", None), "device", "cpu") == "metal" for target in targets)
+
+
+def fallbacks() -> tuple[str, ...]:
+    """Why passes of this process ran on the CPU although they were meant for a GPU."""
+    with _lock:
+        return tuple(sorted(_told))
 
 
 def _tell(reason: str) -> None:

@@ -20,7 +20,7 @@ from lbrx.formats.shards import (
     parse_shard_name,
     shard_name,
 )
-from lbrx.formats.source import is_directory, open_source, read_at, size_of
+from lbrx.formats.source import is_directory, open_source, read_at, read_soon, size_of
 from lbrx.formats.strict_json import MAX_JSON_BYTES, parse_object
 
 MAX_FILE_NAME_BYTES = 255
@@ -100,6 +100,7 @@ def _read_huggingface(path: Path) -> list[FileHeader]:
         return _read_indexed(index, "safetensors")
     whole = path / "model.safetensors"
     shards = [whole] if whole.exists() else sorted(path.glob("*.safetensors"))
+    read_soon(shards)
     return [_read_kind(shard, "safetensors") for shard in shards]
 
 
@@ -129,6 +130,7 @@ def _read_indexed(index: Path, format: str) -> list[FileHeader]:
             tensor_name
         )
     files = []
+    read_soon([index.parent / file_name for file_name in names_by_file])
     for file_name in sorted(names_by_file):
         shard = index.parent / file_name
         if not shard.exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -41,6 +41,15 @@ def open_source(path: Path) -> Iterator[BinaryIO]:
             yield file
     finally:
         os.close(descriptor)
+
+
+def read_soon(paths: Sequence[Path]) -> None:
+    """Say that headers of these files will be read one after the other: remote ones are fetched at once."""
+    remote = [path for path in paths if isinstance(path, RemotePath)]
+    if remote:
+        from lbrx.remote.reading import fetch_heads
+
+        fetch_heads(remote)
 
 
 def is_directory(path: Path) -> bool:

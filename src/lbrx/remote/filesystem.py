@@ -69,9 +69,8 @@ def attempt(path: RemotePath, what: str, action: Callable[[], T]) -> T:
             if lasting is not None:
                 raise FileError(f"{path}: {lasting}") from error
             if number == remote_settings.attempts:
-                raise FileError(f"{path}: cannot {what}: {number} attempts failed, the last with {_text(error)}") from (
-                    error
-                )
+                failure = f"{number} attempts failed, the last with {_text(error)}"
+                raise FileError(f"{path}: cannot {what}: {failure}") from error
             time.sleep(pause_seconds)
             pause_seconds *= 2
     raise AssertionError("there is at least one attempt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from lbrx.remote.settings import remote_settings
 from lbrx.storage import Bytes
 
 HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
+HEADS_BYTES = 16 << 20  # of all headers together
 _BY_HANDLE = ("s3", "http", "https")  # where an open file asks for the same version each time, or checks the range
 
 BlockKey = tuple[str, str, int]
@@ -143,22 +145,47 @@ def _blocks(cache_bytes: int, transfers: int) -> _Blocks:
 
 
 class RemoteReader(RangedSource):
-    """A remote file as readers of headers take it: small reads, from its beginning on, that are kept."""
+    """A remote file as readers of headers take it: small reads near its beginning, of which the first is kept."""
 
     def __init__(self, path: RemotePath) -> None:
         super().__init__()
         self._file = RemoteFile(path)
-        self._head = b""
+        self._own_head: bytes | None = None
         self.nbytes = self._file.file_bytes
 
     def read_range(self, offset: int, count: int) -> bytes:
-        end = offset + count
-        if offset < HEAD_BYTES and len(self._head) < min(end, HEAD_BYTES, self.nbytes):
-            self._head = self._file.fetch(0, min(max(end, HEAD_BYTES), self.nbytes))
-        if end <= len(self._head):
-            return self._head[offset:end]
-        known = self._head[offset:] if offset < len(self._head) else b""
+        head = self.head() if offset < HEAD_BYTES else b""
+        known = head[offset : offset + count]
         return known + self._file.fetch(offset + len(known), count - len(known))
+
+    def head(self) -> bytes:
+        """The first bytes of the file. Where versions tell contents apart, they are kept for other readers too."""
+        if self._own_head is None:
+            state = self._file.state
+            if state.version:
+                key = (str(self._file.path), state.version, state.nbytes)
+                self._own_head = _heads.get_or_create(key, self._fetch_head)
+            else:
+                self._own_head = self._fetch_head()
+        return self._own_head
+
+    def _fetch_head(self) -> bytes:
+        return self._file.fetch(0, min(HEAD_BYTES, self.nbytes))
+
+
+_heads: ByteLRU[BlockKey, bytes] = ByteLRU(HEADS_BYTES)
+
+
+def fetch_heads(paths: Sequence[RemotePath]) -> None:
+    """Read the beginnings of files at once, which their readers then find. What is missing is left to them."""
+
+    def fetch(path: RemotePath) -> None:
+        if path.exists():
+            RemoteReader(path).head()
+
+    with ThreadPoolExecutor(remote_settings.transfers, "lbrx-headers") as pool:
+        for done in [pool.submit(fetch, path) for path in paths]:
+            done.result()
 
 
 class RemoteStorage:

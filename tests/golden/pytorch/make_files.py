@@ -7,12 +7,12 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 HERE = Path(__file__).parent
 
 
 def main() -> None:
+    import torch
+
     base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
     views: OrderedDict[str, Any] = OrderedDict(
         whole=base, transposed=base.T, rows=base[1:], column=base[:, 2], expanded=base[0, :1].expand(5)

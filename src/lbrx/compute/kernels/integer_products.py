@@ -81,10 +81,9 @@ def _make_dot_nibbles(has_second: bool) -> Any:
 
     def dot_nibbles(_context: Any, _first: Any, _second: Any, _numbers: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            blocks = [_load(builder, args[0], HALF_WORDS), _same(HALF_WORDS, 0)]
-            if has_second:
-                blocks[1] = _load(builder, args[1], HALF_WORDS)
-            words = _shuffled(builder, *blocks, list(range(16)))
+            first = _load(builder, args[0], HALF_WORDS)
+            second = _load(builder, args[1], HALF_WORDS) if has_second else _same(HALF_WORDS, 0)
+            words = _shuffled(builder, first, second, list(range(16)))
             total = None
             for place, bits in enumerate((0, 4, 8, 12)):  # even low, even high, odd low, odd high
                 codes = builder.and_(builder.lshr(words, _same(WORDS, bits)), _same(WORDS, 15))

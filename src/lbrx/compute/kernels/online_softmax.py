@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.compute.kernels.wide import exp_up_to_zero, lane_sum, tanh
-from lbrx.quants.kernels.lanes import load_f32, load_i32, store_f32
+from lbrx.quants.kernels.lanes import load_i32, peek_f32, poke_f32
 from lbrx.quants.kernels.vectors import f32_of_bits, f32x8, f32x16, jit, lane, lane_max, load, maximum, splat, store
 
 NOTHING = np.float32(-np.inf)
@@ -28,9 +28,9 @@ def _cap(row: Any, vectors: Any, cap: Any) -> None:
 def _mask(row: Any, first: Any, stop: Any, columns: Any) -> None:
     """Minus infinity outside ``first`` to ``stop``."""
     for i in range(first):
-        store_f32(row, i, NOTHING)
+        poke_f32(row, i, NOTHING)
     for i in range(stop, columns):
-        store_f32(row, i, NOTHING)
+        poke_f32(row, i, NOTHING)
 
 
 @jit
@@ -61,40 +61,40 @@ def weigh(scores: int, rows: int, columns: int, stride: int, ranges: int, state:
         first, stop = load_i32(ranges, 2 * number), load_i32(ranges, 2 * number + 1)
         if first >= stop:
             for i in range(columns):
-                store_f32(row, i, np.float32(0.0))
-            store_f32(own, 2, np.float32(1.0))
+                poke_f32(row, i, np.float32(0.0))
+            poke_f32(own, 2, np.float32(1.0))
             continue
-        before, total = load_f32(own, 0), load_f32(own, 1)
+        before, total = peek_f32(own, 0), peek_f32(own, 1)
         if cap > 0:
             _cap(row, vectors, cap)
         _mask(row, first, stop, 16 * vectors)
         largest, added = _weigh(row, vectors, before)
         factor = np.float32(0.0) if before == NOTHING else lane(exp_up_to_zero(f32x8(before - largest)), 0)
-        store_f32(own, 0, largest)
-        store_f32(own, 1, total * factor + added)
-        store_f32(own, 2, factor)
+        poke_f32(own, 0, largest)
+        poke_f32(own, 1, total * factor + added)
+        poke_f32(own, 2, factor)
 
 
 def accumulate(total: int, added: int, state: int, rows: int, columns: int) -> None:
     """total = total factor + added"""
     like = f32x8(0.0)
     for row in range(rows):
-        factor = load_f32(state + 12 * row, 2)
+        factor = peek_f32(state + 12 * row, 2)
         out, term = total + 4 * columns * row, added + 4 * columns * row
         for i in range(columns // 8):
             store(out, i, load(like, out, i) * factor + load(like, term, i))
         for i in range(columns // 8 * 8, columns):
-            store_f32(out, i, load_f32(out, i) * factor + load_f32(term, i))
+            poke_f32(out, i, peek_f32(out, i) * factor + peek_f32(term, i))
 
 
 def finish(total: int, state: int, rows: int, columns: int) -> None:
     """What was accumulated, divided by the sums of the weights; zeros where a query saw no key."""
     like = f32x8(0.0)
     for row in range(rows):
-        weights = load_f32(state + 12 * row, 1)
+        weights = peek_f32(state + 12 * row, 1)
         factor = np.float32(0.0) if weights == 0 else np.float32(1.0) / weights
         values = total + 4 * columns * row
         for i in range(columns // 8):
             store(values, i, load(like, values, i) * factor)
         for i in range(columns // 8 * 8, columns):
-            store_f32(values, i, load_f32(values, i) * factor)
+            poke_f32(values, i, peek_f32(values, i) * factor)

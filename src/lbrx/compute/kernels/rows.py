@@ -8,7 +8,7 @@ import numpy as np
 
 from lbrx.compute.kernels.wide import add_square, add_wide, exp_up_to_zero, no_sum, wide_sum
 from lbrx.devices.cpu.maths import sqrt
-from lbrx.quants.kernels.lanes import load_f32, store_f32
+from lbrx.quants.kernels.lanes import load_f32, peek_f32, poke_f32, store_f32
 from lbrx.quants.kernels.vectors import f32_of_bits, f32x8, jit, lane, lane_max, load, maximum, splat, store
 
 NOTHING = np.float32(-np.inf)
@@ -47,13 +47,13 @@ def softmax(source: int, target: int, rows: int, columns: int) -> None:
         rest = 0.0
         for i in range(8 * whole, columns):
             value = _exp_one(load_f32(row, i) - largest)
-            store_f32(out, i, value)
+            poke_f32(out, i, value)
             rest += np.float64(value)
         scale = np.float32(1.0 / (wide_sum(total) + rest))
         for i in range(whole):
             store(out, i, load(like, out, i) * scale)
         for i in range(8 * whole, columns):
-            store_f32(out, i, load_f32(out, i) * scale)
+            poke_f32(out, i, peek_f32(out, i) * scale)
 
 
 @jit

@@ -29,8 +29,8 @@ def add_counts(state: HistogramState, counts: Bytes) -> None:
     state.counts += counts.view(np.uint32)
 
 
-def add_collected(state: CollectState, counts: Bytes, keys: Bytes, places: Bytes) -> None:
-    """Add what a chunk found; a GPU finds it in any order, so that it is sorted by place."""
+def add_collected(state: CollectState, counts: Bytes, keys: Bytes, places: Bytes) -> int:
+    """Add what a chunk found, and say how much; a GPU finds it in any order, so that it is sorted by place."""
     found, above = (int(count) for count in counts.view(np.uint32))
     state.found += found
     state.above += above
@@ -39,3 +39,4 @@ def add_collected(state: CollectState, counts: Bytes, keys: Bytes, places: Bytes
         order = np.argsort(found_places)
         state.keys.append(keys.view(np.int64)[:found][order])
         state.places.append(found_places[order])
+    return found

@@ -13,8 +13,8 @@ from lbrx.devices.metal.context import MetalContext
 class Transfers:
     """Bytes and dispatches of one device since the counts were made or reset.
 
-    ``copied_bytes`` went into buffers, ``wrapped_bytes`` were used where they are mapped, ``returned_bytes`` were copied
-    or written out of buffers. ``read_bytes`` and ``written_bytes`` are what the kernels of fused passes moved.
+    ``copied_bytes`` went into buffers, ``wrapped_bytes`` were used where they are mapped, ``returned_bytes`` were taken
+    out of buffers. ``read_bytes`` and ``written_bytes`` are what the kernels of fused passes moved.
 
     >>> counts = Transfers()
     >>> counts.add(copied_bytes=10, dispatches=1)

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -80,7 +80,7 @@ def chosen(context: MetalContext, question: str, variants: Sequence[str], defaul
             raise UsageError(f"{question}: there is no variant {wanted!r}; expected one of {', '.join(variants)}")
         return wanted
     remembered = default_tuning().choice(context.info.identity, question)
-    return remembered if remembered in variants else default
+    return remembered if remembered is not None and remembered in variants else default
 
 
 def tune(
@@ -97,7 +97,7 @@ def tune(
     seconds: dict[str, float] = {}
     for variant in variants:
         run(variant)  # compile, and touch the memory
-        seconds[variant] = median(measure(context, lambda variant=variant: run(variant)) for _ in range(_REPEATS))
+        seconds[variant] = median(measure(context, partial(run, variant)) for _ in range(_REPEATS))
     fastest = min(variants, key=lambda variant: seconds[variant])
     (tuning or default_tuning()).remember(context.info.identity, question, fastest)
     return seconds

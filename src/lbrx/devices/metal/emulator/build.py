@@ -133,7 +133,7 @@ def _compile(
         if messages is not None:
             return messages
         nodes = tree.splitlines()
-        _reject(lint_syntax(nodes, translation.functions) + lint_recursion(nodes, SHADER_FILE))
+        _reject(lint_syntax(nodes, translation.functions) + lint_recursion(nodes, translation.text))
         run([*toolchain.linker, "-o", str(shared), str(object_file)], what="the shader cannot be linked")
         return shared.read_bytes()
 

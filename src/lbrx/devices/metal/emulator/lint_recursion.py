@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lbrx.devices.metal.emulator.tokens import Place, Problem
+from lbrx.devices.metal.emulator.tokens import Place, Problem, TokenText
 
 _FUNCTION = re.compile(
     r"^(?P<indent>[|` -]*)(?:FunctionDecl|CXXMethodDecl) (?P<id>0x[0-9a-f]+)(?: parent 0x[0-9a-f]+)?"
@@ -22,7 +22,7 @@ class _Function:
     calls: set[str] = field(default_factory=set)
 
 
-def lint_recursion(lines: Iterable[str], file: str) -> list[Problem]:
+def lint_recursion(lines: Iterable[str], text: TokenText) -> list[Problem]:
     """One problem per function that calls itself, at once or through others."""
     functions: dict[str, _Function] = {}
     canonical: dict[str, str] = {}
@@ -45,8 +45,17 @@ def lint_recursion(lines: Iterable[str], file: str) -> list[Problem]:
         function.calls = {canonical[call] for call in function.calls if call in canonical}
     cyclic = (function.name for identity, function in functions.items() if _reaches(functions, identity))
     return [
-        Problem(Place(file, 1), f"recursion is not supported: '{name}' calls itself") for name in dict.fromkeys(cyclic)
+        Problem(_declaration(text, name), f"recursion is not supported: '{name}' calls itself")
+        for name in dict.fromkeys(cyclic)
     ]
+
+
+def _declaration(text: TokenText, name: str) -> Place:
+    """Where a function is first named with parameters."""
+    for i in range(text.count):
+        if text.words[i] == name and text.words[i + 1] == "(":
+            return text.place(i)
+    return text.place(0)
 
 
 def _reaches(functions: dict[str, _Function], start: str) -> bool:

@@ -90,7 +90,7 @@ def _elementwise(
         "other_type": float_number(other, f"{name}: what is gated"),
         "has_softcap": cap is not None,
     }
-    operands = {0: x, 1: result, 2: struct.pack("<Qf4x", x.size, cap or 1.0), 3: other}
+    operands = (x, result, struct.pack("<Qf4x", x.size, cap or 1.0), other)
     work = Work(nbytes_of(x, other, result), _FLOPS_PER_ELEMENT * x.size, f"{name} {x.size}")
     grid = Grid((-(-x.size // _ELEMENTS_PER_THREAD),), (_THREADS,), "threads")
     launch(context, "elementwise", "activation_of", constants, operands, grid, work)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 import ml_dtypes
@@ -30,25 +31,37 @@ BLOCKS = {"q4_0": (32, 18), "q8_0": (32, 34), "q4_k": (256, 144), "q6_k": (256, 
 """Values and bytes of a block."""
 AFFINE_BITS = {"affine4": 4, "affine8": 8}
 AFFINE_GROUPS = (32, 64, 128)
-_BINDING_ALIGNMENT = 4  # Metal's rule for offsets
+BINDING_ALIGNMENT = 4
+"""Metal's rule for the offset of a buffer."""
+_QUAD_ALIGNMENT = 16
+
+
+class Lease:
+    """A buffer of the pool: returned when the lease is forgotten. Kernels that were dispatched may still use it."""
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, context: MetalContext, buffer: Buffer) -> None:
+        weakref.finalize(self, context.return_buffer, buffer).atexit = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """Elements in C order in a buffer, from byte ``offset`` on."""
+    """Elements in C order in a buffer, from byte ``offset`` on. ``owner`` is what keeps the buffer alive."""
 
     buffer: Buffer
     dtype: str
     shape: Shape
     offset: int = 0
+    owner: object = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in ELEMENT_TYPES:
             raise DTypeError(f"kernels have no element type {self.dtype!r}; expected {', '.join(ELEMENT_TYPES)}")
-        if self.offset % _BINDING_ALIGNMENT or self.offset < 0 or self.offset + self.nbytes > self.buffer.nbytes:
+        if self.offset % BINDING_ALIGNMENT or self.offset < 0 or self.offset + self.nbytes > self.buffer.nbytes:
             raise UsageError(
                 f"an array of {self.nbytes} bytes from byte {self.offset} on does not fit a buffer of "
-                f"{self.buffer.nbytes} bytes; offsets are multiples of {_BINDING_ALIGNMENT}"
+                f"{self.buffer.nbytes} bytes; offsets are multiples of {BINDING_ALIGNMENT}"
             )
 
     @property
@@ -64,11 +77,15 @@ class DeviceArray:
         """What a dispatch takes; the kernel may touch nothing else of the buffer."""
         return BufferBinding(self.buffer, self.offset, self.nbytes)
 
+    def is_aligned(self, row_length: int) -> bool:
+        """Whether rows of so many elements can be read four elements at a time."""
+        return self.offset % _QUAD_ALIGNMENT == 0 and row_length % 4 == 0
+
     def reshape(self, *shape: int) -> DeviceArray:
         """The same elements under another shape."""
         if math.prod(shape) != self.size:
             raise ShapeError(f"an array of shape {self.shape} has no shape {shape}")
-        return DeviceArray(self.buffer, self.dtype, shape, self.offset)
+        return DeviceArray(self.buffer, self.dtype, shape, self.offset, self.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,7 @@ class DeviceWeight:
             "weight_group": self.group_size or 1,
             "weight_numbers": FLOAT_NUMBERS[self.scales.dtype] if self.scales is not None else 0,
             "weight_has_scales": self.scales is not None,
+            "weight_is_aligned": self.values.is_aligned(self.shape[1]),
         }
 
 
@@ -140,7 +158,7 @@ def weight_bytes(coding: str, shape: tuple[int, int]) -> int:
 
 
 def upload(context: MetalContext, array: NDArray[Any]) -> DeviceArray:
-    """A copy of an array in a buffer from the pool.
+    """A copy of an array in a buffer from the pool, which gets it back when nobody uses the array any more.
 
     >>> context = MetalContext.open("emulated")
     >>> download(context, upload(context, np.array([1.0, 2.0], np.float16)))
@@ -148,16 +166,18 @@ def upload(context: MetalContext, array: NDArray[Any]) -> DeviceArray:
     """
     for name, dtype in ELEMENT_TYPES.items():
         if array.dtype == dtype:
-            return DeviceArray(context.buffer_from(array), name, array.shape)
+            buffer = context.buffer_from(array)
+            return DeviceArray(buffer, name, array.shape, 0, Lease(context, buffer))
     raise DTypeError(f"kernels have no element type {array.dtype}; expected {', '.join(ELEMENT_TYPES)}")
 
 
 def empty(context: MetalContext, dtype: str, shape: Shape) -> DeviceArray:
-    """An array with unspecified contents, for a kernel to write."""
+    """An array from the pool with unspecified contents, for a kernel to write."""
     if dtype not in ELEMENT_TYPES:
         raise DTypeError(f"kernels have no element type {dtype!r}; expected {', '.join(ELEMENT_TYPES)}")
     nbytes = math.prod(shape) * int(ELEMENT_TYPES[dtype].itemsize)
-    return DeviceArray(context.get_buffer(nbytes, host_access=False), dtype, shape)
+    buffer = context.get_buffer(nbytes, host_access=False)
+    return DeviceArray(buffer, dtype, shape, 0, Lease(context, buffer))
 
 
 def download(context: MetalContext, array: DeviceArray) -> NDArray[Any]:

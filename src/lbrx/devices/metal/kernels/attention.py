@@ -90,7 +90,7 @@ def attention(
     }
     factor = 1 / math.sqrt(max(size, 1)) if scale is None else scale
     numbers = (queries, keys, heads // k.shape[0], offset, min(window or 0, 0xFFFFFFFF))
-    operands = {0: q, 1: k, 2: v, 3: result, 4: struct.pack("<5Iff", *numbers, factor, softcap or 1.0)}
+    operands = (q, k, v, result, struct.pack("<5Iff", *numbers, factor, softcap or 1.0))
     work = Work(
         nbytes_of(q, k, v, result),
         2 * heads * queries * keys * (size + value_size) // (2 if causal and queries == keys else 1),
@@ -122,9 +122,14 @@ def block_names(context: MetalContext, tile: str, size: int, value_size: int) ->
     return tuple(block.name for block in _fitting(context, tile, size, value_size))
 
 
+def attention_question(tile: str, size: int, value_size: int, queries: int) -> str:
+    """What the choice of a variant is remembered by."""
+    return f"attention {tile} {shape_class(size, value_size, queries)}"
+
+
 def _block(context: MetalContext, tile: str, size: int, value_size: int, queries: int, variant: str | None) -> Block:
     fitting = _fitting(context, tile, size, value_size)
-    question = f"attention {tile} {shape_class(size, value_size, queries)}"
+    question = attention_question(tile, size, value_size, queries)
     name = chosen(context, question, [block.name for block in fitting], fitting[0].name, variant)
     return next(block for block in fitting if block.name == name)
 

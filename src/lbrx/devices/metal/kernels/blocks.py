@@ -5,6 +5,8 @@ Numbers are bit for bit those of the CPU, rounded once if they are stored as f16
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +20,7 @@ from lbrx.devices.metal.kernels.arrays import (
     upload,
     weight_bytes,
 )
-from lbrx.devices.metal.kernels.launching import Grid, float_number, launch, nbytes_of, output, uints
+from lbrx.devices.metal.kernels.launching import Grid, Operand, float_number, launch, nbytes_of, output, uints
 from lbrx.devices.metal.profiler import Work
 from lbrx.errors import DTypeError, ShapeError, UsageError
 
@@ -35,7 +37,7 @@ def dequantize(
     result = output(context, out, dtype, weight.shape, "dequantize")
     rows, columns = weight.shape
     if result.size:
-        operands = {0: weight.values, 1: result, 2: uints(rows, columns), 3: weight.scales, 4: weight.biases}
+        operands = (weight.values, result, uints(rows, columns), weight.scales, weight.biases)
         work = Work(nbytes_of(weight, result), 2 * result.size, f"{weight.coding} {rows}x{columns}")
         _launch_rows(context, "dequantize", weight, result, operands, rows, work)
     return result
@@ -61,18 +63,17 @@ def embedding(
     if not result.size:
         return result
     places = upload(context, numbers.reshape(-1).astype(np.int32))
-    operands = {
-        0: weight.values,
-        1: result,
-        2: uints(tokens, columns),
-        3: weight.scales,
-        4: weight.biases,
-        5: places,
-    }
+    operands = (
+        weight.values,
+        result,
+        uints(tokens, columns),
+        weight.scales,
+        weight.biases,
+        places,
+    )
     read_bytes = weight.nbytes // tokens * numbers.size
     work = Work(read_bytes + nbytes_of(places, result), 2 * result.size, f"{weight.coding} {numbers.size}x{columns}")
     _launch_rows(context, "embedding", weight, result, operands, numbers.size, work)
-    context.return_buffer(places.buffer)
     return result
 
 
@@ -83,7 +84,7 @@ def quantize(context: MetalContext, x: DeviceArray, coding: str) -> DeviceWeight
     >>> context = MetalContext.open("emulated")
     >>> coded = quantize(context, upload(context, np.ones((1, 32), np.float32)), "q8_0")
     >>> download(context, coded.values).size, float(download(context, dequantize(context, coded))[0, 0])
-    (34, 0.999755859375)
+    (34, 0.99993896484375)
     """
     if coding not in ENCODABLE:
         raise UsageError(f"kernels cannot code as {coding!r}; expected one of {', '.join(ENCODABLE)}")
@@ -97,7 +98,7 @@ def quantize(context: MetalContext, x: DeviceArray, coding: str) -> DeviceWeight
         work = Work(nbytes_of(x, values), 4 * x.size, f"{shape[0]}x{shape[1]}")
         constants = {"x_type": number}
         grid = Grid((blocks,), (_THREADS,), "threads")
-        launch(context, "blocks", f"quantize_{coding}", constants, {0: x, 1: values}, grid, work)
+        launch(context, "blocks", f"quantize_{coding}", constants, (x, values), grid, work)
     return DeviceWeight(coding, shape, values)
 
 
@@ -106,7 +107,7 @@ def _launch_rows(
     kernel: str,
     weight: DeviceWeight,
     out: DeviceArray,
-    operands: dict[int, DeviceArray | bytes | None],
+    operands: Sequence[Operand],
     rows: int,
     work: Work,
 ) -> None:

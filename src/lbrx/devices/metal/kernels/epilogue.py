@@ -15,7 +15,7 @@ ACTIVATION_NUMBERS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """activation(product + bias) + residual; ``bias`` has a number for every column, ``residual`` the result's shape."""
+    """activation(product + bias) + residual: a bias for every column, a residual of the result's shape."""
 
     bias: DeviceArray | None = None
     activation: Activation | None = None

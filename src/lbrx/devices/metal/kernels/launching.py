@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from lbrx.devices.metal.profiler import ProfiledContext, Work
 from lbrx.errors import DTypeError, ShapeError
 
 SIMD_WIDTH = 32
-Operand = DeviceArray | DeviceWeight | bytes | None
+Operand = DeviceArray | BufferBinding | bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,23 @@ def launch(
     shader: str,
     kernel: str,
     constants: Constants,
-    operands: Mapping[int, Argument | DeviceArray | None],
+    operands: Sequence[Operand],
     grid: Grid,
     work: Work,
     *,
     threadgroup_bytes: Mapping[int, int] | None = None,
     defines: tuple[tuple[str, str], ...] = (),
 ) -> None:
-    """Dispatch ``kernel`` of ``shader``; ``operands`` that are None are switched off by a function constant."""
+    """Dispatch ``kernel`` of ``shader``.
+
+    ``operands`` are in the order of its buffers; None stands for one that a function constant turns off.
+    """
     pipeline = context.pipeline(shader_source(shader), kernel, constants, CompileOptions(defines))
     arguments: dict[int, Argument] = {}
-    for index, operand in operands.items():
+    for index, operand in enumerate(operands):
         if isinstance(operand, DeviceArray):
             arguments[index] = operand.binding
-        elif isinstance(operand, (BufferBinding, bytes)):
+        elif operand is not None:
             arguments[index] = operand
     if isinstance(context, ProfiledContext):
         context.announce(work)

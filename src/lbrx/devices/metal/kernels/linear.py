@@ -73,6 +73,11 @@ def plain_weight(array: DeviceArray) -> DeviceWeight:
     return DeviceWeight(array.dtype, (array.shape[0], array.shape[1]), array)
 
 
+def vector_question(weight: DeviceWeight, vectors: int) -> str:
+    """What the choice of a variant is remembered by."""
+    return f"matvec {weight.coding} {shape_class(vectors, *weight.shape)}"
+
+
 def _matvec(
     context: MetalContext,
     x: DeviceArray,
@@ -83,9 +88,8 @@ def _matvec(
     variant: str | None,
 ) -> None:
     rows, columns = weight.shape
-    question = f"matvec {weight.coding} {shape_class(vectors, rows, columns)}"
     default = _default_variant(context.info.family, rows, columns)
-    name = chosen(context, question, VECTOR_VARIANTS, default, variant)
+    name = chosen(context, vector_question(weight, vectors), VECTOR_VARIANTS, default, variant)
     split, simdgroups = name.startswith("split"), int(name.removeprefix("split"))
     constants = {
         **weight.constants,
@@ -93,17 +97,18 @@ def _matvec(
         "x_type": float_number(x, "linear: x"),
         "vectors": vectors,
         "split": split,
+        "x_is_aligned": x.is_aligned(columns),
     }
-    operands = {
-        0: x,
-        1: weight.values,
-        2: weight.scales,
-        3: weight.biases,
-        4: epilogue.bias,
-        5: epilogue.residual,
-        6: out,
-        7: uints(rows, columns),
-    }
+    operands = (
+        x,
+        weight.values,
+        weight.scales,
+        weight.biases,
+        epilogue.bias,
+        epilogue.residual,
+        out,
+        uints(rows, columns),
+    )
     work = Work(
         nbytes_of(x, weight, epilogue.bias, epilogue.residual, out),
         2 * vectors * rows * columns,

@@ -26,9 +26,7 @@ from lbrx.shape import broadcast_shapes
 VARIANTS = ("32x32", "64x64")
 TILE_TYPES = {"f32": "float", "f16": "half", "bf16": "bfloat"}
 _THREADS = 128
-_DEPTH = 16
 _MOST_MATRICES = 512  # pairs of numbers in 4096 bytes
-_QUAD_ALIGNMENT = 16
 _BF16_ARITHMETIC = GpuFamily.APPLE9  # earlier ones have bf16 only as a way to store numbers
 _TILES_TO_FILL = {GpuFamily.APPLE7: 32, GpuFamily.APPLE8: 40, GpuFamily.APPLE9: 64, GpuFamily.APPLE10: 64}
 
@@ -104,7 +102,7 @@ def multiply(
         return result
     tile = _tile_type(context.info.family, product.a.dtype, product.b.coding)
     sizes = (product.rows, product.columns, product.inner)
-    question = f"matmul {tile} {product.b.coding} {shape_class(*sizes)}"
+    question = product_question(context, product.a.dtype, product.b.coding, sizes)
     name = chosen(context, question, VARIANTS, _default_variant(context.info.family, product), variant)
     edge = int(name.partition("x")[0])
     constants = {
@@ -113,22 +111,23 @@ def multiply(
         "a_type": float_number(product.a, "matmul: a"),
         "transpose_a": product.transpose_a,
         "transpose_b": product.transpose_b,
-        "whole_tiles": _has_whole_tiles(product, edge),
+        "a_is_aligned": product.a.is_aligned(product.rows if product.transpose_a else product.inner),
+        "b_is_aligned": product.b.values.is_aligned(product.inner if product.transpose_b else product.columns),
     }
     tiles = (-(-product.columns // edge), -(-product.rows // edge))
     for first in range(0, len(product.matrices), _MOST_MATRICES):
         matrices = product.matrices[first : first + _MOST_MATRICES]
-        operands = {
-            0: product.a,
-            1: product.b.values,
-            2: product.b.scales,
-            3: product.b.biases,
-            4: epilogue.bias,
-            5: _part(epilogue.residual, first, len(matrices), len(product.matrices)),
-            6: _part(result, first, len(matrices), len(product.matrices)),
-            7: uints(*sizes),
-            8: np.ascontiguousarray(matrices).tobytes(),
-        }
+        operands = (
+            product.a,
+            product.b.values,
+            product.b.scales,
+            product.b.biases,
+            epilogue.bias,
+            _part(epilogue.residual, first, len(matrices), len(product.matrices)),
+            _part(result, first, len(matrices), len(product.matrices)),
+            uints(*sizes),
+            np.ascontiguousarray(matrices).tobytes(),
+        )
         work = Work(
             nbytes_of(product.a, product.b, epilogue.bias, epilogue.residual, result),
             2 * len(matrices) * product.rows * product.columns * product.inner,
@@ -145,6 +144,11 @@ def multiply(
             defines=(("TILE", TILE_TYPES[tile]),),
         )
     return result
+
+
+def product_question(context: MetalContext, a_dtype: str, coding: str, sizes: tuple[int, int, int]) -> str:
+    """What the choice of a variant is remembered by; ``sizes`` are rows, columns and inner size."""
+    return f"matmul {_tile_type(context.info.family, a_dtype, coding)} {coding} {shape_class(*sizes)}"
 
 
 def _part(array: DeviceArray | None, first: int, count: int, matrices: int) -> BufferBinding | None:
@@ -171,8 +175,3 @@ def _default_variant(family: GpuFamily, product: Product) -> str:
     """Large tiles where there are enough of them for all cores of the GPU, and no tile is mostly empty."""
     large = -(-product.rows // 64) * -(-product.columns // 64) * len(product.matrices)
     return "64x64" if min(product.rows, product.columns) > 32 and large >= _TILES_TO_FILL[family] else "32x32"
-
-
-def _has_whole_tiles(product: Product, edge: int) -> bool:
-    whole = not (product.rows % edge or product.columns % edge or product.inner % _DEPTH)
-    return whole and not (product.a.offset % _QUAD_ALIGNMENT or product.b.values.offset % _QUAD_ALIGNMENT)

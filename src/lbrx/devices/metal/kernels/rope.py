@@ -51,10 +51,8 @@ def apply_rope(
         "is_interleaved": style == "interleaved",
     }
     rows, columns = x.size // x.shape[-1], x.shape[-1]
-    operands = {0: x, 1: result, 2: uints(columns, pairs, len(places)), 3: cosines, 4: sines}
+    operands = (x, result, uints(columns, pairs, len(places)), cosines, sines)
     work = Work(nbytes_of(x, cosines, sines, result), _FLOPS_PER_PAIR * rows * pairs, f"{rows}x{columns}")
     grid = Grid((columns - pairs, rows), (_THREADS,), "threads")
     launch(context, "elementwise", "rope", constants, operands, grid, work)
-    for table in (cosines, sines):
-        context.return_buffer(table.buffer)
     return result

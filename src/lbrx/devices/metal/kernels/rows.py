@@ -85,15 +85,15 @@ def _over_rows(
     result = output(context, out, x.dtype, x.shape, kernel)
     if not x.size:
         return result
-    constants = {
+    constants: dict[str, bool | int | float] = {
         "x_type": float_number(x, f"the input of {kernel}"),
         "out_type": float_number(result, f"the output of {kernel}"),
-        "weight_type": float_number(weight, f"the weight of {kernel}"),
-        "has_bias": bias is not None,
-        "add_one": add_one,
     }
+    if weight is not None:
+        constants["weight_type"] = float_number(weight, f"the weight of {kernel}")
+        constants |= {"add_one": add_one} if kernel == "rms_norm" else {"has_bias": bias is not None}
     rows = x.size // columns
-    operands = {0: x, 1: result, 2: struct.pack("<If", columns, eps), 3: weight, 4: bias}
+    operands = (x, result, struct.pack("<If", columns, eps), weight, bias)
     work = Work(nbytes_of(x, weight, bias, result), _FLOPS_PER_ELEMENT[kernel] * x.size, f"{rows}x{columns}")
     launch(context, "rows", kernel, constants, operands, Grid((rows,), (_threads(columns),)), work)
     return result

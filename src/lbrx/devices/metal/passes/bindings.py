@@ -5,11 +5,13 @@ A chunk of a pass binds for every leaf the run of elements that the chunk can to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from lbrx.devices.cpu.threads import run_chunks
 from lbrx.devices.metal.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
@@ -18,7 +20,11 @@ from lbrx.devices.metal.storage import MetalStorage, wrapped_windows
 from lbrx.devices.metal.transfers import transfers
 from lbrx.fuse import BoundLeaf, BoundPass
 from lbrx.memory.resident import resident_window
-from lbrx.storage import MmapStorage, Storage
+from lbrx.settings import settings
+from lbrx.storage import Bytes, MmapStorage, Storage
+from lbrx.system import read_ahead
+
+_READ_BYTES = 4 << 20  # that a thread copies or decodes at a time
 
 
 @dataclass(slots=True)
@@ -108,6 +114,7 @@ class LeafBindings:
                 return binding
         elif isinstance(storage, MmapStorage) and storage.address is not None:
             if (storage.address + start) % item_bytes == 0:
+                read_ahead(storage.file.descriptor, storage.offset + start, stop - start)
                 window = wrapped_windows(self.context, storage, start, stop)[0]
                 inputs.wrapped.append(window.buffer)
                 inputs.mapped.append((storage, start, stop))
@@ -115,7 +122,7 @@ class LeafBindings:
             storage.file.check_unchanged()
         buffer = self.context.get_buffer(stop - start)
         inputs.lent.append(buffer)
-        storage.read_into(start, buffer.view())
+        _read(storage, start, buffer.view())
         transfers(self.context).add(copied_bytes=stop - start)
         return BufferBinding(buffer)
 
@@ -130,6 +137,19 @@ class LeafBindings:
         numbers = [*self.bound.outer_shape, *(n for leaf in self.bound.leaves for n in leaf.outer_strides), 0]
         data = np.array(numbers, np.int64)
         return data.tobytes() if data.nbytes <= LARGEST_BYTES_ARGUMENT else self._copied(data.view(np.uint8), inputs)
+
+
+def _read(storage: Storage, start: int, memory: Bytes) -> None:
+    """Copy or decode bytes of a storage on all threads."""
+
+    def worker() -> Callable[[int], None]:
+        def step(number: int) -> None:
+            low = number * _READ_BYTES
+            storage.read_into(start + low, memory[low : low + _READ_BYTES])
+
+        return step
+
+    run_chunks(-(-memory.size // _READ_BYTES), settings.threads, worker)
 
 
 def _is_in_place(storage: Storage) -> bool:

@@ -6,9 +6,11 @@
 using namespace metal;
 #pragma METAL fp contract(off)
 
-// -- elements in memory <-> registers --------------------------------------------------------------------------------
+// -- bits -------------------------------------------------------------------------------------------------------------
 
 inline bool is_nan_bits(float x) { return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u; }
+
+// -- elements in memory <-> registers --------------------------------------------------------------------------------
 
 inline float decode_f32(float bits) { return bits; }
 inline float encode_f32(float x) { return x; }
@@ -23,6 +25,8 @@ inline ushort encode_bf16(float x) {
   const uint rounded = (bits + 0x7fffu + (high & 1u)) >> 16;
   return ushort(is_nan_bits(x) ? high | 0x40u : rounded);
 }
+
+// -- eight-bit floats --------------------------------------------------------------------------------------------------
 
 inline float decode_f8_e4m3(uchar code) {
   const uint magnitude = code & 0x7fu;
@@ -51,6 +55,8 @@ inline uchar encode_small_float(float x, uint mantissa_bits, uint bias, uint ove
 }
 inline uchar encode_f8_e4m3(float x) { return encode_small_float(x, 3u, 7u, 0x7fu, 0x7fu); }
 inline uchar encode_f8_e5m2(float x) { return encode_small_float(x, 2u, 15u, 0x7cu, 0x7eu); }
+
+// -- integers ----------------------------------------------------------------------------------------------------------
 
 inline long decode_i64(long x) { return x; }
 inline long encode_i64(long x) { return x; }
@@ -98,6 +104,8 @@ inline float odd_f32(long x) {
   const float scaled = float(mantissa) * as_type<float>(uint(127 + excess) << 23);
   return x < 0 ? -scaled : scaled;
 }
+
+// -- order -------------------------------------------------------------------------------------------------------------
 
 // Keys that sort like the values: NaN above everything, both zeros alike.
 inline int key_of_f32(float x) {

@@ -95,19 +95,17 @@ class Reduction:
 
     def tree(self, whole: str) -> list[str]:
         """Put the lanes of a tile together; lane 0 has the result."""
-        lines = []
-        for step, (usual, pairs) in enumerate(((8, 1), (4, 8), (2, 4), (1, 2))):
-            distance = f"({whole} ? {pairs}u : {usual}u)" if self.takes_pairs else f"{usual}u"
-            other = f"other_{self.name}_{step}"
-            source = f"source_{self.name}_{step}"
-            lines += [
-                f"const ushort {source} = ushort((simd_lane & 16u) | ((lane + {distance}) & 15u));",
-                f"const {self.type} {other} = shuffled(part_{self.name}, {source});",
-            ]
-            if self.has_place:
-                lines.append(f"const long {other}_place = shuffled(part_{self.name}_place, {source});")
-            lines += self.merge("part", other, f"{other}_place")
-        return lines
+        other = f"other_{self.name}"
+        usual, pairs = "8u >> step", "step == 0u ? 1u : 16u >> step"
+        distance = f"({whole} ? ({pairs}) : {usual})" if self.takes_pairs else f"({usual})"
+        lines = [
+            f"  const ushort source = ushort((simd_lane & 16u) | ((lane + {distance}) & 15u));",
+            f"  const {self.type} {other} = shuffled(part_{self.name}, source);",
+        ]
+        if self.has_place:
+            lines.append(f"  const long {other}_place = shuffled(part_{self.name}_place, source);")
+        lines += [f"  {line}" for line in self.merge("part", other, f"{other}_place")]
+        return ["for (uint step = 0u; step < 4u; step++) {", *lines, "}"]
 
     def partial(self) -> str:
         """The total of a block as the bits that are handed out: a float64 or an int64."""

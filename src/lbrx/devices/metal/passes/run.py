@@ -20,7 +20,8 @@ from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions
 from lbrx.devices.metal.errors import KernelFault
 from lbrx.devices.metal.passes.bindings import BoundInputs, LeafBindings
-from lbrx.devices.metal.passes.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, TILE_THREADS, pass_kernel
+from lbrx.devices.metal.passes.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, pass_kernel
+from lbrx.devices.metal.passes.tiles import TILE_THREADS
 from lbrx.devices.metal.selection import (
     COLLECT_COUNT_BYTES,
     COLLECTED_BYTES,
@@ -66,7 +67,7 @@ class _Run:
         self.kernel = pass_kernel(bound.program)
         index = "ulong" if bound.elements >= 1 << 32 else "uint"
         self.pipeline = context.pipeline(
-            self.kernel.text, self.kernel.name, options=CompileOptions(defines=(("INDEX", index),))
+            self.kernel.source, self.kernel.name, options=CompileOptions(defines=(("INDEX", index),))
         )
         self.leaves = LeafBindings(context, bound, self.kernel.signature)
         self.sinks = list(enumerate(bound.program.sinks))
@@ -128,7 +129,8 @@ class _Run:
         for number, _ in self.sinks:
             for name, binding in self._sink_bindings(number, lo, hi, outputs, numbers).items():
                 arguments[signature.buffers[name][0]] = binding
-                written += binding.buffer.nbytes if binding.nbytes is None else binding.nbytes
+                if not isinstance(self.targets[number], CollectState):  # what it finds is counted when it is known
+                    written += binding.buffer.nbytes if binding.nbytes is None else binding.nbytes
         arguments[signature.arguments_index] = signature.pack(numbers)
         threads, groups = self._grid(hi - lo)
         self.context.dispatch(self.pipeline, arguments, (groups,), (threads,))
@@ -209,7 +211,9 @@ class _Run:
             for buffer in chunk.outputs.values():
                 wait_for(self.context, buffer)
         except KernelFault as fault:
-            raise KernelFault(f"{fault}\nin a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}") from fault
+            raise KernelFault(
+                f"{fault}\nin a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
+            ) from fault
         chunk.inputs.done()
         for number, _ in self.sinks:
             self._take_out(number, chunk)
@@ -219,7 +223,9 @@ class _Run:
     def _take_out(self, number: int, chunk: _Chunk) -> None:
         name, target, partials = f"sink{number}", self.targets[number], self.partials[number]
         views = {part: buffer.view() for part, buffer in chunk.outputs.items() if part.split("_")[0] == name}
-        transfers(self.context).add(returned_bytes=sum(view.size for view in views.values()))
+        counts = transfers(self.context)
+        if not isinstance(target, CollectState):
+            counts.add(returned_bytes=sum(view.size for view in views.values()))
         if partials is not None:
             values, places = partials
             first = chunk.lo // self.block
@@ -230,7 +236,10 @@ class _Run:
         elif isinstance(target, HistogramState):
             add_counts(target, views[f"{name}_counts"])
         elif isinstance(target, CollectState):
-            add_collected(target, *(views[f"{name}_{part}"] for part in ("counts", "keys", "places")))
+            found_bytes = COLLECTED_BYTES * add_collected(
+                target, *(views[f"{name}_{part}"] for part in ("counts", "keys", "places"))
+            )
+            counts.add(written_bytes=found_bytes, returned_bytes=found_bytes)
         elif target is not None and name in views:
             self._write(target, self._rows_of(number, chunk.lo, chunk.hi)[0], views[name])
 

@@ -37,7 +37,8 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
                       device const uchar* v [[buffer(2)]], device uchar* out [[buffer(3)]],
                       constant AttentionParameters& size [[buffer(4)]],
                       threadgroup TILE* tiles [[threadgroup(0)]],  // queries, then a block of keys or values
-                      threadgroup float* all_scores [[threadgroup(1)]], threadgroup TILE* all_weights [[threadgroup(2)]],
+                      threadgroup float* all_scores [[threadgroup(1)]],
+                      threadgroup TILE* all_weights [[threadgroup(2)]],
                       threadgroup float* all_factors [[threadgroup(3)]],  // diagonal matrices
                       uint2 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
                       uint2 group_threads [[threads_per_threadgroup]],

@@ -36,4 +36,9 @@ inline void store_element(device uchar* values, ulong index, int type, float val
   else ((device bfloat*)values)[index] = bfloat(value);
 }
 
-inline uint left_from(uint start, uint end) { return start < end ? end - start : 0; }
+// Four elements of a row of `end`, from `column` on. If rows are aligned, a quad is inside as a whole or not at all.
+inline float4 load_row_quad(device const uchar* values, ulong row_start, uint column, uint end, int type,
+                            bool is_aligned) {
+  if (!is_aligned) return load_quad_within(values, row_start + column, column < end ? end - column : 0, type);
+  return column < end ? load_quad(values, row_start + column, type) : float4(0.0f);
+}

@@ -8,7 +8,8 @@
 constant int a_type [[function_constant(20)]];
 constant bool transpose_a [[function_constant(21)]];
 constant bool transpose_b [[function_constant(22)]];
-constant bool whole_tiles [[function_constant(23)]];  // no tile crosses an edge, and rows are aligned
+constant bool a_is_aligned [[function_constant(23)]];
+constant bool b_is_aligned [[function_constant(24)]];
 
 constant constexpr uint THREADS = 128;
 constant constexpr uint DEPTH = 16;  // of a tile, along k
@@ -21,17 +22,15 @@ constexpr uint larger(uint a, uint b) { return a > b ? a : b; }
 
 template <typename T> constexpr uint padding() { return 16 / sizeof(T); }  // against bank conflicts
 
-// Copy a tile [OUTER, INNER] whose rows lie `leading` elements apart, with zeros beyond the edges.
+// Copy a tile [OUTER, INNER] of a matrix [outer_end, inner_end], with zeros beyond its edges.
 template <typename T, uint OUTER, uint INNER>
-void load_plain(threadgroup T* tile, device const uchar* source, int type, ulong matrix, uint leading, uint outer,
+void load_plain(threadgroup T* tile, device const uchar* source, int type, bool is_aligned, ulong matrix, uint outer,
                 uint outer_end, uint inner, uint inner_end, uint thread_index) {
   for (uint i = 4 * thread_index; i < OUTER * INNER; i += 4 * THREADS) {
     uint row = i / INNER, column = i % INNER;
-    ulong place = matrix + ulong(outer + row) * leading + inner + column;
+    ulong start = matrix + ulong(outer + row) * inner_end;
     float4 quad = 0.0f;
-    if (whole_tiles) quad = load_quad(source, place, type);
-    else if (outer + row < outer_end)
-      quad = load_quad_within(source, place, left_from(inner + column, inner_end), type);
+    if (outer + row < outer_end) quad = load_row_quad(source, start, inner + column, inner_end, type, is_aligned);
     threadgroup T* target = tile + row * (INNER + padding<T>()) + column;
     for (uint j = 0; j < 4; j++) target[j] = T(quad[j]);
   }
@@ -59,8 +58,9 @@ void load_coded(threadgroup T* tile, device const uchar* weight, device const uc
 template <typename T>
 void load_fragment(thread simdgroup_matrix<T, 8, 8>& fragment, threadgroup const T* tile, uint row, uint column,
                    bool transposed, uint height, uint width) {
-  if (transposed) simdgroup_load(fragment, tile + column * (height + padding<T>()) + row, height + padding<T>(), ulong2(0, 0), true);
-  else simdgroup_load(fragment, tile + row * (width + padding<T>()) + column, width + padding<T>());
+  uint stride = (transposed ? height : width) + padding<T>();
+  if (transposed) simdgroup_load(fragment, tile + column * stride + row, stride, ulong2(0, 0), true);
+  else simdgroup_load(fragment, tile + row * stride + column, stride);
 }
 
 template <typename T, uint HEIGHT, uint WIDTH>
@@ -93,15 +93,19 @@ kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[
 
   for (uint k = 0; k < size.inner; k += DEPTH) {
     if (transpose_a)
-      load_plain<T, DEPTH, HEIGHT>(a_tile, a, a_type, a_matrix, size.rows, k, size.inner, top, size.rows, thread_index);
+      load_plain<T, DEPTH, HEIGHT>(a_tile, a, a_type, a_is_aligned, a_matrix, k, size.inner, top, size.rows,
+                                   thread_index);
     else
-      load_plain<T, HEIGHT, DEPTH>(a_tile, a, a_type, a_matrix, size.inner, top, size.rows, k, size.inner, thread_index);
+      load_plain<T, HEIGHT, DEPTH>(a_tile, a, a_type, a_is_aligned, a_matrix, top, size.rows, k, size.inner,
+                                   thread_index);
     if (!is_plain())
       load_coded<T, WIDTH>(b_tile, b, scales, biases, left, size.columns, k, size.inner, thread_index);
     else if (transpose_b)
-      load_plain<T, WIDTH, DEPTH>(b_tile, b, weight_coding, b_matrix, size.inner, left, size.columns, k, size.inner, thread_index);
+      load_plain<T, WIDTH, DEPTH>(b_tile, b, weight_coding, b_is_aligned, b_matrix, left, size.columns, k, size.inner,
+                                  thread_index);
     else
-      load_plain<T, DEPTH, WIDTH>(b_tile, b, weight_coding, b_matrix, size.columns, k, size.inner, left, size.columns, thread_index);
+      load_plain<T, DEPTH, WIDTH>(b_tile, b, weight_coding, b_is_aligned, b_matrix, k, size.inner, left, size.columns,
+                                  thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint step = 0; step < DEPTH; step += 8) {
       simdgroup_matrix<T, 8, 8> a_fragments[DOWN], b_fragments[ACROSS];

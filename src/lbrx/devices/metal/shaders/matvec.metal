@@ -7,6 +7,7 @@
 constant int x_type [[function_constant(20)]];
 constant uint vectors [[function_constant(21)]];
 constant bool split [[function_constant(22)]];
+constant bool x_is_aligned [[function_constant(23)]];
 
 constant constexpr uint ROWS = 4;
 constant constexpr uint MOST_VECTORS = 4;
@@ -17,7 +18,7 @@ struct MatvecParameters {
   uint rows, columns;
 };
 
-inline float dot_eight(Eight eight, float4 low, float4 high) { return dot(eight.low, low) + dot(eight.high, high); }
+inline float total_of(float4 four) { return (four.x + four.y) + (four.z + four.w); }
 
 kernel void matvec(device const uchar* x [[buffer(0)]], device const uchar* weight [[buffer(1)]],
                    device const uchar* scales [[buffer(2), function_constant(weight_has_scales)]],
@@ -38,16 +39,17 @@ kernel void matvec(device const uchar* x [[buffer(0)]], device const uchar* weig
     float4 low[MOST_VECTORS], high[MOST_VECTORS];
     float total[MOST_VECTORS];
     for (uint v = 0; v < vectors; v++) {
-      ulong place = ulong(v) * size.columns + at;
-      low[v] = load_quad_within(x, place, left_from(at, size.columns), x_type);
-      high[v] = load_quad_within(x, place + 4, left_from(at + 4, size.columns), x_type);
-      total[v] = has_offset() ? dot(low[v] + high[v], float4(1.0f)) : 0.0f;
+      ulong start = ulong(v) * size.columns;
+      low[v] = load_row_quad(x, start, at, size.columns, x_type, x_is_aligned);
+      high[v] = load_row_quad(x, start, at + 4, size.columns, x_type, x_is_aligned);
+      total[v] = has_offset() ? total_of(low[v] + high[v]) : 0.0f;
     }
     for (uint r = 0; r < ROWS; r++) {
       uint row = min(first + r, size.rows - 1);  // beyond the last row: read what is there, store nothing
       Eight eight = load_eight(weight, scales, biases, row, size.columns, at);
       for (uint v = 0; v < vectors; v++)
-        sums[r][v] = fma(eight.scale, dot_eight(eight, low[v], high[v]), fma(eight.offset, total[v], sums[r][v]));
+        sums[r][v] = fma(eight.scale, total_of(fma(eight.low, low[v], eight.high * high[v])),
+                         fma(eight.offset, total[v], sums[r][v]));
     }
   }
 

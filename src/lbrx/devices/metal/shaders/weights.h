@@ -7,6 +7,7 @@ constant int weight_coding [[function_constant(0)]];
 constant uint weight_group [[function_constant(1)]];  // values that share a scale (MLX only)
 constant int weight_numbers [[function_constant(2)]];  // type of MLX's scales and biases
 constant bool weight_has_scales [[function_constant(3)]];  // apart from the codes: MLX only
+constant bool weight_is_aligned [[function_constant(4)]];  // rows of plain elements begin at multiples of four
 
 constant constexpr int Q4_0 = 3;
 constant constexpr int Q8_0 = 4;
@@ -105,13 +106,13 @@ inline Eight eight_affine(device const uchar* row, device const uchar* scales, d
                           ulong first_group, uint at) {
   Eight eight;
   if (weight_coding == AFFINE_4) {
-    uchar4 bytes = four_bytes(row + at / 2);
+    uchar4 bytes = as_type<uchar4>(*(device const uint*)(row + at / 2));
     uchar4 even = bytes & uchar4(15), odd = bytes >> uchar4(4);
     eight.low = float4(even.x, odd.x, even.y, odd.y);
     eight.high = float4(even.z, odd.z, even.w, odd.w);
   } else {
-    eight.low = float4(four_bytes(row + at));
-    eight.high = float4(four_bytes(row + at + 4));
+    eight.low = float4(as_type<uchar4>(*(device const uint*)(row + at)));
+    eight.high = float4(as_type<uchar4>(*(device const uint*)(row + at + 4)));
   }
   eight.scale = load_element(scales, first_group + at / weight_group, weight_numbers);
   eight.offset = load_element(biases, first_group + at / weight_group, weight_numbers);
@@ -128,8 +129,8 @@ inline Eight load_eight(device const uchar* weight, device const uchar* scales, 
   if (weight_coding == Q6_K) return eight_q6_k(start + at / 256 * 210, at % 256);
   if (!is_plain()) return eight_affine(start, scales, biases, ulong(row) * (columns / weight_group), at);
   Eight eight;
-  eight.low = load_quad_within(start, at, left_from(at, columns), weight_coding);
-  eight.high = load_quad_within(start, at + 4, left_from(at + 4, columns), weight_coding);
+  eight.low = load_row_quad(start, 0, at, columns, weight_coding, weight_is_aligned);
+  eight.high = load_row_quad(start, 0, at + 4, columns, weight_coding, weight_is_aligned);
   eight.scale = 1.0f;
   eight.offset = 0.0f;
   return eight;

@@ -1,0 +1,133 @@
+"""`lbrx bench`: how fast this machine's GPU is, beside its CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lbrx.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lbrx.devices.metal.bench.measure import BenchResult
+    from lbrx.devices.metal.context import MetalContext
+
+EXIT_DIFFERENT = 1
+
+
+def bench(
+    device: Annotated[str, typer.Option(help="What is compared with the CPU: metal.")] = "metal",
+    size: Annotated[
+        str | None, typer.Option(help="tiny, small or large; large on a GPU, tiny if emulated.", show_default=False)
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Run the cases with this in their names.", show_default=False)
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each case, of which the best counts.")] = 5,
+    tune: Annotated[bool, typer.Option("--tune", help="First find the fastest variants, and remember them.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a report with pictures into this directory.", show_default=False),
+    ] = None,
+    emulated: Annotated[bool, typer.Option("--emulated", help="Use the emulator, on any machine.")] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Compare the speed of CPU and GPU.
+
+    Runs what a model does (products with plain and quantized weights, attention, norms) on both and compares times and
+    results. Times of the emulator say nothing about a GPU; it shows only that everything runs. The exit code is 1 if
+    results differ by more than they should.
+
+    Examples:
+
+      lbrx bench
+
+      lbrx bench --only q4_k --tune --out report
+
+      lbrx bench --emulated
+    """
+    from lbrx.devices.metal.bench.measure import measure
+    from lbrx.devices.metal.bench.report import as_json, check_report, write_report
+
+    if device != "metal":
+        raise UsageError(f"there is no device {device!r} to compare with the CPU; expected metal")
+    context = _open(emulated)
+    if out is not None:
+        check_report(out)
+    chosen_size = size or ("tiny" if context.info.emulated else "large")
+    if tune:
+        _tune(context, chosen_size)
+    result = measure(context, chosen_size, only=only, repeats=repeats, progress=_show_progress)
+    if not result.rows:
+        raise UsageError(f"no case has {only!r} in its name")
+    page = None if out is None else write_report(out, result)
+    if json_output:
+        sys.stdout.write(as_json(result) + "\n")
+    else:
+        _print(result, page)
+    if not all(row.agrees for row in result.rows):
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _open(emulated: bool) -> MetalContext:
+    from lbrx.devices.metal.context import MetalContext
+    from lbrx.devices.metal.errors import MetalUnavailable
+
+    if emulated:
+        return MetalContext.open("emulated")
+    try:
+        return MetalContext.open("native")
+    except MetalUnavailable as error:
+        raise MetalUnavailable(
+            f"{error}. --emulated runs the same kernels on the CPU for a look; its times mean nothing"
+        ) from error
+
+
+def _show_progress(name: str) -> None:
+    """The case that runs now, on a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{name}")
+        sys.stderr.flush()
+
+
+def _tune(context: MetalContext, size: str) -> None:
+    from lbrx.devices.metal.bench.tuned import tune_all
+
+    tune_all(context, size, progress=_show_progress)
+
+
+def _print(result: BenchResult, page: Path | None) -> None:
+    from lbrx.cli.console import output_console, printable
+    from lbrx.devices.metal.bench.report import EMULATED_NOTE
+
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    console = output_console()
+    console.print(f"{printable(result.device)}, size {result.size}")
+    if result.emulated:
+        console.print(EMULATED_NOTE, style="yellow")
+    console.print(_table(result))
+    if page is not None:
+        console.print(f"report: {printable(str(page))}")
+
+
+def _table(result: BenchResult) -> Table:
+    from lbrx.cli.console import columns
+
+    table = columns("work", "CPU ms", "Metal ms", "times faster", "GB/s", "GFLOP/s", "difference", left=("work",))
+    for row in result.rows:
+        table.add_row(
+            row.name,
+            f"{row.cpu_seconds * 1e3:.3f}",
+            f"{row.metal_seconds * 1e3:.3f}",
+            f"{row.speedup:.2f}",
+            f"{row.gigabytes_per_second:.1f}",
+            f"{row.gigaflops:.1f}",
+            f"{row.error:.1e}",
+            style=None if row.agrees else "red",
+        )
+    return table

@@ -1,0 +1,198 @@
+"""`lbrx doctor`: what this machine has, and whether its GPU computes what the CPU computes."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lbrx.cli.status import shown_progress
+from lbrx.errors import LbrxError
+
+if TYPE_CHECKING:
+    from lbrx.devices.metal.context import MetalContext
+
+EXIT_FAILED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TestRow:
+    """The outcome of one self-test; ``problem`` is the text of an error."""
+
+    name: str
+    passed: bool
+    error: float | None
+    bound: float | None
+    problem: str = ""
+
+
+def doctor(
+    emulated: Annotated[bool, typer.Option("--emulated", help="Test the emulated GPU, on any machine.")] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Run the tests with this in their names.", show_default=False)
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what this machine has, and test its GPU.
+
+    Every kernel of the Metal backend runs a small self-test on the GPU and is compared with the CPU. Without a GPU only
+    the machine is described; --emulated tests the same kernels on the CPU. The exit code is 1 if a test fails.
+
+    Examples:
+
+      lbrx doctor
+
+      lbrx doctor --emulated --only passes
+    """
+    machine = _machine()
+    context, reason = _open_device(emulated)
+    rows = [] if context is None else _run_tests(context, only)
+    device = {"unavailable": reason} if context is None else _device(context)
+    if json_output:
+        fields = {"machine": machine, "metal": device, "tests": [_row_fields(row) for row in rows]}
+        sys.stdout.write(json.dumps(fields, indent=2) + "\n")
+    else:
+        _print(machine, device, rows)
+    if not all(row.passed for row in rows):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _machine() -> dict[str, Any]:
+    import psutil
+
+    from lbrx import system
+    from lbrx.version import VERSION
+
+    cache = system.cache_directory()
+    disk = shutil.disk_usage(_existing(Path.cwd()))
+    return {
+        "lbrx": VERSION,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": system.cpu_count(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "available_bytes": system.available_bytes(),
+        "page_bytes": system.page_bytes(),
+        "free_disk_bytes": disk.free,
+        "cpu_compiler": _version_of("numba"),
+        "shader_compiler": _shader_compiler(),
+        "cache_directory": str(cache),
+        "cache_bytes": _directory_bytes(cache),
+    }
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else Path("/")
+
+
+def _version_of(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} is not installed"
+
+
+def _shader_compiler() -> str:
+    """The clang of the emulator, or why there is none."""
+    from lbrx.devices.metal.emulator.toolchain import find_toolchain
+
+    try:
+        return find_toolchain().version
+    except LbrxError as error:
+        return str(error)
+
+
+def _directory_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _open_device(emulated: bool) -> tuple[MetalContext | None, str]:
+    from lbrx.devices.metal.context import MetalContext
+    from lbrx.devices.metal.errors import MetalUnavailable
+
+    try:
+        return MetalContext.open("emulated" if emulated else "native"), ""
+    except MetalUnavailable as error:
+        if emulated:
+            raise
+        return None, str(error)
+
+
+def _device(context: MetalContext) -> dict[str, Any]:
+    info = context.info
+    return {
+        "name": info.name,
+        "emulated": info.emulated,
+        "family": info.family.name.lower(),
+        "unified_memory": info.unified_memory,
+        "max_buffer_bytes": info.max_buffer_bytes,
+        "threadgroup_memory_bytes": info.threadgroup_memory_bytes,
+        "working_set_bytes": info.working_set_bytes,
+        "driver": info.driver_version,
+    }
+
+
+def _run_tests(context: MetalContext, only: str | None) -> list[TestRow]:
+    from lbrx.devices.metal.self_test import registered_self_tests
+
+    tests = {name: test for name, test in registered_self_tests().items() if only is None or only in name}
+    rows = []
+    with shown_progress() as progress:
+        for number, (name, test) in enumerate(tests.items()):
+            if progress is not None:
+                progress(number, len(tests), name)
+            try:
+                result = test(context)
+            except LbrxError as error:
+                rows.append(TestRow(name, False, None, None, str(error)))
+            else:
+                rows.append(TestRow(name, result.passed, result.error, result.bound, result.detail))
+    return rows
+
+
+def _row_fields(row: TestRow) -> dict[str, Any]:
+    numbers = {"error": row.error, "bound": row.bound}
+    texts = {name: None if value is None else float(f"{value:.6g}") for name, value in numbers.items()}
+    return {"name": row.name, "passed": row.passed, **texts, "problem": row.problem}
+
+
+def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[TestRow]) -> None:
+    from rich.text import Text
+
+    from lbrx.cli.console import columns, facts, output_console, plural, printable
+
+    console = output_console()
+    console.print(facts([_fact(name, value) for name, value in machine.items()]))
+    console.print()
+    console.print(facts([_fact(f"metal {name}", value) for name, value in device.items()]))
+    if not rows:
+        return
+    table = columns("test", "result", "error", "allowed", "problem", left=("test", "result", "problem"))
+    for row in rows:
+        verdict = Text("good", "green") if row.passed else Text("failed", "bold red")
+        error, bound = (("-" if value is None else f"{value:.3g}") for value in (row.error, row.bound))
+        table.add_row(printable(row.name), verdict, error, bound, printable(row.problem))
+    console.print()
+    console.print(table)
+    failed = sum(not row.passed for row in rows)
+    console.print()
+    console.print(f"{plural(len(rows), 'test')}, {failed or 'none'} failed", style="bold red" if failed else "bold")
+
+
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    from lbrx.cli.console import printable
+    from lbrx.system import format_bytes
+
+    if name.endswith("_bytes") and isinstance(value, int):
+        return name.removesuffix("_bytes").replace("_", " "), format_bytes(value)
+    text = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return name.replace("_", " "), printable(text)
