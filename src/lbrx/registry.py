@@ -72,5 +72,6 @@ QUANTS: dict[str, str] = {
 
 SELF_TESTS: dict[str, str] = {
     "passes": "lbrx.devices.metal.passes.self_tests:self_tests",
+    "kernels": "lbrx.devices.metal.kernels.self_tests:self_tests",
 }
 """Families of Metal kernels: functions that give their self-tests by name (see `lbrx.devices.metal.self_test`)."""

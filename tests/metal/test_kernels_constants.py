@@ -52,7 +52,6 @@ class Recorder(MetalContext):
 
     def __init__(self, other: MetalContext) -> None:
         super().__init__(other.driver)
-        self.shaders = other.shaders
         self.asked: dict[str, tuple[str, set[str]]] = {}
 
     def pipeline(

@@ -80,7 +80,7 @@ def test_casts_between_all_types_that_a_gpu_has(source: str) -> None:
     everything = {"f16": bits.astype(np.uint16), "bf16": bits.astype(np.uint16)}.get(source)
     values = any_bits(source, 6000) if everything is None else everything.view(numpy_type(source))
     if source == "f32":
-        halves = bits[::5].astype(np.uint16).view(np.float16).astype(np.float32)
+        halves = bits[:0x7C00:5].astype(np.uint16).view(np.float16).astype(np.float32)
         values = np.concatenate([values, halves, np.nextafter(halves, np.float32(0)), halves * np.float32(1.0003)])
     if source in ("i64", "i32"):
         values = np.concatenate([values, (1 << np.arange(0, 31)) + np.arange(31)]).astype(values.dtype)
@@ -131,7 +131,7 @@ def test_reductions_with_nan_and_infinities() -> None:
 
 
 def test_reductions_of_integers() -> None:
-    for name in ("i64", "i8", "bool"):
+    for name in ("i64", "i8"):
         x = lbrx.tensor(any_bits(name, 70_001))
         check(lambda x=x: (x.sum(), x.dot(x), x.min(), x.max(), x.argmax()))  # type: ignore[misc]
 
@@ -143,10 +143,8 @@ def test_strided_views_gathers_and_broadcasts() -> None:
         lambda: (
             x.T * 2,
             x[::-2, 3:, ::3] + 1,
-            x * row,
-            x[:, :1] - x,
-            x.rows([7, 0, 0, 39]) * 2,
-            x[:, 1].rows([3, 2]) + row,
+            x[:, :1] - x * row,
+            x[:, 1].rows([3, 2, 39, 3]) + row,
             x.transpose(1, 0, 2)[:5].to("i8"),
             packed.reshape(30, 20).T[1:] * 1,
         )

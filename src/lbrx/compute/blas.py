@@ -69,6 +69,12 @@ def product(left: npt.NDArray[Any], right: npt.NDArray[Any], out: npt.NDArray[An
         np.matmul(left, right, out=out)
 
 
+def in_pieces(size: int, piece: int, work: Callable[[int, int], None]) -> None:
+    """``in_ranges`` with a BLAS that starts no threads; where pieces begin depends on the sizes alone."""
+    with one_blas_thread():
+        in_ranges(size, piece, work)
+
+
 def in_tiles(tiles: int, worker: Callable[[], Callable[[int], None]]) -> None:
     """Call steps 0 to ``tiles`` - 1 on all threads; every thread makes a step function, with scratch of its own."""
     from lbrx.devices.cpu.threads import run_chunks

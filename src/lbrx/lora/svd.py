@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.compute.blas import in_pieces, one_blas_thread
 from lbrx.creation import normal
-from lbrx.lora.blas import in_pieces, one_blas_thread
 from lbrx.memory import budget
 from lbrx.tensor import Tensor
 

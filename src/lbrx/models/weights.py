@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import FormatError, ShapeError, TensorNotFound
-from lbrx.expr import Blocks
+from lbrx.compute import matrix
+from lbrx.errors import ShapeError, TensorNotFound
 from lbrx.models.names import Names, norm_roles
 from lbrx.models.spec import ModelSpec
-from lbrx.storage import MmapStorage
 from lbrx.tensor import Tensor
 
 Floats = npt.NDArray[np.float32]
@@ -190,20 +189,6 @@ def _expert_matrices(
 ) -> tuple[Tensor, ...]:
     stacked = names.of_stacked_experts(layer, role)
     if names.single_experts is None or source.has(stacked):
-        return tuple(_unstacked(source.tensor(stacked, (count, *shape)), source.where))
+        stack = source.tensor(stacked, (count, *shape))
+        return tuple(matrix(stack, number) for number in range(count))
     return tuple(source.tensor(names.of_expert(layer, expert, role), shape) for expert in range(count))
-
-
-def _unstacked(tensor: Tensor, where: str) -> Iterator[Tensor]:
-    """The matrices of a stack, as views; those of a quantized stack are runs of its blocks."""
-    expr = tensor.expr
-    if not isinstance(expr, Blocks):
-        yield from tensor
-        return
-    storage, count = expr.storage, expr.shape[0]
-    if not isinstance(storage, MmapStorage):
-        raise FormatError(f"{where}: experts {tensor.name!r} are quantized and not stored in a file")
-    each_bytes = storage.nbytes // count
-    for number in range(count):
-        part = MmapStorage(storage.file, storage.offset + number * each_bytes, each_bytes)
-        yield Tensor(Blocks(part, expr.quant, expr.shape[1:]), tensor.metadata)

@@ -107,7 +107,11 @@ def attention(
         context,
         "attention",
         "attention",
-        {**constants, "block_keys": block.keys},
+        {
+            **constants,
+            "block_keys": block.keys,
+            "rows_are_aligned": all(array.is_aligned(array.shape[2]) for array in (q, k, v)),
+        },
         operands,
         grid,
         work,

@@ -6,12 +6,14 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.driver import Argument, BufferBinding, CompileOptions, Constants
+from lbrx.devices.metal.driver import Argument, BufferBinding, CompileOptions, Constants, Pipeline
 from lbrx.devices.metal.kernels.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape, empty
 from lbrx.devices.metal.kernels.sources import shader_source
 from lbrx.devices.metal.profiler import ProfiledContext, Work
+from lbrx.devices.metal.shader_cache import ShaderCache
 from lbrx.errors import DTypeError, ShapeError
 
 SIMD_WIDTH = 32
@@ -43,7 +45,7 @@ def launch(
 
     ``operands`` are in the order of its buffers; None stands for one that a function constant turns off.
     """
-    pipeline = context.pipeline(shader_source(shader), kernel, constants, CompileOptions(defines))
+    pipeline = _pipeline(context, shader, kernel, constants, defines)
     arguments: dict[int, Argument] = {}
     for index, operand in enumerate(operands):
         if isinstance(operand, DeviceArray):
@@ -55,6 +57,22 @@ def launch(
     context.dispatch(
         pipeline, arguments, grid.size, grid.threads, grid_unit=grid.unit, threadgroup_bytes=threadgroup_bytes
     )
+
+
+_Key = tuple[str, str, tuple[tuple[str, bool | int | float], ...], tuple[tuple[str, str], ...]]
+_pipelines: WeakKeyDictionary[ShaderCache, dict[_Key, Pipeline]] = WeakKeyDictionary()
+
+
+def _pipeline(
+    context: MetalContext, shader: str, kernel: str, constants: Constants, defines: tuple[tuple[str, str], ...]
+) -> Pipeline:
+    """A pipeline by names: the cache of shaders has to look at their whole text, which takes longer than a dispatch."""
+    known = _pipelines.setdefault(context.shaders, {})
+    key = (shader, kernel, tuple(constants.items()), defines)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = context.pipeline(shader_source(shader), kernel, constants, CompileOptions(defines))
+    return found
 
 
 def uints(*numbers: int) -> bytes:

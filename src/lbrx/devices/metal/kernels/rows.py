@@ -22,7 +22,7 @@ from lbrx.devices.metal.kernels.launching import (
 from lbrx.devices.metal.profiler import Work
 from lbrx.errors import DTypeError, ShapeError
 
-_MOST_THREADS = 1024
+_MOST_THREADS = 512  # of a threadgroup: every GPU can run these kernels with so many
 _ELEMENTS_PER_THREAD = 4
 _FLOPS_PER_ELEMENT = {"softmax": 5, "rms_norm": 4, "layer_norm": 7}
 

@@ -3,6 +3,7 @@
 #include "attention_parts.h"
 
 constant uint block_keys [[function_constant(9)]];
+constant bool rows_are_aligned [[function_constant(10)]];  // those of queries, keys and values
 constant constexpr uint MOST_FRAGMENTS = 32;  // of 8 values each: 256
 constant constexpr uint PADDING = 16 / sizeof(TILE);
 constant constexpr uint SCORE_PADDING = 4;
@@ -14,11 +15,13 @@ inline uint tile_stride() { return whole_eights(max(head_size, value_size)) + PA
 inline void load_rows(threadgroup TILE* tile, device const uchar* source, int type, ulong start, uint first, uint count,
                       uint end, uint columns, uint index, uint threads) {
   uint width = whole_eights(columns);
-  for (uint i = index; i < count * width; i += threads) {
+  for (uint i = 4 * index; i < count * width; i += 4 * threads) {
     uint row = i / width, column = i % width;
-    bool inside = first + row < end && column < columns;
-    float value = inside ? load_element(source, start + ulong(first + row) * columns + column, type) : 0.0f;
-    tile[row * tile_stride() + column] = TILE(value);
+    ulong row_start = start + ulong(first + row) * columns;
+    float4 quad = 0.0f;
+    if (first + row < end) quad = load_row_quad(source, row_start, column, columns, type, rows_are_aligned);
+    threadgroup TILE* target = tile + row * tile_stride() + column;
+    for (uint j = 0; j < 4; j++) target[j] = TILE(quad[j]);
   }
 }
 

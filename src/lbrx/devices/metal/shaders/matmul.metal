@@ -134,9 +134,7 @@ kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[
   }
 }
 
-#define INSTANTIATE(name, EDGE)                                                                                       \
-  template [[host_name(name)]] kernel void matmul<TILE, EDGE, EDGE>(                                                  \
-      device const uchar*, device const uchar*, device const uchar*, device const uchar*, device const uchar*,        \
-      device const uchar*, device uchar*, constant MatmulParameters&, constant uint2*, uint3, uint, uint);
+#define INSTANTIATE(name, EDGE) \
+  template [[host_name(name)]] [[kernel]] decltype(matmul<TILE, EDGE, EDGE>) matmul<TILE, EDGE, EDGE>;
 INSTANTIATE("matmul_32x32", 32)
 INSTANTIATE("matmul_64x64", 64)

@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lbrx
-from lbrx.lora.blas import in_pieces, one_blas_thread
+from lbrx.compute.blas import in_pieces, one_blas_thread
 
 
 def blas_threads() -> list[int]:
