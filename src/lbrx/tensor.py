@@ -278,6 +278,10 @@ class Tensor(Arithmetic):
         >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
         array([[11.]], dtype=float32)
         """
+        if self.device == "metal" or (isinstance(other, Tensor) and other.device == "metal"):
+            from lbrx.devices.metal.products import matmul as matmul_on_metal
+
+            return matmul_on_metal(self, other if isinstance(other, Tensor) else tensor(other))
         from lbrx.compute.matrix_products import matmul
 
         return tensor(matmul(self, other))

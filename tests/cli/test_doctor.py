@@ -60,14 +60,14 @@ def test_failures_and_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     outcome = lbrx_command(capsys, "doctor", "--emulated", "--json")
     assert outcome.code == 1
     assert json.loads(outcome.out)["tests"] == [
-        {"name": "a: good", "passed": True, "error": 1e-7, "bound": 1e-6, "problem": ""},
-        {"name": "a: far off", "passed": False, "error": 0.25, "bound": 1e-6, "problem": "row 3"},
+        {"name": "a: good", "passed": True, "error": 1e-7, "bound": 1e-6, "detail": ""},
+        {"name": "a: far off", "passed": False, "error": 0.25, "bound": 1e-6, "detail": "row 3"},
         {
             "name": "b: fault",
             "passed": False,
             "error": None,
             "bound": None,
-            "problem": "kernel 'k': out-of-bounds read",
+            "detail": "kernel 'k': out-of-bounds read",
         },
     ]
     printed = lbrx_command(capsys, "doctor", "--emulated")

@@ -122,7 +122,9 @@ def test_tuning_asks_about_products_and_attention(tmp_path: Path, monkeypatch: p
         "matvec q4_k 1 256 256",
         "matmul f16 q4_k 64 256 256",
         "attention f16 64 64 128",
+        "attention_vector 8 1024 64",
         "attention f16 128 128 128",
+        "attention_vector 8 1024 128",
     ]
     for question, seconds in found.items():
         best = tuning.choice(context().info.identity, question)

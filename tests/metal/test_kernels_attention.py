@@ -12,6 +12,7 @@ from metal_shaders import Order, needs_clang
 from lbrx import compute
 from lbrx.devices.metal.kernels.arrays import upload
 from lbrx.devices.metal.kernels.attention import Kernel, attention, block_names
+from lbrx.devices.metal.profiler import ProfiledContext
 from lbrx.errors import ShapeError, UsageError
 
 pytestmark = needs_clang
@@ -84,6 +85,28 @@ def test_every_division_of_the_work_gives_the_same(dtype: str) -> None:
         check(down(metal, result), expected_attention(q, k, v, {}), bound)
 
 
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_keys_can_be_shared_by_threadgroups(order: Order) -> None:
+    metal = context(order)
+    for sizes, options in CASES:
+        q, k, v = inputs(sizes, "f32")
+        for parts in ("2", "16"):
+            result = attention(
+                metal, up(metal, q), up(metal, k), up(metal, v), kernel="vector", variant=parts, **options
+            )
+            largest = float(np.abs(v).max())
+            check(down(metal, result), expected_attention(q, k, v, options), 4e-6 * largest)
+
+
+def test_keys_are_shared_where_there_are_many_and_few_queries() -> None:
+    metal = ProfiledContext(context())
+    k = up(metal, numbers(1, 600, 64))
+    attention(metal, up(metal, numbers(2, 1, 64)), k, k, causal=False)
+    attention(metal, up(metal, numbers(2, 1, 64)), up(metal, numbers(1, 100, 64)), up(metal, numbers(1, 100, 64)))
+    names = [call.kernel for call in metal.profile().calls]
+    assert names == ["attention_vector", "attention_combine", "attention_vector"]
+
+
 def test_large_heads_take_smaller_blocks() -> None:
     metal = context()
     assert block_names(metal, "f32", 128, 128)[0] == "4x16"
@@ -121,8 +144,8 @@ def test_empty_attention() -> None:
 def test_attention_without_races() -> None:
     metal = context(find_races=True)
     q, k, v = inputs((2, 1, 20, 23, 64, 72), "f32")
-    for kernel in KERNELS:
-        result = attention(metal, up(metal, q), up(metal, k), up(metal, v), kernel=kernel)
+    for kernel, variant in (("long", None), ("vector", "1"), ("vector", "4")):
+        result = attention(metal, up(metal, q), up(metal, k), up(metal, v), kernel=kernel, variant=variant)
         check(down(metal, result), expected_attention(q, k, v, {}), 2e-5)
 
 

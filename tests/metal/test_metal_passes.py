@@ -11,9 +11,10 @@ from metal_passes import assert_same_bits, check, device, on_both, on_metal
 from metal_shaders import needs_clang
 
 import lbrx
-from lbrx.devices.device import CpuFallback, fallbacks
+from lbrx.devices.device import CpuFallback, fallbacks, using_metal
 from lbrx.devices.explain import explain
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
+from lbrx.devices.metal.profiler import ProfiledContext
 from strategies import numpy_type, special_values
 
 pytestmark = needs_clang
@@ -173,14 +174,16 @@ def test_rows(columns: int) -> None:
 
 def test_the_k_th_largest() -> None:
     few, many = RANDOM.standard_normal(5000).astype(np.float32), RANDOM.standard_normal(1_200_000).astype(np.float32)
-    few[:50] = np.nan
+    few[:50:2], few[1:50:2] = np.nan, np.copysign(np.nan, -1)
     few[50:2000] = 0.5
     x, y, whole = lbrx.tensor(few), lbrx.tensor(many, "bf16"), lbrx.tensor(any_bits("i64", 3000))
     check(lambda: (x.kth_largest(10), x.kth_largest(1000), x.kth_largest(4999), whole.kth_largest(77)))
     check(lambda: (abs(y).kth_largest(300_000), abs(y) >= abs(y).kth_largest(1000)))
 
 
-@pytest.mark.parametrize("settings", [REVERSED, EmulatorSettings(find_races=True)], ids=["reversed", "races"])
+@pytest.mark.parametrize(
+    "settings", [REVERSED, EmulatorSettings(find_races=True, strict_simdgroups=True)], ids=["reversed", "races"]
+)
 def test_other_schedules_and_the_race_detector(settings: EmulatorSettings) -> None:
     x = lbrx.tensor(RANDOM.standard_normal((150, 900)).astype(np.float32))
     check(lambda: (x.sum(), x.argmax(), x * 2), settings)
@@ -192,6 +195,22 @@ def test_large_passes_are_cut_into_chunks_and_nothing_changes(monkeypatch: pytes
     x = lbrx.tensor(RANDOM.standard_normal((700, 1001)).astype(np.float32))
     assert check(lambda: ((x * 2).to("bf16"), x.sum(), x.to("i4").to("i8"), x.argmax())) > 1
     check(lambda: (x.T * 2, x.sum(axis=-1), x.kth_largest(90_000)))
+
+
+def test_spaces_that_need_64_bit_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbrx.devices.metal.passes.run._LARGE_SPACE", 0)
+    x = lbrx.tensor(RANDOM.standard_normal((70, 1200)).astype(np.float32))
+    check(lambda: (x[:, 1:].T * 2, x[:, 1:].sum(), x - x.max(axis=-1, keepdims=True)))
+
+
+def test_passes_can_be_profiled() -> None:
+    context = ProfiledContext(device())
+    x = lbrx.tensor(np.ones((30, 40), np.float32))
+    with using_metal(context), lbrx.using(device="metal"):
+        (x * 3 + 0.5).numpy()
+    (line,) = context.profile().summaries()
+    assert line.kernel.startswith("pass_")
+    assert (line.calls, line.nbytes, line.flops) == (1, 2 * 4800, 2 * 1200)
 
 
 def test_empty_tensors_need_no_gpu() -> None:

@@ -162,6 +162,7 @@ def test_bytes_can_be_put_in_and_taken_out() -> None:
 
 
 def test_a_fault_tells_kernel_and_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    lent = device().pool.statistics().lent_bytes
     x = lbrx.tensor(np.ones((64, 64), np.float32))
     monkeypatch.setattr("lbrx.devices.metal.passes.bindings.element_span", lambda *_: (0, 100))
     with (
@@ -169,6 +170,10 @@ def test_a_fault_tells_kernel_and_shape(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.raises(KernelFault, match=r"(?s)kernel 'pass_\w+'.*leaf0.*pass over \(64, 64\)"),
     ):
         (x * 2).numpy()
+    monkeypatch.undo()
+    assert device().pool.statistics().lent_bytes == lent
+    with lbrx.using(device="metal"):
+        assert_same_bits((x * 2).numpy(), np.full((64, 64), 2, np.float32))
 
 
 def test_unknown_devices_and_machines_without_metal(monkeypatch: pytest.MonkeyPatch) -> None:

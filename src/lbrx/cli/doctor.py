@@ -23,13 +23,13 @@ EXIT_FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class TestRow:
-    """The outcome of one self-test; ``problem`` is the text of an error."""
+    """The outcome of one self-test; ``detail`` is the text of an error, or what there is to say."""
 
     name: str
     passed: bool
     error: float | None
     bound: float | None
-    problem: str = ""
+    detail: str = ""
 
 
 def doctor(
@@ -162,7 +162,7 @@ def _run_tests(context: MetalContext, only: str | None) -> list[TestRow]:
 def _row_fields(row: TestRow) -> dict[str, Any]:
     numbers = {"error": row.error, "bound": row.bound}
     texts = {name: None if value is None else float(f"{value:.6g}") for name, value in numbers.items()}
-    return {"name": row.name, "passed": row.passed, **texts, "problem": row.problem}
+    return {"name": row.name, "passed": row.passed, **texts, "detail": row.detail}
 
 
 def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[TestRow]) -> None:
@@ -176,11 +176,11 @@ def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[TestRow])
     console.print(facts([_fact(f"metal {name}", value) for name, value in device.items()]))
     if not rows:
         return
-    table = columns("test", "result", "error", "allowed", "problem", left=("test", "result", "problem"))
+    table = columns("test", "result", "error", "allowed", "detail", left=("test", "result", "detail"))
     for row in rows:
         verdict = Text("good", "green") if row.passed else Text("failed", "bold red")
         error, bound = (("-" if value is None else f"{value:.3g}") for value in (row.error, row.bound))
-        table.add_row(printable(row.name), verdict, error, bound, printable(row.problem))
+        table.add_row(printable(row.name), verdict, error, bound, printable(row.detail))
     console.print()
     console.print(table)
     failed = sum(not row.passed for row in rows)

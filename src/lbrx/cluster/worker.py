@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from lbrx import system
 from lbrx.cluster.description import PlanSource, built_alike
@@ -26,6 +30,7 @@ from lbrx.remote.settings import work_directory
 from lbrx.stages import evaluate_stores
 from lbrx.workplace import Workplace
 
+_PATIENCE_SECONDS = 30.0  # with the process that compiles kernels; two at once would only do the same work
 _WARMED_BYTES = 64 << 20  # a slot that is larger is no example
 _plans: OrderedDict[str, OutputPlan] = OrderedDict()
 
@@ -127,11 +132,30 @@ def _plan(order: Order) -> OutputPlan:
     found = _plans.get(order.run)
     if found is None:
         found = built_alike(order.source, order.layout_digest)
-        with system.file_lock(system.cache_directory() / "cluster-kernels.lock"):
+        with _alone(system.cache_directory() / "cluster-kernels.lock"):
             _warm(found)
         _plans.clear()
         _plans[order.run] = found
     return found
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold a lock between processes, or go on without it after a while: whoever has it may hang."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not _taken(file) and time.monotonic() < until:
+            time.sleep(0.05)
+        yield
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _warm(plan: OutputPlan) -> None:

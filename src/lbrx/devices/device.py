@@ -63,6 +63,15 @@ def using_metal(context: MetalContext) -> Iterator[MetalContext]:
         _context = before
 
 
+def _forget_device() -> None:
+    """A forked process has no queue of its own on the device that its parent opened."""
+    global _context, _lock
+    _context, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_device)
+
+
 def checked_device(name: str) -> str:
     """The name of a device, or a UsageError.
 

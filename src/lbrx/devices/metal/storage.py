@@ -70,11 +70,14 @@ class MetalStorage:
     ([1, 2, 3, 4], 'metal')
     """
 
-    __slots__ = ("__weakref__", "_windows", "context", "inputs", "nbytes")
+    __slots__ = ("__weakref__", "_owner", "_windows", "context", "inputs", "nbytes")
     device = "metal"
 
-    def __init__(self, context: MetalContext, windows: tuple[BufferWindow, ...], nbytes: int) -> None:
+    def __init__(
+        self, context: MetalContext, windows: tuple[BufferWindow, ...], nbytes: int, owner: object = None
+    ) -> None:
         self.context = context
+        self._owner = owner  # what keeps the buffers
         self.nbytes = nbytes
         self._windows = windows
         self.inputs: tuple[Any, ...] = ()  # what kernels under way read to make these bytes
@@ -90,7 +93,7 @@ class MetalStorage:
     @classmethod
     def from_storage(cls, context: MetalContext, storage: Storage) -> MetalStorage:
         """The bytes of another storage: a mapped file without a copy, anything else with one."""
-        if isinstance(storage, MetalStorage) and storage.context is context:
+        if isinstance(storage, MetalStorage) and storage.is_on(context):
             return storage
         if isinstance(storage, MmapStorage) and storage.address is not None and storage.nbytes:
             return cls(context, wrapped_windows(context, storage, 0, storage.nbytes), storage.nbytes)
@@ -98,6 +101,10 @@ class MetalStorage:
         storage.read_into(0, made._memory())
         transfers(context).add(copied_bytes=storage.nbytes)
         return made
+
+    def is_on(self, context: MetalContext) -> bool:
+        """Whether kernels of a context can use the bytes: contexts may share a device."""
+        return self.context.driver is context.driver
 
     @property
     def is_mapped(self) -> bool:

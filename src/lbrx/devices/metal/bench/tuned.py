@@ -10,8 +10,8 @@ import numpy as np
 from lbrx.devices.metal.bench.cases import WIDTHS
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.kernels.arrays import DeviceArray, DeviceWeight, empty, upload, weight_bytes
-from lbrx.devices.metal.kernels.attention import attention, attention_question, block_names
-from lbrx.devices.metal.kernels.linear import VECTOR_VARIANTS, linear, vector_question
+from lbrx.devices.metal.kernels.attention import PARTS, attention, attention_question, block_names, vector_question
+from lbrx.devices.metal.kernels.linear import VECTOR_VARIANTS, linear, linear_question
 from lbrx.devices.metal.kernels.matmul import VARIANTS, product_question
 from lbrx.devices.metal.tuning import Tuning, tune
 from lbrx.errors import UsageError
@@ -55,6 +55,7 @@ def _questions(context: MetalContext, width: int) -> Iterator[Question]:
         yield _product(context, weight, width // 4)
     for size in _HEAD_SIZES:
         yield _attention(context, size, width // 2)
+        yield _one_query(context, size, 4 * width)
 
 
 def _ones(context: MetalContext, *shape: int) -> DeviceArray:
@@ -64,7 +65,7 @@ def _ones(context: MetalContext, *shape: int) -> DeviceArray:
 def _vector(context: MetalContext, weight: DeviceWeight) -> Question:
     x = _ones(context, 1, weight.shape[1])
     return Question(
-        vector_question(weight, 1), VECTOR_VARIANTS, lambda variant: linear(context, x, weight, variant=variant)
+        linear_question(weight, 1), VECTOR_VARIANTS, lambda variant: linear(context, x, weight, variant=variant)
     )
 
 
@@ -80,4 +81,13 @@ def _attention(context: MetalContext, size: int, queries: int) -> Question:
         attention_question("f16", size, size, queries),
         block_names(context, "f16", size, size),
         lambda variant: attention(context, q, k, k, kernel="long", variant=variant),
+    )
+
+
+def _one_query(context: MetalContext, size: int, keys: int) -> Question:
+    q, k = _ones(context, _HEADS, 1, size), _ones(context, _HEADS, keys, size)
+    return Question(
+        vector_question(_HEADS, keys, size),
+        PARTS,
+        lambda variant: attention(context, q, k, k, causal=False, kernel="vector", variant=variant),
     )

@@ -12,8 +12,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.kernels.arrays import DeviceArray
-from lbrx.devices.metal.kernels.launching import SIMD_WIDTH, Grid, float_number, launch, nbytes_of, output
+from lbrx.devices.metal.driver import Constants, GpuFamily
+from lbrx.devices.metal.kernels.arrays import DeviceArray, empty
+from lbrx.devices.metal.kernels.launching import (
+    SIMD_WIDTH,
+    Grid,
+    Operand,
+    float_number,
+    launch,
+    nbytes_of,
+    output,
+    uints,
+)
 from lbrx.devices.metal.profiler import Work
 from lbrx.devices.metal.tuning import chosen, shape_class
 from lbrx.errors import ShapeError, UsageError
@@ -21,7 +31,12 @@ from lbrx.errors import ShapeError, UsageError
 LARGEST_HEAD = 256
 VECTOR_QUERIES = 4
 """Up to so many queries are worked on one by one."""
+PARTS = ("1", "2", "4", "8", "16")
+"""Threadgroups that can share the keys of one query."""
 _VECTOR_SIMDGROUPS = 8
+_COMBINING_THREADS = 64
+_LEAST_KEYS_PER_PART = 256
+_GROUPS_TO_FILL = {GpuFamily.APPLE7: 64, GpuFamily.APPLE8: 80, GpuFamily.APPLE9: 128, GpuFamily.APPLE10: 128}
 _BLOCKS = ((4, 32), (4, 16), (4, 8), (2, 16), (2, 8))  # simdgroups, and keys in a block: the best that fits comes first
 _SCORE_PADDING = 4
 Kernel = Literal["long", "vector"]
@@ -60,7 +75,8 @@ def attention(
 
     Query i stands at position ``offset`` + i among the keys. If ``causal`` it sees no later key; with a ``window`` it
     sees only keys less than so many positions away. ``softcap`` bounds the scores. A query that sees no key gives
-    zeros. The result has the type of q, or ``out_dtype``.
+    zeros. The result has the type of q, or ``out_dtype``. ``variant`` is one of `block_names`, or of PARTS if there
+    are few queries.
 
     >>> import numpy as np
     >>> from lbrx.devices.metal.kernels.arrays import download, upload
@@ -97,8 +113,7 @@ def attention(
         f"{heads}x{queries}x{size} {k.shape[0]}x{keys}x{value_size}",
     )
     if kernel == "vector" or (kernel is None and queries <= VECTOR_QUERIES):
-        grid = Grid((queries, heads), (SIMD_WIDTH * _VECTOR_SIMDGROUPS,))
-        launch(context, "attention_vector", "attention_vector", constants, operands, grid, work)
+        _one_by_one(context, constants, operands, result, keys, work, variant)
         return result
     tile = "f16" if q.dtype == k.dtype == v.dtype == "f16" else "f32"
     block = _block(context, tile, size, value_size, queries, variant)
@@ -119,6 +134,43 @@ def attention(
         defines=(("TILE", "half" if tile == "f16" else "float"),),
     )
     return result
+
+
+def _one_by_one(
+    context: MetalContext,
+    constants: Constants,
+    operands: tuple[Operand, ...],
+    out: DeviceArray,
+    keys: int,
+    work: Work,
+    variant: str | None,
+) -> None:
+    """A threadgroup for every query, or several that share its keys, and a second kernel for what they found."""
+    heads, queries, size = out.shape
+    question = vector_question(heads * queries, keys, size)
+    default = _default_parts(context.info.family, heads * queries, keys)
+    parts = int(chosen(context, question, PARTS, default, variant))
+    found = None if parts == 1 else empty(context, "f32", (heads * queries, parts, size + 2))
+    grid = Grid((queries, heads, parts), (SIMD_WIDTH * _VECTOR_SIMDGROUPS,))
+    split = {**constants, "is_split": parts > 1}
+    launch(context, "attention_vector", "attention_vector", split, (*operands, found), grid, work)
+    if found is not None:
+        types = {name: constants[name] for name in ("out_type", "value_size")}
+        combining = Work(nbytes_of(found, out), 3 * found.size, f"{heads * queries}x{parts}x{size}")
+        grid = Grid((heads * queries,), (_COMBINING_THREADS,))
+        operands = (found, out, uints(parts))
+        launch(context, "attention_vector", "attention_combine", types, operands, grid, combining)
+
+
+def vector_question(rows: int, keys: int, value_size: int) -> str:
+    """What the choice of the number of parts is remembered by."""
+    return f"attention_vector {shape_class(rows, keys, value_size)}"
+
+
+def _default_parts(family: GpuFamily, rows: int, keys: int) -> str:
+    """As many parts as it takes to keep all cores busy, if each has enough keys."""
+    wanted = min(_GROUPS_TO_FILL[family] // max(rows, 1), keys // _LEAST_KEYS_PER_PART)
+    return next((name for name in reversed(PARTS) if int(name) <= wanted), PARTS[0])
 
 
 def block_names(context: MetalContext, tile: str, size: int, value_size: int) -> tuple[str, ...]:

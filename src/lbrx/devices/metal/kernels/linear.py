@@ -73,7 +73,7 @@ def plain_weight(array: DeviceArray) -> DeviceWeight:
     return DeviceWeight(array.dtype, (array.shape[0], array.shape[1]), array)
 
 
-def vector_question(weight: DeviceWeight, vectors: int) -> str:
+def linear_question(weight: DeviceWeight, vectors: int) -> str:
     """What the choice of a variant is remembered by."""
     return f"matvec {weight.coding} {shape_class(vectors, *weight.shape)}"
 
@@ -89,7 +89,7 @@ def _matvec(
 ) -> None:
     rows, columns = weight.shape
     default = _default_variant(context.info.family, rows, columns)
-    name = chosen(context, vector_question(weight, vectors), VECTOR_VARIANTS, default, variant)
+    name = chosen(context, linear_question(weight, vectors), VECTOR_VARIANTS, default, variant)
     split, simdgroups = name.startswith("split"), int(name.removeprefix("split"))
     constants = {
         **weight.constants,

@@ -51,9 +51,10 @@ def self_tests() -> dict[str, SelfTest]:
         tests[f"affine {bits} bits"] = _affine(bits)
     for coding in ENCODABLE:
         tests[f"quantize {coding}"] = _quantize(coding)
-    for kernel in ("long", "vector"):
-        tests[f"attention {kernel}"] = _attention(kernel, "f32", 1e-5)
-    tests["attention long f16"] = _attention("long", "f16", 4e-3)
+    tests["attention of many queries"] = _attention("long", None, "f32", 1e-5)
+    tests["attention of many queries, f16"] = _attention("long", None, "f16", 4e-3)
+    tests["attention of few queries"] = _attention("vector", "1", "f32", 1e-5)
+    tests["attention of few queries, keys shared"] = _attention("vector", "4", "f32", 1e-5)
     tests |= {"embedding": _embedding, "rope": _rope, "softmax and norms": _rows, "activations": _activations}
     return tests
 
@@ -153,12 +154,13 @@ def _worst(results: list[SelfTestResult]) -> SelfTestResult:
     return failed[0] if failed else max(results, key=lambda result: result.error)
 
 
-def _attention(kernel: Kernel, dtype: str, bound: float) -> SelfTest:
+def _attention(kernel: Kernel, variant: str | None, dtype: str, bound: float) -> SelfTest:
     def run(context: MetalContext) -> SelfTestResult:
         results = []
         for size, options in ((64, {}), (128, {"window": 9}), (256, {"softcap": 20.0, "causal": False})):
             arrays = [_numbers(heads, 37, size, dtype=dtype, seed=heads) for heads in (4, 2, 2)]
-            got = attention(context, *(upload(context, each) for each in arrays), kernel=kernel, **options)
+            q, k, v = (upload(context, each) for each in arrays)
+            got = attention(context, q, k, v, kernel=kernel, variant=variant, **options)
             results.append(_compare(context, got, compute.attention(*arrays, **options), bound))
         return _worst(results)
 

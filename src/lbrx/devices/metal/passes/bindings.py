@@ -71,9 +71,8 @@ class LeafBindings:
             if leaf.storage is not None and spec.step != "zero" and not _is_in_place(leaf.storage)
         )
 
-    def bind(self, lo: int, hi: int) -> BoundInputs:
+    def bind(self, lo: int, hi: int, inputs: BoundInputs) -> None:
         """The arguments of a dispatch over elements ``lo`` to ``hi``."""
-        inputs = BoundInputs()
         found: dict[tuple[int, int, int], BufferBinding] = {}
         for number, leaf in enumerate(self.bound.leaves):
             self._set_numbers(inputs.numbers, number, leaf)
@@ -92,7 +91,6 @@ class LeafBindings:
             inputs.arguments[self._index(f"leaf{number}")] = found[key]
         if "walk" in self.signature.buffers:
             inputs.arguments[self._index("walk")] = self._walk(inputs)
-        return inputs
 
     def _index(self, name: str) -> int:
         return self.signature.buffers[name][0]
@@ -108,7 +106,7 @@ class LeafBindings:
 
     def _source(self, storage: Storage, start: int, stop: int, item_bytes: int, inputs: BoundInputs) -> BufferBinding:
         inputs.storages.append(storage)
-        if isinstance(storage, MetalStorage) and storage.context is self.context:
+        if isinstance(storage, MetalStorage) and storage.is_on(self.context):
             binding = storage.binding(start, stop)
             if binding.offset % item_bytes == 0:
                 return binding

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from lbrx.devices.metal.errors import KernelFault
 from lbrx.devices.metal.passes.bindings import BoundInputs, LeafBindings
 from lbrx.devices.metal.passes.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, pass_kernel
 from lbrx.devices.metal.passes.tiles import TILE_THREADS
+from lbrx.devices.metal.profiler import ProfiledContext, Work
 from lbrx.devices.metal.selection import (
     COLLECT_COUNT_BYTES,
     COLLECTED_BYTES,
@@ -41,17 +43,18 @@ from lbrx.settings import settings
 CHUNK_BYTES = 128 << 20  # of buffers that a dispatch writes, or into which its inputs are copied
 _IN_FLIGHT = 2  # chunks: one computes while the results of the other are taken out
 _LARGEST_CHUNK = 1 << 30  # elements: places in a chunk are 32-bit numbers
+_LARGE_SPACE = 1 << 32  # elements that 32-bit numbers cannot count
 _WRITE_ELEMENTS = 8 * REDUCTION_BLOCK
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """A dispatch under way."""
+    """A dispatch under way, and the buffers that it has."""
 
     lo: int
     hi: int
-    inputs: BoundInputs
-    outputs: dict[str, Buffer]
+    inputs: BoundInputs = field(default_factory=BoundInputs)
+    outputs: dict[str, Buffer] = field(default_factory=dict)
 
 
 def run_pass_on_metal(context: MetalContext, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
@@ -65,7 +68,7 @@ class _Run:
         self.bound = bound
         self.targets = targets
         self.kernel = pass_kernel(bound.program)
-        index = "ulong" if bound.elements >= 1 << 32 else "uint"
+        index = "uint" if bound.elements < _LARGE_SPACE else "ulong"
         self.pipeline = context.pipeline(
             self.kernel.source, self.kernel.name, options=CompileOptions(defines=(("INDEX", index),))
         )
@@ -108,18 +111,31 @@ class _Run:
     def run(self) -> list[Any]:
         size = self._chunk_elements()
         under_way: deque[_Chunk] = deque()
-        for lo in range(0, self.bound.elements, size):
-            under_way.append(self._begin(lo, min(self.bound.elements, lo + size)))
-            if len(under_way) == _IN_FLIGHT:
-                self._finish(under_way.popleft())
-        while under_way:
-            self._finish(under_way.popleft())
+        try:
+            for lo in range(0, self.bound.elements, size):
+                under_way.append(_Chunk(lo, min(self.bound.elements, lo + size)))
+                self._begin(under_way[-1])
+                if len(under_way) == _IN_FLIGHT:
+                    self._finish(under_way[0])
+                    self._give_back(under_way.popleft())
+            while under_way:
+                self._finish(under_way[0])
+                self._give_back(under_way.popleft())
+        finally:
+            for chunk in under_way:  # only after an error
+                self._give_back(chunk)
         return self.partials
 
-    def _begin(self, lo: int, hi: int) -> _Chunk:
+    def _give_back(self, chunk: _Chunk) -> None:
+        """The pool knows what the device still works on."""
+        chunk.inputs.give_back(self.context)
+        for buffer in chunk.outputs.values():
+            self.context.return_buffer(buffer)
+
+    def _begin(self, chunk: _Chunk) -> None:
         signature = self.kernel.signature
-        inputs = self.leaves.bind(lo, hi)
-        outputs: dict[str, Buffer] = {}
+        lo, hi, inputs, outputs = chunk.lo, chunk.hi, chunk.inputs, chunk.outputs
+        self.leaves.bind(lo, hi, inputs)
         numbers = {**inputs.numbers, **self._scalars(), "first_element": lo, "count": hi - lo}
         if self.bound.program.mode != FLAT:
             numbers |= {"columns": self.bound.columns, "outer_axes": len(self.bound.outer_shape)}
@@ -133,12 +149,13 @@ class _Run:
                     written += binding.buffer.nbytes if binding.nbytes is None else binding.nbytes
         arguments[signature.arguments_index] = signature.pack(numbers)
         threads, groups = self._grid(hi - lo)
+        if isinstance(self.context, ProfiledContext):
+            operations = len(self.bound.program.body) * (hi - lo)
+            self.context.announce(Work(inputs.read_bytes + written, operations, str(self.bound.space)))
         self.context.dispatch(self.pipeline, arguments, (groups,), (threads,))
         transfers(self.context).add(dispatches=1, read_bytes=inputs.read_bytes, written_bytes=written)
-        inputs.give_back(self.context)
         if outputs:
             self.context.commit()  # somebody waits for these; what stays on the device may wait for company
-        return _Chunk(lo, hi, inputs, outputs)
 
     def _grid(self, count: int) -> tuple[int, int]:
         """Threads of a threadgroup, and threadgroups."""
@@ -211,14 +228,13 @@ class _Run:
             for buffer in chunk.outputs.values():
                 wait_for(self.context, buffer)
         except KernelFault as fault:
-            raise KernelFault(
-                f"{fault}\nin a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
-            ) from fault
+            with suppress(KernelFault):
+                self.context.commit()  # the failed batch is forgotten, and not raised again by the next pass
+            place = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
+            raise KernelFault(f"{fault}\n{place}") from fault
         chunk.inputs.done()
         for number, _ in self.sinks:
             self._take_out(number, chunk)
-        for buffer in chunk.outputs.values():
-            self.context.return_buffer(buffer)
 
     def _take_out(self, number: int, chunk: _Chunk) -> None:
         name, target, partials = f"sink{number}", self.targets[number], self.partials[number]
