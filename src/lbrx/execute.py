@@ -31,7 +31,6 @@ from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Journal, difference
 from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, has_nonfinite
 from lbrx.output_plan import Identity, OutputPlan, write_bytes
-from lbrx.remote.identity import remote_identity
 from lbrx.remote.paths import as_path, is_remote
 from lbrx.settings import settings
 from lbrx.stages import copy_blocks, evaluate_stores
@@ -98,7 +97,7 @@ def execute(
     if not place.journal.exists():
         place.check_target(overwrite)
     contents = {file.name: file.read() for file in plan.side_files}
-    identity = remote_identity(plan, contents)
+    identity = plan.identity(contents)
     with Journal(place.journal, discard=restart) as journal:
         if _is_finished(journal, identity) and place.finish_publishing():
             resumed_tensors = tensor_count(plan)
@@ -107,7 +106,7 @@ def execute(
             _begin(place, journal, identity)
             run = make_run(plan, place, journal, strict, sync, progress)
             run.run()
-            _check_inputs(identity, remote_identity(plan, contents))
+            _check_inputs(identity, plan.identity(contents))
             _finish(plan, place, journal, contents, sync)
             resumed_tensors = run.resumed_tensors
         journal.remove()

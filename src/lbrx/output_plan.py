@@ -13,6 +13,7 @@ import xxhash
 from lbrx import system
 from lbrx.errors import FileError
 from lbrx.formats.header import FileHeader, FileLayout
+from lbrx.remote.paths import RemotePath
 from lbrx.tensor import Tensor
 from lbrx.version import VERSION
 
@@ -57,6 +58,10 @@ class OutputPlan(Protocol):
     def side_files(self) -> tuple[SideFile, ...]: ...
 
     @property
+    def sources(self) -> tuple[FileHeader, ...]:
+        """The files that tensors are read from."""
+
+    @property
     def warnings(self) -> tuple[str, ...]: ...
 
     def tensor(self, name: str) -> Tensor:
@@ -89,7 +94,7 @@ def output_identity(
     """What every output depends on, by names that stand in messages when two plans differ."""
     return {
         "version of lbrx": VERSION,
-        "input file": {str(header.path.resolve()): _file_identity(header) for header in inputs},
+        "input file": {_full_name(header.path): _file_identity(header) for header in inputs},
         "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
         "file of the output": {name: digest(content) for name, content in contents.items()},
     }
@@ -104,13 +109,22 @@ def digest(*parts: bytes) -> str:
     return state.hexdigest()
 
 
+def _full_name(path: Path) -> str:
+    return str(path) if isinstance(path, RemotePath) else str(path.resolve())
+
+
 def _file_identity(header: FileHeader) -> list[int | str]:
     """Size, time of change, and what the header says."""
     entries = "\n".join(f"{entry.name} {entry.type_name} {entry.shape} {entry.offset}" for entry in header.entries)
     return [*file_state(header.path), digest(entries.encode(errors="surrogatepass"))]
 
 
-def file_state(path: Path) -> list[int]:
-    """Size and time of change."""
+def file_state(path: Path) -> list[int | str]:
+    """Size and time of change; of a remote file its size and version, asked from the service now."""
+    if isinstance(path, RemotePath):
+        from lbrx.remote.filesystem import fresh_state_of
+
+        remote = fresh_state_of(path)
+        return [remote.nbytes, remote.version]
     state = os.stat(path)
     return [state.st_size, state.st_mtime_ns]

@@ -64,7 +64,7 @@ def merged_contents(plan: Plan, directory: Path) -> Contents:
         tuple(_planned(plan, job) for job in plan.jobs),
         config=plan.stage.config,
         side_files=tuple(file for file in plan.side_files if file.name not in (CONFIG_NAME, INDEX_NAME)),
-        sources=tuple(header for model in plan.models for header in model.files),
+        sources=plan.sources,
         directory=directory,
     )
 

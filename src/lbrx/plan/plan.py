@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from lbrx.formats.header import FileLayout
+from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.output_plan import Identity, SideFile
 from lbrx.plan.expressions import inputs_of, merged
 from lbrx.plan.identity import merge_identity
@@ -36,6 +36,10 @@ class Plan:
     def models(self) -> tuple[InputModel, ...]:
         """The models that are read from files, those of earlier stages included, once each."""
         return tuple({id(model.tensors): model for model in _leaves(self.stage)}.values())
+
+    @property
+    def sources(self) -> tuple[FileHeader, ...]:
+        return tuple(header for model in self.models for header in model.files)
 
     def tensor(self, name: str) -> Tensor:
         return merged(self.stage, self.stage.by_name[name], self.seed)

@@ -16,7 +16,6 @@ from lbrx.execute import Run
 from lbrx.formats.header import FileLayout
 from lbrx.output_plan import OutputPlan, digest
 from lbrx.remote.filesystem import RemoteState, fresh_state_of
-from lbrx.remote.identity import remote_inputs
 from lbrx.remote.paths import RemotePath, as_path
 from lbrx.remote.settings import work_directory
 from lbrx.remote.uploading import check_apart, check_writable, remove, upload
@@ -34,7 +33,7 @@ class RemoteWorkplace(Workplace):
         assert isinstance(target, RemotePath)
         check_writable(target)
         self.remote = target if file_names is None else target.parent
-        check_apart(self.remote, [path for _, path in remote_inputs(plan)])
+        check_apart(self.remote, [header.path for header in plan.sources if isinstance(header.path, RemotePath)])
         directory = work_directory()
         try:
             directory.mkdir(parents=True, exist_ok=True)
