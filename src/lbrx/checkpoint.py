@@ -19,7 +19,7 @@ from lbrx.quantization import QuantizationInfo
 from lbrx.quants.parts import Coding, join_parts, parts_of_codings, read_codings
 from lbrx.remote.paths import RemotePath, as_path
 from lbrx.shape import Layout
-from lbrx.storage import Bytes, MmapStorage, OpenFile, Storage
+from lbrx.storage import Bytes, MmapStorage, OpenFile, ReadStorage, Storage
 from lbrx.tensor import Tensor, TensorMetadata, integer_tensor
 
 if TYPE_CHECKING:
@@ -144,12 +144,10 @@ def _block_elements(type_name: str) -> int:
     return found.block_elements if found else 1
 
 
-class SwappedStorage:
+class SwappedStorage(ReadStorage):
     """Elements of the other byte order, turned round as they are read."""
 
     __slots__ = ("_inner", "_item_bytes")
-    device = "cpu"
-    address = None
 
     def __init__(self, inner: Storage, item_bytes: int) -> None:
         self._inner = inner
@@ -158,11 +156,6 @@ class SwappedStorage:
     @property
     def nbytes(self) -> int:
         return self._inner.nbytes
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         self._inner.read_into(offset, buffer)

@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -43,6 +44,23 @@ class Storage(Protocol):
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         """Copy the bytes from ``offset`` on into a buffer."""
+
+
+class ReadStorage(ABC):
+    """What storages without an address share: their bytes are read, or made, piece by piece."""
+
+    __slots__ = ()
+    device = "cpu"
+    address = None
+
+    @abstractmethod
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Put the bytes from ``offset`` on into a buffer."""
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        buffer = np.empty(length, np.uint8)
+        self.read_into(offset, buffer)
+        return buffer
 
 
 class CpuStorage:

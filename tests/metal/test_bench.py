@@ -102,6 +102,7 @@ def test_a_machine_without_metal_is_told_of_the_emulator(capsys: pytest.CaptureF
     [
         (["--only", "nothing"], "no case has 'nothing' in its name"),
         (["--size", "huge"], "there is no size 'huge'; expected one of tiny, small, large"),
+        (["--tune"], "--tune measures a GPU; the emulator's times would choose the wrong variants"),
         (["--device", "cuda"], "there is no device 'cuda' to compare with the CPU; expected metal"),
     ],
 )

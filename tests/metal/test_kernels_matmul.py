@@ -10,12 +10,15 @@ from kernel_contexts import Array, check, context, down, numbers, product_bound,
 from metal_shaders import Order, needs_clang
 
 from lbrx import compute
+from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import GpuFamily
+from lbrx.devices.metal.kernels import linear as linear_module
 from lbrx.devices.metal.kernels import matmul as matmul_module
 from lbrx.devices.metal.kernels.arrays import DeviceArray, upload
 from lbrx.devices.metal.kernels.epilogue import Activation
 from lbrx.devices.metal.kernels.linear import VECTOR_VARIANTS, linear
 from lbrx.devices.metal.kernels.matmul import VARIANTS, matmul
+from lbrx.devices.metal.profiler import KernelCall, ProfiledContext
 from lbrx.errors import DTypeError, ShapeError, UsageError
 
 pytestmark = needs_clang
@@ -84,6 +87,24 @@ def test_types_of_tiles_by_family() -> None:
     assert [tile(family, "bf16", "bf16") for family in GpuFamily] == ["f32", "f32", "bf16", "bf16"]
     assert tile(GpuFamily.APPLE10, "f16", "f16") == tile(GpuFamily.APPLE7, "f16", "q4_0") == "f16"
     assert tile(GpuFamily.APPLE10, "f32", "f16") == tile(GpuFamily.APPLE10, "bf16", "q4_0") == "f32"
+
+
+def test_defaults_go_by_family_and_shape() -> None:
+    choose = linear_module._default_variant
+    assert [choose(family, 4096, 4096) for family in GpuFamily] == ["2", "2", "4", "4"]
+    assert choose(GpuFamily.APPLE7, 512, 4096) == choose(GpuFamily.APPLE10, 512, 4096) == "split8"
+    names = [
+        call.kernel
+        for family in (7, 9)
+        for call in _profile_of_product(context(family=family), 384, 384)  # 36 large tiles: enough for an M1
+    ]
+    assert names == ["matmul_64x64", "matmul_32x32"]
+
+
+def _profile_of_product(metal: MetalContext, rows: int, columns: int) -> tuple[KernelCall, ...]:
+    profiled = ProfiledContext(metal)
+    matmul(profiled, up(profiled, numbers(rows, 1, dtype="bf16")), up(profiled, numbers(1, columns, dtype="bf16")))
+    return profiled.profile().calls
 
 
 def test_batches_broadcast() -> None:

@@ -122,6 +122,16 @@ def test_results_stay_on_the_device_and_nobody_waits(counts: Transfers) -> None:
     assert counts.copied_bytes == a.nbytes
 
 
+def test_expressions_are_computed_where_they_go(counts: Transfers) -> None:
+    a = np.arange(5, dtype=np.float32)
+    here, there = lbrx.tensor(a), lbrx.tensor(a).to_device("metal")
+    assert ((here * 2).to_device("cpu").device, (there * 2).to_device("cpu").device) == ("cpu", "cpu")
+    assert counts.dispatches == 1  # what comes from the device is computed there
+    for tensor, value in ((here.sum(), 10.0), (there.sum() + 1, 11.0)):
+        moved = tensor.to_device("metal")
+        assert (moved.device, moved.shape, float(moved)) == ("metal", (), value)
+
+
 def test_an_array_keeps_the_memory_of_its_tensor(counts: Transfers) -> None:  # noqa: ARG001
     array = (lbrx.tensor(np.arange(1000, dtype=np.float32)).to_device("metal") * 2).realize().numpy()
     gc.collect()

@@ -55,6 +55,8 @@ def bench(
 
     if device != "metal":
         raise UsageError(f"there is no device {device!r} to compare with the CPU; expected metal")
+    if tune and emulated:
+        raise UsageError("--tune measures a GPU; the emulator's times would choose the wrong variants")
     context = _open(emulated)
     if out is not None:
         check_report(out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
+from lbrx.cli.cluster_options import Cluster
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -23,6 +23,7 @@ from lbrx.cli.options import (
 )
 from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import reporter
+from lbrx.cli.running import run_output
 from lbrx.errors import LbrxError
 
 
@@ -63,12 +64,10 @@ def convert(
       lbrx convert model resharded --shard-size 2GB
     """
     from lbrx.cluster.description import PlanSource
-    from lbrx.execute import execute
     from lbrx.limits import limited
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
-    nodes = ClusterReporter(as_json=json_output, is_quiet=quiet)
     try:
         with limited(threads, memory):
             call = PlanSource.convert(source, out, format=format, type=type, max_shard_bytes=shard_size)
@@ -77,18 +76,20 @@ def convert(
             if dry_run:
                 show_files(plan, as_json=json_output)
                 return
-            with report:
-                result = execute(
-                    plan,
-                    strict=strict,
-                    overwrite=overwrite,
-                    restart=restart,
-                    sync=sync,
-                    progress=report.progress,
-                    cluster=cluster_options(cluster, call, threads, memory, nodes),
-                )
-            report.done(result)
-            nodes.done()
+            run_output(
+                plan,
+                call,
+                report,
+                cluster=cluster,
+                threads=threads,
+                memory=memory,
+                strict=strict,
+                overwrite=overwrite,
+                restart=restart,
+                sync=sync,
+                as_json=json_output,
+                is_quiet=quiet,
+            )
     except LbrxError as error:
         report.failed(error)
         raise

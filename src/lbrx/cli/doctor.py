@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,7 @@ EXIT_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class TestRow:
+class Outcome:
     """The outcome of one self-test; ``detail`` is the text of an error, or what there is to say."""
 
     name: str
@@ -70,7 +71,7 @@ def _machine() -> dict[str, Any]:
     from lbrx.version import VERSION
 
     cache = system.cache_directory()
-    disk = shutil.disk_usage(_existing(Path.cwd()))
+    disk = shutil.disk_usage(Path.cwd())
     return {
         "lbrx": VERSION,
         "python": platform.python_version(),
@@ -86,10 +87,6 @@ def _machine() -> dict[str, Any]:
         "cache_directory": str(cache),
         "cache_bytes": _directory_bytes(cache),
     }
-
-
-def _existing(path: Path) -> Path:
-    return path if path.exists() else Path("/")
 
 
 def _version_of(package: str) -> str:
@@ -112,7 +109,11 @@ def _shader_compiler() -> str:
 
 
 def _directory_bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    nbytes = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # another process may clean up
+            nbytes += path.lstat().st_size
+    return nbytes
 
 
 def _open_device(emulated: bool) -> tuple[MetalContext | None, str]:
@@ -141,7 +142,7 @@ def _device(context: MetalContext) -> dict[str, Any]:
     }
 
 
-def _run_tests(context: MetalContext, only: str | None) -> list[TestRow]:
+def _run_tests(context: MetalContext, only: str | None) -> list[Outcome]:
     from lbrx.devices.metal.self_test import registered_self_tests
 
     tests = {name: test for name, test in registered_self_tests().items() if only is None or only in name}
@@ -153,19 +154,19 @@ def _run_tests(context: MetalContext, only: str | None) -> list[TestRow]:
             try:
                 result = test(context)
             except LbrxError as error:
-                rows.append(TestRow(name, False, None, None, str(error)))
+                rows.append(Outcome(name, False, None, None, str(error)))
             else:
-                rows.append(TestRow(name, result.passed, result.error, result.bound, result.detail))
+                rows.append(Outcome(name, result.passed, result.error, result.bound, result.detail))
     return rows
 
 
-def _row_fields(row: TestRow) -> dict[str, Any]:
+def _row_fields(row: Outcome) -> dict[str, Any]:
     numbers = {"error": row.error, "bound": row.bound}
     texts = {name: None if value is None else float(f"{value:.6g}") for name, value in numbers.items()}
     return {"name": row.name, "passed": row.passed, **texts, "detail": row.detail}
 
 
-def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[TestRow]) -> None:
+def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[Outcome]) -> None:
     from rich.text import Text
 
     from lbrx.cli.console import columns, facts, output_console, plural, printable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
+from lbrx.cli.cluster_options import Cluster
 from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.options import (
     DryRun,
@@ -24,10 +24,10 @@ from lbrx.cli.options import (
 )
 from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import Reporter, reporter
+from lbrx.cli.running import run_output
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
-    from lbrx.cluster.options import ClusterOptions
     from lbrx.output_plan import OutputPlan
 
 
@@ -84,18 +84,28 @@ def merge(
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
         with limited(threads, memory), on_device(device, report, cluster):
-            source = PlanSource.merge(
+            call = PlanSource.merge(
                 recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
             )
-            plan = source.build()
+            plan = call.build()
             report.warnings(plan.warnings)
             if dry_run:
                 _show_plan(plan, report, as_json=json_output)
-            else:
-                nodes = ClusterReporter(as_json=json_output, is_quiet=quiet)
-                options = cluster_options(cluster, source, threads, memory, nodes)
-                _run(plan, report, options, strict=strict, overwrite=overwrite, restart=restart, sync=sync)
-                nodes.done()
+                return
+            run_output(
+                plan,
+                call,
+                report,
+                cluster=cluster,
+                threads=threads,
+                memory=memory,
+                strict=strict,
+                overwrite=overwrite,
+                restart=restart,
+                sync=sync,
+                as_json=json_output,
+                is_quiet=quiet,
+            )
     except LbrxError as error:
         report.failed(error)
         raise
@@ -109,28 +119,3 @@ def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:
         report.planned(plan, estimate(plan))
     else:
         show_files(plan, as_json=as_json)
-
-
-def _run(
-    plan: OutputPlan,
-    report: Reporter,
-    cluster: ClusterOptions | None,
-    *,
-    strict: bool,
-    overwrite: bool,
-    restart: bool,
-    sync: bool,
-) -> None:
-    from lbrx.execute import execute
-
-    with report:
-        result = execute(
-            plan,
-            strict=strict,
-            overwrite=overwrite,
-            restart=restart,
-            sync=sync,
-            progress=report.progress,
-            cluster=cluster,
-        )
-    report.done(result)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbrx.cli.cluster_options import Cluster, ClusterReporter, cluster_options
+from lbrx.cli.cluster_options import Cluster
 from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.options import (
     DryRun,
@@ -25,6 +25,7 @@ from lbrx.cli.options import (
     allow_many_files,
 )
 from lbrx.cli.progress import reporter
+from lbrx.cli.running import run_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import LbrxError
 
@@ -121,14 +122,12 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
     """
     from lbrx.cluster.description import PlanSource
-    from lbrx.execute import execute
     from lbrx.limits import limited
     from lbrx.quantizing.job import plan_quantize
     from lbrx.quantizing.options import parse_options
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
-    nodes = ClusterReporter(as_json=json_output, is_quiet=quiet)
     try:
         options = parse_options(
             to,
@@ -155,18 +154,20 @@ def quantize(
                 _show(plan, as_json=json_output, with_tensors=tensors)
                 return
             call = PlanSource.quantize(source, out, options, max_shard_bytes=shard_size)
-            with report:
-                result = execute(
-                    plan.output,
-                    strict=strict,
-                    overwrite=overwrite,
-                    restart=restart,
-                    sync=sync,
-                    progress=report.progress,
-                    cluster=cluster_options(cluster, call, threads, memory, nodes),
-                )
-            report.done(result)
-            nodes.done()
+            run_output(
+                plan.output,
+                call,
+                report,
+                cluster=cluster,
+                threads=threads,
+                memory=memory,
+                strict=strict,
+                overwrite=overwrite,
+                restart=restart,
+                sync=sync,
+                as_json=json_output,
+                is_quiet=quiet,
+            )
     except LbrxError as error:
         report.failed(error)
         raise

@@ -22,12 +22,12 @@ from lbrx.expr import Blocks
 from lbrx.quants.quant import Quant, quant
 from lbrx.registry import QUANTS
 from lbrx.shape import normalize_axis
-from lbrx.storage import Bytes, CpuStorage, MmapStorage, Storage
+from lbrx.storage import Bytes, CpuStorage, MmapStorage, ReadStorage, Storage
 from lbrx.tensor import Tensor, TensorMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class BlockColumns:
+class BlockColumns(ReadStorage):
     """Some blocks of every row of a storage of blocks, as if they lay one after the other. It has no address."""
 
     storage: Storage
@@ -37,21 +37,8 @@ class BlockColumns:
     width: int  # in bytes
 
     @property
-    def device(self) -> str:
-        return "cpu"
-
-    @property
-    def address(self) -> None:
-        return None
-
-    @property
     def nbytes(self) -> int:
         return self.rows * self.width
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         if not buffer.size:

@@ -15,7 +15,7 @@ from lbrx.quants.decoded import drop_behind
 from lbrx.quants.mlx import WORD_BITS, MlxMode, MlxWeight
 from lbrx.quants.quant import quant
 from lbrx.shape import Layout
-from lbrx.storage import Bytes, Storage
+from lbrx.storage import Bytes, ReadStorage, Storage
 from lbrx.tensor import Tensor
 
 _VALUES_AT_ONCE = 1 << 16  # codes that are unpacked in one go: they stay in the processor's cache
@@ -25,7 +25,7 @@ _FREE = {2: "q4_1", 3: "q4_1", 4: "q4_1", 5: "q5_1"}
 
 
 @dataclass(frozen=True, slots=True)
-class UnitStorage:
+class UnitStorage(ReadStorage):
     """Units of so many bytes that are made when they are read: ``make(first, count)`` gives a row of bytes for each.
 
     >>> storage = UnitStorage(3, 2, lambda first, count: np.arange(2 * first, 2 * (first + count), dtype=np.uint8))
@@ -39,21 +39,8 @@ class UnitStorage:
     units_at_once: int = 1
 
     @property
-    def device(self) -> str:
-        return "cpu"
-
-    @property
-    def address(self) -> None:
-        return None
-
-    @property
     def nbytes(self) -> int:
         return self.units * self.unit_bytes
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         done = 0

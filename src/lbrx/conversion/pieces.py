@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.storage import Bytes, MmapStorage, Storage
+from lbrx.storage import Bytes, MmapStorage, ReadStorage, Storage
 
 
-class JoinedStorage:
+class JoinedStorage(ReadStorage):
     """The bytes of several storages, one after the other.
 
     >>> from lbrx.storage import CpuStorage
@@ -20,18 +20,11 @@ class JoinedStorage:
     """
 
     __slots__ = ("_parts", "_starts", "nbytes")
-    device = "cpu"
-    address = None
 
     def __init__(self, parts: Sequence[Storage]) -> None:
         self._parts = tuple(parts)
         self._starts = np.cumsum([0, *(part.nbytes for part in parts)], dtype=np.int64)
         self.nbytes = int(self._starts[-1])
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         done = 0
@@ -43,7 +36,7 @@ class JoinedStorage:
             done += count
 
 
-class GatheredStorage:
+class GatheredStorage(ReadStorage):
     """Rows of bytes of another storage, in another order.
 
     >>> from lbrx.storage import CpuStorage
@@ -53,19 +46,12 @@ class GatheredStorage:
     """
 
     __slots__ = ("_inner", "_row_bytes", "_rows", "nbytes")
-    device = "cpu"
-    address = None
 
     def __init__(self, inner: Storage, row_bytes: int, rows: npt.NDArray[np.int64]) -> None:
         self._inner = inner
         self._row_bytes = row_bytes
         self._rows = rows
         self.nbytes = row_bytes * int(rows.size)
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         done = 0

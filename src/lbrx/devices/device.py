@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import warnings
@@ -9,12 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+from lbrx.destinations import ArrayDestination
 from lbrx.devices.cpu.run import SinkTarget
 from lbrx.devices.cpu.run import run_pass as run_pass_on_cpu
 from lbrx.errors import UsageError, nearest
 from lbrx.expr import Blocks, Concat, Expr, Kth, Map, Rank, Reduce, Source, Stored
 from lbrx.fuse import BoundPass
 from lbrx.settings import DEVICES, settings
+from lbrx.shape import Layout
+from lbrx.storage import CpuStorage, Storage
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context import DriverName, MetalContext
@@ -163,22 +167,33 @@ def _arguments(node: Expr) -> tuple[Expr, ...]:
 
 
 def moved(expr: Expr, device: str) -> Expr:
-    """Stored elements or blocks on a device; an expression is computed there."""
-    from lbrx.devices.metal.storage import MetalDestination, MetalStorage, on_cpu
-    from lbrx.shape import Layout
-
+    """Stored elements or blocks on a device; an expression is computed, and its result stays there."""
     checked_device(device)
     if isinstance(expr, Source):
-        storage = on_cpu(expr.storage) if device == "cpu" else MetalStorage.from_storage(metal_context(), expr.storage)
-        return Source(storage, expr.dtype, expr.layout, expr.rows)
+        return Source(_moved_storage(expr.storage, device), expr.dtype, expr.layout, expr.rows)
     if isinstance(expr, Blocks):
-        storage = on_cpu(expr.storage) if device == "cpu" else MetalStorage.from_storage(metal_context(), expr.storage)
-        return Blocks(storage, expr.quant, expr.shape, expr.values.storage)
+        return Blocks(_moved_storage(expr.storage, device), expr.quant, expr.shape, expr.values.storage)
+    return Source(_computed(expr, device), expr.dtype, Layout.contiguous(expr.shape))
+
+
+def _moved_storage(storage: Storage, device: str) -> Storage:
+    from lbrx.devices.metal.storage import MetalStorage
+
+    if device == "metal":
+        return MetalStorage.from_storage(metal_context(), storage)
+    return CpuStorage(storage.copy_to_cpu()) if isinstance(storage, MetalStorage) else storage
+
+
+def _computed(expr: Expr, device: str) -> Storage:
+    """The elements of an expression in memory of a device."""
+    from lbrx.devices.metal.storage import MetalDestination
     from lbrx.stages import evaluate_stores
 
-    elements = 1
-    for size in expr.shape:
-        elements *= size
-    made = MetalDestination(metal_context(), expr.dtype, elements)
-    evaluate_stores([(expr, made)])
-    return Source(on_cpu(made.storage) if device == "cpu" else made.storage, expr.dtype, Layout.contiguous(expr.shape))
+    elements = math.prod(expr.shape)
+    if device == "metal":
+        there = MetalDestination(metal_context(), expr.dtype, elements)
+        evaluate_stores([(expr, there)])
+        return there.storage
+    here = ArrayDestination(expr.dtype, elements)
+    evaluate_stores([(expr, here)])
+    return CpuStorage(here.whole)

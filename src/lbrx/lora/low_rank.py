@@ -12,7 +12,7 @@ from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import ShapeError
 from lbrx.expr import Source
 from lbrx.shape import Layout, Shape
-from lbrx.storage import Bytes, Storage
+from lbrx.storage import Bytes, ReadStorage, Storage
 from lbrx.tensor import Tensor
 
 # BLAS may round a row differently when it is multiplied together with others. Rows are therefore always multiplied
@@ -73,7 +73,7 @@ def _is_contiguous(tensor: Tensor) -> bool:
     return isinstance(expr, Source) and expr.rows is None and expr.layout.is_contiguous
 
 
-class LowRankStorage:
+class LowRankStorage(ReadStorage):
     """The f32 values of ``left @ right``. It has no address: every read multiplies the rows of its window.
 
     The right factor is kept in f32 from the first read on, as long as the storage lives.
@@ -86,8 +86,6 @@ class LowRankStorage:
     """
 
     __slots__ = ("_left", "_right", "_tiles")
-    device = "cpu"
-    address = None
 
     def __init__(self, left: Factor, right: Factor) -> None:
         if left.shape[1] != right.shape[0]:
@@ -103,11 +101,6 @@ class LowRankStorage:
     @property
     def nbytes(self) -> int:
         return VALUE_BYTES * self.shape[0] * self.shape[1]
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         """Compute a window; its ends may lie within a row."""

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from lbrx.memory.arena import Bytes, MemoryArena
 from lbrx.memory.budget import budget
 
-
 _arena: MemoryArena | None = None
 _lock = threading.Lock()
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from lbrx.memory.resident import resident_window
 from lbrx.quants.quant import Quant
-from lbrx.storage import Bytes, MmapStorage, Storage
+from lbrx.storage import Bytes, MmapStorage, ReadStorage, Storage
 
 VALUE_BYTES = 4
 Decoder = Callable[[int, int, Bytes], None]
@@ -17,7 +17,7 @@ Decoder = Callable[[int, int, Bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedStorage:
+class DecodedStorage(ReadStorage):
     """The f32 values of blocks. It has no address: every read decodes the blocks that cover the window.
 
     >>> from lbrx.quants.quant import quant
@@ -33,21 +33,8 @@ class DecodedStorage:
     decode: Decoder
 
     @property
-    def device(self) -> str:
-        return "cpu"
-
-    @property
-    def address(self) -> None:
-        return None
-
-    @property
     def nbytes(self) -> int:
         return self.blocks * self.block_elements * VALUE_BYTES
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         """Decode a window; its ends may lie within a block."""

@@ -15,7 +15,7 @@ from lbrx.memory.cache import ByteLRU
 from lbrx.remote.filesystem import RemoteState, attempt, filesystem, state_of
 from lbrx.remote.paths import RangedSource, RemotePath
 from lbrx.remote.settings import remote_settings
-from lbrx.storage import Bytes
+from lbrx.storage import Bytes, ReadStorage
 
 HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
 HEADS_BYTES = 16 << 20  # of all headers together
@@ -188,12 +188,10 @@ def fetch_heads(paths: Sequence[RemotePath]) -> None:
             done.result()
 
 
-class RemoteStorage:
+class RemoteStorage(ReadStorage):
     """A run of bytes of a remote file: without an address, read by windows."""
 
     __slots__ = ("_offset", "file", "nbytes")
-    device = "cpu"
-    address = None
 
     def __init__(self, file: RemoteFile, offset: int, nbytes: int) -> None:
         if offset < 0 or nbytes < 0 or offset + nbytes > file.file_bytes:
@@ -203,11 +201,6 @@ class RemoteStorage:
         self.file = file
         self.nbytes = nbytes
         self._offset = offset
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        buffer = np.empty(length, np.uint8)
-        self.read_into(offset, buffer)
-        return buffer
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         if offset < 0 or offset + buffer.size > self.nbytes:

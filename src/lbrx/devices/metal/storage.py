@@ -19,7 +19,7 @@ from lbrx.devices.metal.errors import MetalError
 from lbrx.devices.metal.transfers import transfers
 from lbrx.dtypes import DType
 from lbrx.errors import UsageError
-from lbrx.storage import Bytes, CpuStorage, MmapStorage, Storage
+from lbrx.storage import Bytes, MmapStorage, Storage
 from lbrx.system import page_bytes
 
 
@@ -183,8 +183,3 @@ class MetalDestination:
 
     def look_at(self, values: Bytes, dtype: DType) -> None:
         """Memory takes whatever comes."""
-
-
-def on_cpu(storage: Storage) -> Storage:
-    """The bytes of a device's storage in memory of the CPU; others as they are."""
-    return CpuStorage(storage.copy_to_cpu()) if isinstance(storage, MetalStorage) else storage

@@ -63,7 +63,7 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
   factors[lane + 32] = 0.0f;
   uint fragments = whole_eights(value_size) / 8;
   simdgroup_matrix<float, 8, 8> sums[MOST_FRAGMENTS];
-  for (uint i = 0; i < fragments; i++) sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  UNROLL for (uint i = 0; i < fragments; i++) sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 
   uint row = lane / 4, query = first_query + 8 * simdgroup + row;
   uint low = first_key(query, size), high = last_key(query, size);
@@ -108,7 +108,7 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
 
     simdgroup_matrix<float, 8, 8> scaling;
     simdgroup_load(scaling, factors, 8);
-    for (uint i = 0; i < fragments; i++) {
+    UNROLL for (uint i = 0; i < fragments; i++) {
       simdgroup_multiply(sums[i], scaling, sums[i]);
       for (uint j = 0; j < block_keys; j += 8) {
         simdgroup_matrix<TILE, 8, 8> some_weights, some_values;
@@ -120,7 +120,7 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
   }
 
   float inverse = total > 0.0f ? 1.0f / total : 0.0f;
-  for (uint i = 0; i < fragments; i++) {
+  UNROLL for (uint i = 0; i < fragments; i++) {
     simdgroup_barrier(mem_flags::mem_threadgroup);
     simdgroup_store(sums[i], scores, score_stride);
     simdgroup_barrier(mem_flags::mem_threadgroup);

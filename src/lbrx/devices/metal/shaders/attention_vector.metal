@@ -21,7 +21,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
   ulong query_row = ulong(head) * size.queries + query;
   ulong keys_start = ulong(head / size.group) * size.keys;
   float own_query[MOST_PARTS], sums[MOST_PARTS];
-  for (uint i = 0; i < MOST_PARTS; i++) {
+  UNROLL for (uint i = 0; i < MOST_PARTS; i++) {
     uint element = lane + 32 * i;
     own_query[i] = element < head_size ? load_element(q, query_row * head_size + element, q_type) : 0.0f;
     sums[i] = 0.0f;
@@ -35,7 +35,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
   }
   for (uint key = start + simdgroup; key < end; key += SIMDGROUPS) {
     float product = 0.0f;
-    for (uint i = 0; 32 * i < head_size; i++) {
+    UNROLL for (uint i = 0; 32 * i < head_size; i++) {
       uint element = lane + 32 * i;
       if (element < head_size)
         product = fma(own_query[i], load_element(k, (keys_start + key) * head_size + element, k_type), product);
@@ -44,7 +44,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
     float new_largest = max(largest, value);
     float factor = weight_of(largest, new_largest), weight = weight_of(value, new_largest);
     total = fma(total, factor, weight);
-    for (uint i = 0; 32 * i < value_size; i++) {
+    UNROLL for (uint i = 0; 32 * i < value_size; i++) {
       uint element = lane + 32 * i;
       if (element < value_size)
         sums[i] = fma(weight, load_element(v, (keys_start + key) * value_size + element, v_type), sums[i] * factor);
@@ -52,7 +52,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
     largest = new_largest;
   }
 
-  for (uint i = 0; 32 * i < value_size; i++) partial[simdgroup][lane + 32 * i] = sums[i];
+  UNROLL for (uint i = 0; 32 * i < value_size; i++) partial[simdgroup][lane + 32 * i] = sums[i];
   if (lane == 0) {
     maxima[simdgroup] = largest;
     totals[simdgroup] = total;

@@ -4,6 +4,9 @@
 using namespace metal;
 #pragma METAL fp contract(off)
 
+// Arrays of registers need loops without an index; their ends are known once function constants are.
+#define UNROLL _Pragma("clang loop unroll(full)")
+
 constant constexpr int F32 = 0;
 constant constexpr int F16 = 1;
 constant constexpr int BF16 = 2;

@@ -88,8 +88,8 @@ kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[
   ulong b_matrix = ulong(matrices[group.z].y) * size.columns * size.inner;
 
   simdgroup_matrix<float, 8, 8> sums[DOWN][ACROSS];
-  for (uint i = 0; i < DOWN; i++)
-    for (uint j = 0; j < ACROSS; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  UNROLL for (uint i = 0; i < DOWN; i++)
+    UNROLL for (uint j = 0; j < ACROSS; j++) sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 
   for (uint k = 0; k < size.inner; k += DEPTH) {
     if (transpose_a)
@@ -109,20 +109,20 @@ kernel void matmul(device const uchar* a [[buffer(0)]], device const uchar* b [[
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint step = 0; step < DEPTH; step += 8) {
       simdgroup_matrix<T, 8, 8> a_fragments[DOWN], b_fragments[ACROSS];
-      for (uint i = 0; i < DOWN; i++)
+      UNROLL for (uint i = 0; i < DOWN; i++)
         load_fragment<T>(a_fragments[i], a_tile, own_row + 8 * i, step, transpose_a, HEIGHT, DEPTH);
-      for (uint j = 0; j < ACROSS; j++)
+      UNROLL for (uint j = 0; j < ACROSS; j++)
         load_fragment<T>(b_fragments[j], b_tile, step, own_column + 8 * j, transpose_b, DEPTH, WIDTH);
-      for (uint i = 0; i < DOWN; i++)
-        for (uint j = 0; j < ACROSS; j++)
+      UNROLL for (uint i = 0; i < DOWN; i++)
+        UNROLL for (uint j = 0; j < ACROSS; j++)
           simdgroup_multiply_accumulate(sums[i][j], a_fragments[i], b_fragments[j], sums[i][j]);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
   threadgroup float* out_tile = (threadgroup float*)memory;
-  for (uint i = 0; i < DOWN; i++)
-    for (uint j = 0; j < ACROSS; j++)
+  UNROLL for (uint i = 0; i < DOWN; i++)
+    UNROLL for (uint j = 0; j < ACROSS; j++)
       simdgroup_store(sums[i][j], out_tile + (own_row + 8 * i) * (WIDTH + 4) + own_column + 8 * j, WIDTH + 4);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint i = thread_index; i < HEIGHT * WIDTH; i += THREADS) {

@@ -31,30 +31,30 @@ kernel void matvec(device const uchar* x [[buffer(0)]], device const uchar* weig
   threadgroup float partial[MOST_SIMDGROUPS][ROWS * MOST_VECTORS];
   uint first = (split ? group : group * simdgroups + simdgroup) * ROWS;
   float sums[ROWS][MOST_VECTORS];
-  for (uint r = 0; r < ROWS; r++)
-    for (uint v = 0; v < vectors; v++) sums[r][v] = 0.0f;
+  UNROLL for (uint r = 0; r < ROWS; r++)
+    UNROLL for (uint v = 0; v < vectors; v++) sums[r][v] = 0.0f;
 
   uint stride = split ? simdgroups * RUN : RUN;
   for (uint at = (split ? simdgroup * RUN : 0) + 8 * lane; at < size.columns; at += stride) {
     float4 low[MOST_VECTORS], high[MOST_VECTORS];
     float total[MOST_VECTORS];
-    for (uint v = 0; v < vectors; v++) {
+    UNROLL for (uint v = 0; v < vectors; v++) {
       ulong start = ulong(v) * size.columns;
       low[v] = load_row_quad(x, start, at, size.columns, x_type, x_is_aligned);
       high[v] = load_row_quad(x, start, at + 4, size.columns, x_type, x_is_aligned);
       total[v] = has_offset() ? total_of(low[v] + high[v]) : 0.0f;
     }
-    for (uint r = 0; r < ROWS; r++) {
+    UNROLL for (uint r = 0; r < ROWS; r++) {
       uint row = min(first + r, size.rows - 1);  // beyond the last row: read what is there, store nothing
       Eight eight = load_eight(weight, scales, biases, row, size.columns, at);
-      for (uint v = 0; v < vectors; v++)
+      UNROLL for (uint v = 0; v < vectors; v++)
         sums[r][v] = fma(eight.scale, total_of(fma(eight.low, low[v], eight.high * high[v])),
                          fma(eight.offset, total[v], sums[r][v]));
     }
   }
 
-  for (uint r = 0; r < ROWS; r++) {
-    for (uint v = 0; v < vectors; v++) {
+  UNROLL for (uint r = 0; r < ROWS; r++) {
+    UNROLL for (uint v = 0; v < vectors; v++) {
       float sum = simd_sum(sums[r][v]);
       if (split) {
         if (lane == 0) partial[simdgroup][r * MOST_VECTORS + v] = sum;
