@@ -33,6 +33,7 @@ from lbrx.tensor import Tensor, TensorMetadata, tensor
 if _typing.TYPE_CHECKING:
     from lbrx.compute.shards import gather
     from lbrx.conversion.converting import convert
+    from lbrx.devices.explain import explain
     from lbrx.merging import merge
     from lbrx.models import open_model
     from lbrx.quantizing import quantize
@@ -66,6 +67,7 @@ __all__ = [
     "convert",
     "dtype",
     "evaluate",
+    "explain",
     "full",
     "gather",
     "memory",
@@ -86,6 +88,7 @@ __all__ = [
 
 _LATE = {
     "convert": "lbrx.conversion.converting",
+    "explain": "lbrx.devices.explain",
     "gather": "lbrx.compute.shards",
     "merge": "lbrx.merging",
     "open_model": "lbrx.models",

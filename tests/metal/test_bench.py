@@ -11,7 +11,6 @@ import pytest
 from kernel_contexts import context
 from metal_shaders import needs_clang
 
-from lbrx.cli.commands import COMMANDS, Command
 from lbrx.cli.main import run
 from lbrx.devices.metal.bench import cases as cases_module
 from lbrx.devices.metal.bench.cases import BenchCase, cases
@@ -28,11 +27,6 @@ WRONG = BenchRow("rope", 0.001, 0.002, 1000, 0, float("nan"), 1e-6)
 RESULT = BenchResult(
     "a GPU", False, "tiny", (ROW, WRONG), Profile([KernelCall("softmax", 0.0, 0.001, Work(8_000_000))], "a GPU")
 )
-
-
-@pytest.fixture(autouse=True)
-def _command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMANDS, "bench", Command("lbrx.cli.bench:bench", "Compare the speed of CPU and GPU."))
 
 
 def test_a_row_says_how_fast_and_how_close() -> None:

@@ -129,7 +129,7 @@ def test_settings_that_make_no_sense(options: dict[str, int], message: str) -> N
 
 
 def test_settings_return_to_what_they_were_even_after_an_error() -> None:
-    before = Settings(current_settings.threads, current_settings.chunk_elements)
+    before = Settings(current_settings.threads, current_settings.chunk_elements, current_settings.device)
     with using(threads=5, chunk_elements=7):
         assert (current_settings.threads, current_settings.chunk_elements) == (5, 7)
     with pytest.raises(ShapeError), using(threads=5, chunk_elements=7):

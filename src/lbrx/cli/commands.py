@@ -27,6 +27,7 @@ COMMANDS: dict[str, Command] = {
     "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from the difference of two models."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
     "generate": Command("lbrx.cli.generate:generate", "Write a text on from a prompt."),
+    "bench": Command("lbrx.cli.bench:bench", "Compare the speed of CPU and GPU."),
     "doctor": Command("lbrx.cli.doctor:doctor", "Show what this machine has, and test its GPU."),
     "demo": Command("lbrx.cli.demo:demo", "Merge, quantize and score small language models."),
 }

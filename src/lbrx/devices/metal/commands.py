@@ -26,6 +26,7 @@ class CommandBatch:
         self._driver = driver
         self._dispatches: list[Dispatch] = []
         self._submission: Submission | None = None
+        self.was_waited_for = False  # whether somebody has been told how it ended
         self._recorded = 0
 
     def __len__(self) -> int:
@@ -77,6 +78,7 @@ class CommandBatch:
     def wait(self) -> None:
         """Return when all is done; a KernelFault if a kernel went wrong."""
         self.commit()
+        self.was_waited_for = True
         if self._submission is not None:
             self._submission.wait()
 

@@ -130,7 +130,9 @@ class MetalContext:
                 self._running.append(batch)
                 self._open = CommandBatch(self.driver)
             while self._running and self._running[0].done:
-                self._running.popleft().wait()  # raises what went wrong
+                finished = self._running.popleft()
+                if not finished.was_waited_for:
+                    finished.wait()  # raises what went wrong, once
             return batch
 
     def synchronize(self) -> None:

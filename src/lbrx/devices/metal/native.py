@@ -97,7 +97,9 @@ class NativeLibrary:
         values = self._driver.metal.MTLFunctionConstantValues.alloc().init()
         known = self._handle.newFunctionWithName_(name).functionConstantsDictionary() if constants else {}
         for constant, value in constants.items():
-            kind = int(known[constant].type()) if constant in known else 0
+            if constant not in known:
+                continue  # the compiler leaves out what a kernel does not use in the end
+            kind = int(known[constant].type())
             if kind not in _CONSTANT_FORMATS:
                 raise ShaderError(f"kernel {name!r} has no function constant {constant!r} that is a number")
             code = _CONSTANT_FORMATS[kind]

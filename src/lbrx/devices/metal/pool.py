@@ -118,7 +118,7 @@ class BufferPool:
 
     def _take(self, capacity: int, nbytes: int, host_access: bool) -> Buffer | None:
         idle = self._free.get(capacity, deque())
-        for buffer in idle:
+        for buffer in tuple(idle):  # a finalizer may give a buffer back in the middle of this
             if _is_done(buffer):
                 idle.remove(buffer)
                 buffer.last_use = None

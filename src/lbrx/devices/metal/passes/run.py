@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,8 +227,6 @@ class _Run:
             for buffer in chunk.outputs.values():
                 wait_for(self.context, buffer)
         except KernelFault as fault:
-            with suppress(KernelFault):
-                self.context.commit()  # the failed batch is forgotten, and not raised again by the next pass
             place = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
             raise KernelFault(f"{fault}\n{place}") from fault
         chunk.inputs.done()
