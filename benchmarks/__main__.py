@@ -20,6 +20,7 @@ SUITES = {
     "merge": "benchmarks.merging",
     "quantize": "benchmarks.quantizing",
     "compute": "benchmarks.compute",
+    "cluster": "benchmarks.cluster",
 }
 RESULTS = Path(__file__).parent / "results"
 

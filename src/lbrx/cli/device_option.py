@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lbrx.errors import UsageError
 
-if TYPE_CHECKING:
-    from lbrx.cli.progress import Reporter
-
-Device = Annotated[str, typer.Option(metavar="cpu|metal", help="Where to compute. What is written is the same.")]
+Device = Annotated[str, typer.Option(metavar="cpu|metal", help="Where to compute.")]
 
 
 @contextmanager
-def on_device(name: str, report: Reporter, cluster: str | None) -> Iterator[None]:
-    """Compute on a device for the length of a ``with`` block; at its end, say what was left to the CPU, and why.
+def on_device(name: str, warn: Callable[[Sequence[str]], None], cluster: str | None = None) -> Iterator[None]:
+    """Compute on a device for the length of a ``with`` block; at its end, warn of what was left to the CPU, and why.
 
     A device that is not there is an error before anything is written.
     """
@@ -37,4 +34,4 @@ def on_device(name: str, report: Reporter, cluster: str | None) -> Iterator[None
     with warnings.catch_warnings(), using(device=name):
         warnings.simplefilter("ignore", CpuFallback)
         yield
-    report.warnings([f"computed on the CPU in part: {reason}" for reason in fallbacks() if reason not in before])
+    warn([f"computed on the CPU in part: {reason}" for reason in fallbacks() if reason not in before])

@@ -83,7 +83,7 @@ def merge(
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
-        with limited(threads, memory), on_device(device, report, cluster):
+        with limited(threads, memory), on_device(device, report.warnings, cluster):
             call = PlanSource.merge(
                 recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
             )

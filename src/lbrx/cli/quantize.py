@@ -146,7 +146,7 @@ def quantize(
             keep_split=keep_split,
             allow_requantize=allow_requantize,
         )
-        with limited(threads, memory), on_device(device, report, cluster):
+        with limited(threads, memory), on_device(device, report.warnings, cluster):
             with shown_progress() as measuring:
                 plan = plan_quantize(source, out, options, max_shard_bytes=shard_size, measuring=measuring)
             report.warnings(plan.output.warnings)

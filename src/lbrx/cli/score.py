@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.status import shown_progress
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def score(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
     ] = None,
+    device: Device = "cpu",
 ) -> None:
     """Measure how well models predict a text.
 
@@ -56,6 +58,8 @@ def score(
       lbrx score a b merged --text held_out.txt --plot scores.png
 
       lbrx score model-q8_0.gguf model-q4_k_m.gguf --reference model --text held_out.txt
+
+      lbrx score model-q4_0.gguf --text held_out.txt --device metal
     """
     from lbrx.scoring import score as score_models
     from lbrx.settings import using
@@ -64,7 +68,7 @@ def score(
         from lbrx.plots import check_picture
 
         check_picture(plot)
-    with using(threads=threads), shown_progress() as progress:
+    with using(threads=threads), on_device(device, _warn), shown_progress() as progress:
         scores = score_models(
             models,
             text,
@@ -84,6 +88,11 @@ def score(
     from lbrx.cli.console import output_console
 
     output_console().print(score_table(scores))
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def score_table(scores: Sequence[Score]) -> Table:

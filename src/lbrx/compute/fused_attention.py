@@ -16,6 +16,7 @@ from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats, address, bits, run
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory.scratch import borrowing
+from lbrx.settings import settings
 from lbrx.storage import Bytes
 from lbrx.tensor import Tensor
 
@@ -63,6 +64,24 @@ class _Job:
         return np.clip(low, 0, keys), np.clip(high, 0, keys)
 
 
+def _on_device(job: _Job) -> Floats | None:
+    """The result by the device of the settings, None if that is the CPU."""
+    if settings.device != "metal":
+        return None
+    from lbrx.compute.on_metal import attention_on_metal
+
+    return attention_on_metal(
+        job.q,
+        job.k,
+        job.v,
+        scale=job.scale,
+        causal=job.causal,
+        window=job.window,
+        softcap=job.softcap or None,
+        offset=job.offset,
+    )
+
+
 def attention(
     q: Values,
     k: Values,
@@ -93,6 +112,9 @@ def attention(
     out = np.zeros((heads, queries, job.v.shape[2]), np.float32)
     if not out.size or not job.k.shape[1]:
         return out
+    found = _on_device(job)
+    if found is not None:
+        return found
     tile_queries = max(1, _TILE_ROWS // job.group)
     tiles = -(-queries // tile_queries)
 

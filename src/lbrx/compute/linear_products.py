@@ -11,6 +11,7 @@ from lbrx.compute.vector_products import MOST_VECTORS, vector_products
 from lbrx.compute.weights import MappedRows, Rows, rows_of
 from lbrx.errors import ShapeError
 from lbrx.memory.scratch import borrowing
+from lbrx.settings import settings
 from lbrx.tensor import Tensor
 
 _TILE_BYTES = 8 << 20  # of decoded rows
@@ -39,11 +40,22 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
         )
     rows, columns = weight.shape
     vectors = values.reshape(-1, columns) if columns else np.empty((int(np.prod(values.shape[:-1])), 0), np.float32)
-    out = np.empty((vectors.shape[0], rows), np.float32)
-    linear_2d(vectors, weight, out)
+    out = _on_device(vectors, weight)
+    if out is None:
+        out = np.empty((vectors.shape[0], rows), np.float32)
+        linear_2d(vectors, weight, out)
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")
     return out.reshape(*values.shape[:-1], rows)
+
+
+def _on_device(x: Floats, weight: Tensor) -> Floats | None:
+    """The product by the device of the settings, None if that is the CPU."""
+    if settings.device != "metal" or not x.size or not weight.size:
+        return None
+    from lbrx.compute.on_metal import linear_on_metal
+
+    return linear_on_metal(x, weight)
 
 
 def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:

@@ -113,7 +113,7 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     reason = why_not(bound.program)
     if reason is None:
         return run_pass_on_metal(metal_context(), bound, targets)
-    _tell(reason)
+    tell_fallback(reason)
     return run_pass_on_cpu(bound, targets)
 
 
@@ -131,7 +131,8 @@ def fallbacks() -> tuple[str, ...]:
         return tuple(sorted(_told))
 
 
-def _tell(reason: str) -> None:
+def tell_fallback(reason: str) -> None:
+    """Warn, once for each reason, that something was computed on the CPU instead."""
     with _lock:
         if reason in _told:
             return
