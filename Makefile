@@ -23,10 +23,10 @@ test: .venv/.installed
 	@echo "== ruff"
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: $(BIN)/ruff format ."; exit 1; }
-	@echo "== mypy for Linux"
-	@$(BIN)/mypy --strict --platform linux
-	@echo "== mypy for macOS"
-	@$(BIN)/mypy --strict --platform darwin
+	@echo "== mypy for Linux and macOS"
+	@$(BIN)/mypy --strict --platform darwin --cache-dir .mypy_cache/darwin & darwin=$$!; \
+		$(BIN)/mypy --strict --platform linux --cache-dir .mypy_cache/linux; linux=$$?; \
+		wait $$darwin && exit $$linux
 	@echo "== tests and examples"
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
 
