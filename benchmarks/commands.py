@@ -20,6 +20,8 @@ PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin"
 
 def run_command(command: list[str], work: Path, out: Path) -> tuple[float, int]:
     """Seconds of a command and the most anonymous memory that it was seen to hold."""
+    if out.is_file():
+        out.unlink()
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
     with tempfile.TemporaryFile() as output:

@@ -70,9 +70,9 @@ def run() -> Iterator[Figure]:
 
 
 def _lbrx(work: Path, *arguments: str, turns: int = 1) -> tuple[float, int]:
-    """The best seconds of a command whose last path is its output, and the most memory that it held."""
-    command = [sys.executable, "-m", "lbrx", *arguments, "--quiet", "--no-sync", "--overwrite"]
-    times = [run_command(command, work, work / "none") for _ in range(turns)]
+    """The best seconds of a command whose third word is its output, and the most memory that it held."""
+    command = [sys.executable, "-m", "lbrx", *arguments, "--quiet", "--no-sync"]
+    times = [run_command(command, work, work / arguments[2]) for _ in range(turns)]
     return min(seconds for seconds, _ in times), max(peak for _, peak in times)
 
 
