@@ -24,9 +24,11 @@ def run_command(command: list[str], work: Path, out: Path) -> tuple[float, int]:
         out.unlink()
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
+    # An installed program has its compiled modules on disk; let those of a checkout be written too.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()
-        process = subprocess.Popen(command, cwd=work, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=work, stdout=output, stderr=subprocess.STDOUT, env=environment)
         peak = watch(process)
         elapsed = time.perf_counter() - start
         if process.returncode:

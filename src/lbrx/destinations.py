@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,8 +12,12 @@ import numpy.typing as npt
 
 from lbrx import system
 from lbrx.dtypes import DType
+from lbrx.memory import budget
 from lbrx.memory.results import result_pool
+from lbrx.memory.scratch import scratch_arena
 from lbrx.storage import Bytes
+
+WAITING_BYTES = 16 << 20  # that other threads may leave to the one that writes a file
 
 
 class Destination(Protocol):
@@ -26,34 +33,61 @@ class Destination(Protocol):
     def write(self, lo: int, data: Bytes) -> None:
         """Take the bytes of the elements from ``lo`` on (only where there is no memory for the whole)."""
 
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        """The same with a scratch buffer that goes back to its pool when its bytes are taken, maybe later."""
+
     def look_at(self, values: Bytes, dtype: DType) -> None:
         """Values that are about to become blocks of this destination."""
 
 
-class ArrayDestination:
-    """A new array. Packed dtypes are a vector of bytes."""
+class MemoryDestination(ABC):
+    """Memory for a whole result."""
 
-    __slots__ = ("dtype", "whole")
+    __slots__ = ()
+    dtype: DType
 
-    def __init__(self, dtype: DType, elements: int) -> None:
-        self.dtype = dtype
-        self.whole: Bytes = result_pool().take(dtype.nbytes(elements))
+    @property
+    @abstractmethod
+    def whole(self) -> Bytes:
+        """The memory."""
 
     def write(self, lo: int, data: Bytes) -> None:
         start = self.dtype.nbytes(lo)
         self.whole[start : start + data.size] = data
 
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self.write(lo, scratch)
+        scratch_arena().put(scratch)
+
     def look_at(self, values: Bytes, dtype: DType) -> None:
-        """An array takes whatever comes."""
+        """Memory takes whatever comes."""
+
+
+class ArrayDestination(MemoryDestination):
+    """A new array. Packed dtypes are a vector of bytes."""
+
+    __slots__ = ("_bytes", "dtype")
+
+    def __init__(self, dtype: DType, elements: int) -> None:
+        self.dtype = dtype
+        self._bytes: Bytes = result_pool().take(dtype.nbytes(elements))
+
+    @property
+    def whole(self) -> Bytes:
+        return self._bytes
 
     def array(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        return self.whole.view(self.dtype.numpy).reshape(shape)
+        return self._bytes.view(self.dtype.numpy).reshape(shape)
 
 
 class FileDestination:
-    """A slot of a file: ``offset`` is the byte where the tensor begins."""
+    """A slot of a file: ``offset`` is the byte where the tensor begins.
 
-    __slots__ = ("descriptor", "dtype", "offset", "path", "whole")
+    File systems let one thread at a time write into a file. A thread that finds it busy leaves its buffer to the one
+    that writes and goes on computing, so nothing is left when no thread is inside ``hand_over``.
+    """
+
+    __slots__ = ("_is_writing", "_lock", "_waiting", "_waiting_bytes", "descriptor", "dtype", "offset", "path", "whole")
 
     def __init__(self, descriptor: int, offset: int, dtype: DType, path: Path) -> None:
         self.descriptor = descriptor
@@ -61,9 +95,38 @@ class FileDestination:
         self.dtype = dtype
         self.path = path
         self.whole: Bytes | None = None
+        self._waiting: deque[tuple[int, Bytes]] = deque()
+        self._waiting_bytes = 0
+        self._is_writing = False
+        self._lock = threading.Lock()
 
     def write(self, lo: int, data: Bytes) -> None:
         system.pwrite_all(self.descriptor, data, self.offset + self.dtype.nbytes(lo), self.path)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        with self._lock:
+            has_room = self._waiting_bytes + scratch.size <= min(WAITING_BYTES, budget().limit_bytes // 4)
+            if self._is_writing and has_room:
+                self._waiting.append((lo, scratch))
+                self._waiting_bytes += scratch.size
+                return
+            is_writer = not self._is_writing
+            self._is_writing = True
+        FileDestination.write(self, lo, scratch)
+        scratch_arena().put(scratch)
+        if is_writer:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_writing = False
+                    return
+                lo, scratch = self._waiting.popleft()
+                self._waiting_bytes -= scratch.size
+            FileDestination.write(self, lo, scratch)
+            scratch_arena().put(scratch)
 
     def look_at(self, values: Bytes, dtype: DType) -> None:
         """A file takes whatever comes."""

@@ -209,9 +209,16 @@ class CheckedDestination(FileDestination):
         self.has_nonfinite = False
 
     def write(self, lo: int, data: Bytes) -> None:
+        self._check(lo, data)
+        super().write(lo, data)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self._check(lo, scratch)
+        super().hand_over(lo, scratch)
+
+    def _check(self, lo: int, data: Bytes) -> None:
         self.checksum.add(self.dtype.nbytes(lo), data)
         self.look_at(data, self.dtype)
-        super().write(lo, data)
 
     def look_at(self, values: Bytes, dtype: DType) -> None:
         if has_nonfinite(values, dtype):

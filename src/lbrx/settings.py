@@ -22,7 +22,7 @@ class Settings:
     passes run whose inputs are in files or in memory."""
 
     threads: int
-    chunk_elements: int = 512 << 10
+    chunk_elements: int = 1 << 20
     device: str = "cpu"
 
 

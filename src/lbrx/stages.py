@@ -139,6 +139,9 @@ class _PartOf:
     def write(self, lo: int, data: Bytes) -> None:
         self.parent.write(self.start + lo, data)
 
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self.parent.hand_over(self.start + lo, scratch)
+
     def look_at(self, values: Bytes, dtype: DType) -> None:
         self.parent.look_at(values, dtype)
 

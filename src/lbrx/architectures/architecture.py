@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from lbrx.architectures.scope import Config, Scope, text_section
@@ -152,7 +154,9 @@ class Architecture:
         These are all that ``names`` holds, whether the definition knows them or not, and all that the
         definition demands. Unknown tensors follow the known ones of their part or layer.
         """
-        present = frozenset(names)
+        return list(_roles(self, json.dumps(config, sort_keys=True, default=dict), frozenset(names)))
+
+    def _tensors(self, config: Config, present: frozenset[str]) -> list[TensorRole]:
         naming = self.naming(present)
         known = list(self._known_roles(config, present, naming))
         unknown = present - {role.name for role in known}
@@ -246,6 +250,12 @@ class Architecture:
             if layer is None or layer >= layer_count:
                 part, layer = part_by_name(name, container), None
             yield TensorRole(name, part, layer, None, None, optional=True, is_known=False)
+
+
+@lru_cache(maxsize=64)
+def _roles(architecture: Architecture, config_text: str, present: frozenset[str]) -> tuple[TensorRole, ...]:
+    """Kept, because every check of a model asks for the roles of the same tensors."""
+    return tuple(architecture._tensors(json.loads(config_text), present))
 
 
 def _items(weight: Weight, scope: Scope) -> Iterable[int | None]:

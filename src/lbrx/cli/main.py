@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 an error of lbrx, 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -19,6 +20,7 @@ from lbrx.errors import LbrxError
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
+GC_THRESHOLD = 100_000  # objects: importing and planning make many that stay, and few cycles
 
 # The mark keeps the lines of a paragraph apart.
 _EXAMPLES = """\b
@@ -46,6 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     0
     """
     _never_fail_to_print()
+    gc.set_threshold(GC_THRESHOLD)
     try:
         application(arguments)(args=list(arguments), prog_name="lbrx")
     except SystemExit as stop:

@@ -126,9 +126,9 @@ def _read_indexed(index: Path, format: str) -> list[FileHeader]:
     """The shards that an index names, each checked to hold the tensors that it is said to hold."""
     names_by_file: dict[str, list[str]] = {}
     for tensor_name, file_name in _weight_map(index).items():
-        names_by_file.setdefault(_checked_file_name(index, tensor_name, file_name, _SUFFIXES[format]), []).append(
-            tensor_name
-        )
+        if not isinstance(file_name, str) or file_name not in names_by_file:
+            names_by_file[_checked_file_name(index, tensor_name, file_name, _SUFFIXES[format])] = []
+        names_by_file[file_name].append(tensor_name)
     files = []
     read_soon([index.parent / file_name for file_name in names_by_file])
     for file_name in sorted(names_by_file):

@@ -12,7 +12,7 @@ from lbrx.destinations import ArrayDestination, Destination
 from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import ShapeError, UsageError
 from lbrx.expr import Blocks, Expr, cast
-from lbrx.memory import scratch
+from lbrx.memory.scratch import scratch_arena
 from lbrx.quants.quant import Quant
 from lbrx.shape import Shape
 from lbrx.storage import Bytes, CpuStorage
@@ -123,8 +123,23 @@ class BlockDestination:
         self._rows_per_weights = rows if weights is None else max(rows // weights.shape[0], 1)
         self._pending = PendingRows(self._columns)
 
+    @property
+    def coding(self) -> str:
+        """The name of the type of the blocks."""
+        return self._quant.name
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether an importance matrix takes part."""
+        return self._weights is not None
+
     def look_at(self, values: Bytes, dtype: DType) -> None:
         self._target.look_at(values, dtype)
+
+    def write_blocks(self, lo: int, blocks: Bytes) -> None:
+        """Take blocks that a device has made of the values from ``lo`` on; ``look_at`` has seen these."""
+        with self._room(lo, blocks.size // self._quant.block_bytes) as room:
+            room[:] = blocks
 
     def write(self, lo: int, data: Bytes) -> None:
         self.look_at(data, F32)
@@ -135,6 +150,10 @@ class BlockDestination:
                 self._encode_weighted(start, piece)
         else:
             self._encode_weighted(lo, data)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self.write(lo, scratch)
+        scratch_arena().put(scratch)
 
     def _encode(self, lo: int, values: Bytes) -> None:
         count = values.size // (4 * self._quant.block_elements)
@@ -180,17 +199,12 @@ class _Room:
         whole = self._target.whole
         if whole is not None:
             return whole[self._first : self._first + self._nbytes]
-        self._scratch = scratch.scratch_arena().get(self._nbytes)
+        self._scratch = scratch_arena().get(self._nbytes)
         return self._scratch
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._scratch is None:
-            return
-        try:
-            if kind is None:
-                self._target.write(self._first // self._target.dtype.itemsize, self._scratch)
-        finally:
-            scratch.scratch_arena().put(self._scratch)
+        if self._scratch is not None and kind is None:
+            self._target.hand_over(self._first // self._target.dtype.itemsize, self._scratch)
 
 
 class PendingRows:

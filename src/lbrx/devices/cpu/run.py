@@ -230,11 +230,12 @@ class _Run:
     ) -> Callable[[], None]:
         if self.bound.program.sinks[number].kind == "row_store":
             lo, hi = lo // self.bound.columns, hi // self.bound.columns
-        item_bytes = target.dtype.itemsize
-        buffer = borrow((hi - lo) * item_bytes)
+        item_bytes, bits = target.dtype.itemsize, target.dtype.bits
+        buffer = (borrow if bits < 8 else scratch.scratch_arena().get)((hi - lo) * item_bytes)
         ints[self.compiled.slots[f"sink{number}.address"]] = buffer.ctypes.data - lo * item_bytes
-        bits = target.dtype.bits
-        return lambda: target.write(lo, packed(buffer, bits) if bits < 8 else buffer)
+        if bits < 8:
+            return lambda: target.write(lo, packed(buffer, bits))
+        return lambda: target.hand_over(lo, buffer)
 
     def _begin_histogram(
         self, number: int, target: HistogramState, ints: Ints, borrow: Callable[[int], Bytes]

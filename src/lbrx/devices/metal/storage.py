@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.destinations import MemoryDestination
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Buffer, BufferBinding
 from lbrx.devices.metal.errors import MetalError
@@ -63,7 +64,8 @@ def wrapped_windows(context: MetalContext, storage: MmapStorage, start: int, sto
 class MetalStorage:
     """A run of bytes in buffers of a device.
 
-    >>> from lbrx.devices.metal.context import MetalContext
+    >>> from lbrx.destinations import MemoryDestination
+from lbrx.devices.metal.context import MetalContext
     >>> storage = MetalStorage.empty(MetalContext.open("emulated"), 4)
     >>> storage.copy_from_cpu(np.array([1, 2, 3, 4], np.uint8))
     >>> storage.copy_to_cpu().tolist(), storage.device
@@ -163,7 +165,7 @@ class MetalStorage:
         return self._memory().copy()
 
 
-class MetalDestination:
+class MetalDestination(MemoryDestination):
     """A result that stays on the device. A pass writes it there and nobody waits."""
 
     __slots__ = ("dtype", "storage")
@@ -176,10 +178,3 @@ class MetalDestination:
     def whole(self) -> Bytes:
         """The memory, for a pass that runs on the CPU instead."""
         return self.storage._memory()
-
-    def write(self, lo: int, data: Bytes) -> None:
-        start = self.dtype.nbytes(lo)
-        self.whole[start : start + data.size] = data
-
-    def look_at(self, values: Bytes, dtype: DType) -> None:
-        """Memory takes whatever comes."""
