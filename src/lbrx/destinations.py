@@ -39,8 +39,23 @@ class Destination(Protocol):
     def look_at(self, values: Bytes, dtype: DType) -> None:
         """Values that are about to become blocks of this destination."""
 
+    def found_nonfinite(self) -> None:
+        """Some of them are NaN or infinite."""
 
-class MemoryDestination(ABC):
+
+class TakesAnything:
+    """Does not care about the values that it gets."""
+
+    __slots__ = ()
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """Nothing to see."""
+
+    def found_nonfinite(self) -> None:
+        """Nothing to note."""
+
+
+class MemoryDestination(TakesAnything, ABC):
     """Memory for a whole result."""
 
     __slots__ = ()
@@ -58,9 +73,6 @@ class MemoryDestination(ABC):
     def hand_over(self, lo: int, scratch: Bytes) -> None:
         self.write(lo, scratch)
         scratch_arena().put(scratch)
-
-    def look_at(self, values: Bytes, dtype: DType) -> None:
-        """Memory takes whatever comes."""
 
 
 class ArrayDestination(MemoryDestination):
@@ -80,7 +92,7 @@ class ArrayDestination(MemoryDestination):
         return self._bytes.view(self.dtype.numpy).reshape(shape)
 
 
-class FileDestination:
+class FileDestination(TakesAnything):
     """A slot of a file: ``offset`` is the byte where the tensor begins.
 
     File systems let one thread at a time write into a file. A thread that finds it busy leaves its buffer to the one
@@ -127,6 +139,3 @@ class FileDestination:
                 self._waiting_bytes -= scratch.size
             FileDestination.write(self, lo, scratch)
             scratch_arena().put(scratch)
-
-    def look_at(self, values: Bytes, dtype: DType) -> None:
-        """A file takes whatever comes."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,14 +26,14 @@ from lbrx.destinations import FileDestination
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import FileError, UsageError
-from lbrx.expr import Blocks
+from lbrx.finite import has_nonfinite
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Journal, difference
-from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe, has_nonfinite
+from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe
 from lbrx.output_plan import Identity, OutputPlan, write_bytes
 from lbrx.remote.paths import as_path, is_remote
 from lbrx.settings import settings
-from lbrx.stages import copy_blocks, evaluate_stores
+from lbrx.stages import evaluate_tensors
 from lbrx.storage import Bytes
 from lbrx.workplace import Workplace
 
@@ -222,7 +222,10 @@ class CheckedDestination(FileDestination):
 
     def look_at(self, values: Bytes, dtype: DType) -> None:
         if has_nonfinite(values, dtype):
-            self.has_nonfinite = True
+            self.found_nonfinite()
+
+    def found_nonfinite(self) -> None:
+        self.has_nonfinite = True
 
 
 class Run:
@@ -305,18 +308,20 @@ class Run:
     def write_layout(self, layout: FileLayout, descriptor: int) -> None:
         path = self.place.partial / layout.name
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
-        small = [slot for slot in waiting if slot.nbytes < SMALL_BYTES]
+        units = [list(slots) for _, slots in groupby(waiting, lambda slot: self.plan.unit(slot.name))]
+        small = [unit for unit in units if _unit_bytes(unit) < SMALL_BYTES]
 
         def worker() -> Callable[[int], None]:
             return lambda number: self._write(small[number], descriptor, path)
 
         run_chunks(len(small), settings.threads, worker)
-        large = [slot for slot in waiting if slot.nbytes >= SMALL_BYTES]
-        for slot, following in zip_longest(large, large[1:]):
-            self._write(slot, descriptor, path, following)
+        large = [unit for unit in units if _unit_bytes(unit) >= SMALL_BYTES]
+        for unit, following in zip_longest(large, large[1:]):
+            self._write(unit, descriptor, path, None if following is None else following[0])
 
-    def _write(self, slot: Slot, descriptor: int, path: Path, following: Slot | None = None) -> None:
-        self.finish(slot, write_slot(self.plan, slot, descriptor, path), following)
+    def _write(self, unit: list[Slot], descriptor: int, path: Path, following: Slot | None = None) -> None:
+        for slot, entry in zip(unit, write_slots(self.plan, unit, descriptor, path), strict=True):
+            self.finish(slot, entry, following)
 
     def finish(self, slot: Slot, entry: Entry, following: Slot | None = None) -> None:
         """A tensor is written: note that down and say so."""
@@ -339,19 +344,29 @@ class Run:
         )
 
 
+def _unit_bytes(unit: list[Slot]) -> int:
+    return sum(slot.nbytes for slot in unit)
+
+
 def write_slot(plan: OutputPlan, slot: Slot, descriptor: int, path: Path) -> Entry:
     """Compute a tensor into its slot of an open file, and say what was written."""
-    counts: dict[str, tuple[int, int]] = {}
-    tensor = plan.tensor(slot.name)
-    destination = CheckedDestination(descriptor, slot, DTYPES.get(slot.type_name, DTYPES["u8"]), path)
-    if slot.nbytes:
-        if isinstance(tensor.expr, Blocks):
-            copy_blocks(tensor.expr, destination)
-        else:
-            evaluate_stores([(tensor.expr, destination)])
+    return write_slots(plan, [slot], descriptor, path)[0]
+
+
+def write_slots(plan: OutputPlan, slots: list[Slot], descriptor: int, path: Path) -> list[Entry]:
+    """Compute the tensors of a unit into their slots of an open file, and say what was written."""
+    tensors = [plan.tensor(slot.name) for slot in slots]
+    destinations = [
+        CheckedDestination(descriptor, slot, DTYPES.get(slot.type_name, DTYPES["u8"]), path) for slot in slots
+    ]
+    evaluate_tensors([(tensor.expr, target) for tensor, target in zip(tensors, destinations, strict=True)])
+    entries = []
+    for slot, tensor, destination in zip(slots, tensors, destinations, strict=True):
+        counts: dict[str, tuple[int, int]] = {}
         if destination.has_nonfinite:
             counts = count_nonfinite({**plan.inputs(slot.name), RESULT: tensor})
-    return Entry(slot.name, destination.checksum.hexdigest(), counts)
+        entries.append(Entry(slot.name, destination.checksum.hexdigest(), counts))
+    return entries
 
 
 def file_checksum(descriptor: int, offset: int, nbytes: int, path: Path) -> str:

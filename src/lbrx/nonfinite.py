@@ -6,46 +6,16 @@ import math
 from collections.abc import Mapping
 
 from lbrx.creation import evaluate
-from lbrx.dtypes import DType
 from lbrx.errors import LbrxError
 from lbrx.expr import Blocks
 from lbrx.quants.encoded import EncodedStorage
-from lbrx.storage import Bytes
 from lbrx.tensor import Tensor
 
 RESULT = "result"
 
-# The bits of the least positive value that is not finite: infinity, or NaN in f8_e4m3, which has no infinity.
-_FIRST_NONFINITE = {
-    "f64": 0x7FF << 52,
-    "f32": 0xFF << 23,
-    "f16": 0x1F << 10,
-    "bf16": 0xFF << 7,
-    "f8_e4m3": 0x7F,
-    "f8_e5m2": 0x1F << 2,
-}
-
 
 class NonFiniteError(LbrxError, ValueError):
     """A tensor has values that are NaN or infinite, and that was forbidden."""
-
-
-def has_nonfinite(data: Bytes, kind: DType) -> bool:
-    """Whether some elements in these bytes are NaN or infinite; always False for whole numbers.
-
-    The bits of positive numbers, taken as integers, are in the order of the numbers, and those of infinity and NaN are
-    the highest; so are those of negative ones when the integers are unsigned. Two maxima tell.
-
-    >>> import lbrx, numpy as np
-    >>> has_nonfinite(np.array([1.0, -np.inf], np.float32).view(np.uint8), lbrx.dtype("f32"))
-    True
-    """
-    if not kind.is_float or not data.size:
-        return False
-    first = _FIRST_NONFINITE[kind.name]
-    bits = data.view(f"i{kind.itemsize}")
-    sign = 1 << (kind.bits - 1)
-    return bool(bits.max() >= first or bits.view(f"u{kind.itemsize}").max() >= first + sign)
 
 
 def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:

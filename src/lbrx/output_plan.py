@@ -67,6 +67,9 @@ class OutputPlan(Protocol):
     def tensor(self, name: str) -> Tensor:
         """The tensor of a slot, as an expression in the slot's type."""
 
+    def unit(self, name: str) -> str:
+        """What a tensor is a part of: neighbours of the same unit are made together, from one look at their values."""
+
     def inputs(self, name: str) -> Mapping[str, Tensor]:
         """What a tensor is made from, by the names that messages use; may be empty."""
 

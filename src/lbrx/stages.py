@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
 from lbrx.memory import budget, format_bytes
 from lbrx.memory.resident import resident_window
 from lbrx.partials import combined
-from lbrx.quants.encoded import EncodedStorage
+from lbrx.quants.encoded import BlockDestination, EncodedStorage
+from lbrx.quants.joint import PartStorage
 from lbrx.quick import quick_value
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
@@ -145,6 +146,17 @@ class _PartOf:
     def look_at(self, values: Bytes, dtype: DType) -> None:
         self.parent.look_at(values, dtype)
 
+    def found_nonfinite(self) -> None:
+        self.parent.found_nonfinite()
+
+
+def block_target(target: object) -> tuple[BlockDestination | None, int]:
+    """The destination that makes blocks of what a target takes, if one does, and where in it the target begins."""
+    start = 0
+    while isinstance(target, _PartOf):
+        start, target = start + target.start, target.parent
+    return (target, start) if isinstance(target, BlockDestination) else (None, 0)
+
 
 def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
     """One task, or one for each run of rows between the seams of joined tensors."""
@@ -191,6 +203,7 @@ def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
         and expr.dtype is destination.dtype
         and not expr.dtype.is_packed
         and expr.layout.is_contiguous
+        and not (settings.device == "metal" and block_target(destination)[0] is not None)  # blocks are made there
     )
 
 
@@ -299,3 +312,25 @@ def _store_scalar(task: StoreTask, known: Known) -> None:
     else:
         data = value.astype(kind.numpy).reshape(1).view(np.uint8)
     task.destination.write(0, data)
+
+
+def evaluate_tensors(stores: Sequence[tuple[Expr, Destination]]) -> None:
+    """Compute whole tensors into destinations: all at once if they are the parts of one coding, else one by one."""
+    parts = [(part_of(expr), destination) for expr, destination in stores]
+    joints = {id(part.joint): part.joint for part, _ in parts if part is not None}
+    if len(stores) > 1 and len(joints) == 1 and all(part is not None for part, _ in parts):
+        by_part = {part.part: destination for part, destination in parts if part is not None}
+        (joint,) = joints.values()
+        joint.encode_into([by_part.get(number) for number in range(len(joint.coding.part_bytes))])
+        return
+    for expr, destination in stores:
+        if math.prod(expr.shape) and isinstance(expr, Blocks):
+            copy_blocks(expr, destination)
+        elif math.prod(expr.shape):
+            evaluate_stores([(expr, destination)])
+
+
+def part_of(expr: Expr) -> PartStorage | None:
+    """The part of a joint coding that an expression is."""
+    storage = expr.storage if isinstance(expr, Blocks | Source) else None
+    return storage if isinstance(storage, PartStorage) else None

@@ -27,6 +27,7 @@ class PlannedTensor:
     type_name: str
     shape: tuple[int, ...]
     make: Callable[[], Tensor]
+    unit: str | None = None  # the tensor that this is a part of: its parts are made together
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> PlannedTensor:

@@ -63,6 +63,22 @@ def mode_of(settings: Any, module: str, where: str) -> MlxMode:
         raise FormatError(f"{where}: {quoted(module)}: {error}") from error
 
 
+class _Latest:
+    """The coding that was made last, so that the parts of a weight are parts of one."""
+
+    def __init__(self) -> None:
+        self._of: tuple[PlannedTensor, MlxWeight] | None = None
+
+    def of(self, tensor: PlannedTensor, code: Callable[[], MlxWeight]) -> MlxWeight:
+        latest = self._of
+        if latest is None or latest[0] is not tensor:
+            latest = self._of = (tensor, code())
+        return latest[1]
+
+
+_latest = _Latest()
+
+
 def weight_parts(
     tensor: PlannedTensor, mode: MlxMode, code: Callable[[Tensor], MlxWeight], numbers: str
 ) -> tuple[PlannedTensor, ...]:
@@ -72,12 +88,12 @@ def weight_parts(
     words, groups = (*rows, columns * mode.bits // WORD_BITS), (*rows, columns // mode.group_size)
 
     def made(part: str) -> PlannedTensor:
-        def make(values: Tensor) -> Tensor:
-            found: Tensor | None = getattr(code(values), part)
+        def make() -> Tensor:
+            found: Tensor | None = getattr(_latest.of(tensor, lambda: code(tensor.make())), part)
             assert found is not None
             return found
 
         shape, type_name = (words, "u32") if part == "weight" else (groups, numbers)
-        return tensor.renamed(f"{module}.{part}").mapped(make, shape=shape, type_name=type_name)
+        return PlannedTensor(f"{module}.{part}", type_name, shape, make, unit=module)
 
     return tuple(made(part) for part in (_PARTS if mode.mode == "affine" else _PARTS[:2]))

@@ -33,6 +33,9 @@ class ConversionPlan:
     def tensor(self, name: str) -> Tensor:
         return self.tensors[name].make()
 
+    def unit(self, name: str) -> str:
+        return self.tensors[name].unit or name
+
     def inputs(self, name: str) -> Mapping[str, Tensor]:
         del name  # the counts of the result tell what there is to know
         return {}

@@ -44,6 +44,9 @@ class Plan:
     def tensor(self, name: str) -> Tensor:
         return merged(self.stage, self.stage.by_name[name], self.seed)
 
+    def unit(self, name: str) -> str:
+        return name
+
     def inputs(self, name: str) -> Mapping[str, Tensor]:
         job = self.stage.by_name[name]
         labels = [self.stage.models[source.model].label for source in job.inputs]

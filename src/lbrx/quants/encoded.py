@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination, Destination
+from lbrx.devices.cpu.kernels import RESULT_PLACE, address_of
 from lbrx.dtypes import DTYPES, DType
-from lbrx.errors import ShapeError, UsageError
+from lbrx.errors import KernelError, ShapeError, UsageError
 from lbrx.expr import Blocks, Expr, cast
 from lbrx.memory.scratch import scratch_arena
-from lbrx.quants.quant import Quant
+from lbrx.quants.quant import Quant, call, native
 from lbrx.shape import Shape
 from lbrx.storage import Bytes, CpuStorage
 
 F32, U8 = DTYPES["f32"], DTYPES["u8"]
+TILE_ELEMENTS = 32 << 10  # f32 values that stay in a processor's own cache between two kernels
 Weights = npt.NDArray[np.float32]
+
+
+class PassValues(NamedTuple):
+    """A compiled pass that stores f32 values: addresses of the kernel and of its arguments, and the number of the
+    argument that says where the values go."""
+
+    kernel: int
+    ints: int
+    floats: int
+    slot: int
 
 
 class EncodedStorage:
@@ -136,6 +149,24 @@ class BlockDestination:
     def look_at(self, values: Bytes, dtype: DType) -> None:
         self._target.look_at(values, dtype)
 
+    def found_nonfinite(self) -> None:
+        self._target.found_nonfinite()
+
+    @property
+    def can_encode_tiles(self) -> bool:
+        """Whether `encode_tiles` can be used: the coding of a block depends on its values alone."""
+        return self._weights is None and not self._quant.parameters
+
+    def encode_tiles(self, values: PassValues, lo: int, hi: int) -> None:
+        """Compute the elements ``lo`` to ``hi`` with a compiled pass and code them while the cache holds them."""
+        kind = self._quant
+        with self._room(lo, (hi - lo) // kind.block_elements) as room:
+            is_finite = encode_tiles(
+                values, lo, hi, kind.compiled_encoder(), kind.block_elements, kind.block_bytes, room.ctypes.data
+            )
+        if not is_finite:
+            self.found_nonfinite()
+
     def write_blocks(self, lo: int, blocks: Bytes) -> None:
         """Take blocks that a device has made of the values from ``lo`` on; ``look_at`` has seen these."""
         with self._room(lo, blocks.size // self._quant.block_bytes) as room:
@@ -181,12 +212,37 @@ class BlockDestination:
             yield lo, stop
             lo = stop
 
-    def _room(self, lo: int, count: int) -> _Room:
+    def _room(self, lo: int, count: int) -> Room:
         first = lo // self._quant.block_elements * self._quant.block_bytes
-        return _Room(self._target, first, count * self._quant.block_bytes)
+        return Room(self._target, first, count * self._quant.block_bytes)
 
 
-class _Room:
+def encode_tiles(
+    values: PassValues,
+    lo: int,
+    hi: int,
+    encoder: Callable[..., int],
+    block_elements: int,
+    block_bytes: int,
+    target: int,
+) -> bool:
+    """Compute and code elements tile by tile; whether all of them are finite.
+
+    The encoder gets f32 values, ``target`` (moved on by ``block_bytes`` for every block done) and a number of blocks.
+    """
+    report = np.zeros(2, np.int32)
+    with scratch_arena().borrow(4 * TILE_ELEMENTS) as tile:
+        call(
+            native("tile_loop", "encode_tiles", 14, ("vectors", "finite")),
+            *(values.kernel, values.ints, values.floats, values.slot, lo, hi, tile.ctypes.data, TILE_ELEMENTS),
+            *(address_of(encoder), block_elements, block_bytes, target, RESULT_PLACE, report.ctypes.data),
+        )
+    if report[1]:
+        raise KernelError(f"a kernel stopped with status {report[1]} while values were coded")
+    return not report[0]
+
+
+class Room:
     """Memory for encoded bytes: the target's own, or a scratch buffer that is handed over at the end."""
 
     __slots__ = ("_first", "_nbytes", "_scratch", "_target")

@@ -40,6 +40,8 @@ def decoded_groups(
     decoder: str,
     numbers: tuple[Callable[[int, int], Floats], ...],
     parameters: tuple[int, ...],
+    module: str = MODULE,
+    helpers: tuple[str, ...] = HELPERS,
 ) -> DecodedStorage:
     """The values of groups.
 
@@ -52,7 +54,7 @@ def decoded_groups(
     def decode(first: int, groups: int, values: Bytes) -> None:
         nonlocal function
         if function is None:
-            function = native(MODULE, decoder, 3 + len(numbers) + len(parameters), HELPERS)
+            function = native(module, decoder, 3 + len(numbers) + len(parameters), helpers)
         window = codes.read_at(first * group_bytes, groups * group_bytes)
         arrays = [read(first, groups) for read in numbers]
         addresses = [array.ctypes.data for array in arrays]

@@ -17,8 +17,8 @@ from lbrx.errors import ShapeError, UsageError
 from lbrx.expr import Blocks, Source
 from lbrx.quants.decoded import DecodedStorage
 from lbrx.quants.encoded import EncodedStorage
-from lbrx.quants.groups import Floats, decoded_groups, groups_shape, numbers_from, part
-from lbrx.quants.quant import Quant
+from lbrx.quants.groups import HELPERS, Floats, decoded_groups, groups_shape, numbers_from, part
+from lbrx.quants.joint import JointCoding, JointValues, PartStorage
 from lbrx.shape import Layout
 from lbrx.storage import Storage
 from lbrx.tensor import Tensor
@@ -28,6 +28,7 @@ AFFINE_GROUP_SIZES = (32, 64, 128)
 FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits and group size
 WORD_BITS = 32
 _NUMBER_KINDS = {"f32": 0, "f16": 1, "bf16": 2}
+_AFFINE, _AFFINE_HELPERS = "affine", (*HELPERS, "groups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +85,35 @@ def quantize(values: Tensor, mode: MlxMode | None = None) -> MlxWeight:
         raise ShapeError(
             f"rows of {values.shape[-1]} codes of {coding.bits} bits are no whole number of {WORD_BITS}-bit words"
         )
-    parts, scale_dtype = _parts(coding, values.dtype)
     word_shape = (*values.shape[:-1], bits // WORD_BITS)
-    weight = Tensor(Blocks(EncodedStorage(values.expr, parts[0]), "u32", word_shape))
-    numbers = [
-        Tensor(Source(EncodedStorage(values.expr, kind), scale_dtype, Layout.contiguous(shape))) for kind in parts[1:]
-    ]
-    return MlxWeight(weight, numbers[0], numbers[1] if len(numbers) > 1 else None)
+    storages, numbers = _coded(values, coding)
+    weight = Tensor(Blocks(storages[0], "u32", word_shape))
+    scales, *biases = (Tensor(Source(storage, numbers, Layout.contiguous(shape))) for storage in storages[1:])
+    return MlxWeight(weight, scales, biases[0] if biases else None)
 
 
-def _parts(mode: MlxMode, values: DType) -> tuple[list[Quant], DType]:
-    """The records of weight, scales and biases, and the dtype of the latter two."""
+def _coded(values: Tensor, mode: MlxMode) -> tuple[list[EncodedStorage], DType]:
+    """The storages of weight, scales and biases, and the dtype of the latter two."""
     size, bits = mode.group_size, mode.bits
     if mode.mode != "affine":
-        codes = part("u32", size, mode.group_bytes, f"{mode.mode}_codes")
-        return [codes, part("u8", size, 1, f"{mode.mode}_scales")], DTYPES["u8"]
-    numbers = DTYPES[values.name if values.name in _NUMBER_KINDS else "f32"]
-    number_parameters = (size, bits, _NUMBER_KINDS[numbers.name])
-    return [
-        part("u32", size, mode.group_bytes, "affine_codes", size, bits),
-        part(numbers.name, size, numbers.itemsize, "affine_scales", *number_parameters),
-        part(numbers.name, size, numbers.itemsize, "affine_biases", *number_parameters),
-    ], numbers
+        kinds = [
+            part("u32", size, mode.group_bytes, f"{mode.mode}_codes"),
+            part("u8", size, 1, f"{mode.mode}_scales"),
+        ]
+        return [EncodedStorage(values.expr, kind) for kind in kinds], DTYPES["u8"]
+    numbers = DTYPES[values.dtype.name if values.dtype.name in _NUMBER_KINDS else "f32"]
+    joint = JointValues(
+        values.expr,
+        JointCoding(
+            size,
+            (mode.group_bytes, numbers.itemsize, numbers.itemsize),
+            _AFFINE,
+            "encode_parts",
+            (size, bits, _NUMBER_KINDS[numbers.name]),
+            _AFFINE_HELPERS,
+        ),
+    )
+    return [PartStorage(joint, number) for number in range(3)], numbers
 
 
 def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> Tensor:
@@ -122,7 +130,8 @@ def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxM
 def _decoded(codes: Storage, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> DecodedStorage:
     size, bits = mode.group_size, mode.bits
     if biases is not None:
-        return decoded_groups(codes, bits, size, "decode_affine", (_numbers(scales), _numbers(biases)), (size, bits))
+        numbers = (_numbers(scales), _numbers(biases))
+        return decoded_groups(codes, bits, size, "decode", numbers, (size, bits), _AFFINE, _AFFINE_HELPERS)
     kind: Any = ml_dtypes.float8_e4m3fn if mode.mode == "nvfp4" else ml_dtypes.float8_e8m0fnu
     decoder = "decode_e2m1" if bits == 4 else "decode_e4m3"
     return decoded_groups(codes, bits, size, decoder, (numbers_from(_stored(scales), kind),), (size,))

@@ -62,6 +62,11 @@ class Quant:
         arguments = (values, blocks, count, *self.parameters)
         call(native(self.kernels, self.encoder, len(arguments), self.helpers), *arguments)
 
+    def compiled_encoder(self) -> Callable[..., int]:
+        """The compiled ``encode`` of a type without parameters, for other compiled code to call."""
+        self._check_can_encode()
+        return native(self.kernels, self.encoder, 3, self.helpers)
+
     def encode_weighted(self, values: int, blocks: int, rows: int, blocks_per_row: int, weights: int) -> None:
         """Code rows of blocks where ``weights`` is the address of an f32 for every column of a row."""
         self._check_can_encode()

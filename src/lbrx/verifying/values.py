@@ -11,9 +11,10 @@ import numpy as np
 from lbrx.checkpoint import Checkpoint
 from lbrx.checksums import Checksum
 from lbrx.devices.cpu.threads import run_chunks
+from lbrx.finite import has_nonfinite
 from lbrx.formats.header import FileHeader, TensorEntry
 from lbrx.formats.source import open_source, read_at
-from lbrx.nonfinite import count_nonfinite, has_nonfinite
+from lbrx.nonfinite import count_nonfinite
 from lbrx.registry import QUANTS
 from lbrx.settings import settings
 from lbrx.verifying.records import Finding, error, note

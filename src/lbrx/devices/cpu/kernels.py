@@ -96,6 +96,11 @@ def native_function(module: str, name: str, arguments: int, depends: tuple[str, 
     return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (arguments + 2))(address)
 
 
+def address_of(function: Any) -> int:
+    """The address of a compiled function, for other compiled code to call."""
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
 def _module_path(module: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lbrx.destinations import Destination
 from lbrx.devices.cpu.constants import BINS, TABLES, rank_buffer_bytes
 from lbrx.devices.cpu.inputs import LeafInputs
-from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, address_of, compiled
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES
@@ -22,6 +22,8 @@ from lbrx.errors import KernelError
 from lbrx.fuse import BoundPass
 from lbrx.memory import budget, scratch
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Program
+from lbrx.quants.encoded import BlockDestination, PassValues
+from lbrx.quants.joint import JointDestination
 from lbrx.settings import settings
 from lbrx.storage import Bytes
 
@@ -193,6 +195,9 @@ class _Run:
 
     def _worker(self) -> Callable[[int, int], None]:
         """A function that runs one chunk, with arguments and scratch memory of its own."""
+        coded = self.targets[0]
+        if isinstance(coded, BlockDestination | JointDestination) and self._can_encode_tiles(coded):
+            return self._tile_worker(coded)
         ints = self.ints.copy() if self.chunked or self.inputs.copied or self.has_ranks else self.ints
         kernel, inputs = self.compiled.kernel, self.inputs
         int_address, float_address = ints.ctypes.data, self.floats.ctypes.data
@@ -212,6 +217,22 @@ class _Run:
                 succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
                 for finish in finishers:
                     finish()
+                inputs.done(lo, hi)
+
+        return step
+
+    def _can_encode_tiles(self, target: BlockDestination | JointDestination) -> bool:
+        return len(self.targets) == 1 and self.bound.program.mode == FLAT and target.can_encode_tiles
+
+    def _tile_worker(self, target: BlockDestination | JointDestination) -> Callable[[int, int], None]:
+        """A function that computes and codes one chunk tile by tile."""
+        ints, inputs, kernel = self.ints.copy(), self.inputs, address_of(self.compiled.kernel)
+        values = PassValues(kernel, ints.ctypes.data, self.floats.ctypes.data, self.compiled.slots["sink0.address"])
+
+        def step(lo: int, hi: int) -> None:
+            with scratch.borrowing() as borrow:
+                inputs.begin(lo, hi, ints, borrow)
+                target.encode_tiles(values, lo, hi)
                 inputs.done(lo, hi)
 
         return step

@@ -64,8 +64,7 @@ def wrapped_windows(context: MetalContext, storage: MmapStorage, start: int, sto
 class MetalStorage:
     """A run of bytes in buffers of a device.
 
-    >>> from lbrx.destinations import MemoryDestination
-from lbrx.devices.metal.context import MetalContext
+    >>> from lbrx.devices.metal.context import MetalContext
     >>> storage = MetalStorage.empty(MetalContext.open("emulated"), 4)
     >>> storage.copy_from_cpu(np.array([1, 2, 3, 4], np.uint8))
     >>> storage.copy_to_cpu().tolist(), storage.device

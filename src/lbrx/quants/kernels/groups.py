@@ -12,7 +12,7 @@ import numpy as np
 
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 from lbrx.devices.cpu.maths import log_f64
-from lbrx.quants.kernels.lanes import load_byte, load_f32, stack_bytes, store_byte, store_f16, store_f32
+from lbrx.quants.kernels.lanes import load_byte, load_f32, stack_bytes, store_byte, store_f32
 from lbrx.quants.kernels.small_floats import doubled_value_of_code, nearest_e2m1
 from lbrx.quants.kernels.vectors import (
     clamp,
@@ -32,7 +32,6 @@ from lbrx.quants.kernels.vectors import (
     to_i32,
 )
 
-store_bf16: Any = ELEMENT_FUNCTIONS["store_bf16"]
 store_f8: Any = ELEMENT_FUNCTIONS["store_f8_e4m3"]
 round_f8: Any = ELEMENT_FUNCTIONS["round_f8_e4m3"]
 load_f8: Any = ELEMENT_FUNCTIONS["load_f8_e4m3"]
@@ -43,7 +42,7 @@ _LARGEST_E2M1, _LARGEST_E4M3 = np.float32(6.0), np.float32(448.0)
 
 
 @jit
-def _range(values: Any, size: Any) -> Any:
+def extremes(values: Any, size: Any) -> Any:
     low = load(f32x8(0.0), values, 0)
     high = low
     for number in range(1, size // 8):
@@ -54,12 +53,12 @@ def _range(values: Any, size: Any) -> Any:
 
 @jit
 def _largest(values: Any, size: Any) -> Any:
-    low, high = _range(values, size)
+    low, high = extremes(values, size)
     return max(abs(low), abs(high))
 
 
 @jit
-def _store_codes(target: Any, eight: Any, codes: Any, bits: Any) -> None:
+def store_codes(target: Any, eight: Any, codes: Any, bits: Any) -> None:
     """Codes number 8 ``eight`` and following of a group as ``bits`` bytes."""
     word = np.int64(0)
     for k in range(8):
@@ -69,7 +68,7 @@ def _store_codes(target: Any, eight: Any, codes: Any, bits: Any) -> None:
 
 
 @jit
-def _load_codes(source: Any, eight: Any, bits: Any, work: Any) -> Any:
+def load_codes(source: Any, eight: Any, bits: Any, work: Any) -> Any:
     word = np.int64(0)
     for byte in range(bits):
         word |= np.int64(load_byte(source, eight * bits + byte)) << (8 * byte)
@@ -79,65 +78,8 @@ def _load_codes(source: Any, eight: Any, bits: Any, work: Any) -> Any:
 
 
 @jit
-def _store_number(target: Any, index: Any, value: Any, kind: Any) -> None:
-    """As f32 (kind 0), f16 (1) or bf16 (2)."""
-    if kind == 0:
-        store_f32(target, index, value)
-    elif kind == 1:
-        store_f16(target, index, value)
-    else:
-        store_bf16(target, index, value)
-
-
-# -- affine: x = code scale + bias, the bias being the edge of larger magnitude ---------------------------------------
-
-
-@jit
-def _rint(value: Any) -> Any:
+def rint(value: Any) -> Any:
     return lane(nearest_even(splat(f32x8(0.0), value)), 0)
-
-
-@jit
-def _affine(values: Any, size: Any, bits: Any) -> Any:
-    low, high = _range(values, size)
-    is_low_edge = abs(low) > abs(high)
-    scale = max((high - low) / np.float32((1 << bits) - 1), _SMALLEST_SCALE)
-    scale = scale if is_low_edge else -scale
-    edge = low if is_low_edge else high
-    level = _rint(edge / scale)
-    if level == 0:
-        return scale, np.float32(0.0)
-    return edge / level, edge
-
-
-def affine_codes(values: int, target: int, groups: int, size: int, bits: int) -> None:
-    like = f32x8(0.0)
-    top = np.float32((1 << bits) - 1)
-    for group in range(groups):
-        source, out = values + 4 * size * group, target + size * bits // 8 * group
-        scale, bias = _affine(source, size, bits)
-        for eight in range(size // 8):
-            level = nearest_even((load(like, source, eight) - bias) / scale)
-            _store_codes(out, eight, to_i32(clamp(level, 0.0, top)), bits)
-
-
-def affine_scales(values: int, target: int, groups: int, size: int, bits: int, kind: int) -> None:
-    for group in range(groups):
-        _store_number(target, group, _affine(values + 4 * size * group, size, bits)[0], kind)
-
-
-def affine_biases(values: int, target: int, groups: int, size: int, bits: int, kind: int) -> None:
-    for group in range(groups):
-        _store_number(target, group, _affine(values + 4 * size * group, size, bits)[1], kind)
-
-
-def decode_affine(codes: int, values: int, groups: int, scales: int, biases: int, size: int, bits: int) -> None:
-    work = stack_bytes(32)
-    for group in range(groups):
-        source, out = codes + size * bits // 8 * group, values + 4 * size * group
-        scale, bias = load_f32(scales, group), load_f32(biases, group)
-        for eight in range(size // 8):
-            store(out, eight, _load_codes(source, eight, bits, work) * scale + bias)
 
 
 # -- floats of 4 and 8 bits with a scale that is a power of two (E8M0) or an E4M3 -------------------------------------
@@ -163,7 +105,7 @@ def _store_e2m1(source: Any, target: Any, size: Any, scale: Any) -> None:
     like = f32x8(0.0)
     for eight in range(size // 8):
         value = load(like, source, eight)
-        _store_codes(target, eight, nearest_e2m1(value / scale if scale != 0 else like, np.float32(0.5)), 4)
+        store_codes(target, eight, nearest_e2m1(value / scale if scale != 0 else like, np.float32(0.5)), 4)
 
 
 def mxfp4_codes(values: int, target: int, groups: int) -> None:
@@ -212,7 +154,7 @@ def decode_e2m1(codes: int, values: int, groups: int, scales: int, size: int) ->
         source, out = codes + size // 2 * group, values + 4 * size * group
         half_scale = load_f32(scales, group) * np.float32(0.5)
         for eight in range(size // 8):
-            store(out, eight, doubled_value_of_code(_load_codes(source, eight, 4, work)) * half_scale)
+            store(out, eight, doubled_value_of_code(load_codes(source, eight, 4, work)) * half_scale)
 
 
 def decode_e4m3(codes: int, values: int, groups: int, scales: int, size: int) -> None:
@@ -233,13 +175,13 @@ def _symmetric(values: Any, size: Any, bits: Any) -> Any:
 @jit
 def _asymmetric(values: Any, size: Any, bits: Any) -> Any:
     """Scale and zero point of a range that always has 0 in it."""
-    low, high = _range(values, size)
+    low, high = extremes(values, size)
     low, high = min(low, np.float32(0.0)), max(high, np.float32(0.0))
     scale = (high - low) / np.float32((1 << bits) - 1)
     bottom = -np.float32(1 << (bits - 1))
     if scale == 0:
         return scale, np.float32(0.0)
-    return scale, min(max(_rint(bottom - low / scale), bottom), -bottom - np.float32(1.0))
+    return scale, min(max(rint(bottom - low / scale), bottom), -bottom - np.float32(1.0))
 
 
 @jit
@@ -248,7 +190,7 @@ def _store_integers(source: Any, target: Any, size: Any, bits: Any, scale: Any, 
     bottom = -np.float32(1 << (bits - 1))
     for eight in range(size // 8):
         level = nearest_even(load(like, source, eight) / scale) + zero_point if scale != 0 else like
-        _store_codes(target, eight, to_i32(clamp(level, bottom, -bottom - np.float32(1.0))), bits)
+        store_codes(target, eight, to_i32(clamp(level, bottom, -bottom - np.float32(1.0))), bits)
 
 
 def symmetric_codes(values: int, target: int, groups: int, size: int, bits: int) -> None:
@@ -288,6 +230,6 @@ def decode_integers(codes: int, values: int, groups: int, scales: int, zero_poin
         source, out = codes + size * bits // 8 * group, values + 4 * size * group
         scale, zero_point = load_f32(scales, group), load_f32(zero_points, group)
         for eight in range(size // 8):
-            unsigned = _load_codes(source, eight, bits, work)
+            unsigned = load_codes(source, eight, bits, work)
             code = unsigned - to_f32(to_i32(clamp(unsigned - half + 1.0, 0.0, 1.0))) * whole
             store(out, eight, (code - zero_point) * scale)

@@ -1,0 +1,67 @@
+"""Computing values and coding them, a tile that fits into the processor's cache at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
+from lbrx.quants.kernels.finite import has_all_bits
+from lbrx.quants.kernels.vectors import I32, I64, instruction
+
+store_i64: Any = ELEMENT_FUNCTIONS["store_i64"]
+store_i32: Any = ELEMENT_FUNCTIONS["store_i32"]
+EXPONENT = 0x7F800000
+
+
+def _make_call(arguments: int) -> Any:
+    """A call of compiled code at an address with so many int64; what it returns is its status."""
+
+    def call(_context: Any, _function: Any, _arguments: Any) -> Any:
+        def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            kind = ir.FunctionType(I32, [I64] * arguments)
+            given = [builder.extract_value(args[1], number) for number in range(arguments)]
+            return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), given), I64)
+
+        return types.int64(types.int64, types.UniTuple(types.int64, arguments)), generate  # type: ignore[no-untyped-call]
+
+    return instruction(call)
+
+
+_call_kernel, _call_encoder = _make_call(6), _make_call(5)
+
+
+def encode_tiles(
+    kernel: int,
+    ints: int,
+    floats: int,
+    slot: int,
+    lo: int,
+    hi: int,
+    tile: int,
+    tile_elements: int,
+    encode: int,
+    block_elements: int,
+    block_bytes: int,
+    target: int,
+    places: int,
+    report: int,
+) -> None:
+    """Run a kernel that stores f32 values over the elements ``lo`` to ``hi``, and code them.
+
+    ``slot`` is the kernel's argument for where its values go. ``places`` has room for what Numba's functions leave.
+    Of the two int32 at ``report``, the first becomes 1 if a value is not finite, the second is the status.
+    """
+    for start in range(lo, hi, tile_elements):
+        stop = min(start + tile_elements, hi)
+        store_i64(ints, slot, tile - 4 * start)
+        status = _call_kernel(kernel, (places, places + 8, ints, floats, start, stop))
+        if has_all_bits(tile, stop - start, EXPONENT, EXPONENT):
+            store_i32(report, 0, 1)
+        blocks, done = (stop - start) // block_elements, (start - lo) // block_elements
+        status |= _call_encoder(encode, (places, places + 8, tile, target + done * block_bytes, blocks))
+        if status:
+            store_i32(report, 1, status)
+            return
