@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination
-from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, compiled
-from lbrx.devices.cpu.run import REDUCTION_BLOCK, is_short, succeeded
+from lbrx.devices.cpu.kernels import compiled
+from lbrx.devices.cpu.run import REDUCTION_BLOCK, is_short, run_short
 from lbrx.expr import Expr, Map, Reduce, Scalar, Source
 from lbrx.fuse import Known, SinkRequest, fuse
 from lbrx.partials import combined
@@ -94,13 +94,13 @@ class _Reader:
 class _Plan:
     """A compiled pass with one sink, and the places of its arguments."""
 
-    __slots__ = ("_block_place", "_free", "_leaf_places", "_number_places", "_sink_place", "kernel", "program")
+    __slots__ = ("_block_place", "_compiled", "_free", "_leaf_places", "_number_places", "_sink_place", "program")
 
     def __init__(self, program: Program) -> None:
         found = compiled(program)
         slots = found.slots
         self.program = program
-        self.kernel = found.kernel
+        self._compiled = found
         self._leaf_places = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
         self._number_places = [
             (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])
@@ -133,11 +133,8 @@ class _Plan:
         ints[self._sink_place] = sink_address
         if places_address:
             ints[self._sink_place + 1] = places_address  # as an argmax has them: partials, places
-        status = self.kernel(
-            RESULT_PLACE, EXCEPTION_PLACE, arguments.ints_address, arguments.floats_address, 0, elements
-        )
+        run_short(self._compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
         self._free.append(arguments)
-        succeeded(status)
 
 
 _plans: dict[Signature, _Plan] = {}

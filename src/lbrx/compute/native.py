@@ -18,20 +18,29 @@ _KERNELS = "lbrx.compute.kernels"
 _DEPENDS = (
     f"{_KERNELS}.wide",
     f"{_KERNELS}.integer_products",
-    "lbrx.quants.kernels.vectors",
+    "lbrx.quants.kernels.calls",
     "lbrx.quants.kernels.lanes",
+    "lbrx.quants.kernels.vectors",
 )
 
 
 @cache
-def kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
-    """A function of a module of ``lbrx.compute.kernels`` over so many int64, compiled when it is first asked for."""
-    from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, native_function
+def compiled(module: str, function: str, arguments: int) -> Any:
+    """The compiled code of a function of a module of ``lbrx.compute.kernels`` over so many int64."""
+    from lbrx.devices.cpu.kernels import native_function
 
-    compiled = native_function(f"{_KERNELS}.{module}", function, arguments, _DEPENDS)
+    return native_function(f"{_KERNELS}.{module}", function, arguments, _DEPENDS)
+
+
+@cache
+def kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
+    """The same as a function that raises if it fails."""
+    from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE
+
+    native = compiled(module, function, arguments)
 
     def call(*given: int) -> None:
-        status = compiled(RESULT_PLACE, EXCEPTION_PLACE, *given)
+        status = native(RESULT_PLACE, EXCEPTION_PLACE, *given)
         if status:
             raise KernelError(f"{module}.{function} stopped with status {status}")
 

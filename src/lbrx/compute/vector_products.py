@@ -11,42 +11,44 @@ comes back to all of its weights for every word.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lbrx.compute.blas import in_ranges
-from lbrx.compute.native import Floats, address, kernel, run
-from lbrx.compute.weights import HalfRows, MappedRows, rows_of
+from lbrx.compute.native import Floats, address, compiled, run
+from lbrx.compute.weights import HalfRows, MappedRows, Rows, rows_of
+from lbrx.devices.cpu.kernels import address_of
+from lbrx.devices.cpu.team import run_together
 from lbrx.expr import Blocks
 from lbrx.memory.scratch import borrowing
 from lbrx.quants.quant import quant
-from lbrx.settings import settings
 from lbrx.tensor import Tensor
 
 MOST_VECTORS = 4
 CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS = 32
-_SHARES_PER_THREAD = 3
-_LEAST_BYTES = 128 << 10  # of a share
+_LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
-Work = Callable[[int, int], None]
 
 
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     blocks = weight.expr
     if isinstance(blocks, Blocks) and blocks.quant in CODED_BLOCKS and np.isfinite(x).all():
-        work, row_bytes = _coded_products(x, blocks, out)
+        _coded_products(x, blocks, out)
+        return
+    rows = rows_of(weight)
+    if isinstance(rows, MappedRows):
+        _float_products(x, rows.array, rows.array.strides[0], "f32", out)
+    elif isinstance(rows, HalfRows):
+        _float_products(x, rows.window(0, weight.shape[0]), 2 * weight.shape[1], weight.dtype.name, out)
     else:
-        work, row_bytes = _float_products(x, weight, out)
-    # A row is computed by itself, so that it does not matter how many of them a thread takes at a time.
-    rows = weight.shape[0]
-    shares = min(_SHARES_PER_THREAD * settings.threads, max(1, rows * row_bytes // _LEAST_BYTES))
-    in_ranges(rows, -(-rows // shares), work)
+        _decoded_products(x, rows, out)
 
 
-def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> tuple[Work, int]:
+def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> None:
     vectors, columns = x.shape
     count = columns // _CODED_COLUMNS
     code_bytes, scale_bytes = 2 * vectors * -(-count // 2) * 2 * _CODED_COLUMNS, 4 * vectors * count
@@ -59,43 +61,36 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> tuple[Work, int]:
         run("block_products", "code_vectors", address(x), vectors * count, *coded)
     kind = quant(blocks.quant)
     row_bytes = columns // kind.block_elements * kind.block_bytes
-    storage, target, out_columns = blocks.storage, address(out), out.shape[1]
-    multiply = kernel("block_products", kind.name, 9)
+    weights = blocks.storage.read_at(0, out.shape[1] * row_bytes)
+    arguments = address(weights), 0, columns, *coded, vectors, address(out), out.shape[1]
+    _in_rows("coded_rows", "block_products", kind.name, arguments, out.shape[1], row_bytes)
+
+
+def _float_products(x: Floats, weights: npt.NDArray[Any], row_bytes: int, kind: str, out: Floats) -> None:
+    vectors, columns = x.shape
+    arguments = address(weights), row_bytes, 0, columns, address(x), vectors, address(out), out.shape[1]
+    _in_rows("float_rows", "row_products", kind, arguments, out.shape[1], row_bytes)
+
+
+def _in_rows(task: str, module: str, function: str, arguments: tuple[int, ...], rows: int, row_bytes: int) -> None:
+    """Run a function of the kernels over all rows, on all threads that are awake.
+
+    A row is computed by itself, so that it does not matter how many of them a thread takes at a time.
+    """
+    job = np.array([address_of(compiled(module, function, len(arguments))), *arguments], np.int64)
+    least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
+    run_together(compiled("row_tasks", task, 4), address(job), row_bytes, rows, least_rows)
+
+
+def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:
+    vectors, columns = x.shape
+    most = max(1, _DECODED_BYTES // (4 * columns))
 
     def work(first: int, stop: int) -> None:
-        window = storage.read_at(first * row_bytes, (stop - first) * row_bytes)
-        multiply(address(window), stop - first, columns, *coded, vectors, target + 4 * first, out_columns)
-        assert vector.size  # it lives as long as its address is used
-
-    return work, row_bytes
-
-
-def _float_products(x: Floats, weight: Tensor, out: Floats) -> tuple[Work, int]:
-    vectors, columns = x.shape
-    rows = rows_of(weight)
-    source, target, out_columns = address(x), address(out), out.shape[1]
-
-    def multiply(kind: str, weights: int, row_bytes: int, first: int, stop: int) -> None:
-        places = source, vectors, target + 4 * first, out_columns
-        run("row_products", kind, weights, row_bytes, stop - first, columns, *places)
-
-    def mapped(first: int, stop: int) -> None:
-        assert isinstance(rows, MappedRows)
-        multiply("f32", address(rows.array) + rows.array.strides[0] * first, rows.array.strides[0], first, stop)
-
-    def halves(first: int, stop: int) -> None:
-        assert isinstance(rows, HalfRows)
-        multiply(weight.dtype.name, address(rows.window(first, stop)), 2 * columns, first, stop)
-
-    def decoded(first: int, stop: int) -> None:
         with borrowing() as borrow:
-            most = max(1, _DECODED_BYTES // (4 * columns))
-            tile = borrow(4 * min(most, stop - first) * columns).view(np.float32).reshape(-1, columns)
-            for start in range(first, stop, most):
-                end = min(start + most, stop)
-                rows.read(start, end, tile[: end - start])
-                multiply("f32", address(tile), 4 * columns, start, end)
+            tile = borrow(4 * (stop - first) * columns).view(np.float32).reshape(-1, columns)
+            rows.read(first, stop, tile)
+            places = address(x), vectors, address(out) + 4 * first, out.shape[1]
+            run("row_products", "f32", address(tile), 4 * columns, stop - first, columns, *places)
 
-    if isinstance(rows, MappedRows):
-        return mapped, 4 * columns
-    return (halves, 2 * columns) if isinstance(rows, HalfRows) else (decoded, 2 * columns)
+    in_ranges(out.shape[1], most, work)

@@ -233,7 +233,7 @@ def encode_tiles(
     report = np.zeros(2, np.int32)
     with scratch_arena().borrow(4 * TILE_ELEMENTS) as tile:
         call(
-            native("tile_loop", "encode_tiles", 14, ("vectors", "finite")),
+            native("tile_loop", "encode_tiles", 14, ("vectors", "finite", "calls")),
             *(values.kernel, values.ints, values.floats, values.slot, lo, hi, tile.ctypes.data, TILE_ELEMENTS),
             *(address_of(encoder), block_elements, block_bytes, target, RESULT_PLACE, report.ctypes.data),
         )

@@ -16,9 +16,9 @@ from lbrx.devices.cpu.constants import BINS, TABLES, rank_buffer_bytes
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, address_of, compiled
 from lbrx.devices.cpu.packing import packed
+from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES
-from lbrx.errors import KernelError
 from lbrx.fuse import BoundPass
 from lbrx.memory import budget, scratch
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Program
@@ -27,7 +27,9 @@ from lbrx.quants.joint import JointDestination
 from lbrx.settings import settings
 from lbrx.storage import Bytes
 
-WORTH_A_THREAD = 500_000  # nanoseconds of work: waking another thread takes some hundred thousand
+# Nanoseconds of work below which a pass is done by one thread, and by threads that are awake anyway: waking one takes
+# some hundred thousand.
+ALONE, SHORT = 20_000, 5_000_000
 SLOW_OPERATIONS = {"exp": 1.0, "log": 1.2, "sin": 2.5, "cos": 2.5, "acos": 1.0, "div": 0.3, "sqrt": 0.3, "normal": 4.0}
 REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
 Ints = npt.NDArray[np.int64]
@@ -64,12 +66,6 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     return _Run(bound, targets).run()
 
 
-def succeeded(status: int) -> None:
-    """Raise if a kernel says that it failed."""
-    if status:
-        raise KernelError(f"a kernel stopped with status {status}")
-
-
 @cache
 def _nanoseconds(program: Program) -> float:
     """Roughly what an element costs: enough to tell whether threads pay."""
@@ -80,8 +76,16 @@ def _nanoseconds(program: Program) -> float:
 
 
 def is_short(program: Program, elements: int) -> bool:
-    """Whether a pass over memory is done before another thread would have woken up."""
-    return elements * _nanoseconds(program) < WORTH_A_THREAD
+    """Whether a pass over memory is done before another thread would have woken up and been of use."""
+    return elements * _nanoseconds(program) < SHORT
+
+
+def run_short(compiled: CompiledProgram, ints: int, floats: int, elements: int, block: int) -> None:
+    """Run a kernel over a short pass whose data is all in memory."""
+    if elements * _nanoseconds(compiled.program) < ALONE:
+        check_status(compiled.kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
+    else:
+        run_together(compiled.kernel, ints, floats, elements, block)
 
 
 class _Run:
@@ -168,11 +172,19 @@ class _Run:
         unit = self.block * 4 if self._packs else self.block  # four elements of two bits share a byte
         return max(wanted // unit, 1) * unit
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all that is read and written lies in memory as it is."""
+        return not self.chunked and not self.inputs.watched and not self.has_ranks
+
     def run(self) -> list[Any]:
         if self.elements:
             size = self._chunk_elements()
             chunks = -(-self.elements // size)
-            if chunks == 1 or (not self.chunked and is_short(self.bound.program, self.elements)):
+            if self._is_plain and is_short(self.bound.program, self.elements):
+                addresses = self.ints.ctypes.data, self.floats.ctypes.data
+                run_short(self.compiled, *addresses, self.elements, self.block)
+            elif chunks == 1:
                 self._worker()(0, self.elements)
             else:
                 self._run_chunks(chunks, size)
@@ -201,8 +213,10 @@ class _Run:
         ints = self.ints.copy() if self.chunked or self.inputs.copied or self.has_ranks else self.ints
         kernel, inputs = self.compiled.kernel, self.inputs
         int_address, float_address = ints.ctypes.data, self.floats.ctypes.data
-        if not self.chunked and not inputs.watched and not self.has_ranks:
-            return lambda lo, hi: succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
+        if self._is_plain:
+            return lambda lo, hi: check_status(
+                kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi)
+            )
 
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:
@@ -214,7 +228,7 @@ class _Run:
                 finishers = [
                     self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked
                 ]
-                succeeded(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
+                check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
                 for finish in finishers:
                     finish()
                 inputs.done(lo, hi)

@@ -18,6 +18,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="lbrx")
 
 
+def is_inside_step() -> bool:
+    """Whether this thread runs a step now: other threads have work of their own then."""
+    return getattr(_inside, "active", False)
+
+
 def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
     """Call steps 0 to ``chunks`` - 1, each once, in any order; every thread makes a step function of its own.
 
@@ -29,7 +34,7 @@ def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
 
     def work() -> None:
         step = worker()
-        outer = getattr(_inside, "active", False)
+        outer = is_inside_step()
         _inside.active = True
         try:
             while not stopped.is_set() and (number := next(numbers)) < chunks:
@@ -41,7 +46,7 @@ def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
             _inside.active = outer
 
     threads = min(threads, chunks)
-    if threads <= 1 or getattr(_inside, "active", False):
+    if threads <= 1 or is_inside_step():
         work()
         return
     futures: list[Future[None]] = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
+from lbrx.quants.kernels.calls import make_call
 from lbrx.quants.kernels.finite import has_all_bits
-from lbrx.quants.kernels.vectors import I32, I64, instruction
 
 store_i64: Any = ELEMENT_FUNCTIONS["store_i64"]
 store_i32: Any = ELEMENT_FUNCTIONS["store_i32"]
 EXPONENT = 0x7F800000
 
 
-def _make_call(arguments: int) -> Any:
-    """A call of compiled code at an address with so many int64; what it returns is its status."""
-
-    def call(_context: Any, _function: Any, _arguments: Any) -> Any:
-        def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(I32, [I64] * arguments)
-            given = [builder.extract_value(args[1], number) for number in range(arguments)]
-            return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), given), I64)
-
-        return types.int64(types.int64, types.UniTuple(types.int64, arguments)), generate  # type: ignore[no-untyped-call]
-
-    return instruction(call)
-
-
-_call_kernel, _call_encoder = _make_call(6), _make_call(5)
+_call_kernel, _call_encoder = make_call(6), make_call(5)
 
 
 def encode_tiles(

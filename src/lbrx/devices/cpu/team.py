@@ -1,0 +1,103 @@
+"""Threads that help with short passes: waking one takes longer than the pass, so they stay awake for a moment.
+
+The caller puts a job on a board and does its pieces; helpers that watch the board take some of them. A helper watches
+for a fraction of a millisecond after its last piece and then sleeps, so the first of several short passes is done by
+the caller alone, and the next ones by all. What is computed does not depend on who computes it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from lbrx import system
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, Kernel, address_of, native_function
+from lbrx.devices.cpu.threads import is_inside_step
+from lbrx.errors import KernelError
+from lbrx.settings import settings
+
+BOARD_WORDS = 64
+WATCHING_WORD = 32
+STATUS_WORD = 56
+PIECES_PER_THREAD = 4
+POLLS = 20_000  # of about 20 to 40 ns each
+_DEPENDS = ("lbrx.quants.kernels.vectors", "lbrx.quants.kernels.calls")
+
+
+class Team:
+    """Helpers for one caller at a time."""
+
+    def __init__(self) -> None:
+        memory = np.zeros(BOARD_WORDS + 16, np.int64)
+        first = -(memory.ctypes.data // 8) % 16  # to the start of a pair of cache lines
+        self._board = memory[first : first + BOARD_WORDS]
+        self._address = self._board.ctypes.data
+        self._lead = _compiled("lead", 9)
+        self._helpers = 0
+        self._wanted = threading.Semaphore(0)
+        self._busy = threading.Lock()
+
+    def run(self, kernel: int, ints: int, floats: int, elements: int, step: int, threads: int) -> bool:
+        """Call a kernel for the pieces of 0 to ``elements``; False, and nothing done, if another caller is at it."""
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            self._wake(min(threads, system.cpu_count()) - 1)
+            pieces = -(-elements // step)
+            self._lead(
+                *(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats),
+                *(0, elements, step, pieces, RESULT_PLACE),
+            )
+            status = int(self._board[STATUS_WORD])
+        finally:
+            self._busy.release()
+        check_status(status)
+        return True
+
+    def _wake(self, helpers: int) -> None:
+        while self._helpers < helpers:
+            self._helpers += 1
+            threading.Thread(target=self._help, name="lbrx-team", daemon=True).start()
+        for _ in range(helpers - int(self._board[WATCHING_WORD])):
+            self._wanted.release()
+
+    def _help(self) -> None:
+        help_out = _compiled("help_out", 2)
+        while True:
+            self._wanted.acquire()
+            while self._wanted.acquire(blocking=False):
+                pass  # one call is enough for a helper that has overslept several
+            help_out(RESULT_PLACE, EXCEPTION_PLACE, self._address, POLLS)
+
+
+def _compiled(name: str, arguments: int) -> Any:
+    return native_function("lbrx.devices.cpu.team_kernels", name, arguments, _DEPENDS)
+
+
+def run_together(kernel: Kernel, ints: int, floats: int, elements: int, block: int) -> None:
+    """Call a kernel over all elements, in pieces of whole blocks if there is anybody to share them with."""
+    threads = min(settings.threads, system.cpu_count(), -(-elements // block))
+    if threads > 1 and not is_inside_step():
+        step = max(-(-elements // (PIECES_PER_THREAD * threads * block)), 1) * block
+        if team().run(address_of(kernel), ints, floats, elements, step, threads):
+            return
+    check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
+
+
+def check_status(status: int) -> None:
+    """Raise if a kernel says that it failed."""
+    if status:
+        raise KernelError(f"a kernel stopped with status {status}")
+
+
+@cache
+def team() -> Team:
+    """The helpers of this process."""
+    return Team()
+
+
+os.register_at_fork(after_in_child=team.cache_clear)
