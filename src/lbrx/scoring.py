@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.models import LanguageModel, open_model
+from lbrx.settings import using
 from lbrx.text import TextTokenizer, open_tokenizer
 
 DEFAULT_CONTEXT = 512
@@ -103,11 +104,17 @@ def score(
     stride: int | None = None,
     max_tokens: int | None = None,
     progress: ScoreProgress | None = None,
+    threads: int | None = None,
+    cluster: str | None = None,
 ) -> list[Score]:
     """Score one or more models on a text: a string, or the ``Path`` of a file.
 
     With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
     first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
+
+    ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
+    each, with ``threads`` processors for a task. The figures are those of this machine, digit for digit, if the nodes
+    have its kind of processor; only ``seconds`` differ, which are then those of all workers together.
 
     >>> from lbrx.demo import demo_models
     >>> shipped = demo_models()
@@ -118,18 +125,26 @@ def score(
     paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
     if not paths:
         raise UsageError("no model to score; expected at least one")
+    if cluster is not None:
+        from lbrx.cluster.connection import import_ray
+
+        import_ray()
     content = text if isinstance(text, str) else read_text(Path(text))
     if reference is not None:
         origin = Path(reference)
         groups = [[origin, *(path for path in paths if path != origin)]]
     else:
         groups = [[path] for path in paths]
-    report = _Reporter(progress, len(groups))
-    return [
-        one
-        for group in groups
-        for one in _score_group(group, content, context, stride, max_tokens, reference is not None, report)
-    ]
+    jobs = [_job(group, content, context, stride, max_tokens, reference is not None) for group in groups]
+    report = _Reporter(progress, sum(len(job.windows) for job in jobs))
+    if cluster is not None:
+        from lbrx.cluster.scoring import cluster_tallies
+
+        tallies = cluster_tallies(jobs, cluster, threads, report.step)
+    else:
+        with using(threads=threads):
+            tallies = [_local_tallies(job, report) for job in jobs]
+    return [one for job, tally in zip(jobs, tallies, strict=True) for one in _finished_job(job, tally)]
 
 
 def read_text(path: Path) -> str:
@@ -148,65 +163,96 @@ def read_text(path: Path) -> str:
 @dataclass(slots=True)
 class _Reporter:
     callback: ScoreProgress | None
-    groups: int
-    done_groups: int = 0
+    windows: int
+    done_windows: int = 0
 
-    def step(self, done: int, total: int, name: str) -> None:
+    def step(self, windows: int, name: str) -> None:
+        self.done_windows += windows
         if self.callback is not None:
-            self.callback(self.done_groups * total + done, self.groups * total, name)
+            self.callback(self.done_windows, self.windows, name)
 
 
 @dataclass(slots=True)
-class _Tally:
+class Tally:
     """What is gathered of one model, token by token."""
 
-    model: LanguageModel
     losses: list[Numbers] = field(default_factory=list)
     divergences: list[Numbers] = field(default_factory=list)
     same_tops: int = 0
     seconds: float = 0.0
 
+    def add(self, later: Tally) -> None:
+        """Take in what was gathered from the windows that follow."""
+        self.losses += later.losses
+        self.divergences += later.divergences
+        self.same_tops += later.same_tops
+        self.seconds += later.seconds
 
-def _score_group(
+
+@dataclass(frozen=True, slots=True)
+class ScoreJob:
+    """Models that go through the same windows of the same tokens; with a reference, that is the first."""
+
+    models: tuple[LanguageModel, ...]
+    ids: list[int]
+    windows: tuple[Window, ...]
+    scored_bytes: int
+    has_reference: bool
+
+
+def _job(
     paths: Sequence[Path],
     text: str,
     context: int | None,
     stride: int | None,
     max_tokens: int | None,
     has_reference: bool,
-    report: _Reporter,
-) -> list[Score]:
-    """The scores of models with the same tokens; with a reference, that is the first."""
-    tallies = [_Tally(open_model(path)) for path in paths]
+) -> ScoreJob:
+    models = tuple(open_model(path) for path in paths)
     tokenizers = [open_tokenizer(path) for path in paths]
-    ids = _token_ids(tallies, tokenizers, text, max_tokens)
-    width = context or min(DEFAULT_CONTEXT, *(tally.model.spec.context_length for tally in tallies))
+    ids = _token_ids(models, tokenizers, text, max_tokens)
+    width = context or min(DEFAULT_CONTEXT, *(model.spec.context_length for model in models))
     step = stride or max(width // 2, 1)
     if not 1 <= step < width:
         raise UsageError(f"windows of {width} tokens, one every {step}: expected a stride of 1 to {width - 1}")
-    all_windows = list(windows(len(ids), width, step))
-    for tally in tallies:  # kernels are compiled or loaded when they are first used, which is not to be timed
-        tally.model.logits(ids[:_WARM_UP_TOKENS])
-    for number, window in enumerate(all_windows):
-        _score_window(tallies, ids, window, has_reference)
-        report.step(number + 1, len(all_windows), str(paths[0]))
-    report.done_groups += 1
     scored_bytes = len(tokenizers[0].decode(ids[1:]).encode())
-    processed = sum(window.stop - window.start for window in all_windows)
-    return [_finished(tally, scored_bytes, processed, has_reference) for tally in tallies]
+    return ScoreJob(models, ids, tuple(windows(len(ids), width, step)), scored_bytes, has_reference)
+
+
+def _local_tallies(job: ScoreJob, report: _Reporter) -> list[Tally]:
+    warm_up(job.models, job.ids)
+    tallies = [Tally() for _ in job.models]
+    for window in job.windows:
+        score_window(job.models, tallies, job.ids, window, job.has_reference)
+        report.step(1, str(job.models[0].path))
+    return tallies
+
+
+def warm_up(models: Sequence[LanguageModel], ids: Sequence[int]) -> None:
+    """Let kernels be compiled or loaded, which they are when they are first used, and which is not to be timed."""
+    for model in models:
+        model.logits(ids[:_WARM_UP_TOKENS])
+
+
+def _finished_job(job: ScoreJob, tallies: Sequence[Tally]) -> list[Score]:
+    processed = sum(window.stop - window.start for window in job.windows)
+    return [
+        _finished(model.path, tally, job.scored_bytes, processed, job.has_reference)
+        for model, tally in zip(job.models, tallies, strict=True)
+    ]
 
 
 def _token_ids(
-    tallies: Sequence[_Tally], tokenizers: Sequence[TextTokenizer], text: str, max_tokens: int | None
+    models: Sequence[LanguageModel], tokenizers: Sequence[TextTokenizer], text: str, max_tokens: int | None
 ) -> list[int]:
-    first = tallies[0].model
+    first = models[0]
     if not text:
         raise UsageError("the text is empty; expected some to score")
     encoded = [tokenizer.encode(text) for tokenizer in tokenizers]
-    for tally, ids in zip(tallies[1:], encoded[1:], strict=True):
-        if ids != encoded[0] or tally.model.spec.vocabulary != first.spec.vocabulary:
+    for model, ids in zip(models[1:], encoded[1:], strict=True):
+        if ids != encoded[0] or model.spec.vocabulary != first.spec.vocabulary:
             raise UsageError(
-                f"{tally.model.path}: has another tokenizer or vocabulary than {first.path}; "
+                f"{model.path}: has another tokenizer or vocabulary than {first.path}; "
                 "expected the same, so that their predictions can be compared"
             )
     ids = encoded[0] if max_tokens is None else encoded[0][:max_tokens]
@@ -218,11 +264,13 @@ def _token_ids(
     return ids
 
 
-def _score_window(tallies: Sequence[_Tally], ids: Sequence[int], window: Window, has_reference: bool) -> None:
+def score_window(
+    models: Sequence[LanguageModel], tallies: Sequence[Tally], ids: Sequence[int], window: Window, has_reference: bool
+) -> None:
     """Models go through a window side by side, block of rows after block: logits of all of it never exist."""
     inputs = ids[window.start : window.stop - 1]
     first_row = window.first_scored - 1 - window.start
-    runs = [tally.model.logit_blocks(inputs, first_row=first_row) for tally in tallies]
+    runs = [model.logit_blocks(inputs, first_row=first_row) for model in models]
     row = first_row
     while row < len(inputs):
         reference: Logits | None = None
@@ -239,7 +287,7 @@ def _score_window(tallies: Sequence[_Tally], ids: Sequence[int], window: Window,
         row += rows
 
 
-def _add_rows(tally: _Tally, logits: Logits, targets: npt.NDArray[np.int64], reference: Logits | None) -> None:
+def _add_rows(tally: Tally, logits: Logits, targets: npt.NDArray[np.int64], reference: Logits | None) -> None:
     piece_rows = max(1, _PIECE_ELEMENTS // logits.shape[1])
     for first in range(0, len(logits), piece_rows):
         rows = slice(first, first + piece_rows)
@@ -265,11 +313,11 @@ def log_softmax(logits: Logits) -> Logits:
     return result
 
 
-def _finished(tally: _Tally, scored_bytes: int, processed: int, has_reference: bool) -> Score:
+def _finished(path: Path, tally: Tally, scored_bytes: int, processed: int, has_reference: bool) -> Score:
     losses = np.concatenate(tally.losses)
     deviation = float(losses.std(ddof=1)) if losses.size > 1 else math.nan
     return Score(
-        model=tally.model.path,
+        model=path,
         tokens=losses.size,
         loss=float(losses.mean()),
         loss_error=deviation / math.sqrt(losses.size),
@@ -280,6 +328,6 @@ def _finished(tally: _Tally, scored_bytes: int, processed: int, has_reference: b
     )
 
 
-def _divergence(tally: _Tally, tokens: int) -> Divergence:
+def _divergence(tally: Tally, tokens: int) -> Divergence:
     values = np.concatenate(tally.divergences)
     return Divergence(float(values.mean()), float(np.percentile(values, _KL_PERCENTILE)), tally.same_tops / tokens)

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "remote"))
 
 import boto3
 from bucket import Bucket
+from hub_server import HubServer, hub_server
 from moto.server import ThreadedMotoServer
 
 STORE_BYTES = 80 << 20
@@ -48,15 +49,24 @@ def bucket(s3_url: str) -> Bucket:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(s3_url: str) -> Iterator[Any]:
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    """A server that speaks as the Hugging Face hub does, over an empty folder."""
+    with hub_server(tmp_path_factory.mktemp("hub")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(s3_url: str, hub: HubServer) -> Iterator[Any]:
     assert s3_url
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+    with pytest.MonkeyPatch.context() as patch:  # nodes keep the environment in which they are started
+        patch.setenv("HF_ENDPOINT", hub.url)
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     yield cluster
     ray.shutdown()

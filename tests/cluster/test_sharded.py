@@ -101,5 +101,7 @@ def test_an_error_of_a_worker_is_told(model: Path) -> None:
             raise ValueError("no such luck")
         return values * 2
 
-    with pytest.raises(ClusterError, match="ValueError: no such luck"):
+    with pytest.raises(
+        ClusterError, match=r"rows 0 to \d+: failed 3 times on the cluster, at last: ValueError: no such luck"
+    ):
         ShardedTensor.open(model, "a").map(breaks).reduce("sum")

@@ -42,7 +42,20 @@ def score(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processors to use; all of them by default, on a cluster up to four for a task.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT.",
+            show_default=False,
+        ),
     ] = None,
     device: Device = "cpu",
 ) -> None:
@@ -60,15 +73,16 @@ def score(
       lbrx score model-q8_0.gguf model-q4_k_m.gguf --reference model --text held_out.txt
 
       lbrx score model-q4_0.gguf --text held_out.txt --device metal
+
+      lbrx score /shared/a /shared/b --text held_out.txt --cluster auto
     """
     from lbrx.scoring import score as score_models
-    from lbrx.settings import using
 
     if plot is not None:
         from lbrx.plots import check_picture
 
         check_picture(plot)
-    with using(threads=threads), on_device(device, _warn), shown_progress() as progress:
+    with on_device(device, _warn, cluster), shown_progress() as progress:
         scores = score_models(
             models,
             text,
@@ -77,6 +91,8 @@ def score(
             stride=stride,
             max_tokens=max_tokens,
             progress=progress,
+            threads=threads,
+            cluster=cluster,
         )
     if plot is not None:
         from lbrx.scoring_picture import draw_scores

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lbrx.cluster.options import ClusterError
+from lbrx.cluster.options import MAX_THREADS_PER_TASK, ClusterError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,27 @@ def nodes_of(ray: Any) -> list[Node]:
         if node["Alive"]
     ]
     return [node for node in found if node.processors > 0]
+
+
+def task_threads(nodes: Sequence[Node], wanted: int | None) -> int:
+    """The processors of a task: as many as are wanted, or four, or what the smallest node has.
+
+    >>> task_threads([Node("a", "a", 2), Node("b", "b", 8)], None)
+    2
+    """
+    if not nodes:
+        raise ClusterError("the Ray cluster has no node with processors; expected at least one")
+    fewest = min(node.processors for node in nodes)
+    threads = wanted or min(MAX_THREADS_PER_TASK, fewest)
+    if fewest < threads:
+        raise ClusterError(f"a task wants {threads} processors, but a node has {fewest}; give fewer threads")
+    return threads
+
+
+def worker_count(nodes: Sequence[Node], threads: int) -> int:
+    """How many tasks of so many processors run at once.
+
+    >>> worker_count([Node("a", "a", 2), Node("b", "b", 8)], 2)
+    5
+    """
+    return sum(node.processors // threads for node in nodes)

@@ -18,9 +18,13 @@ class ClusterError(LbrxError):
     """A cluster cannot be reached, or a task failed on it too often."""
 
 
+class WorkerMemoryError(ClusterError):
+    """A worker could not get the memory that its task needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeProgress:
-    """What a node has done: its tasks, the bytes it wrote, how long it took, and the memory of its largest worker."""
+    """What a node has done: its tasks, the bytes it wrote, how long it took, and the most memory of a worker."""
 
     node: str
     tasks: int
@@ -37,7 +41,7 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgress:
-    """Where a run on a cluster stands. ``dashboard`` is its URL, or None."""
+    """Where a run on a cluster stands: ``dashboard`` is its URL, ``last_failure`` why a task failed last, or None."""
 
     nodes: tuple[NodeProgress, ...]
     waiting_tasks: int
@@ -45,6 +49,7 @@ class ClusterProgress:
     failures: int
     resent_tasks: int
     dashboard: str | None
+    last_failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

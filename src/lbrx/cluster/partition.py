@@ -9,6 +9,8 @@ from math import prod
 
 from lbrx.dtypes import DType, dtype
 from lbrx.errors import ShapeError, UsageError
+from lbrx.quants.quant import quant
+from lbrx.registry import QUANTS
 from lbrx.shape import Shape
 
 
@@ -26,27 +28,42 @@ class Partition:
     bounds: tuple[int, ...]
 
     @classmethod
-    def by_axis(cls, shape: Shape, axis: int, parts: int) -> Partition:
-        """Shards whose sizes differ by one at most, the larger ones first."""
+    def by_axis(cls, shape: Shape, axis: int, parts: int, *, unit: int = 1) -> Partition:
+        """Shards whose sizes differ by ``unit`` at most, the larger ones first.
+
+        Rows of quantized tensors are cut between blocks: then ``unit`` is the number of elements of a block.
+
+        >>> Partition.by_axis((4, 160), 1, parts=2, unit=32).bounds
+        (0, 96, 160)
+        """
         length = _length(shape, axis)
-        if parts < 1 or parts > max(length, 1):
-            raise UsageError(f"{parts} parts of an axis of {length} were asked for; expected 1 to {max(length, 1)}")
-        sizes = [length // parts + (number < length % parts) for number in range(parts)]
+        if unit < 1 or length % unit:
+            raise ShapeError(f"an axis of {length} has no whole number of blocks of {unit}")
+        units = length // unit
+        if parts < 1 or parts > max(units, 1):
+            blocks = f" in blocks of {unit}" if unit > 1 else ""
+            raise UsageError(
+                f"{parts} parts of an axis of {length}{blocks} were asked for; expected 1 to {max(units, 1)}"
+            )
+        sizes = [unit * (units // parts + (number < units % parts)) for number in range(parts)]
         return cls(axis, tuple(accumulate(sizes, initial=0)))
 
     @classmethod
-    def by_bytes(cls, shape: Shape, kind: DType | str, max_bytes: int) -> Partition:
-        """Whole rows, as many in a shard as fit into ``max_bytes``; at least one.
+    def by_bytes(cls, shape: Shape, kind: DType | str, max_bytes: int, axis: int = 0) -> Partition:
+        """As many indices of an axis in a shard as fit into ``max_bytes``, at least one; of a quantized row, one block.
 
         >>> Partition.by_bytes((10, 4), "f32", 48).bounds
         (0, 3, 6, 9, 10)
+        >>> Partition.by_bytes((2, 96), "q8_0", 68, axis=1).bounds
+        (0, 32, 64, 96)
         """
-        length = _length(shape, 0)
+        length = _length(shape, axis)
         if max_bytes < 1:
             raise UsageError(f"shards of {max_bytes} bytes were asked for; expected at least 1")
-        row_bytes = max(dtype(kind).nbytes(prod(shape[1:])), 1)
-        rows = max(max_bytes // row_bytes, 1)
-        return cls(0, (*range(0, length, rows), length) if length else (0, 0))
+        unit = quant(kind).block_elements if isinstance(kind, str) and kind in QUANTS and axis == len(shape) - 1 else 1
+        unit_bytes = _nbytes(kind, (*shape[:axis], unit, *shape[axis + 1 :]))
+        step = max(max_bytes // max(unit_bytes, 1), 1) * unit
+        return cls(axis, (*range(0, length, step), length) if length else (0, 0))
 
     @classmethod
     def uneven(cls, shape: Shape, axis: int, sizes: Sequence[int]) -> Partition:
@@ -73,3 +90,7 @@ def _length(shape: Shape, axis: int) -> int:
     if not 0 <= axis < len(shape):
         raise ShapeError(f"a tensor of shape {shape} has no axis {axis}")
     return shape[axis]
+
+
+def _nbytes(kind: DType | str, shape: Shape) -> int:
+    return quant(kind).nbytes(shape) if isinstance(kind, str) and kind in QUANTS else dtype(kind).nbytes(prod(shape))

@@ -12,11 +12,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from lbrx.cluster.connection import Connection, Node, connected, import_ray, nodes_of
+from lbrx.cluster.calls import failed_too_often, reason
+from lbrx.cluster.connection import Connection, Node, connected, import_ray, nodes_of, task_threads, worker_count
 from lbrx.cluster.description import layout_digest
 from lbrx.cluster.options import (
     MAX_FAILURES,
-    MAX_THREADS_PER_TASK,
     ClusterError,
     ClusterOptions,
     ClusterProgress,
@@ -24,6 +24,7 @@ from lbrx.cluster.options import (
 )
 from lbrx.cluster.tasks import Task, group_slots, task_size, whole_files
 from lbrx.cluster.worker import Order, TaskReport, perform
+from lbrx.cluster.worker_memory import telling_of_memory
 from lbrx.errors import LbrxError
 from lbrx.execute import Run
 from lbrx.formats.header import FileLayout
@@ -90,12 +91,11 @@ class _Dispatch:
         self._known_nodes: list[Node] = []
         self._nodes_until = 0.0
         nodes = self._nodes()
-        fewest = min(node.processors for node in nodes)
-        self._threads = self._options.threads or min(MAX_THREADS_PER_TASK, fewest)
-        if fewest < self._threads:
-            raise ClusterError(f"a task wants {self._threads} processors, but a node has {fewest}; give fewer threads")
+        self._threads = task_threads(nodes, self._options.threads)
         waiting = [slot for layout in run.plan.layouts for slot in layout.slots if slot.name not in run.journal.entries]
-        size = self._options.task_bytes or task_size(sum(slot.nbytes for slot in waiting), self._workers(nodes))
+        size = self._options.task_bytes or task_size(
+            sum(slot.nbytes for slot in waiting), worker_count(nodes, self._threads)
+        )
         self._bucket = run.place if isinstance(run.place, RemoteWorkplace) else None
         done = frozenset(run.journal.entries)
         if self._bucket is None:
@@ -121,6 +121,7 @@ class _Dispatch:
         self._sent: dict[Any, _Sent] = {}
         self._done: set[int] = set()
         self._failures: Counter[int] = Counter()
+        self._last_failure: str | None = None
         self._resent: set[int] = set()
         self._seconds: list[float] = []
         self._node_states: dict[str, NodeProgress] = {}
@@ -155,13 +156,10 @@ class _Dispatch:
             raise ClusterError("the Ray cluster has no node with processors; expected at least one")
         return self._known_nodes
 
-    def _workers(self, nodes: list[Node]) -> int:
-        return sum(node.processors // self._threads for node in nodes)
-
     def _send(self) -> None:
         """Keep every worker busy, and one task more in reach of each node."""
         nodes = self._nodes()
-        room = self._workers(nodes) + len(nodes)
+        room = worker_count(nodes, self._threads) + len(nodes)
         while self._waiting and len(self._sent) < room:
             self._submit(self._waiting.pop())
         if not self._waiting:
@@ -206,13 +204,10 @@ class _Dispatch:
             return  # its copy did it, or may still do it
         self._nodes_until = 0.0  # it may be a node that died
         self._failures[task.number] += 1
-        cause = getattr(error, "cause", None)
+        self._last_failure = reason(error)
         if self._failures[task.number] >= MAX_FAILURES:
             names = " to ".join(dict.fromkeys(repr(slot.name) for slot in (task.slots[0], task.slots[-1])))
-            text = str(cause) if isinstance(cause, LbrxError) else _reason(cause or error)
-            raise ClusterError(
-                f"tensors {names}: failed {MAX_FAILURES} times on the cluster, at last: {text}"
-            ) from error
+            raise failed_too_often(f"tensors {names}", error) from error
         self._waiting.append(task)
 
     def _count(self, node: str, task: Task, report: TaskReport) -> None:
@@ -238,6 +233,7 @@ class _Dispatch:
                     sum(self._failures.values()),
                     len(self._resent),
                     self._dashboard,
+                    self._last_failure,
                 )
             )
 
@@ -246,9 +242,5 @@ def _perform(order: Order, number: int, layout_index: int, slots: Any) -> tuple[
     """The task itself: ``perform``, and the node that it ran on."""
     import ray
 
-    return ray.get_runtime_context().get_node_id(), perform(order, number, layout_index, slots)
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    with telling_of_memory():
+        return ray.get_runtime_context().get_node_id(), perform(order, number, layout_index, slots)

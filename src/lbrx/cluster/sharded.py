@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 
 from lbrx import system
-from lbrx.cluster.connection import Connection, connected, nodes_of
-from lbrx.cluster.options import ClusterError
+from lbrx.cluster.calls import Call, results_in_order
+from lbrx.cluster.connection import Connection, connected, nodes_of, worker_count
 from lbrx.cluster.partition import Partition
+from lbrx.compute.arrays import Values
+from lbrx.compute.native import Floats
+from lbrx.compute.shards import part
 from lbrx.destinations import FileDestination
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_pass
 from lbrx.errors import FileError, ShapeError, UsageError
@@ -86,9 +89,9 @@ class ShardedTensor:
         return ShardedTensor(make, self.partition)
 
     def shards(self) -> list[Tensor]:
-        """The shards as tensors of this process, not computed yet."""
-        whole, before = self.make(), (slice(None),) * self.partition.axis
-        return [whole[(*before, slice(low, high))] for low, high in self.partition.ranges()]
+        """The shards as tensors of this process, not computed yet; those of a quantized tensor are quantized."""
+        whole, axis = self.make(), self.partition.axis
+        return [part(whole, axis, low, high) for low, high in self.partition.ranges()]
 
     def reduce(self, op: str, other: ShardedTensor | None = None, *, address: str = "auto") -> Any:
         """``"sum"``, ``"sumsq"``, ``"min"``, ``"max"``, ``"argmax"`` or, with another tensor, ``"dot"``: a number."""
@@ -96,15 +99,26 @@ class ShardedTensor:
         reduction = _reduction(op, [make() for make in makers])
         rows = broadcast_shapes(*(arg.shape for arg in reduction.args))[0]
         with connected(address) as connection:
-            task = connection.ray.remote(max_retries=3)(_partials)
-            ranges = _ranges(rows, _rows_per_block(reduction), _workers(connection) * RANGES_PER_WORKER)
-            found = _results(connection, [task.remote(op, makers, low, high) for low, high in ranges])
+            workers = _workers(connection)
+            ranges = _ranges(rows, _rows_per_block(reduction), workers * RANGES_PER_WORKER)
+            calls = [Call(f"rows {low} to {high - 1}", (op, makers, low, high)) for low, high in ranges]
+            found = list(results_in_order(connection, _partials, calls, threads=1, ahead=2 * workers))
         values = np.concatenate([values for values, _ in found])
         columns = prod(broadcast_shapes(*(arg.shape for arg in reduction.args))[1:])
         places = None
         if op == "argmax":
             places = np.concatenate([place + low * columns for (_, place), (low, _) in zip(found, ranges, strict=True)])
         return combined(reduction, values, places)
+
+    def linear(self, x: Values, bias: Values | None = None, *, address: str = "auto") -> Floats:
+        """x [..., k] times this tensor [m, k] transposed, plus a bias: [..., m]; see `lbrx.cluster.products`.
+
+        Cut along axis 0 (column parallel) it is `lbrx.compute.linear` on one machine, bit for bit; cut along axis 1
+        (row parallel) it is `lbrx.compute.row_parallel_linear` of the same shards, bit for bit, on any number of nodes.
+        """
+        from lbrx.cluster.products import sharded_linear
+
+        return sharded_linear(x, self, bias, address)
 
     def save(self, path: str | os.PathLike[str], name: str, *, address: str = "auto") -> None:
         """Write the tensor into a SafeTensors file on a file system that the nodes share, each shard by a worker."""
@@ -118,10 +132,14 @@ class ShardedTensor:
                 system.preallocate(file.fileno(), layout.file_bytes, partial)
                 system.pwrite_all(file.fileno(), layout.header, 0, partial)
             with connected(address) as connection:
-                task = connection.ray.remote(max_retries=3)(_store)
-                ranges = [(low, high) for low, high in self.partition.ranges() if high > low]
                 offset = layout.slots[0].offset
-                _results(connection, [task.remote(self.make, partial, offset, low, high) for low, high in ranges])
+                calls = [
+                    Call(f"rows {low} to {high - 1}", (self.make, partial, offset, low, high))
+                    for low, high in self.partition.ranges()
+                    if high > low
+                ]
+                for _ in results_in_order(connection, _store, calls, threads=1, ahead=2 * _workers(connection)):
+                    pass
             system.replace_atomically(partial, target)
         except OSError as error:
             raise FileError(f"{target}: cannot be written: {error.strerror}") from error
@@ -130,15 +148,7 @@ class ShardedTensor:
 
 
 def _workers(connection: Connection) -> int:
-    return max(sum(node.processors for node in nodes_of(connection.ray)), 1)
-
-
-def _results(connection: Connection, references: list[Any]) -> list[Any]:
-    try:
-        return list(connection.ray.get(references))
-    except connection.ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        raise ClusterError(f"a shard could not be computed: {type(cause).__name__}: {cause}") from error
+    return max(worker_count(nodes_of(connection.ray), 1), 1)
 
 
 def _reduction(op: str, tensors: Sequence[Tensor]) -> Reduce:

@@ -16,6 +16,7 @@ from typing import IO
 
 from lbrx import system
 from lbrx.cluster.description import PlanSource, built_alike
+from lbrx.cluster.worker_memory import PeakMemory
 from lbrx.destinations import ArrayDestination
 from lbrx.errors import FileError
 from lbrx.execute import write_slot
@@ -52,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task did, where, what time it took, and how much memory its process has that no file backs."""
+    """What a task did, where, what time it took, and the most memory of its process that no file backs."""
 
     number: int
     entries: tuple[Entry, ...]
@@ -67,7 +68,7 @@ class TaskReport:
 def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...]) -> TaskReport:
     """Compute slots into their places of a file that the driver has made."""
     started, processor_started = time.monotonic(), time.process_time()
-    with limited(order.threads, order.memory_bytes):
+    with limited(order.threads, order.memory_bytes), PeakMemory() as peak:
         plan = _plan(order)
         if order.bucket is not None:
             entries, uploaded = _upload(plan, plan.layouts[layout_index], order.run, order.bucket)
@@ -80,7 +81,7 @@ def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...
         os.getpid(),
         time.monotonic() - started,
         time.process_time() - processor_started,
-        system.anonymous_bytes(),
+        peak.nbytes,
         uploaded,
     )
 
@@ -132,7 +133,7 @@ def _plan(order: Order) -> OutputPlan:
     found = _plans.get(order.run)
     if found is None:
         found = built_alike(order.source, order.layout_digest)
-        with _alone(system.cache_directory() / "cluster-kernels.lock"):
+        with alone():
             _warm(found)
         _plans.clear()
         _plans[order.run] = found
@@ -140,8 +141,9 @@ def _plan(order: Order) -> OutputPlan:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Hold a lock between processes, or go on without it after a while: whoever has it may hang."""
+def alone() -> Iterator[None]:
+    """Hold a lock between the processes of a machine, or go on without it after a while: whoever has it may hang."""
+    lock = system.cache_directory() / "cluster-kernels.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
         until = time.monotonic() + _PATIENCE_SECONDS

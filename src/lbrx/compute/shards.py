@@ -70,7 +70,27 @@ def shard(tensor: Tensor, count: int, axis: int = 0) -> list[Tensor]:
         )
     smaller, larger = divmod(size // unit, count)
     ends = [unit * (smaller * number + min(number, larger)) for number in range(count + 1)]
-    return [_part(tensor, place, start, stop) for start, stop in pairwise(ends)]
+    return [part(tensor, place, start, stop) for start, stop in pairwise(ends)]
+
+
+def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Elements ``start`` to ``stop`` - 1 along an axis, as a view; a quantized tensor stays quantized.
+
+    Quantized rows can be cut only between blocks.
+
+    >>> import lbrx
+    >>> part(lbrx.tensor(np.ones((2, 96), np.float32)).quantize("q8_0").realize(), 1, 32, 96)
+    Tensor(q8_0, shape=(2, 64))
+    """
+    place = normalize_axis(axis, tensor.ndim)
+    size, unit = tensor.shape[place], _unit(tensor, place)
+    if not 0 <= start <= stop <= size or start % unit or (stop % unit and stop != size):
+        blocks = f", multiples of {unit}, the elements of a block" if unit > 1 else ""
+        raise ShapeError(
+            f"elements {start} to {stop} of axis {place} of a tensor of shape {tensor.shape}; "
+            f"expected bounds of 0 to {size}{blocks}"
+        )
+    return _part(tensor, place, start, stop)
 
 
 def _unit(tensor: Tensor, axis: int) -> int:
@@ -117,10 +137,10 @@ def matrix(stack: Tensor, number: int) -> Tensor:
     if stack.ndim != 3 or not -stack.shape[0] <= number < stack.shape[0]:
         raise ShapeError(f"there is no matrix {number} in a tensor of shape {stack.shape}; expected [count, m, k]")
     number %= stack.shape[0]
-    part = _part(stack, 0, number, number + 1)
-    if not isinstance(part.expr, Blocks):
-        return part[0]
-    return Tensor(Blocks(part.expr.storage, part.expr.quant, part.shape[1:]), part.metadata)
+    found = _part(stack, 0, number, number + 1)
+    if not isinstance(found.expr, Blocks):
+        return found[0]
+    return Tensor(Blocks(found.expr.storage, found.expr.quant, found.shape[1:]), found.metadata)
 
 
 def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -133,7 +153,7 @@ def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:
     """
     if not shards:
         raise UsageError("there are no shards to gather")
-    return concat([part.dequantize() for part in shards], axis)
+    return concat([one.dequantize() for one in shards], axis)
 
 
 def column_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None = None) -> Floats:
@@ -148,7 +168,7 @@ def column_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | N
     array([0., 1., 2., 3.], dtype=float32)
     """
     values = floats(x)
-    out = np.concatenate([linear(values, part) for part in shards], axis=-1)
+    out = np.concatenate([linear(values, one) for one in shards], axis=-1)
     return out if bias is None else out + row_vector(bias, out.shape[-1], "the bias of linear")
 
 
@@ -161,13 +181,13 @@ def row_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None
     array([6.], dtype=float32)
     """
     values = floats(x)
-    columns = [part.shape[1] for part in shards]
+    columns = [one.shape[1] for one in shards]
     if values.ndim == 0 or values.shape[-1] != sum(columns):
         raise ShapeError(
             f"activations of shape {values.shape} do not fit shards with {' + '.join(map(str, columns))} inputs"
         )
     ends = [0, *accumulate(columns)]
     out = np.zeros((*values.shape[:-1], shards[0].shape[0]), np.float32)
-    for part, (start, stop) in zip(shards, pairwise(ends), strict=True):
-        out += linear(values[..., start:stop], part)
+    for one, (start, stop) in zip(shards, pairwise(ends), strict=True):
+        out += linear(values[..., start:stop], one)
     return out if bias is None else out + row_vector(bias, out.shape[-1], "the bias of linear")

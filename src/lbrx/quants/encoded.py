@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination, Destination
-from lbrx.devices.cpu.kernels import RESULT_PLACE, address_of
 from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import KernelError, ShapeError, UsageError
 from lbrx.expr import Blocks, Expr, cast
@@ -230,6 +229,8 @@ def encode_tiles(
 
     The encoder gets f32 values, ``target`` (moved on by ``block_bytes`` for every block done) and a number of blocks.
     """
+    from lbrx.devices.cpu.kernels import RESULT_PLACE, address_of
+
     report = np.zeros(2, np.int32)
     with scratch_arena().borrow(4 * TILE_ELEMENTS) as tile:
         call(

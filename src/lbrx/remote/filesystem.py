@@ -117,7 +117,8 @@ def _info(path: RemotePath) -> dict[str, Any] | None:
 
 def _raise_other_cause(error: FileNotFoundError) -> None:
     """Over HTTP whatever goes wrong is said to be a missing file; what it really is stands behind it."""
-    status = getattr(error.__cause__, "status", None)
+    response = getattr(error.__cause__, "response", None)  # of the hub's errors
+    status = getattr(error.__cause__, "status", getattr(response, "status_code", None))
     if status in (401, 403):
         raise PermissionError(f"status {status}") from error
     if error.__cause__ is not None and status not in (404, 410):
@@ -158,7 +159,8 @@ def forget_listings(path: RemotePath) -> None:
     made = filesystem(path.scheme)
     if path.scheme != "memory":
         made.invalidate_cache(str(path))
-        made.invalidate_cache(str(path.parent))
+        if path.scheme != "hf" or len(path.parts) > 3:  # above a repository of the hub there is no listing
+            made.invalidate_cache(str(path.parent))
 
 
 def child_names(path: RemotePath) -> list[str]:

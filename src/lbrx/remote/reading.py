@@ -19,7 +19,8 @@ from lbrx.storage import Bytes, ReadStorage
 
 HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
 HEADS_BYTES = 16 << 20  # of all headers together
-_BY_HANDLE = ("s3", "http", "https")  # where an open file asks for the same version each time, or checks the range
+# Where an open file asks for the same version each time, checks the range, or would otherwise read megabytes ahead.
+_BY_HANDLE = ("s3", "http", "https", "hf")
 
 BlockKey = tuple[str, str, int]
 

@@ -1,0 +1,109 @@
+"""Scores on a cluster: a task is some windows of a text, and what it gathers is put together in their order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lbrx.cluster.calls import Call, results_in_order
+from lbrx.cluster.connection import connected, nodes_of, task_threads, worker_count
+from lbrx.cluster.worker import alone
+from lbrx.errors import FileError
+from lbrx.models import LanguageModel, open_model
+from lbrx.remote.paths import is_remote
+from lbrx.scoring import ScoreJob, Tally, Window, score_window, warm_up
+from lbrx.settings import using
+
+TASKS_PER_WORKER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOrder:
+    """What all tasks of a job have in common; ``appearances`` are what the driver sees at the paths."""
+
+    job: str
+    paths: tuple[Path, ...]
+    appearances: tuple[str, ...]
+    ids: tuple[int, ...]
+    has_reference: bool
+    threads: int
+
+
+_opened: dict[str, tuple[LanguageModel, ...]] = {}
+
+
+def cluster_tallies(
+    jobs: Sequence[ScoreJob], address: str, threads: int | None, step: Callable[[int, str], None]
+) -> list[list[Tally]]:
+    """What the models of each job make of their windows. ``step`` is told of windows that are done, and of a model."""
+    tallies = [[Tally() for _ in job.models] for job in jobs]
+    with connected(address) as connection:
+        nodes = nodes_of(connection.ray)
+        processors = task_threads(nodes, threads)
+        workers = worker_count(nodes, processors)
+        all_windows = sum(len(job.windows) for job in jobs)
+        most_windows = max(all_windows // (workers * TASKS_PER_WORKER), 1)
+        owners: list[int] = []
+        calls: list[Call] = []
+        for number, job in enumerate(jobs):
+            order = connection.ray.put(_order(job, processors))
+            for first in range(0, len(job.windows), most_windows):
+                some = job.windows[first : first + most_windows]
+                what = f"{job.models[0].path}: windows {first + 1} to {first + len(some)} of {len(job.windows)}"
+                calls.append(Call(what, (order, some)))
+                owners.append(number)
+
+        def arrived(call: int) -> None:
+            step(len(calls[call].arguments[1]), str(jobs[owners[call]].models[0].path))
+
+        found = results_in_order(
+            connection, _score, calls, threads=processors, ahead=workers * TASKS_PER_WORKER, arrived=arrived
+        )
+        for owner, gathered in zip(owners, found, strict=True):
+            for tally, later in zip(tallies[owner], gathered, strict=True):
+                tally.add(later)
+    return tallies
+
+
+def _order(job: ScoreJob, threads: int) -> ScoreOrder:
+    paths = tuple(model.path if is_remote(model.path) else model.path.resolve() for model in job.models)
+    seen = tuple(_appearance(model) for model in job.models)
+    return ScoreOrder(uuid.uuid4().hex, paths, seen, tuple(job.ids), job.has_reference, threads)
+
+
+def _appearance(model: LanguageModel) -> str:
+    """What tells a model from another one: its shape, and the sizes of its files if they are on a file system."""
+    sizes: list[tuple[str, int]] = []
+    if not is_remote(model.path):
+        files = [model.path] if model.path.is_file() else sorted(model.path.glob("*.safetensors"))
+        sizes = [(file.name, file.stat().st_size) for file in files]
+    return f"{model.spec!r} {sizes}"
+
+
+def _score(order: ScoreOrder, windows: Sequence[Window]) -> list[Tally]:
+    """On a worker: what models make of some windows."""
+    with using(threads=order.threads):
+        models = _models(order)
+        tallies = [Tally() for _ in models]
+        for window in windows:
+            score_window(models, tallies, order.ids, window, order.has_reference)
+    return tallies
+
+
+def _models(order: ScoreOrder) -> tuple[LanguageModel, ...]:
+    """The models of a job; a process keeps those of the last one only."""
+    if order.job not in _opened:
+        models = tuple(open_model(path) for path in order.paths)
+        for model, expected in zip(models, order.appearances, strict=True):
+            if _appearance(model) != expected:
+                raise FileError(
+                    f"{model.path}: this worker sees another model than the driver; "
+                    "expected the same models at the same paths on every node"
+                )
+        with alone():
+            warm_up(models, order.ids)
+        _opened.clear()
+        _opened[order.job] = models
+    return _opened[order.job]
