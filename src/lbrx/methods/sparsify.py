@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from lbrx.expr import Stored
 from lbrx.methods.context import MergeContext
+from lbrx.shape import Layout
 from lbrx.tensor import Tensor
+
+MOST_STORED = 32 << 20  # elements, and bytes, of a mask
 
 
 def largest(delta: Tensor, density: float) -> Tensor | None:
@@ -52,4 +56,11 @@ def random_by_rank(delta: Tensor, density: float, epsilon: float, context: Merge
     columns = delta.shape[-1]
     spread = epsilon if density > 0 and columns > 1 else 0.0
     probability = abs(delta).rank().to("f32") * (2 * spread / max(columns - 1, 1)) + (density - spread)
-    return context.uniform(delta.shape, model) < probability
+    return _found_once(context.uniform(delta.shape, model) < probability)
+
+
+def _found_once(mask: Tensor) -> Tensor:
+    """A mask that is kept, where it is not large, because several passes need it and ranking takes long."""
+    if mask.size > MOST_STORED:
+        return mask
+    return Tensor(Stored(mask.expr, Layout.contiguous(mask.shape)))
