@@ -153,8 +153,8 @@ def _is_finished(journal: Journal, identity: Identity) -> bool:
 
 
 def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
-    """Go on with the journal's work if it is of the same plan, or start anew if there is none."""
-    if journal.identity is None:
+    """Go on with the journal's work if it is of the same plan, or start anew if there is none to lose."""
+    if journal.identity is None or not journal.entries:
         place.prepare(discard=True)
         journal.begin(identity)
         return

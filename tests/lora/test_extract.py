@@ -124,6 +124,45 @@ def test_a_bound_that_needs_more_than_the_first_sketch(tmp_path: Path) -> None:
     assert limited.captured[0].relative_error > 0.1
 
 
+@pytest.mark.parametrize("shape", [(90, 160), (160, 90)])
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_noise_gets_the_smallest_rank_that_its_rounded_factors_allow(
+    shape: tuple[int, int], kind: str, tmp_path: Path
+) -> None:
+    base = {"up_proj.weight": random_array(1, *shape)}
+    tuned = {"up_proj.weight": base["up_proj.weight"] + random_array(2, *shape)}
+    found = extract_adapter(model(tuned), model(base), tmp_path / "a", ExtractOptions(max_error=0.05, dtype=kind))
+    rank = found.captured[0].rank
+    assert found.captured[0].relative_error <= 0.05
+    exact = ExtractOptions(rank=rank - 1, dtype=kind)
+    assert extract_adapter(model(tuned), model(base), tmp_path / "b", exact).captured[0].relative_error > 0.05
+
+
+def test_an_error_that_rounding_forbids_is_told(tmp_path: Path) -> None:
+    base = {"up_proj.weight": random_array(1, 60, 50)}
+    tuned = {"up_proj.weight": base["up_proj.weight"] + random_array(2, 60, 50)}
+    options = ExtractOptions(max_error=1e-4, dtype="bf16")
+    (captured,) = extract_adapter(model(tuned), model(base), tmp_path / "a", options).captured
+    assert captured.rank == 50
+    assert 1e-4 < captured.relative_error < 1e-2
+
+
+def test_a_saved_module_has_all_of_its_tensors(tmp_path: Path) -> None:
+    base = {"q_proj.weight": random_array(1, 8, 8), "norm.weight": np.ones(8, "f4"), "norm.bias": np.zeros(8, "f4")}
+    tuned = base | {"q_proj.weight": random_array(2, 8, 8), "norm.weight": np.full(8, 2, "f4")}
+    found = extract_adapter(model(tuned), model(base), tmp_path / "a", ExtractOptions(save_modules=True))
+    stored = lbrx.open(tmp_path / "a" / "adapter_model.safetensors")
+    assert found.saved == ["norm.weight"]
+    assert found.unchanged == 1
+    assert stored["base_model.model.norm.weight"].numpy().tolist() == [2] * 8
+    assert stored["base_model.model.norm.bias"].numpy().tolist() == [0] * 8
+
+
+def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(lbrx.UsageError, match=r"nothing to extract: .*2 tensors: its module was not chosen"):
+        extract_adapter(model(tuned_arrays()), model(f32_arrays()), tmp_path / "a", ExtractOptions(modules="absent"))
+
+
 def test_bf16_models_and_factors(tmp_path: Path) -> None:
     base = base_arrays()
     tuned = base | {Q_WEIGHT: (base[Q_WEIGHT].astype(np.float32) + low_rank_delta(61, 80, 48, 3)).astype(BF16)}
@@ -229,7 +268,7 @@ def test_progress_counts_the_tensors(tmp_path: Path) -> None:
 
 def test_errors_leave_nothing_behind(tmp_path: Path) -> None:
     base = model(f32_arrays())
-    with pytest.raises(lbrx.UsageError, match="nothing to extract: 6 tensors are equal in both models"):
+    with pytest.raises(lbrx.UsageError, match="nothing to extract: 6 tensors: equal in both models"):
         extract_adapter(base, base, tmp_path / "a")
     broken = tuned_arrays()
     broken[V_WEIGHT][3, 4] = np.nan

@@ -8,7 +8,7 @@ from peft_fixture import random_array
 
 import lbrx
 from lbrx.lora import svd
-from lbrx.lora.svd import RowBlocks, leading_singular_vectors
+from lbrx.lora.svd import RowBlocks, leading_singular_vectors, vectors_within
 from lbrx.memory import budget, set_budget
 
 
@@ -105,3 +105,42 @@ def test_products_over_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = random_array(3, 300, 2), random_array(4, 2, 600)
     expected = np.sum((wide - left.astype(np.float64) @ right) ** 2)
     assert blocks.squared_distance(left, right) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(300, 90), (90, 300), (50, 50), (1, 9), (9, 1)])
+@pytest.mark.parametrize("block_bytes", [svd.BLOCK_BYTES, 4096])
+def test_vectors_within_an_error_are_those_of_numpy(
+    shape: tuple[int, int], block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(svd, "BLOCK_BYTES", block_bytes)
+    matrix = random_array(11, *shape)
+    values = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+    errors = np.sqrt(np.maximum(1 - np.cumsum(values**2) / np.sum(values**2), 0))
+    needed = int(np.flatnonzero(errors <= 0.2)[0]) + 1
+    found = vectors_within(RowBlocks(lbrx.tensor(matrix)), 0.2, min(shape), 0.0, "w")
+    assert found is not None
+    np.testing.assert_allclose(found.values, values[:needed], rtol=1e-6)
+    left, right = found.factors(needed)
+    assert np.linalg.norm(left @ right - matrix) <= 0.2 * np.linalg.norm(matrix)
+    np.testing.assert_allclose(found.left.T @ found.left, np.eye(needed), atol=1e-6)
+    np.testing.assert_allclose(found.right @ found.right.T, np.eye(needed), atol=1e-6)
+
+
+def test_spare_vectors_and_the_most_of_them() -> None:
+    blocks = RowBlocks(lbrx.tensor(falling(60, 40, 0.0)))
+    counts = []
+    for most, spare_share in ((40, 0.0), (40, 0.25), (12, 0.25)):
+        found = vectors_within(blocks, 0.8, most, spare_share, "w")
+        assert found is not None
+        counts.append(len(found.values))
+    assert counts == [15, 19, 12]
+
+
+def test_a_product_that_does_not_fit_is_not_made() -> None:
+    blocks = RowBlocks(lbrx.tensor(random_array(1, 40, 30)))
+    before = budget().limit_bytes
+    set_budget(1000)
+    try:
+        assert vectors_within(blocks, 0.1, 30, 0.0, "w") is None
+    finally:
+        set_budget(before)

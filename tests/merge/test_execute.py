@@ -270,6 +270,18 @@ def test_unfinished_work_of_another_merge_is_not_touched(
     assert hidden(models) == []
 
 
+def test_a_method_that_failed_at_its_first_tensor_can_be_mended(models: Path) -> None:
+    """Nothing was finished, so nothing of the other plan is lost."""
+    recipe = "merge_method: ./blend.py:blend\ndtype: bfloat16\nmodels: [{model: a}, {model: b}]\n"
+    (models / "recipe.yml").write_text(recipe)
+    (models / "blend.py").write_text("def blend(models):\n    return models[7]\n")
+    with pytest.raises(LbrxError, match=r"blend\.py:2"):
+        merge("recipe.yml", "out")
+    (models / "blend.py").write_text("def blend(models):\n    return (models[0] + models[1]) * 0.5\n")
+    merge("recipe.yml", "out")
+    assert hidden(models) == []
+
+
 def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
     def touch(state: RunProgress) -> None:
         if state.done_tensors == state.total_tensors:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lbrx
 from lbrx import tensor
 from lbrx.errors import FileError, ShapeError, UsageError
 from lbrx.methods import MergeContext, load_method, method_lookup
@@ -48,6 +49,8 @@ models:
   - model: b
 parameters: {limit: [1, 3], lambda: 2}
 """
+
+NO_PARAMETERS = TensorParameters(FrozenMap(), (FrozenMap(),))
 
 
 def written(folder: Path, source: str, name: str = "blend.py") -> Path:
@@ -140,8 +143,12 @@ def test_a_missing_function_is_an_error_with_the_nearest_name(tmp_path: Path) ->
         ("def blend(models, t: list[float] = (1, 2)): ...", r"the default \(1, 2\); expected a tuple of the one value"),
         ("def blend(models, context: int): ...", "'context' has the type int; expected MergeContext"),
         ("def blend(models: 'Missing'): ...", "the types of its parameters cannot be read: name 'Missing'"),
-        ("import no_such_module", "the file of the merge method fails: ModuleNotFoundError: No module named"),
-        ("def blend(:", "the file of the merge method fails: SyntaxError"),
+        ("\n\ndef blend(models, t): ...", r"blend\.py:3: blend\(\): parameter 't' has no type"),
+        ("class Blend:\n    def __call__(self, models): ...\nblend = Blend()", "is a Blend; expected a function"),
+        ("\nimport no_such_module", r"blend\.py:2: the file of the merge method fails: ModuleNotFoundError: No module"),
+        ("import json\n\njson.loads('')", r"blend\.py:3: the file of the merge method fails: JSONDecodeError"),
+        ("\ndef blend(:", r"blend\.py:2: the file of the merge method fails: SyntaxError: [^(\n]*$"),
+        ("x = 1\nraise SystemExit", r"blend\.py:2: the file of the merge method fails: SystemExit$"),
     ],
 )
 def test_files_that_hold_no_method(tmp_path: Path, source: str, message: str) -> None:
@@ -152,11 +159,45 @@ def test_files_that_hold_no_method(tmp_path: Path, source: str, message: str) ->
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
-        ("return 1.0", UsageError, "the result for tensor 'w' is of type float; expected a Tensor"),
-        ("return models[0].sum()", ShapeError, r"the result for tensor 'w' has the shape \(\); expected \(2,\)"),
+        ("return 1.0", UsageError, r":2: blend\(\) returned a value of type float for tensor 'w'; expected a Tensor"),
+        ("models", UsageError, r":2: blend\(\) returned None for tensor 'w'; .* \(is a 'return' missing\?\)"),
+        ("return models[0].sum()", ShapeError, r":2: blend\(\) returned the shape \(\) for .* expected \(2,\)"),
+        (
+            "\n    return models[0] * (1 / (len(models) - 1))",
+            UsageError,
+            r":3: blend\(\) fails for .*: ZeroDivisionError: ",
+        ),
+        ("\n    x = 1\n    return models[1]", UsageError, r":4: blend\(\) fails for tensor 'w': IndexError: "),
+        ("return models[0] + lbrx.full((3,), 1, 'f32')", UsageError, r":2: blend\(\) fails for .*: ShapeError: "),
+        ("return json.loads('x')", UsageError, r":2: blend\(\) fails for tensor 'w': JSONDecodeError: "),
+        ("raise SystemExit", UsageError, r":2: blend\(\) fails for tensor 'w': SystemExit"),
     ],
 )
-def test_results_that_are_no_merged_tensor(tmp_path: Path, body: str, error: type[Exception], message: str) -> None:
-    method = load_method("./blend.py:blend", written(tmp_path, f"def blend(models): {body}"))
-    with pytest.raises(error, match=message):
-        method.merge([tensor([1.0, 2.0])], None, TensorParameters(FrozenMap(), (FrozenMap(),)), MergeContext("w"))
+def test_calls_that_give_no_merged_tensor(
+    tmp_path: Path, body: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, f"import json, lbrx\ndef blend(models): {body}")
+    lbrx.save(tmp_path / "a.safetensors", {"w": tensor([1.0, 2.0])})
+    monkeypatch.chdir(tmp_path)  # the file's own path may be a relative one
+    method = load_method("./blend.py:blend")
+    with pytest.raises(error, match=r"^blend\.py" + message) as caught:
+        method.merge([lbrx.open("a.safetensors")["w"]], None, NO_PARAMETERS, MergeContext("w"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_error_of_an_input_stays_one(tmp_path: Path) -> None:
+    written(tmp_path, "def blend(models): return models[0] * float(models[0].max())")
+    path = tmp_path / "a.safetensors"
+    lbrx.save(path, {"w": lbrx.full((1 << 16,), 1.0, "f32")})
+    values = lbrx.open(path)["w"]
+    with path.open("r+b") as file:
+        file.truncate(200)
+    with pytest.raises(FileError, match=r"a\.safetensors"):
+        load_method("./blend.py:blend", tmp_path).merge([values], None, NO_PARAMETERS, MergeContext("w"))
+
+
+def test_a_tensor_that_only_the_base_has_reaches_the_function(tmp_path: Path) -> None:
+    written(tmp_path, "def blend(base, models): return base * (1 + len(models))")
+    method = load_method("./blend.py:blend", tmp_path)
+    assert method.merge([tensor([3.0])], 0, NO_PARAMETERS, MergeContext("w")).numpy().tolist() == [3.0]
+    assert method.function(tensor([3.0]), [tensor([1.0])]).numpy().tolist() == [6.0]

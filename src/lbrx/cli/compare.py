@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.comparing import Comparison, TensorError, compare_models, open_pair
 from lbrx.comparing.records import signal_to_noise
@@ -41,11 +42,21 @@ def compare(
 
     Relative error, signal-to-noise ratio, largest error, cosine and the worst blocks of every tensor. GGUF, MLX,
     PyTorch and Hugging Face models are brought to the same names.
+
+    Examples:
+
+      lbrx compare Llama-3.2-1B llama-q4_k_m.gguf
+
+      lbrx compare model model-mlx --filter ffn --top 5
+
+      lbrx compare model model-q4_0.gguf --plot errors.png
     """
     if plot is not None:
         from lbrx.plots import check_picture
 
         check_picture(plot)
+    for path in (a, b):
+        check_model(path)
     first, second = open_pair(a, b)
     with shown_progress() as progress:
         found = compare_models(first, second, pattern=pattern, progress=progress)

@@ -21,9 +21,10 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.paths import check_model, check_output_name
 from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import reporter
-from lbrx.cli.running import run_output
+from lbrx.cli.running import check_overwriting, run_output, within_limits
 from lbrx.errors import LbrxError
 
 
@@ -64,18 +65,20 @@ def convert(
       lbrx convert model resharded --shard-size 2GB
     """
     from lbrx.cluster.description import PlanSource
-    from lbrx.limits import limited
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
-        with limited(threads, memory):
+        check_model(source)
+        check_output_name(out, format)
+        with within_limits(threads, memory):
             call = PlanSource.convert(source, out, format=format, type=type, max_shard_bytes=shard_size)
             plan = call.build()
             report.warnings(plan.warnings)
             if dry_run:
                 show_files(plan, as_json=json_output)
                 return
+            check_overwriting(plan, overwrite)
             run_output(
                 plan,
                 call,

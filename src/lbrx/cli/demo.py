@@ -16,6 +16,7 @@ import typer
 from lbrx.checkpoint import open_checkpoint
 from lbrx.cli.console import columns, count_text, output_console, plural
 from lbrx.demo import DemoModels, demo_models, demo_recipes
+from lbrx.errors import FileError
 from lbrx.system import format_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +58,15 @@ def demo(
 
     A base and two fine-tunes of it, on English prose and on Python code, come with the package. The first run compiles
     its kernels, which takes some seconds; later runs load them from a cache.
+
+    Examples:
+
+      lbrx demo
+
+      lbrx demo --output /tmp/demo
     """
+    if output.exists() and not output.is_dir():
+        raise FileError(f"{output}: is a file; expected a directory to write to")
     console = output_console()
     shipped = demo_models()
     parents = {"base": shipped.base, "prose": shipped.prose, "code": shipped.code}

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lbrx.checkpoint import open_checkpoint
+from lbrx.checkpoint import contents_format, open_checkpoint
+from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.diff import METRICS, ModelDiff, ShapeMismatch, Sums, diff_models, short_labels
 from lbrx.errors import UsageError
@@ -64,6 +65,14 @@ def diff(
     """Show how far two models are apart, layer by layer.
 
     Relative change, cosine, agreement of signs and the largest difference; every tensor is read once.
+
+    Examples:
+
+      lbrx diff base fine-tuned
+
+      lbrx diff model-a model-b --base base --metric tasks
+
+      lbrx diff base fine-tuned --filter mlp --plot diff.png
     """
     if metric is Metric.tasks and base is None:
         raise UsageError("--metric tasks compares what the models changed of a base; expected --base as well")
@@ -71,7 +80,16 @@ def diff(
         from lbrx.plots import check_picture
 
         check_picture(plot)
+    for path in (a, b, base):
+        if path is not None:
+            check_model(path, may_be_adapter=True)
     first, second = open_checkpoint(a), open_checkpoint(b)
+    kinds = [contents_format(model) for model in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise UsageError(
+            f"{a} is {kinds[0]} and {b} is {kinds[1]}, with other names for the same tensors; "
+            f"expected models of one format ('lbrx compare' takes any two)"
+        )
     origin = None if base is None else open_checkpoint(base)
     with shown_progress() as progress:
         found = diff_models(first, second, origin, pattern=pattern, progress=progress)

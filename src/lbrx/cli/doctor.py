@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lbrx.cli.status import shown_progress
-from lbrx.errors import LbrxError
+from lbrx.errors import LbrxError, UsageError
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context import MetalContext
@@ -145,7 +145,10 @@ def _device(context: MetalContext) -> dict[str, Any]:
 def _run_tests(context: MetalContext, only: str | None) -> list[Outcome]:
     from lbrx.devices.metal.self_test import registered_self_tests
 
-    tests = {name: test for name, test in registered_self_tests().items() if only is None or only in name}
+    every = registered_self_tests()
+    tests = {name: test for name, test in every.items() if only is None or only in name}
+    if not tests and only is not None:
+        raise UsageError(f"no test has {only!r} in its name; expected a part of one, such as {next(iter(every))!r}")
     rows = []
     with shown_progress() as progress:
         for number, (name, test) in enumerate(tests.items()):

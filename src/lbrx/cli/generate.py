@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from lbrx.cli.paths import check_model
 from lbrx.errors import UsageError
 
 
@@ -41,14 +42,22 @@ def generate(
     from lbrx.settings import using
     from lbrx.text import open_tokenizer
 
+    check_model(model)
     text = sys.stdin.read() if prompt == "-" else prompt
     sampling = Sampling(temperature, top_k, top_p, seed)
+    if temperature == 0 and (top_k != 0 or top_p != 1):
+        raise UsageError("--top-k and --top-p choose what is drawn from; expected a --temperature above 0 as well")
     opened, tokenizer = open_model(model), open_tokenizer(model)
     ids = tokenizer.encode(text)
     if not ids and tokenizer.bos_id is not None:
         ids = [tokenizer.bos_id]
     if not ids:
         raise UsageError("the prompt is empty; expected some text")
+    context = opened.spec.context_length
+    if len(ids) + max_tokens > context:
+        sys.stderr.write(
+            f"warning: {model} was made for {context:,} tokens; what comes after them makes little sense\n"
+        )
     with using(threads=threads):
         start = perf_counter()
         new = opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from lbrx.checkpoint import open_checkpoint
 from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable, shape_text, shortened
+from lbrx.cli.paths import check_model
 from lbrx.cli.summary import Summary, as_json, summarize
 from lbrx.system import format_bytes
 
@@ -48,7 +49,16 @@ def inspect(
     """Show what is in a model file or directory.
 
     Only headers are read, so that a model of any size takes a moment.
+
+    Examples:
+
+      lbrx inspect model.gguf
+
+      lbrx inspect Llama-3.2-1B --filter '*.q_proj.*'
+
+      lbrx inspect merged --json > merged.json
     """
+    check_model(path, may_be_adapter=True)
     with _collection_paused():
         summary = summarize(open_checkpoint(path), pattern)
     if json_output:

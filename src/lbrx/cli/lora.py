@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from lbrx.checkpoint import open_checkpoint
+from lbrx.cli.options import Memory, Threads
+from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
+from lbrx.limits import limited
 from lbrx.lora.extract import Extraction, ExtractOptions, extract_adapter
-from lbrx.memory import set_budget
-from lbrx.settings import using
 
 MAX_LISTED_TENSORS = 20
 
@@ -38,7 +39,11 @@ def lora(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A new directory for the adapter, in PEFT's format.")],
     rank: Annotated[
         int | None,
-        typer.Option("--rank", min=1, help="Rank of each matrix (32), or the largest with --max-error."),
+        typer.Option(
+            "--rank",
+            min=1,
+            help="Rank of each matrix, 32 by default; with --max-error the largest, no limit by default.",
+        ),
     ] = None,
     max_error: Annotated[
         float | None,
@@ -51,21 +56,29 @@ def lora(
         bool, typer.Option("--save-modules", help="Store changed embeddings, norms and biases whole.")
     ] = False,
     kind: Annotated[AdapterType, typer.Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads to use.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory to use at most, such as 2GiB.")] = None,
+    threads: Threads = None,
+    memory: Memory = None,
 ) -> None:
     """Extract a LoRA adapter from the difference of two models.
 
     Each changed matrix becomes a product of two thin ones, the best that there is of its rank, and the share of the
     change that it captures is measured. What is no matrix of a linear layer is listed, or stored whole.
+
+    Examples:
+
+      lbrx lora extract fine-tuned base adapter --rank 16
+
+      lbrx lora extract fine-tuned base adapter --max-error 0.05 --save-modules
+
+      lbrx lora extract fine-tuned base adapter --modules self_attn --dtype bf16
     """
     assert action is Action.extract
     options = ExtractOptions(rank, max_error, modules, save_modules, kind.value)
-    if memory is not None:
-        set_budget(memory)
+    for path in (tuned, base):
+        check_model(path)
     tuned_model, base_model = open_checkpoint(tuned), open_checkpoint(base)
     model_type = (base_model.config or {}).get("model_type")
-    with using(threads=threads), shown_progress() as progress:
+    with limited(threads, memory), shown_progress() as progress:
         found = extract_adapter(
             tuned_model, base_model, out, options, base_name=str(base), model_type=model_type, progress=progress
         )
@@ -89,7 +102,9 @@ def _print(found: Extraction, out: Path, options: ExtractOptions) -> None:
         _print_some([f"{tensor.name}: {tensor.reason}" for tensor in found.left_out])
     beyond = [tensor for tensor in found.captured if tensor.relative_error > (options.max_error or 1)]
     if beyond:
-        console.print(f"\n{plural(len(beyond), 'matrix', 'matrices')} would need more than rank {options.rank} for it")
+        needed = "factors in f32" if options.rank is None else f"more than rank {options.rank}"
+        matrices = plural(len(beyond), "matrix", "matrices")
+        console.print(f"\n{matrices} would need {needed} for an error of {options.max_error}")
     summary = f"{plural(len(found.captured), 'matrix', 'matrices')}, {found.unchanged:,} tensors unchanged"
     console.print(f"\n{out}: {summary}", soft_wrap=True)
 

@@ -10,12 +10,13 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 
 from lbrx.cli.commands import COMMANDS
-from lbrx.errors import LbrxError
+from lbrx.errors import LbrxError, UsageError
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
@@ -50,17 +51,35 @@ def run(arguments: Sequence[str]) -> int:
     _never_fail_to_print()
     gc.set_threshold(GC_THRESHOLD)
     try:
-        application(arguments)(args=list(arguments), prog_name="lbrx")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except LbrxError as error:
+        _refuse_empty(arguments)
+        return _run_command(arguments)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what Python writes at its end
+        return EXIT_ERROR
+    except (LbrxError, OSError) as error:
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
         _print_error(error)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return 0
+
+
+def _run_command(arguments: Sequence[str]) -> int:
+    code: object = 0
+    try:
+        application(arguments)(args=list(arguments), prog_name="lbrx")
+    except SystemExit as stop:
+        code = stop.code
+    sys.stdout.flush()
+    return code if isinstance(code, int) else int(code is not None)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty path would mean the current directory; it comes from a variable of the shell that is not set."""
+    for before, argument in pairwise(("", *arguments)):
+        if not argument and not before.startswith("-"):
+            raise UsageError("an argument is empty; expected a path or a name (is a variable of the shell not set?)")
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
@@ -115,11 +134,17 @@ def _never_fail_to_print() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _print_error(error: LbrxError) -> None:
+def _print_error(error: LbrxError | OSError) -> None:
     from lbrx.cli.console import error_console, printable
 
-    message, *more = str(error).split("\n", 1)
+    message, *more = _text_of(error).split("\n", 1)
     hint = f" ({DEBUG_VARIABLE}=1 shows more)" if more else ""
     console = error_console()
     console.print("error: ", style="bold red", end="")
     console.print(printable(message) + hint)
+
+
+def _text_of(error: LbrxError | OSError) -> str:
+    if isinstance(error, LbrxError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

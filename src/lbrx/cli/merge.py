@@ -22,9 +22,10 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.paths import check_output_name
 from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import Reporter, reporter
-from lbrx.cli.running import run_output
+from lbrx.cli.running import check_overwriting, run_output, within_limits
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
@@ -78,12 +79,12 @@ def merge(
       lbrx merge recipe.yml merged --device metal
     """
     from lbrx.cluster.description import PlanSource
-    from lbrx.limits import limited
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
-        with limited(threads, memory), on_device(device, report.warnings, cluster):
+        check_output_name(out, format)
+        with within_limits(threads, memory), on_device(device, report.warnings, cluster):
             call = PlanSource.merge(
                 recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
             )
@@ -92,6 +93,7 @@ def merge(
             if dry_run:
                 _show_plan(plan, report, as_json=json_output)
                 return
+            check_overwriting(plan, overwrite, recipe)
             run_output(
                 plan,
                 call,

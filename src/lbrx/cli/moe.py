@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbrx.cli.options import DryRun, JsonEvents, Overwrite, Quiet, Restart, ShardSize, Threads
-from lbrx.cli.progress import Reporter, reporter
-from lbrx.errors import LbrxError
+from lbrx.cli.options import (
+    DryRun,
+    JsonEvents,
+    Memory,
+    Overwrite,
+    Quiet,
+    Restart,
+    ShardSize,
+    Strict,
+    Sync,
+    Threads,
+    allow_many_files,
+)
+from lbrx.cli.progress import reporter
+from lbrx.cli.running import check_overwriting, resumable, within_limits
+from lbrx.errors import LbrxError, UsageError
 from lbrx.system import format_bytes
 
 if TYPE_CHECKING:
     from lbrx.moe import MoePlan
+    from lbrx.output_plan import OutputPlan
 
 
 def moe(
@@ -21,11 +36,14 @@ def moe(
     out: Annotated[Path, typer.Argument(help="The directory to write.")],
     dry_run: DryRun = False,
     threads: Threads = None,
+    memory: Memory = None,
     shard_size: ShardSize = None,
     seed: Annotated[int, typer.Option(help="For random gates and noise.")] = 0,
+    strict: Strict = False,
     json_output: JsonEvents = False,
     overwrite: Overwrite = False,
     restart: Restart = False,
+    sync: Sync = True,
     quiet: Quiet = False,
 ) -> None:
     """Make a mixture of experts from dense models.
@@ -42,43 +60,43 @@ def moe(
 
       lbrx moe recipe.yml mixture --seed 7 --shard-size 2GB
     """
-    from lbrx.moe import load_moe_recipe, plan_moe
-    from lbrx.settings import using
+    from lbrx.execute import execute
+    from lbrx.moe import load_moe_recipe, plan_moe, plan_moe_output
 
+    allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
     try:
-        with using(threads=threads):
+        if out.suffix == ".gguf":
+            raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
+        with within_limits(threads, memory):
             parsed, text = load_moe_recipe(recipe)
-            plan = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
-            report.warnings(plan.warnings)
+            mixture = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
+            report.warnings(mixture.warnings)
+            plan = plan_moe_output(mixture, out, max_shard_bytes=shard_size)
             if dry_run:
-                _show(plan, out)
-            else:
-                _write(plan, out, report, shard_size, overwrite, restart)
+                _show(mixture, plan, as_json=json_output)
+                return
+            check_overwriting(plan, overwrite, recipe)
+            with resumable(report):
+                result = execute(
+                    plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=report.progress
+                )
+            report.done(result)
     except LbrxError as error:
         report.failed(error)
         raise
 
 
-def _show(plan: MoePlan, out: Path) -> None:
-    nbytes = sum(tensor.nbytes for tensor in plan.tensors.values())
-    rows = [("layout", plan.layout.name), *(("model", model.label) for model in plan.models)]
-    rows += [("output", str(out)), ("tensors", f"{len(plan.tensors):,}"), ("to write", format_bytes(nbytes))]
-    rows += [("other files", ", ".join(file.name for file in plan.side_files))]
+def _show(mixture: MoePlan, plan: OutputPlan, *, as_json: bool) -> None:
+    nbytes = sum(tensor.nbytes for tensor in mixture.tensors.values())
+    files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
+    models = [model.label for model in mixture.models]
+    if as_json:
+        fields = {"layout": mixture.layout.name, "models": models, "out": str(plan.out), "write_bytes": nbytes}
+        typer.echo(json.dumps({"event": "plan", **fields, "tensors": len(mixture.tensors), "files": files}))
+        return
+    rows = [("layout", mixture.layout.name), *(("model", label) for label in models)]
+    rows += [("output", str(plan.out)), ("tensors", f"{len(mixture.tensors):,}"), ("to write", format_bytes(nbytes))]
+    rows += [("other files", ", ".join(file.name for file in mixture.side_files))]
     for name, value in rows:
         typer.echo(f"{name:<16}{value}")
-
-
-def _write(plan: MoePlan, out: Path, report: Reporter, shard_size: str | None, overwrite: bool, restart: bool) -> None:
-    from lbrx.moe import write_moe
-
-    with report:
-        result = write_moe(
-            plan,
-            out,
-            max_shard_bytes=shard_size,
-            overwrite=overwrite,
-            restart=restart,
-            progress=report.progress,
-        )
-    report.done(result)

@@ -7,18 +7,38 @@ from typing import Annotated
 
 import typer
 
+from lbrx.errors import UsageError
+from lbrx.system import parse_bytes
+
 _OPEN_FILES = 4096
 
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
 ]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="The most memory for buffers, such as 512MB.", show_default=False)
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="The most memory for buffers, such as 512MB; by default a quarter of what is free, at most 4GiB.",
+        show_default=False,
+    ),
 ]
+
+
+def _checked_shard_size(size: str | None) -> str | None:
+    """Say it under the option's name if nothing could be written."""
+    if size is not None and parse_bytes(size) == 0:
+        raise UsageError(f"--shard-size is {size}; expected at least 1 byte")
+    return size
+
+
 ShardSize = Annotated[
     str | None,
     typer.Option(
-        metavar="SIZE", help="The largest file of weights: 5GB in a directory, no limit for GGUF.", show_default=False
+        metavar="SIZE",
+        help="The largest file of weights; by default 5GB in a directory, no limit for GGUF.",
+        show_default=False,
+        callback=_checked_shard_size,
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]

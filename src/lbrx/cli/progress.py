@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 0.5  # a merge that is over by then shows no bar
 _LISTED_TENSORS = 5
 _EVENTS_PER_SECOND = 10
+_INTERRUPTED = "interrupted: the same command goes on where it stopped"
 
 
 class Reporter:
@@ -51,6 +52,10 @@ class Reporter:
 
     def failed(self, error: Exception) -> None:
         """The merge ends with an error, which is printed elsewhere."""
+
+    def interrupted(self) -> None:
+        """Somebody stopped the run, which can be gone on with."""
+        print(_INTERRUPTED, file=sys.stderr)
 
     def done(self, result: RunResult) -> None:
         self.warnings(_nonfinite_lines(result))
@@ -108,6 +113,9 @@ class JsonReporter(Reporter):
 
     def failed(self, error: Exception) -> None:
         _print_event("error", message=str(error))
+
+    def interrupted(self) -> None:
+        _print_event("interrupted", message=_INTERRUPTED)
 
     def done(self, result: RunResult) -> None:
         _print_event(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,10 +25,11 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.paths import check_model, check_output_name
 from lbrx.cli.progress import reporter
-from lbrx.cli.running import run_output
+from lbrx.cli.running import check_overwriting, run_output, within_limits
 from lbrx.cli.status import shown_progress
-from lbrx.errors import LbrxError
+from lbrx.errors import LbrxError, UsageError
 
 if TYPE_CHECKING:
     from lbrx.quantizing.job import QuantizePlan
@@ -122,7 +124,6 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
     """
     from lbrx.cluster.description import PlanSource
-    from lbrx.limits import limited
     from lbrx.quantizing.job import plan_quantize
     from lbrx.quantizing.options import parse_options
 
@@ -146,13 +147,17 @@ def quantize(
             keep_split=keep_split,
             allow_requantize=allow_requantize,
         )
-        with limited(threads, memory), on_device(device, report.warnings, cluster):
+        _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
+        check_model(source)
+        check_output_name(out, None)
+        with within_limits(threads, memory), on_device(device, report.warnings, cluster):
             with shown_progress() as measuring:
                 plan = plan_quantize(source, out, options, max_shard_bytes=shard_size, measuring=measuring)
-            report.warnings(plan.output.warnings)
+            report.warnings((*plan.output.warnings, *_unmatched(plan, tensor_type or ())))
             if dry_run:
                 _show(plan, as_json=json_output, with_tensors=tensors)
                 return
+            check_overwriting(plan.output, overwrite)
             call = PlanSource.quantize(source, out, options, max_shard_bytes=shard_size)
             run_output(
                 plan.output,
@@ -171,6 +176,26 @@ def quantize(
     except LbrxError as error:
         report.failed(error)
         raise
+
+
+def _check_used(*, tensors: bool, candidates: bool) -> None:
+    """Raise for options that would do nothing."""
+    if tensors:
+        raise UsageError("--tensors lists what --dry-run would do; expected --dry-run as well")
+    if candidates:
+        raise UsageError(
+            "--candidates are chosen from for --target-bpw or --target-size; expected one of them, not --to"
+        )
+
+
+def _unmatched(plan: QuantizePlan, choices: Sequence[str]) -> list[str]:
+    """A warning for each --tensor-type whose pattern no tensor's name matches."""
+    from lbrx.quantizing.options import TypeOverride
+
+    names = [tensor.source.name for tensor in plan.quantization.coded]
+    unmatched = [text for text in choices if not any(map(TypeOverride.parse(text).matches, names))]
+    example = f", such as {names[0]!r}" if names else ""
+    return [f"--tensor-type {text}: matches none of the {len(names)} names of tensors{example}" for text in unmatched]
 
 
 def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:

@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lbrx.cli.cluster_options import ClusterReporter, cluster_options
+from lbrx.cli.paths import check_replaced
+from lbrx.errors import MemoryBudgetError
+from lbrx.remote.paths import is_remote
 
 if TYPE_CHECKING:
     from lbrx.cli.progress import Reporter
     from lbrx.cluster.description import PlanSource
     from lbrx.output_plan import OutputPlan
+
+# Every method and quantization does with it: a search of the k-th largest element, and the buffers of each thread.
+_ENOUGH_BYTES = 64 << 20
+_ENOUGH_BYTES_PER_THREAD = 64 << 20
+
+
+@contextmanager
+def within_limits(threads: int | None, memory: str | None) -> Iterator[None]:
+    """Threads and memory for a command; if the memory is too little, the error says how much is enough."""
+    from lbrx.limits import limited
+    from lbrx.memory import budget
+    from lbrx.settings import settings
+    from lbrx.system import format_bytes
+
+    with limited(threads, memory):
+        try:
+            yield
+        except MemoryBudgetError as error:
+            enough_bytes = _ENOUGH_BYTES + settings.threads * _ENOUGH_BYTES_PER_THREAD
+            if budget().limit_bytes >= enough_bytes:
+                raise
+            raise MemoryBudgetError(
+                f"{format_bytes(budget().limit_bytes)} of memory are too little: {error}; "
+                f"expected --memory {enough_bytes >> 20}MiB, which is enough for {settings.threads} threads"
+            ) from error
+
+
+@contextmanager
+def resumable(report: Reporter) -> Iterator[None]:
+    """A run that says how to go on if it is interrupted."""
+    try:
+        with report:
+            yield
+    except KeyboardInterrupt:
+        report.interrupted()
+        raise
+
+
+def check_overwriting(plan: OutputPlan, overwrite: bool, *others: Path) -> None:
+    """Raise if ``--overwrite`` would remove an input, or one of the other files that the command reads."""
+    if overwrite and plan.is_directory and not is_remote(plan.out):
+        check_replaced(plan.out, [header.path for header in plan.sources], others)
 
 
 def run_output(
@@ -31,7 +79,7 @@ def run_output(
     from lbrx.execute import execute
 
     nodes = ClusterReporter(as_json=as_json, is_quiet=is_quiet)
-    with report:
+    with resumable(report):
         result = execute(
             plan,
             strict=strict,

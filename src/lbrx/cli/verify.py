@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.verifying import Severity, VerifyReport
 from lbrx.verifying import verify as verify_model
@@ -26,7 +27,16 @@ def verify(
 
     Headers, the index of shards, names and shapes against the architecture, tokens against the embedding, checksums,
     and every value for NaN and infinities. The exit code is 1 if something is wrong.
+
+    Examples:
+
+      lbrx verify merged
+
+      lbrx verify model-q4_k_m.gguf --quick
+
+      lbrx verify merged --json > report.json
     """
+    check_model(path, may_be_adapter=True)
     with shown_progress() as progress:
         report = verify_model(path, quick=quick, progress=progress)
     if json_output:

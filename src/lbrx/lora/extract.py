@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,13 @@ from lbrx.expr import Blocks
 from lbrx.lora.adapter import PREFIX
 from lbrx.lora.peft_directory import new_directory, peft_config, write_adapter
 from lbrx.lora.spool import Spool
-from lbrx.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors
+from lbrx.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
 from lbrx.tensor import Tensor
 
 DEFAULT_RANK = 32
 _FIRST_TRIED_RANK = 32
+# Of the ranks that exact factors need, for rounded ones.
+_SPARE_RANKS = {"f32": 1 / 16, "f16": 1 / 4, "bf16": 1}
 ADAPTER_TYPES = ("f32", "bf16", "f16")
 _EMBEDDING = re.compile(r"embed(?!_out)|embd|wte|wpe")
 # Models whose linear layers keep their weights as (inputs, outputs), and the modules that do.
@@ -130,7 +133,7 @@ def extract_adapter(
         found = extractor.found
         found.left_out += [LeftOutTensor(name, "only the base has it") for name in base if name not in tuned]
         if not found.captured and not found.saved:
-            raise UsageError(f"{out}: nothing to extract: {extractor.summary_of_nothing()}")
+            raise UsageError(f"nothing to extract: {extractor.summary_of_nothing()}")
         write_adapter(directory, spool.tensors() | extractor.whole_tensors(), extractor.config(base_name))
     return found
 
@@ -175,8 +178,11 @@ class _Extractor:
             self._leave_out(name, "not a weight of a linear layer")
 
     def summary_of_nothing(self) -> str:
-        changed = len(self.found.left_out)
-        return f"{self.found.unchanged} tensors are equal in both models, {changed} cannot be captured"
+        reasons = Counter(tensor.reason for tensor in self.found.left_out)
+        counts = [("equal in both models", self.found.unchanged), *reasons.most_common()]
+        return (
+            "; ".join(f"{count} tensors: {reason}" for reason, count in counts if count) or "the model has no tensors"
+        )
 
     def _leave_out(self, name: str, reason: str) -> None:
         self.found.left_out.append(LeftOutTensor(name, reason))
@@ -202,18 +208,35 @@ class _Extractor:
         max_error = self.options.max_error
         if max_error is None:
             return self._stored(self._vectors(name, blocks, limit), limit, blocks)
+        # A rank as usual is found by a thin sketch. A matrix that needs more is decomposed as a whole.
         tried = min(limit, _FIRST_TRIED_RANK)
-        while True:
-            vectors = self._vectors(name, blocks, tried)
-            rank = vectors.smallest_rank(squares, max_error)
-            while rank is not None and rank <= tried:  # rounding may cost a rank more
-                left, right, left_over = self._stored(vectors, rank, blocks)
-                if left_over <= max_error**2 * squares:
-                    return left, right, left_over
-                rank += 1
-            if tried == limit:
-                return self._stored(vectors, limit, blocks)
-            tried = min(2 * tried, limit)
+        vectors = self._vectors(name, blocks, tried)
+        found = self._smallest(vectors, blocks, squares)
+        if found is None and tried < limit:
+            every = vectors_within(blocks, max_error, limit, _SPARE_RANKS[self.options.dtype], name)
+            vectors = every or self._vectors(name, blocks, limit)
+            found = self._smallest(vectors, blocks, squares)
+        return found or self._stored(vectors, len(vectors.values), blocks)
+
+    def _smallest(
+        self, vectors: SingularVectors, blocks: RowBlocks, squares: float
+    ) -> tuple[Matrix, Matrix, float] | None:
+        """The stored factors of the smallest rank that is within the error; None if these vectors do not suffice.
+
+        Rounding costs some ranks more than the singular values say: their number is searched for in growing steps.
+        """
+        max_error = self.options.max_error
+        assert max_error is not None
+        too_few = (vectors.smallest_rank(squares, max_error) or len(vectors.values) + 1) - 1
+        enough, step, found = len(vectors.values) + 1, 1, None
+        while too_few + 1 < enough:
+            rank = min(too_few + step, enough - 1) if found is None else (too_few + enough) // 2
+            stored = self._stored(vectors, rank, blocks)
+            if stored[2] <= max_error**2 * squares:
+                enough, found = rank, stored
+            else:
+                too_few, step = rank, 2 * step
+        return found
 
     def _vectors(self, name: str, blocks: RowBlocks, count: int) -> SingularVectors:
         return leading_singular_vectors(blocks, count, self.options.seed, name)
@@ -224,10 +247,15 @@ class _Extractor:
         return left, right, blocks.squared_distance(left, right)
 
     def whole_tensors(self) -> dict[str, Tensor]:
-        """What is stored whole, under PEFT's names: it wraps a module with a product around the one with the bias."""
+        """What is stored whole, under PEFT's names: it wraps a module with a product around the one with the bias.
+
+        Of a module that PEFT replaces it wants every tensor, also those that did not change.
+        """
         wrapped = {tensor.name.removesuffix(".weight") for tensor in self.found.captured}
+        replaced = {name.rpartition(".")[0] for name in self._whole} - wrapped
+        unchanged = {name: self.base[name] for name in self.base if name.rpartition(".")[0] in replaced}
         named = {}
-        for name, tensor in self._whole.items():
+        for name, tensor in (unchanged | self._whole).items():
             module, _, kind = name.rpartition(".")
             named[f"{PREFIX}{module}.base_layer.{kind}" if module in wrapped else PREFIX + name] = tensor
         return named

@@ -26,6 +26,7 @@ PIECE = 256  # rows or columns that one thread multiplies at a time
 MAX_WIDTH_ON_ONE_THREAD = 512  # decompositions of wider matrices are left to the threads of LAPACK
 MIN_OVERSAMPLING = 16
 POWER_ITERATIONS = 3
+GRAM_ROWS = 512
 _SHARE_OF_BUDGET_KEPT = 4
 
 Matrix = npt.NDArray[Any]  # f32 or f64, and products are computed in that
@@ -57,6 +58,23 @@ class RowBlocks:
                 if self._kept is not None:
                     self._kept[first] = found
             yield first, found
+
+    def transposed(self) -> RowBlocks:
+        """The transposed matrix, in blocks of its own."""
+        return RowBlocks(self._matrix.T)
+
+    def gram(self) -> Doubles:
+        """The product of the transposed matrix with the matrix, in f64."""
+        columns = self.shape[1]
+        product = np.zeros((columns, columns), np.float64)
+        for _, block in self.walk():
+            for part in _row_pieces(block):
+
+                def multiply(first: int, stop: int, part: Doubles = part) -> None:
+                    product[first:stop] += part[:, first:stop].T @ part
+
+                in_pieces(columns, PIECE, multiply)
+        return product
 
     def times(self, right: Matrix) -> Matrix:
         """The product with a matrix of as many rows as this one has columns."""
@@ -95,6 +113,11 @@ class RowBlocks:
             in_pieces(len(block), PIECE, measure)
             place += -(-len(block) // PIECE)
         return math.fsum(squares)
+
+
+def _row_pieces(block: Matrix) -> Iterator[Doubles]:
+    """A block in f64, some rows at a time."""
+    return (block[start : start + GRAM_ROWS].astype(np.float64) for start in range(0, len(block), GRAM_ROWS))
 
 
 def _double_pieces(values: Matrix) -> Iterator[Doubles]:
@@ -148,6 +171,39 @@ def leading_singular_vectors(blocks: RowBlocks, count: int, seed: int, stream: s
             right, values, inner = np.linalg.svd(projection, full_matrices=False)
         kept = min(count, width)
         return SingularVectors(span @ inner[:kept].T, values[:kept], right[:, :kept].T)
+
+
+def vectors_within(
+    blocks: RowBlocks, max_relative_error: float, most: int, spare_share: float, stream: str
+) -> SingularVectors | None:
+    """As many leading singular vectors as leave this share of a matrix's length, and a share of them to spare.
+
+    All singular values are computed at once, from the product of the matrix with itself: for matrices of which many
+    are needed, where a sketch would be about as wide as the matrix. There are at most ``most``. None if the memory
+    that may be used does not hold that product.
+
+    >>> import lbrx
+    >>> matrix = lbrx.tensor(np.diag([4.0, 3.0, 0.5]), "f32")
+    >>> vectors_within(RowBlocks(matrix), 0.2, 3, 0.0, "w").values
+    array([4., 3.])
+    """
+    is_wide = blocks.shape[0] < blocks.shape[1]
+    tall = blocks.transposed() if is_wide else blocks
+    side = tall.shape[1]
+    nbytes = 8 * side * (4 * side + 2 * sum(tall.shape))
+    if nbytes > budget().limit_bytes:
+        return None
+    with budget().reserve(nbytes, f"the singular vectors of {stream!r}"):
+        product = tall.gram()
+        with _decomposing(product):
+            squares, vectors = np.linalg.eigh(product)
+        squares, vectors = np.maximum(squares[::-1], 0), vectors[:, ::-1]
+        left_over = np.append(np.cumsum(squares[::-1])[::-1][1:], 0)
+        rank = int(np.argmax(left_over <= max_relative_error**2 * squares.sum())) + 1
+        count = min(rank + math.ceil(spare_share * rank), most, max(int(np.count_nonzero(squares)), 1))
+        values, right = np.sqrt(squares[:count]), np.ascontiguousarray(vectors[:, :count])
+        left = tall.times(right) / np.where(values > 0, values, 1)
+        return SingularVectors(right, values, left.T) if is_wide else SingularVectors(left, values, right.T)
 
 
 def _orthonormal(matrix: Matrix, kind: type[np.float32] | type[np.float64]) -> Matrix:

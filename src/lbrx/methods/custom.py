@@ -8,12 +8,14 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from inspect import Parameter, signature
+from functools import wraps
+from inspect import Parameter, isroutine, signature, unwrap
 from pathlib import Path
+from traceback import extract_tb
 from types import NoneType, UnionType
 from typing import Any
 
-from lbrx.errors import FileError, UsageError, nearest
+from lbrx.errors import FileError, MemoryBudgetError, ShapeError, UsageError, nearest
 from lbrx.methods.context import MergeContext
 from lbrx.recipe.parameters import REQUIRED, BasePolicy, MethodParameter, MethodSpec, Required
 from lbrx.recipe.values import Kind, Scalar
@@ -25,6 +27,8 @@ _SEQUENCES = (Sequence, list, tuple)
 
 def load_function(name: str, directory: str | os.PathLike[str] = ".") -> Callable[..., Tensor]:
     """The function of a file, as ``./file.py:function``; the file is run, and looked up from ``directory``.
+
+    Whatever goes wrong in the file or in a call of the function is one error that begins with the file and its line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,9 +43,58 @@ def load_function(name: str, directory: str | os.PathLike[str] = ".") -> Callabl
     if function is None:
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UsageError(f"{path}: has no function {function_name!r}{nearest(function_name, own)}")
-    if not callable(function):
+    if not isroutine(unwrap(function) if callable(function) else function):
         raise UsageError(f"{path}: {function_name!r} is a {type(function).__name__}; expected a function")
-    return typing.cast("Callable[..., Tensor]", function)
+    return _guarded(function, path, function_name)
+
+
+def _guarded(function: Callable[..., Any], path: Path, name: str) -> Callable[..., Tensor]:
+    """The function, with errors that say where in the user's file they come from."""
+
+    @wraps(function)
+    def call(*values: Any, **named: Any) -> Tensor:
+        given = signature(function).bind(*values, **named).arguments
+        inputs = [tensor for tensor in (*given["models"], given.get("base")) if tensor is not None]
+        tensor = f" for tensor {inputs[0].name!r}" if inputs and inputs[0].name else ""
+        try:
+            result = function(*values, **named)
+        except (FileError, MemoryBudgetError):  # of the inputs, not of the function
+            raise
+        except (Exception, SystemExit) as error:
+            raise UsageError(f"{_place(error, path)}: {name}() fails{tensor}: {_described(error)}") from error
+        where = f"{path}{_line_of(function)}: {name}() returned"
+        if not isinstance(result, Tensor):
+            hint = " (is a 'return' missing?)" if result is None else ""
+            found = "None" if result is None else f"a value of type {type(result).__name__}"
+            raise UsageError(f"{where} {found}{tensor}; expected a Tensor{hint}")
+        if inputs and result.shape != inputs[0].shape:
+            expected = f"expected {inputs[0].shape}, that of its inputs"
+            raise ShapeError(f"{where} the shape {result.shape}{tensor}; {expected}")
+        return result
+
+    return call
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """The file, with the line of it in which an error arose or which called what raised it."""
+    own_name = str(path.absolute())
+    if isinstance(error, SyntaxError) and error.filename == own_name and error.lineno is not None:
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == own_name]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _described(error: BaseException) -> str:
+    """The kind of an error and the first line of what it says."""
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    first_line = next(iter(said.splitlines()), "")
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+def _line_of(function: Callable[..., Any]) -> str:
+    """Where a function begins, as ``:12``; nothing for a callable object."""
+    code = getattr(unwrap(function), "__code__", None)
+    return "" if code is None else f":{code.co_firstlineno}"
 
 
 def _run_file(path: Path) -> Any:
@@ -55,9 +108,9 @@ def _run_file(path: Path) -> Any:
     sys.modules[spec.name] = module  # dataclasses and pickle look for it there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        raise UsageError(f"{path}: the file of the merge method fails: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{_place(error, path)}: the file of the merge method fails: {_described(error)}") from error
     return module
 
 
@@ -69,22 +122,24 @@ def spec_of(function: Callable[..., Tensor], name: str) -> MethodSpec:
     >>> spec.needs_base, spec.find("t").default
     ('optional', 0.5)
     """
+    file_name, _, function_name = name.rpartition(":")
+    where = f"{file_name}{_line_of(function)}: {function_name}()"
     parameters = signature(function).parameters
     try:
         types = typing.get_type_hints(function)
     except Exception as error:
-        raise UsageError(f"{name}: the types of its parameters cannot be read: {error}") from error
+        raise UsageError(f"{where}: the types of its parameters cannot be read: {error}") from error
     if "models" not in parameters:
         found = ", ".join(parameters) or "no parameters"
-        raise UsageError(f"{name}: the function takes {found}; expected a parameter 'models', the tensors to merge")
+        raise UsageError(f"{where} takes {found}; expected a parameter 'models', the tensors to merge")
     for parameter in parameters.values():
         if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
-            raise UsageError(f"{name}: {str(parameter)!r} cannot be passed by keyword; expected named parameters only")
-    _check_context(types.get("context"), name)
+            raise UsageError(f"{where}: {str(parameter)!r} cannot be passed by keyword; expected named parameters only")
+    _check_context(types.get("context"), where)
     return MethodSpec(
         name,
         tuple(
-            _parameter(parameter, types.get(parameter.name), name)
+            _parameter(parameter, types.get(parameter.name), where)
             for parameter in parameters.values()
             if parameter.name not in ("models", "base", "context")
         ),
@@ -92,9 +147,9 @@ def spec_of(function: Callable[..., Tensor], name: str) -> MethodSpec:
     )
 
 
-def _check_context(annotation: Any, name: str) -> None:
+def _check_context(annotation: Any, where: str) -> None:
     if annotation not in (None, MergeContext):
-        raise UsageError(f"{name}: 'context' has the type {_type_name(annotation)}; expected MergeContext")
+        raise UsageError(f"{where}: 'context' has the type {_type_name(annotation)}; expected MergeContext")
 
 
 def _base_policy(parameter: Parameter | None, annotation: Any) -> BasePolicy:
@@ -105,8 +160,8 @@ def _base_policy(parameter: Parameter | None, annotation: Any) -> BasePolicy:
     return "required"
 
 
-def _parameter(parameter: Parameter, annotation: Any, method: str) -> MethodParameter:
-    where = f"{method}: parameter {parameter.name!r}"
+def _parameter(parameter: Parameter, annotation: Any, function: str) -> MethodParameter:
+    where = f"{function}: parameter {parameter.name!r}"
     default: Any = REQUIRED if parameter.default is Parameter.empty else parameter.default
     if annotation is None and not isinstance(default, Required):
         annotation = Sequence[type(default[0])] if _is_single(default) else type(default)  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from lbrx.moe.layouts import LAYOUTS, MoeLayout
 from lbrx.moe.mixture import MoePlan, plan_moe
 from lbrx.moe.recipe import GATE_MODES, Expert, MoeRecipe, load_moe_recipe, parse_moe_recipe
-from lbrx.moe.writing import write_moe
+from lbrx.moe.writing import plan_moe_output, write_moe
 
 __all__ = [
     "GATE_MODES",
@@ -15,5 +15,6 @@ __all__ = [
     "load_moe_recipe",
     "parse_moe_recipe",
     "plan_moe",
+    "plan_moe_output",
     "write_moe",
 ]

@@ -21,6 +21,7 @@ GATE_MODES = (*PROMPTED_GATES, "random", "uniform_random", "uniform")
 DEFAULT_EXPERTS_PER_TOKEN = 2
 
 _KEYS = ("base_model", "experts", "gate_mode", "dtype", "experts_per_token", "shared_experts", "architecture")
+_MERGE_KEYS = dict.fromkeys(("merge_method", "models", "slices", "modules"), "a recipe of 'lbrx merge'")
 _EXPERT_KEYS = ("source_model", "positive_prompts", "negative_prompts", "noise_scale", "residual_scale")
 _NOWHERE = Place("recipe", 1)
 
@@ -97,7 +98,7 @@ def parse_moe_recipe(text: str, source: str = "recipe.yml") -> MoeRecipe:
     documents = parse_documents(text, source)
     if len(documents) != 1:
         raise Place(source, 1).error(f"the file has {len(documents)} documents; expected one recipe of a mixture")
-    mapping = read_map(documents[0], "the recipe", _KEYS, required=("base_model", "experts"))
+    mapping = read_map(documents[0], "the recipe", _KEYS, required=("base_model", "experts"), elsewhere=_MERGE_KEYS)
     recipe = MoeRecipe(
         base_model=read_reference(mapping.entries["base_model"], "'base_model'"),
         experts=_read_experts(mapping.entries["experts"], "'experts'"),
@@ -188,8 +189,11 @@ def _check(recipe: MoeRecipe, mapping: YamlMap) -> None:
         return
     for number, expert in enumerate((*recipe.experts, *recipe.shared_experts)):
         if not expert.positive_prompts:
+            chosen = "" if "gate_mode" in mapping.entries else ", the one that holds without 'gate_mode',"
+            others = ", ".join(repr(mode) for mode in GATE_MODES if mode not in PROMPTED_GATES)
             raise expert.place.error(
-                f"expert {number} has no 'positive_prompts', which the gate mode {recipe.gate_mode!r} needs"
+                f"expert {number} has no 'positive_prompts', which the gate mode {recipe.gate_mode!r}{chosen} needs; "
+                f"expected prompts of what it is good at, or a 'gate_mode' that needs none: {others}"
             )
     prompts = {(expert.positive_prompts, expert.negative_prompts) for expert in recipe.experts}
     if len(recipe.experts) > 1 and len(prompts) == 1:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from lbrx.conversion.contents import Contents, PlannedTensor
-from lbrx.conversion.writing import plan_output
+from lbrx.conversion.writing import ConversionPlan, plan_output
 from lbrx.execute import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.moe.mixture import MoePlan
 from lbrx.output_plan import shard_limit
@@ -26,6 +26,14 @@ def write_moe(
 
     Memory does not grow with the models. What stands at ``out`` is replaced only with ``overwrite``, at the very end.
     """
+    planned = plan_moe_output(plan, out, max_shard_bytes=max_shard_bytes)
+    return execute(planned, overwrite=overwrite, restart=restart, progress=progress)
+
+
+def plan_moe_output(
+    plan: MoePlan, out: str | os.PathLike[str], *, max_shard_bytes: int | str | None = None
+) -> ConversionPlan:
+    """What ``write_moe`` writes: the files of a mixture, and how each tensor is made."""
     target = Path(out)
     restore_replaced(Workplace(target))
     contents = Contents(
@@ -37,5 +45,4 @@ def write_moe(
     )
     limit_bytes = shard_limit(max_shard_bytes)
     settings = {"recipe": plan.recipe_text, "seed": plan.seed}
-    planned = plan_output(contents, target, max_shard_bytes=limit_bytes, settings_identity=settings)
-    return execute(planned, overwrite=overwrite, restart=restart, progress=progress)
+    return plan_output(contents, target, max_shard_bytes=limit_bytes, settings_identity=settings)

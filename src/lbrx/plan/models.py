@@ -9,8 +9,9 @@ from typing import Any
 from lbrx.architectures import ARCHITECTURES, Architecture, automatic, known_architecture
 from lbrx.checkpoint import Checkpoint, contents_format, open_checkpoint
 from lbrx.errors import FileError, LbrxError, UsageError, nearest
-from lbrx.hub import local_path, locate_model
+from lbrx.hub import local_path
 from lbrx.plan.expressions import StageTensors
+from lbrx.plan.locating import locate, refuse_adapter
 from lbrx.plan.records import InputModel, StagePlan, TensorInfo
 from lbrx.recipe import ModelRef
 from lbrx.tensor import Tensor
@@ -45,7 +46,8 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
     >>> open_model(ModelRef(path)).infos["w"].shape
     (2,)
     """
-    place = locate_model(ref.path, ref.revision, directories)
+    place = locate(ref.path, ref.revision, directories)
+    refuse_adapter(ref.path, place)
     checkpoint = open_checkpoint(place)
     if not len(checkpoint):
         raise FileError(f"{place}: has no tensors; expected a model")
@@ -59,7 +61,7 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
         if converted is not None:
             tensors, infos, config = PlannedTensors(converted), tensor_infos(converted), converted.config or {}
             directory = kept_side_files(converted) or directory
-    adapter = None if ref.lora is None else locate_model(ref.lora.path, ref.lora.revision, directories)
+    adapter = None if ref.lora is None else locate(ref.lora.path, ref.lora.revision, directories)
     return InputModel(
         ref,
         tensors if adapter is None else _with_adapter(tensors, adapter),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from lbrx.errors import nearest
 from lbrx.recipe.errors import Place, RecipeError
@@ -30,10 +30,18 @@ def is_null(node: YamlNode) -> bool:
     return isinstance(node, YamlScalar) and node.value is None
 
 
-def read_map(node: YamlNode, what: str, keys: Collection[str], required: Iterable[str] = ()) -> YamlMap:
-    """A mapping that has only known keys, and all the required ones."""
+def read_map(
+    node: YamlNode,
+    what: str,
+    keys: Collection[str],
+    required: Iterable[str] = (),
+    elsewhere: Mapping[str, str] | None = None,
+) -> YamlMap:
+    """A mapping that has only known keys, and all the required ones; ``elsewhere`` says where other keys belong."""
     mapping = read_open_map(node, what)
     for key in mapping.entries:
+        if elsewhere is not None and key in elsewhere:
+            raise mapping.key_places[key].error(f"unknown key {key!r}; it belongs to {elsewhere[key]}")
         if key not in keys:
             raise unknown_name(mapping.key_places[key], "key", key, keys)
     for key in required:

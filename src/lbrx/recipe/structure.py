@@ -36,6 +36,8 @@ _RECIPE_KEYS = (
     "name",
 )
 
+_MIXTURE_KEYS = dict.fromkeys(("experts", "shared_experts", "gate_mode", "experts_per_token"), "a recipe of 'lbrx moe'")
+
 
 def read_recipe(node: YamlNode) -> Recipe:
     """The recipe of one document, in normal form.
@@ -48,7 +50,7 @@ def read_recipe(node: YamlNode) -> Recipe:
     """
     if is_null(node):
         raise node.place.error("the document is empty; expected a recipe")
-    mapping = read_map(node, "a recipe", _RECIPE_KEYS, required=("merge_method",))
+    mapping = read_map(node, "a recipe", _RECIPE_KEYS, required=("merge_method",), elsewhere=_MIXTURE_KEYS)
     base_model = _optional_reference(mapping, "base_model")
     base = None if base_model is None else Source(base_model, place=mapping.key_places["base_model"])
     template = optional(mapping, "chat_template")

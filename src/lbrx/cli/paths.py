@@ -1,0 +1,69 @@
+"""Paths on the command line, looked at before any work begins: do models exist, can outputs be what they are called."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from lbrx.errors import FileError, UsageError
+from lbrx.remote.paths import is_remote
+
+_TORCH_ENDINGS = (".bin", ".pt", ".pth")
+
+
+def check_model(path: Path, *, may_be_adapter: bool = False) -> None:
+    """Raise if there is nothing at a path, with what may have been meant, or if it is an adapter without its base."""
+    if is_remote(path):
+        return
+    if not path.exists():
+        raise FileError(f"{path}: cannot be opened: {os.strerror(errno.ENOENT)}{_meant(path)}")
+    if not may_be_adapter and path.is_dir():
+        from lbrx.plan.locating import refuse_adapter
+
+        refuse_adapter(str(path), path)
+
+
+def _meant(path: Path) -> str:
+    from lbrx.hub import is_repository
+    from lbrx.plan.locating import similar_path
+
+    in_hub = f"; 'hf://{path}' reads it from the Hugging Face hub" if is_repository(str(path)) else ""
+    return similar_path(str(path)) or in_hub
+
+
+def check_output_name(out: Path, format: str | None) -> None:
+    """Raise if a file is named that a directory would be written to.
+
+    >>> check_output_name(Path("model.gguf"), "mlx")
+    Traceback (most recent call last):
+    lbrx.errors.UsageError: model.gguf: an MLX model is a directory; expected a name that does not end in .gguf
+    """
+    names = {"mlx": "an MLX model", "safetensors": "a SafeTensors model"}
+    if out.suffix == ".gguf" and format in names:
+        raise UsageError(f"{out}: {names[format]} is a directory; expected a name that does not end in .gguf")
+    if out.suffix in _TORCH_ENDINGS:
+        raise UsageError(
+            f"{out}: lbrx writes no PyTorch files; expected a directory, or a name that ends in .gguf or .safetensors"
+        )
+
+
+def check_replaced(out: Path, inputs: Iterable[Path], others: Iterable[Path] = ()) -> None:
+    """Raise if replacing a directory would take away what is still needed: inputs, other files, where we are.
+
+    An input that lies directly in the directory may go: the output then replaces the model that it was made from.
+
+    >>> check_replaced(Path("/a"), [Path("/a/b/w.gguf")])
+    Traceback (most recent call last):
+    lbrx.errors.UsageError: /a: holds /a/b/w.gguf, which --overwrite would remove; expected another place for the output
+    """
+    place = out.resolve()
+    if place in (Path.cwd(), *Path.cwd().parents):
+        raise UsageError(f"{out}: is or holds the current directory, which --overwrite would remove; expected another")
+    lost = [path for path in inputs if not is_remote(path) and place in path.resolve().parents[1:]]
+    lost += [path for path in others if place in path.resolve().parents]
+    if lost:
+        raise UsageError(
+            f"{out}: holds {lost[0]}, which --overwrite would remove; expected another place for the output"
+        )
