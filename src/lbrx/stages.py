@@ -25,7 +25,7 @@ from lbrx.memory import budget, format_bytes
 from lbrx.memory.resident import resident_window
 from lbrx.partials import combined
 from lbrx.quants.encoded import BlockDestination, EncodedStorage
-from lbrx.quants.joint import PartStorage
+from lbrx.quants.joint import JointDestination, PartStorage
 from lbrx.quick import quick_value
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
@@ -150,12 +150,12 @@ class _PartOf:
         self.parent.found_nonfinite()
 
 
-def block_target(target: object) -> tuple[BlockDestination | None, int]:
+def block_target(target: object) -> tuple[BlockDestination | JointDestination | None, int]:
     """The destination that makes blocks of what a target takes, if one does, and where in it the target begins."""
     start = 0
     while isinstance(target, _PartOf):
         start, target = start + target.start, target.parent
-    return (target, start) if isinstance(target, BlockDestination) else (None, 0)
+    return (target, start) if isinstance(target, (BlockDestination, JointDestination)) else (None, 0)
 
 
 def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:

@@ -46,12 +46,33 @@ def test_the_page_has_a_line_for_each_case() -> None:
     assert [case["agrees"] for case in json.loads(as_json(RESULT))["cases"]] == [True, False]
 
 
+FAMILIES = (
+    "matmul",
+    "matrix-vector",
+    "attention",
+    "softmax",
+    "rms_norm",
+    "silu_mul",
+    "rope",
+    "embedding",
+    "dequantize",
+)
+
+
 @needs_clang
-def test_every_case_gives_what_the_cpu_gives() -> None:
-    result = measure(context(), "tiny", repeats=1)
-    assert len(result.rows) == len({row.name for row in result.rows}) >= 20
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_case_gives_what_the_cpu_gives(family: str) -> None:
+    result = measure(context(), "tiny", only=family, repeats=1)
     assert [row for row in result.rows if not row.agrees] == []
     assert all(row.nbytes > 0 and row.flops > 0 and row.metal_seconds > 0 for row in result.rows)
+
+
+@needs_clang
+def test_every_case_belongs_to_a_family() -> None:
+    names = list(cases_module._makers(context(), 256))
+    assert len(names) == len(set(names)) >= 20
+    assert sorted(names) == sorted(name for family in FAMILIES for name in names if family in name)
+    assert all(any(family in name for name in names) for family in FAMILIES)
 
 
 @needs_clang

@@ -77,6 +77,20 @@ def test_quantize_makes_the_bytes_of_the_cpu(dtype: str, coding: str) -> None:
     assert np.array_equal(download(metal, quantize(metal, up(metal, values), coding).values), expected)
 
 
+@pytest.mark.parametrize("coding", ENCODABLE)
+def test_quantize_makes_the_bytes_of_the_cpu_of_nan_infinities_and_subnormals(coding: str) -> None:
+    metal, random = context(), np.random.default_rng(21)
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-38, 3e38, -3e38], np.float32)
+    values = numbers(300, 64, seed=2)
+    for row in values:
+        count = random.integers(1, 12)
+        row[random.integers(0, 64, count)] = random.choice(special, count)
+    values[-1] = np.nan
+    on_cpu = lbrx.tensor(values).quantize(coding).realize()
+    expected = download(metal, device_weight(metal, on_cpu).values)
+    assert np.array_equal(download(metal, quantize(metal, up(metal, values), coding).values), expected)
+
+
 @pytest.mark.parametrize("order", ["forward", "reverse"])
 @pytest.mark.parametrize("coding", CODINGS)
 def test_matrix_vector_on_blocks(coding: str, order: Order) -> None:

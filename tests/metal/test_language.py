@@ -9,6 +9,7 @@ from metal_shaders import ORDERS, PREFIX, Order, needs_clang, run
 
 from lbrx.devices.metal.driver import CompileOptions
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
+from lbrx.devices.metal.errors import MetalError
 
 pytestmark = needs_clang
 VECTORS = (
@@ -141,6 +142,60 @@ def test_function_constants_choose_values_and_buffers() -> None:
     assert out.tolist() == [14, 5, 0.5]
     run(CONSTANTS, "k", {0: out}, (1,), (1,), constants={"width": 1, "scaled": False})
     assert out.tolist() == [4, -1, 0]
+
+
+DERIVED_CONSTANTS = (
+    PREFIX
+    + """
+constant bool has_scale [[function_constant(0)]];
+constant bool has_bias [[function_constant(1)]];
+constant int width [[function_constant(2)]];
+constant bool both = has_scale && has_bias;
+constant bool wide = is_function_constant_defined(width) ? width > 4 : false;
+constant bool neither = !(both || wide);
+namespace parts {
+constant bool narrow = !wide;
+template <typename T>
+kernel void k(device T* out [[buffer(0)]], device const T* scale [[buffer(1), function_constant(both)]],
+              device const T* table [[buffer(2), function_constant(wide)]],
+              device const T* rest [[buffer(3), function_constant(neither)]],
+              threadgroup T* room [[threadgroup(0), function_constant(wide)]],
+              device const T* few [[buffer(4), function_constant(narrow)]]) {
+  out[0] = both ? scale[0] : T(-1);
+  if (wide) room[0] = table[0];
+  out[1] = wide ? room[0] : T(-2);
+  out[2] = neither ? rest[0] : T(-3);
+  out[3] = narrow ? few[0] : T(-4);
+}
+template [[host_name("k_float")]] kernel void k<float>(device float*, device const float*, device const float*,
+                                                       device const float*, threadgroup float*, device const float*);
+}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("constants", "bound", "expected"),
+    [
+        ({"has_scale": True, "has_bias": False}, (3, 4), [-1, -2, 30, 40]),
+        ({"has_scale": True, "has_bias": True}, (1, 4), [10, -2, -3, 40]),
+        ({"has_scale": False, "has_bias": True, "width": 4}, (3, 4), [-1, -2, 30, 40]),
+        ({"has_scale": True, "has_bias": True, "width": 5}, (1, 2), [10, 20, -3, -4]),
+    ],
+)
+def test_constants_made_of_function_constants_choose_buffers(
+    constants: dict[str, int], bound: tuple[int, ...], expected: list[int]
+) -> None:
+    out = np.zeros(4, np.float32)
+    arrays = {index: np.full(1, 10 * index, np.float32) for index in bound}
+    memory = {0: 16} if 2 in bound else {}
+    run(DERIVED_CONSTANTS, "k_float", {0: out, **arrays}, (1,), (1,), constants=constants, threadgroup_bytes=memory)
+    assert out.tolist() == expected
+    missing = {index: array for index, array in arrays.items() if index != bound[0]}
+    with pytest.raises(MetalError, match=rf"kernel 'k_float': buffer {bound[0]} .* is not bound"):
+        run(
+            DERIVED_CONSTANTS, "k_float", {0: out, **missing}, (1,), (1,), constants=constants, threadgroup_bytes=memory
+        )
 
 
 def test_defines_are_seen_by_the_preprocessor() -> None:

@@ -1,4 +1,4 @@
-"""`--device metal`: merging and quantizing write the CPU's bytes; dispatches, bytes and compilations are counted."""
+"""`lbrx merge --device metal` writes the CPU's bytes; dispatches, bytes and compilations are counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from lbrx.cli.main import run
 from lbrx.devices.device import using_metal
 from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.transfers import transfers
 
 pytestmark = needs_clang
 LAYERS = 12
@@ -124,19 +123,3 @@ def test_a_machine_without_metal_is_told_before_anything_is_written(
     assert run(["merge", str(tmp_path / "recipe.yml"), str(tmp_path / "out"), "--device", "metal"]) == 1
     assert "there is no Metal on this machine" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yml"]
-
-
-def test_quantizing_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LBRX_METAL_DRIVER", "emulated")
-    monkeypatch.setattr("lbrx.devices.device._context", None)
-    metadata = {"general.architecture": "llama", "llama.block_count": 1, "llama.attention.head_count": 4}
-    shapes = {"token_embd.weight": (32, 256), "blk.0.ffn_down.weight": (256, 512), "blk.0.attn_norm.weight": (256,)}
-    values = {name: lbrx.normal(shape, 1, name).to("bf16") for name, shape in shapes.items()}
-    lbrx.save(tmp_path / "in.gguf", values, metadata)
-    for device in ("cpu", "metal"):
-        out = tmp_path / f"{device}.gguf"
-        assert run(["quantize", str(tmp_path / "in.gguf"), str(out), "--to", "q8_0", "-q", "--device", device]) == 0
-    assert (tmp_path / "metal.gguf").read_bytes() == (tmp_path / "cpu.gguf").read_bytes()
-    from lbrx.devices.device import metal_context
-
-    assert transfers(metal_context()).dispatches > 0

@@ -22,6 +22,12 @@ from lbrx.shape import (
 from strategies import Array, apply_view, shapes, view_chains
 
 
+@pytest.fixture(autouse=True, scope="module")
+def device() -> str:
+    """Nothing is computed: once is enough."""
+    return "none"
+
+
 def elements_of(layout: Layout) -> Array:
     """For each place of a layout the number of the storage's element that lies there."""
     grid = np.indices(layout.shape)

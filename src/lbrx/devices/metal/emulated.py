@@ -45,7 +45,7 @@ class EmulatedLibrary:
         key = tuple(sorted((index, float(value)) for index, value in values.items()))
         if key not in self._loaded:
             self._loaded[key] = LoadedLibrary(self.image.code, values)
-        return EmulatedPipeline(self.image, self._loaded[key], name, constants)
+        return EmulatedPipeline(self.image, self._loaded[key], name)
 
     def artifact(self) -> bytes | None:
         is_new, self._is_new = self._is_new, False

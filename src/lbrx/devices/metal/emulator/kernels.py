@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +44,11 @@ class KernelEntry:
     def sizes_symbol(self) -> str:
         """A function (parameter, 0 or 1) that gives the size or the alignment of what a parameter points at."""
         return f"__msl_sizes_{self.number}"
+
+    @property
+    def enabled_symbol(self) -> str:
+        """A function (parameter) that tells whether the function constants turn a parameter on."""
+        return f"__msl_enabled_{self.number}"
 
 
 def parse_parameters(
@@ -122,14 +126,17 @@ def _next_index(earlier: list[Parameter], kind: Kind) -> int:
 
 
 def entry_point(function: str, entry: KernelEntry) -> str:
-    """C++ text: a function over the runner's thread that calls the kernel, and one that tells sizes."""
+    """C++ text: a function over the runner's thread that calls the kernel, and two that tell of its parameters."""
     arguments: list[str] = []
-    cases: list[str] = []
+    sizes: list[str] = []
+    conditions: list[str] = []
     for i, parameter in enumerate(entry.parameters):
         type_name = f"metal::__arg<{i}, F>::type"
+        if parameter.enabled_by is not None:
+            conditions.append(f"case {i}: return ({parameter.enabled_by}) ? 1 : 0;")
         if parameter.kind == "buffer":
             arguments.append(f"metal::__bind<{type_name}>::get(sh->bufs[{parameter.index}])")
-            cases.append(f"case {i}: return w ? metal::__psz<{type_name}>::a : metal::__psz<{type_name}>::s;")
+            sizes.append(f"case {i}: return w ? metal::__psz<{type_name}>::a : metal::__psz<{type_name}>::s;")
         elif parameter.kind == "threadgroup":
             arguments.append(f"metal::__bind<{type_name}>::get(sh->tgm[{parameter.index}])")
         else:
@@ -142,18 +149,6 @@ def entry_point(function: str, entry: KernelEntry) -> str:
         "(void)lanes; (void)zeros; (void)quad_index; (void)quad; (void)quads; (void)sh; "
         f"{function}({', '.join(arguments)}); }}"
         f'\nextern "C" ulong {entry.sizes_symbol}(int i, int w) {{ typedef decltype({function}) F; '
-        f"switch (i) {{ {' '.join(cases)} }} return 0; }}\n"
+        f"switch (i) {{ {' '.join(sizes)} }} return 0; }}"
+        f'\nextern "C" int {entry.enabled_symbol}(int i) {{ switch (i) {{ {" ".join(conditions)} }} return 1; }}\n'
     )
-
-
-def is_enabled(expression: str, constants: Mapping[str, int | float | bool]) -> bool:
-    """Whether a function constant expression such as ``has_mask && !causal`` is true; unset constants are false.
-
-    >>> is_enabled("has_mask && !causal", {"has_mask": True})
-    True
-    """
-    known = re.sub(r"[A-Za-z_]\w*", lambda match: str(int(bool(constants.get(match.group(), 0)))), expression)
-    python = known.replace("&&", " and ").replace("||", " or ").replace("!", " not ").strip()
-    if not re.fullmatch(r"[\d\s()]*(?:(?:and|or|not)[\d\s()]*)*", python):
-        return True
-    return bool(eval(python, {"__builtins__": {}}))  # digits, parentheses and logic only: checked above

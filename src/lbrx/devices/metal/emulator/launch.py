@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lbrx.devices.metal.driver import Argument, Constants, Dispatch
+from lbrx.devices.metal.driver import Argument, Dispatch
 from lbrx.devices.metal.emulator.faults import describe_fault, describe_finding
 from lbrx.devices.metal.emulator.image import Image
-from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter, is_enabled
+from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter
 from lbrx.devices.metal.emulator.memory import EmulatedBuffer, Placement, WrappedBuffer
 from lbrx.devices.metal.emulator.runtime import MAX_BUFFERS, LoadedLibrary, Parameters, dispatch_lock, runner
 from lbrx.devices.metal.errors import KernelFault, MetalError
@@ -67,14 +67,14 @@ class EmulatedPipeline:
     simd_width = 32
     max_threads = 1024
 
-    def __init__(self, image: Image, library: LoadedLibrary, name: str, constants: Constants) -> None:
+    def __init__(self, image: Image, library: LoadedLibrary, name: str) -> None:
         self.name = name
         self.image = image
         self.library = library
-        self.constants = dict(constants)
         self.entry: KernelEntry = image.kernels[name]
         self.address = library.address(self.entry.symbol)
         self.sizes = [library.sizes(self.entry.sizes_symbol, i) for i in range(len(self.entry.parameters))]
+        self.enabled = [library.is_enabled(self.entry.enabled_symbol, i) for i in range(len(self.entry.parameters))]
 
 
 def launch(dispatch: Dispatch, settings: EmulatorSettings, threadgroup_limit_bytes: int) -> LaunchStatistics:
@@ -116,8 +116,8 @@ def _request(
         timeout_ms=int(settings.timeout_seconds * 1000),
         seed=settings.seed,
     )
-    for parameter in pipeline.entry.parameters:
-        if parameter.kind == "threadgroup":
+    for parameter, is_enabled in zip(pipeline.entry.parameters, pipeline.enabled, strict=True):
+        if parameter.kind == "threadgroup" and is_enabled:
             nbytes = dispatch.threadgroup_bytes.get(parameter.index, 0)
             if not nbytes:
                 raise MetalError(
@@ -183,7 +183,7 @@ def _users(
     """What is bound, and by which parameters: one buffer may be bound several times, as on a GPU."""
     found: dict[int, tuple[EmulatedBuffer | WrappedBuffer | bytes, list[_User]]] = {}
     for position, parameter in enumerate(pipeline.entry.parameters):
-        if parameter.kind != "buffer" or not _is_on(parameter, pipeline.constants):
+        if parameter.kind != "buffer" or not pipeline.enabled[position]:
             continue
         argument = dispatch.arguments.get(parameter.index)
         where = f"kernel '{pipeline.name}': buffer {parameter.index} ('{parameter.declaration}')"
@@ -194,10 +194,6 @@ def _users(
         _check_size(where, pipeline.sizes[position], parameter, memory, first, last)
         found.setdefault(key, (memory, []))[1].append((parameter, first, last))
     return list(found.values())
-
-
-def _is_on(parameter: Parameter, constants: Mapping[str, bool | int | float]) -> bool:
-    return parameter.enabled_by is None or is_enabled(parameter.enabled_by, constants)
 
 
 def _window(binding: Argument, where: str) -> tuple[EmulatedBuffer | WrappedBuffer | bytes, int, int]:

@@ -138,3 +138,9 @@ class LoadedLibrary:
         function = getattr(self._library, symbol)
         function.restype, function.argtypes = ctypes.c_ulong, (ctypes.c_int, ctypes.c_int)
         return int(function(parameter, 0)), int(function(parameter, 1))
+
+    def is_enabled(self, symbol: str, parameter: int) -> bool:
+        """Whether the function constants turn a kernel's parameter on; one without a condition always is."""
+        function = getattr(self._library, symbol)
+        function.restype, function.argtypes = ctypes.c_int, (ctypes.c_int,)
+        return bool(function(parameter))

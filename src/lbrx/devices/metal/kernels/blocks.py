@@ -77,7 +77,7 @@ def embedding(
     return result
 
 
-def quantize(context: MetalContext, x: DeviceArray, coding: str) -> DeviceWeight:
+def quantize(context: MetalContext, x: DeviceArray, coding: str, *, out: DeviceArray | None = None) -> DeviceWeight:
     """Code a matrix [rows, columns] of whole blocks as ``"q8_0"`` or ``"q4_0"``: the bytes that the CPU makes.
 
     >>> from lbrx.devices.metal.kernels.arrays import download
@@ -92,7 +92,7 @@ def quantize(context: MetalContext, x: DeviceArray, coding: str) -> DeviceWeight
         raise ShapeError(f"quantize: an array of shape {x.shape}; expected two axes, rows and columns")
     number = float_number(x, "quantize: x")
     shape = (x.shape[0], x.shape[1])
-    values = empty(context, "u8", (weight_bytes(coding, shape),))
+    values = out or empty(context, "u8", (weight_bytes(coding, shape),))
     if x.size:
         blocks = x.size // BLOCKS[coding][0]
         work = Work(nbytes_of(x, values), 4 * x.size, f"{shape[0]}x{shape[1]}")

@@ -16,6 +16,7 @@ from lbrx.devices.metal.transfers import transfers
 from lbrx.dtypes import DTYPES
 from lbrx.passes import FLAT, Instruction, Program, Sink
 from lbrx.quants.encoded import BlockDestination
+from lbrx.quants.joint import JointDestination
 from lbrx.settings import settings
 from lbrx.stages import block_target
 
@@ -76,10 +77,14 @@ def block_sink(target: SinkTarget) -> BlockSink | None:
     whole, start = block_target(target)
     if whole is None:
         return None
-    if whole.coding in ENCODABLE and not whole.is_weighted:
+    if isinstance(whole, JointDestination):
+        tell_fallback("codes and scales of groups have no kernel")
+    elif whole.is_weighted:
+        tell_fallback(f"blocks of {whole.coding} with an importance matrix have no kernel")
+    elif whole.coding not in ENCODABLE:
+        tell_fallback(f"blocks of {whole.coding} have no kernel")
+    else:
         return BlockSink(whole, start)
-    weighted = " with an importance matrix" if whole.is_weighted else ""
-    tell_fallback(f"blocks of {whole.coding}{weighted} have no kernel")
     return None
 
 

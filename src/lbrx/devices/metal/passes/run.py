@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, CollectState, HistogramState, SinkTarget
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions
+from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Pipeline
 from lbrx.devices.metal.errors import KernelFault
+from lbrx.devices.metal.kernels.arrays import DeviceArray
 from lbrx.devices.metal.passes.bindings import BoundInputs, LeafBindings
+from lbrx.devices.metal.passes.encoding import block_sink, needs_no_pass, stored_values
 from lbrx.devices.metal.passes.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, pass_kernel
 from lbrx.devices.metal.passes.tiles import TILE_THREADS
 from lbrx.devices.metal.profiler import ProfiledContext, Work
@@ -54,6 +57,7 @@ class _Chunk:
     hi: int
     inputs: BoundInputs = field(default_factory=BoundInputs)
     outputs: dict[str, Buffer] = field(default_factory=dict)
+    coded: dict[int, DeviceArray] = field(default_factory=dict)  # values of which blocks are made, by sink
 
 
 def run_pass_on_metal(context: MetalContext, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
@@ -67,16 +71,21 @@ class _Run:
         self.bound = bound
         self.targets = targets
         self.kernel = pass_kernel(bound.program)
-        index = "uint" if bound.elements < _LARGE_SPACE else "ulong"
-        self.pipeline = context.pipeline(
-            self.kernel.source, self.kernel.name, options=CompileOptions(defines=(("INDEX", index),))
-        )
         self.leaves = LeafBindings(context, bound, self.kernel.signature)
         self.sinks = list(enumerate(bound.program.sinks))
+        self.block_sinks = [block_sink(target) for target in targets]
+        self.encodes_only = self.block_sinks[0] is not None and needs_no_pass(bound.program)
         self.has_reductions = any(sink.kind in BLOCK_REDUCTIONS for _, sink in self.sinks)
         self.block_rows = max(1, REDUCTION_BLOCK // max(bound.columns, 1)) if self.has_reductions else 1
         self.block = self.block_rows * bound.columns if bound.program.mode == ROWS else REDUCTION_BLOCK
         self.partials = [self._partials(number) for number, _ in self.sinks]
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The kernel of the pass, compiled if a chunk needs it."""
+        index = "uint" if self.bound.elements < _LARGE_SPACE else "ulong"
+        options = CompileOptions(defines=(("INDEX", index),))
+        return self.context.pipeline(self.kernel.source, self.kernel.name, options=options)
 
     def _partials(self, number: int) -> tuple[Any, Any] | None:
         sink = self.bound.program.sinks[number]
@@ -100,7 +109,9 @@ class _Run:
 
     def _element_bytes(self, number: int) -> int:
         """Bytes of a chunk's buffers for each of its elements."""
-        target = self.targets[number]
+        target, coded = self.targets[number], self.block_sinks[number]
+        if coded is not None:
+            return coded.element_bytes
         if isinstance(target, CollectState):
             return COLLECTED_BYTES
         if target is None or isinstance(target, (HistogramState, MetalDestination)):
@@ -135,6 +146,8 @@ class _Run:
         signature = self.kernel.signature
         lo, hi, inputs, outputs = chunk.lo, chunk.hi, chunk.inputs, chunk.outputs
         self.leaves.bind(lo, hi, inputs)
+        if self.encodes_only and self._encode_stored(chunk):
+            return
         numbers = {**inputs.numbers, **self._scalars(), "first_element": lo, "count": hi - lo}
         if self.bound.program.mode != FLAT:
             numbers |= {"columns": self.bound.columns, "outer_axes": len(self.bound.outer_shape)}
@@ -153,8 +166,23 @@ class _Run:
             self.context.announce(Work(inputs.read_bytes + written, operations, str(self.bound.space)))
         self.context.dispatch(self.pipeline, arguments, (groups,), (threads,))
         transfers(self.context).add(dispatches=1, read_bytes=inputs.read_bytes, written_bytes=written)
+        for number, coded in enumerate(self.block_sinks):
+            if coded is not None:
+                chunk.coded[number] = coded.values(outputs[f"sink{number}"])
+                outputs[f"sink{number}_blocks"] = coded.encode(self.context, chunk.coded[number])
         if outputs:
             self.context.commit()  # somebody waits for these; what stays on the device may wait for company
+
+    def _encode_stored(self, chunk: _Chunk) -> bool:
+        """Make blocks of stored values as they are; False if they lie where they cannot be bound."""
+        (coded,), (leaf,) = self.block_sinks, self.bound.program.leaves
+        values = stored_values(chunk.inputs.arguments[self.kernel.signature.buffers["leaf0"][0]], leaf.dtype)
+        if coded is None or values is None:
+            return False
+        chunk.coded[0] = values
+        chunk.outputs["sink0_blocks"] = coded.encode(self.context, values)
+        self.context.commit()
+        return True
 
     def _grid(self, count: int) -> tuple[int, int]:
         """Threads of a threadgroup, and threadgroups."""
@@ -229,14 +257,18 @@ class _Run:
         except KernelFault as fault:
             place = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
             raise KernelFault(f"{fault}\n{place}") from fault
-        chunk.inputs.done()
         for number, _ in self.sinks:
             self._take_out(number, chunk)
+        chunk.inputs.done()
 
     def _take_out(self, number: int, chunk: _Chunk) -> None:
         name, target, partials = f"sink{number}", self.targets[number], self.partials[number]
         views = {part: buffer.view() for part, buffer in chunk.outputs.items() if part.split("_")[0] == name}
-        counts = transfers(self.context)
+        counts, coded = transfers(self.context), self.block_sinks[number]
+        if coded is not None:
+            counts.add(returned_bytes=views[f"{name}_blocks"].size)
+            coded.take(self._rows_of(number, chunk.lo, chunk.hi)[0], chunk.coded[number], views[f"{name}_blocks"])
+            return
         if not isinstance(target, CollectState):
             counts.add(returned_bytes=sum(view.size for view in views.values()))
         if partials is not None:

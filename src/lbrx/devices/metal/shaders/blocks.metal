@@ -44,18 +44,33 @@ kernel void embedding(device const uchar* weight [[buffer(0)]], device uchar* ou
 
 inline float inverse(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
 
+// NaN becomes `low`.
+inline float within(float value, float low, float high) {
+  float raised = value > low ? value : low;
+  return raised < high ? raised : high;
+}
+
+// The largest magnitude of a block of 32, halves against halves as on the CPU: what NaN does depends on the order.
+inline float largest_magnitude(device const uchar* x, ulong first) {
+  float4 part[8];
+  UNROLL for (uint i = 0; i < 32; i++) part[i / 4][i % 4] = abs(load_element(x, first + i, x_type));
+  UNROLL for (uint count = 4; count > 0; count /= 2) {
+    UNROLL for (uint i = 0; i < count; i++) part[i] = select(part[i + count], part[i], part[i] > part[i + count]);
+  }
+  float2 two = select(part[0].zw, part[0].xy, part[0].xy > part[0].zw);
+  return two.x > two.y ? two.x : two.y;
+}
+
 // A thread codes one block of 32.
 kernel void quantize_q8_0(device const uchar* x [[buffer(0)]], device uchar* out [[buffer(1)]],
                           uint block [[thread_position_in_grid]]) {
   ulong first = 32ul * block;
-  float largest = 0.0f;
-  for (uint i = 0; i < 32; i++) largest = max(largest, abs(load_element(x, first + i, x_type)));
-  float scale = largest / 127.0f;
+  float scale = largest_magnitude(x, first) / 127.0f;
   float factor = inverse(scale);
   device uchar* target = out + 34ul * block;
   *(device half*)target = half(scale);
   for (uint i = 0; i < 32; i++) {
-    float code = clamp(round(load_element(x, first + i, x_type) * factor), -128.0f, 127.0f);
+    float code = within(round(load_element(x, first + i, x_type) * factor), -128.0f, 127.0f);
     target[2 + i] = as_type<uchar>(char(code));
   }
 }
@@ -63,18 +78,19 @@ kernel void quantize_q8_0(device const uchar* x [[buffer(0)]], device uchar* out
 kernel void quantize_q4_0(device const uchar* x [[buffer(0)]], device uchar* out [[buffer(1)]],
                           uint block [[thread_position_in_grid]]) {
   ulong first = 32ul * block;
+  float largest = largest_magnitude(x, first);
   float extreme = 0.0f;  // the element with the largest magnitude, the first of several
-  for (uint i = 0; i < 32; i++) {
-    float value = load_element(x, first + i, x_type);
-    if (abs(value) > abs(extreme)) extreme = value;
+  for (uint i = 32; i > 0 && largest > 0.0f; i--) {
+    float value = load_element(x, first + i - 1, x_type);
+    if (abs(value) >= largest) extreme = value;
   }
   float scale = extreme / -8.0f;
   float factor = inverse(scale);
   device uchar* target = out + 18ul * block;
   *(device half*)target = half(scale);
   for (uint i = 0; i < 16; i++) {
-    uint low = uint(clamp(load_element(x, first + i, x_type) * factor + 8.5f, 0.0f, 15.0f));
-    uint high = uint(clamp(load_element(x, first + 16 + i, x_type) * factor + 8.5f, 0.0f, 15.0f));
+    uint low = uint(within(load_element(x, first + i, x_type) * factor + 8.5f, 0.0f, 15.0f));
+    uint high = uint(within(load_element(x, first + 16 + i, x_type) * factor + 8.5f, 0.0f, 15.0f));
     target[2 + i] = uchar(low | (high << 4));
   }
 }
