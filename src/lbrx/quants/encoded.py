@@ -12,10 +12,10 @@ import numpy.typing as npt
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import KernelError, ShapeError, UsageError
-from lbrx.expr import Blocks, Expr, cast
+from lbrx.expr import Blocks, Expr, Reduce, Stored, cast
 from lbrx.memory.scratch import scratch_arena
 from lbrx.quants.quant import Quant, call, native
-from lbrx.shape import Shape
+from lbrx.shape import Layout, Shape
 from lbrx.storage import Bytes, CpuStorage
 
 F32, U8 = DTYPES["f32"], DTYPES["u8"]
@@ -41,7 +41,7 @@ class EncodedStorage:
 
     def __init__(self, values: Expr, quant: Quant, weights: Weights | None = None) -> None:
         self.nbytes = quant.nbytes(values.shape)
-        self._values: Expr | None = cast(values, F32)
+        self._values: Expr | None = coded_values(values)
         self._quant = quant
         self._weights = None if weights is None else checked_weights(weights, values.shape, quant)
         self._made: CpuStorage | None = None
@@ -86,6 +86,12 @@ class EncodedStorage:
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         self.in_memory().read_into(offset, buffer)
+
+
+def coded_values(values: Expr) -> Expr:
+    """Values as f32 in a form that a pass computes in pieces of whole blocks, which a reduction of rows is not."""
+    found = cast(values, F32)
+    return Stored(found, Layout.contiguous(found.shape)) if isinstance(found, Reduce) else found
 
 
 def encoded(values: Expr, quant: Quant, weights: Weights | None = None) -> Blocks:

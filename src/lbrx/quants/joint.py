@@ -11,9 +11,9 @@ import numpy as np
 
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.dtypes import DType
-from lbrx.expr import Expr, cast
+from lbrx.expr import Expr
 from lbrx.memory.scratch import scratch_arena
-from lbrx.quants.encoded import F32, U8, EncodedStorage, PassValues, Room, encode_tiles
+from lbrx.quants.encoded import F32, U8, EncodedStorage, PassValues, Room, coded_values, encode_tiles
 from lbrx.quants.quant import call, native
 from lbrx.shape import Shape
 from lbrx.storage import Bytes, CpuStorage
@@ -43,7 +43,7 @@ class JointValues:
 
     def __init__(self, values: Expr, coding: JointCoding) -> None:
         self.coding = coding
-        self._values: Expr | None = cast(values, F32)
+        self._values: Expr | None = coded_values(values)
         self._groups = int(np.prod(values.shape, dtype=np.int64)) // coding.group_size
         self._made: list[CpuStorage] | None = None
         self._lock = threading.Lock()
