@@ -25,6 +25,8 @@ def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
     """
     from lbrx.stages import evaluate_exprs
 
+    if len(tensors) == 1 and tensors[0]._array_view() is None and not tensors[0].dtype.is_packed:
+        return tuple(evaluate_exprs([tensors[0].expr]))
     pending = [tensor for tensor in tensors if tensor._array_view() is None and not tensor.dtype.is_packed]
     computed = dict(zip(map(id, pending), evaluate_exprs([tensor.expr for tensor in pending]), strict=True))
     return tuple(computed[id(tensor)] if id(tensor) in computed else tensor.numpy() for tensor in tensors)

@@ -42,6 +42,8 @@ class _Arguments:
     floats: npt.NDArray[np.float64]
     ints_address: int
     floats_address: int
+    partials: npt.NDArray[Any] | None = None  # and places, of the blocks of a reduction
+    places: npt.NDArray[np.int64] | None = None
 
 
 class _Reader:
@@ -110,18 +112,8 @@ class _Plan:
         self._block_place = slots["block"]
         self._free: list[_Arguments] = []  # of calls that are over
 
-    def _arguments(self) -> _Arguments:
-        if self._free:
-            return self._free.pop()
-        ints = np.zeros(len(self._leaf_places) + len(self._number_places) + 8, np.int64)
-        floats = np.zeros(max(len(self._number_places), 1), np.float64)
-        ints[self._block_place] = REDUCTION_BLOCK
-        return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
-
-    def run(
-        self, leaves: list[int], numbers: list[Any], sink_address: int, elements: int, places_address: int = 0
-    ) -> None:
-        arguments = self._arguments()
+    def _arguments(self, leaves: list[int], numbers: list[Any]) -> _Arguments:
+        arguments = self._free.pop() if self._free else self._new_arguments()
         ints = arguments.ints
         for place, address in zip(self._leaf_places, leaves, strict=True):
             ints[place] = address
@@ -130,11 +122,45 @@ class _Plan:
                 arguments.floats[place] = number
             else:
                 ints[place] = number
-        ints[self._sink_place] = sink_address
-        if places_address:
-            ints[self._sink_place + 1] = places_address  # as an argmax has them: partials, places
+        return arguments
+
+    def _new_arguments(self) -> _Arguments:
+        ints = np.zeros(len(self._leaf_places) + len(self._number_places) + 8, np.int64)
+        floats = np.zeros(max(len(self._number_places), 1), np.float64)
+        ints[self._block_place] = REDUCTION_BLOCK
+        return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
+
+    def _run(self, arguments: _Arguments, elements: int) -> None:
         run_short(self._compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
+
+    def store(self, leaves: list[int], numbers: list[Any], target: int, elements: int) -> None:
+        """Store all elements at an address."""
+        arguments = self._arguments(leaves, numbers)
+        arguments.ints[self._sink_place] = target
+        self._run(arguments, elements)
         self._free.append(arguments)
+
+    def reduce(self, leaves: list[int], numbers: list[Any], elements: int, expr: Reduce) -> Any:
+        """The value of the reduction."""
+        arguments = self._arguments(leaves, numbers)
+        blocks = -(-elements // REDUCTION_BLOCK)
+        if arguments.partials is None or arguments.partials.size != blocks:
+            self._make_room(arguments, blocks)
+        self._run(arguments, elements)
+        assert arguments.partials is not None
+        value = combined(expr, arguments.partials, arguments.places)
+        self._free.append(arguments)
+        return value
+
+    def _make_room(self, arguments: _Arguments, blocks: int) -> None:
+        """Memory for what the blocks find, and for where if it is an argmax: partials, then places."""
+        sink = self.program.sinks[0]
+        is_float = self.program.value_types()[sink.args[0]] in ("f32", "f64")
+        arguments.partials = np.zeros(blocks, np.float64 if is_float else np.int64)
+        arguments.ints[self._sink_place] = arguments.partials.ctypes.data
+        if sink.kind == "argmax":
+            arguments.places = np.zeros(blocks, np.int64)
+            arguments.ints[self._sink_place + 1] = arguments.places.ctypes.data
 
 
 _plans: dict[Signature, _Plan] = {}
@@ -168,7 +194,7 @@ def _stored(expr: Expr) -> Any | None:
         return None
     plan, reader = found
     destination = ArrayDestination(expr.dtype, elements)
-    plan.run(reader.leaves, reader.numbers, destination.whole.ctypes.data, elements)
+    plan.store(reader.leaves, reader.numbers, destination.whole.ctypes.data, elements)
     return destination.array(expr.shape)
 
 
@@ -179,14 +205,7 @@ def _reduced(expr: Reduce) -> Any | None:
     if found is None:
         return None
     plan, reader = found
-    types = plan.program.value_types()
-    is_float = types[plan.program.sinks[0].args[0]] in ("f32", "f64")
-    blocks = -(-elements // REDUCTION_BLOCK)
-    partials = np.zeros(blocks, np.float64 if is_float else np.int64)
-    places = np.zeros(blocks, np.int64) if expr.op == "argmax" else None
-    places_address = 0 if places is None else places.ctypes.data
-    plan.run(reader.leaves, reader.numbers, partials.ctypes.data, elements, places_address)
-    return combined(expr, partials, places)
+    return plan.reduce(reader.leaves, reader.numbers, elements, expr)
 
 
 def _planned(request: SinkRequest, space: Shape, elements: int) -> tuple[_Plan, _Reader] | None:

@@ -40,6 +40,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     >>> broadcast_shapes((4, 1), (3,))
     (4, 3)
     """
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     rank = max((len(shape) for shape in shapes), default=0)
     result = [1] * rank
     for shape in shapes:

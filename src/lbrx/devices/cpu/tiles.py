@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from lbrx.devices.cpu.constants import LANES
-from lbrx.devices.cpu.elements import DOUBLE, FLOAT, HALF, I32, I64
+from lbrx.devices.cpu.elements import DOUBLE, FLOAT, HALF, I8, I32, I64
 
 Builder = Any
 Value = Any
@@ -21,6 +21,7 @@ Value = Any
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 _IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
+_PREFETCHED_BYTES = 1024
 _REGISTERS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
 
 
@@ -82,6 +83,17 @@ def _loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any)
     if memory == "f16":
         value = builder.fpext(value, ir.VectorType(FLOAT, LANES))
     return _widened(builder, value, element, wide)
+
+
+def _prefetch_halves(builder: Builder, base: Value, index: Value) -> None:
+    """Ask for what comes later: converting halves leaves the processor too few loads in flight to do so itself."""
+    place = builder.gep(builder.inttoptr(base, I8.as_pointer()), [builder.mul(index, ir.Constant(I64, 2 * LANES))])
+    ahead = builder.gep(place, [ir.Constant(I64, _PREFETCHED_BYTES)])
+    kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+    name = "llvm.prefetch.p0"
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    reading, keep, data = (ir.Constant(I32, number) for number in (0, 3, 1))
+    builder.call(function, [ahead, reading, keep, data])
 
 
 def _bf16_pairs(builder: Builder, base: Value, index: Value) -> Value:
@@ -161,6 +173,9 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             nans = builder.phi(ir.VectorType(ir.IntType(1), LANES))
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
+            if memory in _IN_TILES:
+                for base in args[: 2 if kind == "dot" else 1]:
+                    _prefetch_halves(builder, base, index)
             parts = factors(builder, args, index)
             grown = grow(builder, total, parts)
             nans_now = _saw_nan(builder, nans, parts[0]) if watches_nan else nans
