@@ -1,10 +1,11 @@
 """A merge on a Ray cluster of one node against the same merge on this machine's threads.
 
 ``python -m benchmarks.cluster``. Both sides plan and run the same recipe with the same number of threads and without
-flushing to disk, into a directory that does not exist yet. The cluster is started and connected before the clock runs,
-and each side has run once, so that kernels are compiled and workers are there; what that run wrote is compared. Turns
-alternate, and the best of three counts; processor time is compared too, because it depends less on what else the
-machine does. It is that of the driver and of the tasks; Ray's own processes are not in it.
+flushing to disk, into the same directory, which is removed before each turn: memory for its pages was there a moment ago
+for both. The cluster is started and connected before the clock runs, and each side has run once, so that kernels are
+compiled and workers are there; what that run wrote is compared. Turns alternate, and the median of seven counts, because
+most of the time is the system's, which varies; processor time is compared too. It is that of the driver and of the
+tasks; Ray's own processes are not in it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import gc
-import math
 import os
 import shutil
 import tempfile
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from benchmarks.harness import Figure
 from benchmarks.models import LAYERS, make_model
@@ -29,7 +30,7 @@ from lbrx.cluster import ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
 from lbrx.execute import execute
 
-TURNS = 3
+TURNS = 7
 MEMORY_LIMIT_BYTES = 400_000_000
 RECIPES = {
     "linear": (
@@ -65,26 +66,22 @@ def _one_node() -> Iterator[None]:
 
 @dataclass
 class _Side:
-    """A merge into a directory of its own, and the best times of its turns."""
+    """A merge into a directory, and the times of its turns."""
 
     source: PlanSource
     cluster: ClusterOptions | None = None
     states: list[ClusterProgress] = field(default_factory=list)
-    seconds: float = math.inf
-    processor_seconds: float = math.inf
+    seconds: list[float] = field(default_factory=list)
+    processor_seconds: list[float] = field(default_factory=list)
 
     @property
     def out(self) -> Path:
         return Path(self.source.arguments[1])
 
-    def merge(self) -> None:
-        """Run once, untimed."""
-        shutil.rmtree(self.out, ignore_errors=True)
-        execute(self.source.build(), sync=False, cluster=self.cluster)
-
     def turn(self) -> None:
         """Run once more; only what a command does is timed, not the removal of what the last turn wrote."""
-        shutil.rmtree(self.out)
+        shutil.rmtree(self.out, ignore_errors=True)
+        os.sync()  # or the system writes what the other side has left while this one is timed
         gc.collect()
         time.sleep(0.1)
         started, processor_started = time.perf_counter(), time.process_time()
@@ -92,40 +89,44 @@ class _Side:
         seconds, processor_seconds = time.perf_counter() - started, time.process_time() - processor_started
         if self.states:
             processor_seconds += sum(node.processor_seconds for node in self.states[-1].nodes)
-        self.seconds = min(self.seconds, seconds)
-        self.processor_seconds = min(self.processor_seconds, processor_seconds)
+        self.seconds.append(seconds)
+        self.processor_seconds.append(processor_seconds)
 
 
 def _against_threads(method: str, recipe: str) -> Iterator[Figure]:
-    threads = _Side(PlanSource.merge(recipe, f"{method}-threads"))
-    cluster = _Side(PlanSource.merge(recipe, f"{method}-cluster"))
-    states = cluster.states
-    cluster.cluster = ClusterOptions("auto", cluster.source, system.cpu_count(), progress=states.append)
-    for side in (threads, cluster):
-        side.merge()
-    _check_alike(threads.out, cluster.out)
+    _check_alike(recipe)
+    source = PlanSource.merge(recipe, "merged")
+    states: list[ClusterProgress] = []
+    options = ClusterOptions("auto", source, system.cpu_count(), progress=states.append)
+    threads, cluster = _Side(source), _Side(source, options, states)
     for _ in range(TURNS):
         threads.turn()
         cluster.turn()
-    own, other = cluster.seconds, threads.seconds
+    own, other = median(cluster.seconds), median(threads.seconds)
     (node,) = states[-1].nodes
     detail = f"{own:.2f} s against {other:.2f} s on threads; {node.tasks} tasks"
     yield Figure("cluster", f"{method}: threads / cluster", other / own, 1 / 1.15, detail)
-    used, other_used = cluster.processor_seconds, threads.processor_seconds
+    used, other_used = median(cluster.processor_seconds), median(threads.processor_seconds)
     detail = f"{used:.2f} s against {other_used:.2f} s on threads"
     yield Figure("cluster", f"{method}: processor time, threads / cluster", other_used / used, 1 / 1.15, detail)
     peak = max(seen.memory_bytes for state in states for seen in state.nodes)
     detail = f"{peak / 1e6:.0f} MB of {MEMORY_LIMIT_BYTES / 1e6:.0f} MB"
     yield Figure("cluster", f"{method}: memory of a worker", MEMORY_LIMIT_BYTES / peak, 1, detail)
-    for side in (threads, cluster):
-        shutil.rmtree(side.out)
+    shutil.rmtree(source.arguments[1])
 
 
-def _check_alike(one: Path, other: Path) -> None:
+def _check_alike(recipe: str) -> None:
+    """Merge once on each side; this also compiles kernels and starts workers."""
+    one, other = Path("of-threads"), Path("of-the-cluster")
+    execute(PlanSource.merge(recipe, str(one)).build(), sync=False)
+    source = PlanSource.merge(recipe, str(other))
+    execute(source.build(), sync=False, cluster=ClusterOptions("auto", source, system.cpu_count()))
     names = sorted(path.name for path in one.iterdir())
     _, different, missing = filecmp.cmpfiles(one, other, names, shallow=False)
     if different or missing:
         raise SystemExit(f"{one} and {other} differ in {', '.join([*different, *missing])}; expected the same bytes")
+    for directory in (one, other):
+        shutil.rmtree(directory)
 
 
 if __name__ == "__main__":
