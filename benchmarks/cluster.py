@@ -1,11 +1,11 @@
 """A merge on a Ray cluster of one node against the same merge on this machine's threads.
 
 ``python -m benchmarks.cluster``. Both sides plan and run the same recipe with the same number of threads and without
-flushing to disk, into the same directory, which is removed before each turn: memory for its pages was there a moment ago
-for both. The cluster is started and connected before the clock runs, and each side has run once, so that kernels are
-compiled and workers are there; what that run wrote is compared. Turns alternate, and the median of seven counts, because
-most of the time is the system's, which varies; processor time is compared too. It is that of the driver and of the
-tasks; Ray's own processes are not in it.
+flushing to disk, into the same directory, which is removed before each turn: the memory of its pages was in use just
+before, for both. The cluster is started and connected before the clock runs, and each side has run once, so that kernels
+are compiled and workers are there; what those runs wrote is compared. Sides take turns, in changing order, and the best
+of eight counts; processor time is compared too, because it depends less on what else the machine does. It is that of
+the driver and of the tasks; Ray's own processes are not in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 from benchmarks.harness import Figure
 from benchmarks.models import LAYERS, make_model
@@ -30,7 +29,7 @@ from lbrx.cluster import ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
 from lbrx.execute import execute
 
-TURNS = 7
+TURNS = 8
 MEMORY_LIMIT_BYTES = 400_000_000
 RECIPES = {
     "linear": (
@@ -99,14 +98,14 @@ def _against_threads(method: str, recipe: str) -> Iterator[Figure]:
     states: list[ClusterProgress] = []
     options = ClusterOptions("auto", source, system.cpu_count(), progress=states.append)
     threads, cluster = _Side(source), _Side(source, options, states)
-    for _ in range(TURNS):
-        threads.turn()
-        cluster.turn()
-    own, other = median(cluster.seconds), median(threads.seconds)
+    for number in range(TURNS):
+        for side in (threads, cluster) if number % 2 else (cluster, threads):
+            side.turn()
+    own, other = min(cluster.seconds), min(threads.seconds)
     (node,) = states[-1].nodes
     detail = f"{own:.2f} s against {other:.2f} s on threads; {node.tasks} tasks"
     yield Figure("cluster", f"{method}: threads / cluster", other / own, 1 / 1.15, detail)
-    used, other_used = median(cluster.processor_seconds), median(threads.processor_seconds)
+    used, other_used = min(cluster.processor_seconds), min(threads.processor_seconds)
     detail = f"{used:.2f} s against {other_used:.2f} s on threads"
     yield Figure("cluster", f"{method}: processor time, threads / cluster", other_used / used, 1 / 1.15, detail)
     peak = max(seen.memory_bytes for state in states for seen in state.nodes)
