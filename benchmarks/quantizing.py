@@ -145,7 +145,7 @@ def _against_gguf_py() -> Iterator[Figure]:
             else (lambda quant=name.lower(): tensor.quantize(quant).expr.storage.in_memory())
         )
         theirs = lambda kind=kind: gguf.quants.quantize(values, kind)
-        yield faster(SUITE, f"{name} against gguf-py", code, theirs, 10, turns=2)
+        yield faster(SUITE, f"{name} against gguf-py", code, theirs, 10)
 
 
 def _against_mlx() -> Iterator[Figure]:
