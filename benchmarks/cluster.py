@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.cluster``. Both sides plan and run the same recipe with the same number of threads and without
 flushing to disk, into the same directory, which is removed before each turn: the memory of its pages was in use just
-before, for both. The cluster is started and connected before the clock runs, and each side has run once, so that kernels
-are compiled and workers are there; what those runs wrote is compared. Sides take turns, in changing order, and the best
-of eight counts; processor time is compared too, because it depends less on what else the machine does. It is that of
-the driver and of the tasks; Ray's own processes are not in it.
+before, for both. The cluster is started and connected before the clock runs, and each side has run once, so that
+kernels are compiled and workers are there; what those runs wrote is compared. Sides take turns, in changing order,
+and the best of eight counts; processor time is compared too, because it depends less on what else the machine does.
+It is that of the driver and of the tasks; Ray's own processes are not in it.
 """
 
 from __future__ import annotations

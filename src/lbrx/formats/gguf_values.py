@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, overload
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from lbrx.errors import UsageError, nearest
 
+_LENGTH = struct.Struct("<Q")
 STRING_ID = 8
 ARRAY_ID = 9
 SCALAR_IDS: dict[str, int] = {
@@ -87,8 +89,9 @@ class StringArray(Sequence[str]):
     def of(cls, strings: Sequence[str]) -> StringArray:
         """The array of these strings, with lengths in little-endian order."""
         pieces = [string.encode("utf-8", "surrogateescape") for string in strings]
-        ends = np.cumsum([8 + len(piece) for piece in pieces], dtype=np.int64)
-        return cls(b"".join(struct.pack("<Q", len(piece)) + piece for piece in pieces), ends, "little")
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        written = map(_LENGTH.pack, lengths.tolist())
+        return cls(b"".join(chain.from_iterable(zip(written, pieces, strict=True))), np.cumsum(lengths + 8), "little")
 
     def little_endian_bytes(self) -> bytes:
         """The strings as a little-endian file stores them."""

@@ -12,9 +12,7 @@ def byte_level_table(document: TokenizerDocument, size: int) -> TokenTable:
     document.require_plain_bpe()
     table = TokenTable.of_size(size, document.label)
     added = {entry.content for entry in document.added}
-    for text, token_id in document.pieces.items():
-        if text not in added:
-            table.put(token_id, text, TokenType.NORMAL)
+    table.put_all({text: number for text, number in document.pieces.items() if text not in added}, TokenType.NORMAL)
     table.put_added(document.added)
     return table
 
@@ -24,7 +22,8 @@ def merge_lines(document: TokenizerDocument) -> list[str]:
 
     A file without merges has none to list; llama.cpp wants the key in any case.
     """
-    for left, right in document.merges:
-        if " " in left or " " in right:
+    lines = [f"{left} {right}" for left, right in document.merges]
+    for (left, right), line in zip(document.merges, lines, strict=True):
+        if line.count(" ") != 1:
             raise FormatError(f"{document.label}: the merge of {left!r} and {right!r} has a space in a token")
-    return [f"{left} {right}" for left, right in document.merges]
+    return lines

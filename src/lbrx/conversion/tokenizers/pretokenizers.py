@@ -14,7 +14,7 @@ from lbrx.errors import FormatError, nearest
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
@@ -54,12 +54,13 @@ class PreTokenizer:
 
     def as_json(self) -> dict[str, Any]:
         """The rule in the words of tokenizer.json."""
-        cuts = [_split(pattern) for pattern in self.patterns]
+        cuts = [as_split(pattern) for pattern in self.patterns]
         to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         return {"type": "Sequence", "pretokenizers": [*cuts, to_bytes]}
 
 
-def _split(pattern: str) -> dict[str, Any]:
+def as_split(pattern: str) -> dict[str, Any]:
+    """A cut around what a pattern finds, in the words of tokenizer.json."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
@@ -86,16 +87,18 @@ PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
     PreTokenizer(
         "gpt-4o", (_cased_words(r"\p{N}{1,3}", f"{_CONTRACTIONS}?"),), aliases=("llama4", "kanana2", "minimax-m2")
     ),
-    PreTokenizer("gpt-2", (_GPT2,), aliases=("phi-2", "jais", "exaone4", "a.x-4.0", "trillion", "granite-docling")),
-    PreTokenizer("olmo", (_GPT2,), nfc=True, aliases=("mpt",)),
+    PreTokenizer("gpt-2", (GPT2,), aliases=("phi-2", "jais", "exaone4", "a.x-4.0", "trillion", "granite-docling")),
+    PreTokenizer("olmo", (GPT2,), nfc=True, aliases=("mpt",)),
     PreTokenizer(
-        "starcoder", (r"\p{N}", _GPT2), aliases=("smollm", "refact", "codeshell", "exaone", "minerva-7b", "mellum2")
+        "starcoder",
+        (r"\p{N}", GPT2),
+        aliases=("smollm", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"),
     ),
-    PreTokenizer("command-r", (r"\p{N}", _GPT2), nfc=True),
-    PreTokenizer("falcon", (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    PreTokenizer("command-r", (r"\p{N}", GPT2), nfc=True),
+    PreTokenizer("falcon", (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]")),
     PreTokenizer("deepseek-v3", (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_WORDS), aliases=("hunyuan-dense",)),
     PreTokenizer("deepseek-coder", (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
-    PreTokenizer("default", (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    PreTokenizer("default", (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
 )
 _BY_NAME = {name: row for row in PRE_TOKENIZERS for name in (row.name, *row.aliases)}
 

@@ -1,20 +1,20 @@
 """Which pre-tokenizer a tokenizer.json has: the one that cuts a difficult text into the same pieces.
 
-The same rule is written in several ways, so that files are not compared, but what they do. The text has every sequence
-of three characters out of a set that has each kind of character the known rules tell apart, and then words with
-apostrophes and runs of digits and spaces.
+A rule may be written in several ways, so that files in other words than ours are not compared, but what they do. The
+text has every sequence of three characters out of a set that has each kind of character the known rules tell apart,
+and then words with apostrophes and runs of digits and spaces.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from lbrx.conversion.tokenizers.document import TokenizerDocument
-from lbrx.conversion.tokenizers.pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from lbrx.conversion.tokenizers.pretokenizers import GPT2, PRE_TOKENIZERS, PreTokenizer, as_split
 from lbrx.errors import FormatError
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ def pre_tokenizer_of(document: TokenizerDocument) -> PreTokenizer:
     rule = document.library.pre_tokenizer
     if rule is None:
         raise FormatError(f"{document.label}: does not cut the text into words (no pre_tokenizer); {_UNKNOWN}")
-    same_cut = PRE_TOKENIZERS
-    for text in probe_texts():
-        pieces = rule.pre_tokenize_str(text)
-        same_cut = tuple(row for row in same_cut if _library_rule(row).pre_tokenize_str(text) == pieces)
+    same_cut = written_as(document.content.get("pre_tokenizer")) or cutting_as(rule)
     candidates = [row for row in same_cut if row.nfc == nfc]
     if not candidates:
         difference = f"with {'NFC' if nfc else 'no'} normalization" if same_cut else "with this rule"
@@ -82,6 +79,43 @@ def pre_tokenizer_of(document: TokenizerDocument) -> PreTokenizer:
             f"{_UNKNOWN}"
         )
     return _by_merges(candidates, document)
+
+
+def written_as(pre_tokenizer: Any) -> tuple[PreTokenizer, ...]:
+    """The known rules that a file has in just these words: what `cutting_as` would find, without trying it out.
+
+    >>> [row.name for row in written_as({"type": "ByteLevel", "add_prefix_space": False, "use_regex": True})]
+    ['gpt-2', 'olmo']
+    """
+    if not isinstance(pre_tokenizer, dict):
+        return ()
+    if _is_byte_level(pre_tokenizer, use_regex=True):
+        patterns: tuple[Any, ...] = (GPT2,)
+    elif pre_tokenizer.get("type") == "Sequence" and pre_tokenizer.get("pretokenizers"):
+        *cuts, last = pre_tokenizer["pretokenizers"]
+        patterns = tuple(cut.get("pattern", {}).get("Regex") for cut in cuts)
+        if not _is_byte_level(last, use_regex=False) or cuts != [as_split(pattern) for pattern in patterns]:
+            return ()
+    else:
+        return ()
+    return tuple(row for row in PRE_TOKENIZERS if row.patterns == patterns)
+
+
+def _is_byte_level(step: Mapping[str, Any], *, use_regex: bool) -> bool:
+    return (
+        step.get("type") == "ByteLevel"
+        and step.get("add_prefix_space") is False
+        and step.get("use_regex", True) is use_regex
+    )
+
+
+def cutting_as(rule: Rule) -> tuple[PreTokenizer, ...]:
+    """The known rules that cut the texts into the same pieces as this one."""
+    same_cut = PRE_TOKENIZERS
+    for text in probe_texts():
+        pieces = rule.pre_tokenize_str(text)
+        same_cut = tuple(row for row in same_cut if _library_rule(row).pre_tokenize_str(text) == pieces)
+    return same_cut
 
 
 def _by_merges(candidates: list[PreTokenizer], document: TokenizerDocument) -> PreTokenizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -78,6 +78,18 @@ class TokenTable:
         self.types[token_id] = kind
         if score is not None:
             self.scores[token_id] = score
+
+    def put_all(self, pieces: Mapping[str, int], kind: TokenType) -> None:
+        """Set the rows of an empty table, in one go if no two tokens share an id."""
+        ids = list(pieces.values())
+        if self._ids or len(set(ids)) < len(ids) or (ids and not 0 <= min(ids) <= max(ids) < len(self.texts)):
+            for text, token_id in pieces.items():
+                self.put(token_id, text, kind)
+            return
+        self._ids = dict(pieces)
+        for text, token_id in pieces.items():
+            self.texts[token_id] = text
+            self.types[token_id] = kind
 
     def find(self, text: str) -> int | None:
         """The id of a token, or None."""
