@@ -69,7 +69,7 @@ def test_integers_against_numpy(scheme: str, size: int, symmetric: bool) -> None
     check(values, scheme, size, symmetric)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=16, max_size=16),
     st.sampled_from(list(SCHEMES)),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
@@ -150,6 +150,7 @@ def test_raw_types_of_other_formats_are_not_decoded() -> None:
         (words + 1).numpy()
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_window_of_decoded_blocks_can_be_read(data: st.DataObject) -> None:
     kind = quant("q8_0")
