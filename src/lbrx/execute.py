@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -308,7 +308,7 @@ class Run:
     def write_layout(self, layout: FileLayout, descriptor: int) -> None:
         path = self.place.partial / layout.name
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
-        units = [list(slots) for _, slots in groupby(waiting, lambda slot: self.plan.unit(slot.name))]
+        units = units_of(self.plan, waiting)
         small = [unit for unit in units if _unit_bytes(unit) < SMALL_BYTES]
 
         def worker() -> Callable[[int], None]:
@@ -348,9 +348,9 @@ def _unit_bytes(unit: list[Slot]) -> int:
     return sum(slot.nbytes for slot in unit)
 
 
-def write_slot(plan: OutputPlan, slot: Slot, descriptor: int, path: Path) -> Entry:
-    """Compute a tensor into its slot of an open file, and say what was written."""
-    return write_slots(plan, [slot], descriptor, path)[0]
+def units_of(plan: OutputPlan, slots: Iterable[Slot]) -> list[list[Slot]]:
+    """Slots in their order, with neighbours together that are parts of one unit."""
+    return [list(unit) for _, unit in groupby(slots, lambda slot: plan.unit(slot.name))]
 
 
 def write_slots(plan: OutputPlan, slots: list[Slot], descriptor: int, path: Path) -> list[Entry]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from serving import serving
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 _API = re.compile(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
@@ -121,14 +122,5 @@ def _handler(server: HubServer) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def hub_server(folder: Path) -> Iterator[HubServer]:
     made = HubServer(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(made))
-    server.daemon_threads = True
-    made.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(_handler(made)) as made.port:
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from serving import serving
 
 ERROR = "error"  # status 500
 CUT = "cut"  # the length of the whole, half of the body, and the connection closed
@@ -122,15 +124,8 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def faulty_proxy(target_port: int) -> Iterator[FaultyProxy]:
     proxy = FaultyProxy(target_port)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy))
-    server.daemon_threads = True
-    proxy.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(_handler(proxy)) as proxy.port:
+        try:
+            yield proxy
+        finally:
+            proxy.released.set()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from serving import serving
 
 
 @dataclass
@@ -72,14 +73,5 @@ def _handler(server: RangeServer) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def range_server(folder: Path) -> Iterator[RangeServer]:
     made = RangeServer(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(made))
-    server.daemon_threads = True
-    made.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(_handler(made)) as made.port:
         yield made
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -38,6 +38,7 @@ Examples:
 
 def main() -> None:
     """Run the command line on the arguments of this process, and exit."""
+    gc.set_threshold(GC_THRESHOLD)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -49,7 +50,6 @@ def run(arguments: Sequence[str]) -> int:
     0
     """
     _never_fail_to_print()
-    gc.set_threshold(GC_THRESHOLD)
     try:
         _refuse_empty(arguments)
         return _run_command(arguments)

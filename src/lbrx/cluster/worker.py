@@ -8,7 +8,7 @@ import shutil
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from lbrx.cluster.description import PlanSource, built_alike
 from lbrx.cluster.worker_memory import PeakMemory
 from lbrx.destinations import ArrayDestination
 from lbrx.errors import FileError
-from lbrx.execute import write_slot
+from lbrx.execute import units_of, write_slots
 from lbrx.expr import Blocks
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry
@@ -89,12 +89,17 @@ def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...
 def _write(plan: OutputPlan, path: Path, slots: tuple[Slot, ...], order: Order) -> tuple[Entry, ...]:
     descriptor = _opened(path)
     try:
-        entries = tuple(write_slot(plan, slot, descriptor, path) for slot in slots)
+        entries = _written(plan, slots, descriptor, path)
         if order.sync and socket.gethostname() != order.driver_host:
             system.flush_to_disk(descriptor, path)  # what a node has not sent out dies with it
     finally:
         os.close(descriptor)
     return entries
+
+
+def _written(plan: OutputPlan, slots: Sequence[Slot], descriptor: int, path: Path) -> tuple[Entry, ...]:
+    units = units_of(plan, slots)
+    return tuple(entry for unit in units for entry in write_slots(plan, unit, descriptor, path))
 
 
 def _upload(
@@ -110,7 +115,7 @@ def _upload(
     try:
         descriptor = place.open_file(layout.name, layout.file_bytes, layout.header)
         try:
-            entries = tuple(write_slot(plan, slot, descriptor, path) for slot in layout.slots)
+            entries = _written(plan, layout.slots, descriptor, path)
         finally:
             os.close(descriptor)
         return entries, upload(path, bucket / layout.name)

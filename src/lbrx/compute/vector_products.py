@@ -11,6 +11,7 @@ comes back to all of its weights for every word.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ from lbrx.compute.blas import in_ranges
 from lbrx.compute.native import Floats, address, compiled, run
 from lbrx.compute.weights import HalfRows, MappedRows, Rows, rows_of
 from lbrx.devices.cpu.kernels import address_of
-from lbrx.devices.cpu.team import run_together
+from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.expr import Blocks
 from lbrx.memory.scratch import borrowing
 from lbrx.quants.quant import quant
+from lbrx.storage import Bytes
 from lbrx.tensor import Tensor
 
 MOST_VECTORS = 4
@@ -31,6 +33,7 @@ CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS = 32
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
+Window = Callable[[int, int], npt.NDArray[Any]]  # some rows of a weight as they are stored
 
 
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
@@ -41,9 +44,9 @@ def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
         return
     rows = rows_of(weight)
     if isinstance(rows, MappedRows):
-        _float_products(x, rows.array, rows.array.strides[0], "f32", out)
+        _float_products(x, lambda first, stop: rows.array[first:stop], True, rows.array.strides[0], "f32", out)
     elif isinstance(rows, HalfRows):
-        _float_products(x, rows.window(0, weight.shape[0]), 2 * weight.shape[1], weight.dtype.name, out)
+        _float_products(x, rows.window, rows.is_in_memory, 2 * weight.shape[1], weight.dtype.name, out)
     else:
         _decoded_products(x, rows, out)
 
@@ -61,25 +64,54 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> None:
         run("block_products", "code_vectors", address(x), vectors * count, *coded)
     kind = quant(blocks.quant)
     row_bytes = columns // kind.block_elements * kind.block_bytes
-    weights = blocks.storage.read_at(0, out.shape[1] * row_bytes)
-    arguments = address(weights), 0, columns, *coded, vectors, address(out), out.shape[1]
-    _in_rows("coded_rows", "block_products", kind.name, arguments, out.shape[1], row_bytes)
+    storage = blocks.storage
+
+    def window(first: int, stop: int) -> Bytes:
+        return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
+
+    def numbers(weights: int, target: int) -> tuple[int, ...]:
+        return weights, 0, columns, *coded, vectors, target, out.shape[1]
+
+    function = compiled("block_products", kind.name, 9)
+    _in_rows("coded_rows", function, numbers, window, storage.address is not None, row_bytes, out)
 
 
-def _float_products(x: Floats, weights: npt.NDArray[Any], row_bytes: int, kind: str, out: Floats) -> None:
+def _float_products(x: Floats, window: Window, is_in_memory: bool, row_bytes: int, kind: str, out: Floats) -> None:
     vectors, columns = x.shape
-    arguments = address(weights), row_bytes, 0, columns, address(x), vectors, address(out), out.shape[1]
-    _in_rows("float_rows", "row_products", kind, arguments, out.shape[1], row_bytes)
+
+    def numbers(weights: int, target: int) -> tuple[int, ...]:
+        return weights, row_bytes, 0, columns, address(x), vectors, target, out.shape[1]
+
+    _in_rows("float_rows", compiled("row_products", kind, 8), numbers, window, is_in_memory, row_bytes, out)
 
 
-def _in_rows(task: str, module: str, function: str, arguments: tuple[int, ...], rows: int, row_bytes: int) -> None:
-    """Run a function of the kernels over all rows, on all threads that are awake.
+def _in_rows(
+    task: str,
+    function: Any,
+    numbers: Callable[[int, int], tuple[int, ...]],
+    window: Window,
+    is_in_memory: bool,
+    row_bytes: int,
+    out: Floats,
+) -> None:
+    """Run a function of the kernels over all rows: where they lie, on all threads that are awake, or as they are read.
 
-    A row is computed by itself, so that it does not matter how many of them a thread takes at a time.
+    ``numbers`` are its arguments for rows at an address whose results go to another. A row is computed by itself, so
+    that it does not matter how many of them a thread takes at a time.
     """
-    job = np.array([address_of(compiled(module, function, len(arguments))), *arguments], np.int64)
+    rows = out.shape[1]
     least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
-    run_together(compiled("row_tasks", task, 4), address(job), row_bytes, rows, least_rows)
+
+    def work(first: int, stop: int) -> None:
+        weights = window(first, stop)
+        job = np.array([address_of(function), 0, *numbers(address(weights), address(out) + 4 * first)], np.int64)
+        run_together(compiled("row_tasks", task, 4), address(job), row_bytes, stop - first, least_rows)
+        check_status(int(job[1]))
+
+    if is_in_memory:
+        work(0, rows)
+    else:
+        in_ranges(rows, least_rows, work)
 
 
 def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:

@@ -41,6 +41,11 @@ class HalfRows:
         self._storage, self._kind = source.storage, source.dtype.name
         self._columns, self._offset = source.shape[1], source.layout.offset
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether a window of any size is no copy."""
+        return self._storage.address is not None
+
     def window(self, first: int, stop: int) -> Bytes:
         """The bytes of some rows."""
         start = 2 * (self._offset + first * self._columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lbrx.expr import Stored
+from lbrx.memory import budget
 from lbrx.methods.context import MergeContext
 from lbrx.shape import Layout
 from lbrx.tensor import Tensor
@@ -61,6 +62,6 @@ def random_by_rank(delta: Tensor, density: float, epsilon: float, context: Merge
 
 def _found_once(mask: Tensor) -> Tensor:
     """A mask that is kept, where it is not large, because several passes need it and ranking takes long."""
-    if mask.size > MOST_STORED:
+    if mask.size > min(MOST_STORED, budget().limit_bytes // 8):
         return mask
     return Tensor(Stored(mask.expr, Layout.contiguous(mask.shape)))

@@ -16,16 +16,14 @@ import numpy as np
 
 from lbrx import system
 from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, Kernel, address_of, native_function
+from lbrx.devices.cpu.team_board import BOARD_WORDS, STATUS, WATCHING
 from lbrx.devices.cpu.threads import is_inside_step
 from lbrx.errors import KernelError
 from lbrx.settings import settings
 
-BOARD_WORDS = 64
-WATCHING_WORD = 32
-STATUS_WORD = 56
 PIECES_PER_THREAD = 4
 POLLS = 20_000  # of about 20 to 40 ns each
-_DEPENDS = ("lbrx.quants.kernels.vectors", "lbrx.quants.kernels.calls")
+_DEPENDS = ("lbrx.devices.cpu.team_board", "lbrx.quants.kernels.vectors", "lbrx.quants.kernels.calls")
 
 
 class Team:
@@ -52,7 +50,7 @@ class Team:
                 *(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats),
                 *(0, elements, step, pieces, RESULT_PLACE),
             )
-            status = int(self._board[STATUS_WORD])
+            status = int(self._board[STATUS])
         finally:
             self._busy.release()
         check_status(status)
@@ -62,7 +60,7 @@ class Team:
         while self._helpers < helpers:
             self._helpers += 1
             threading.Thread(target=self._help, name="lbrx-team", daemon=True).start()
-        for _ in range(helpers - int(self._board[WATCHING_WORD])):
+        for _ in range(helpers - int(self._board[WATCHING])):
             self._wanted.release()
 
     def _help(self) -> None:

@@ -15,6 +15,20 @@ from llvmlite import ir
 from numba import types
 
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
+from lbrx.devices.cpu.team_board import (
+    DONE,
+    FLOATS,
+    FUNCTION,
+    INTS,
+    PIECES,
+    PLACES,
+    START,
+    STATUS,
+    STEP,
+    STOP,
+    TICKET,
+    WATCHING,
+)
 from lbrx.quants.kernels.calls import make_call
 from lbrx.quants.kernels.vectors import I32, I64, instruction, jit
 
@@ -22,9 +36,6 @@ load_i64: Any = ELEMENT_FUNCTIONS["load_i64"]
 store_i64: Any = ELEMENT_FUNCTIONS["store_i64"]
 _call = make_call(6)
 
-# Places on the board, in words; those that several threads change have lines of the cache to themselves.
-TICKET, DONE, WATCHING, FIELDS = 0, 16, 32, 48
-FUNCTION, INTS, FLOATS, START, STOP, STEP, PIECES, PLACES, STATUS = range(FIELDS, FIELDS + 9)
 ALL_TAKEN = 0xFFFFFFFF
 POLLS_BEFORE_YIELDING = 4096
 _X86_PAUSE, _ARM_HINT, _ARM_YIELD = "llvm.x86.sse2.pause", "llvm.aarch64.hint", 1
