@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from references import KINDS, THREADS, coded_bound, normal, product_bound, weight_of, wide
 
 import lbrx
-from lbrx.compute import linear, vector_products
+from lbrx.compute import linear, panel_products, vector_products
 from lbrx.errors import ShapeError
 from lbrx.memory import scratch
 from lbrx.registry import QUANTS
@@ -21,10 +21,35 @@ from lbrx.registry import QUANTS
 def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
     vectors, rows = wide(x), wide(weight)
     bound = product_bound(vectors, rows)
-    if weight.type_name in vector_products.CODED_BLOCKS and len(vectors) <= vector_products.MOST_VECTORS:
+    is_coded = len(vectors) <= vector_products.MOST_VECTORS or panel_products.can_multiply_panels(weight.expr)
+    if weight.type_name in vector_products.CODED_BLOCKS and is_coded:
         bound = bound + coded_bound(vectors, rows)
     error = abs(got - vectors @ rows.T)
     assert (error <= bound).all(), f"{(error / bound).max()} of the bound"
+
+
+@pytest.fixture(params=[True, False], ids=["as_words", "by_blas"])
+def words_or_blas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many vectors by both of the ways that processors choose from."""
+    monkeypatch.setattr(panel_products, "_MULTIPLIES_PAIRS", request.param)
+
+
+@pytest.mark.parametrize("vectors", [5, 16, 33])
+@pytest.mark.parametrize("rows", [1, 63, 66])
+@pytest.mark.parametrize("columns", [256, 1280])
+@pytest.mark.parametrize("kind", vector_products.CODED_BLOCKS)
+@pytest.mark.usefixtures("words_or_blas")
+def test_quantized_weights_times_many_vectors(kind: str, columns: int, rows: int, vectors: int) -> None:
+    x, weight = normal(vectors, columns), weight_of(kind, rows, columns)
+    assert_close(x, weight, linear(x, weight))
+
+
+@pytest.mark.usefixtures("words_or_blas")
+def test_more_vectors_than_are_coded_at_once() -> None:
+    x, weight = normal(1100, 64), weight_of("q8_0", 5, 64)
+    got = linear(x, weight)
+    assert_close(x, weight, got)
+    np.testing.assert_array_equal(got[600:700], linear(x[600:700], weight))
 
 
 @pytest.mark.parametrize("vectors", [1, 3, 5, 40])
@@ -37,9 +62,10 @@ def test_every_kind_of_weight(kind: str, vectors: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
-@pytest.mark.parametrize("columns", [32, 64, 224, 288])
-def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int) -> None:
-    x, weight = normal(2, columns), weight_of(kind, 5, columns)
+@pytest.mark.parametrize("columns", [32, 64, 224, 288, 544])
+@pytest.mark.parametrize("vectors", [2, 7])
+def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int, vectors: int) -> None:
+    x, weight = normal(vectors, columns), weight_of(kind, 5, columns)
     assert_close(x, weight, linear(x, weight))
 
 
@@ -81,13 +107,15 @@ def test_infinities_and_nan_are_kept(kind: str, vectors: int) -> None:
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e20, 1e35])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q8_0", "q4_k", "q6_k"])
-def test_small_and_large_numbers(kind: str, scale: float) -> None:
-    x, weight = (normal(2, 256) * scale).astype(np.float32), weight_of(kind, 9, 256)
+@pytest.mark.parametrize("vectors", [2, 6])
+def test_small_and_large_numbers(kind: str, scale: float, vectors: int) -> None:
+    x, weight = (normal(vectors, 256) * scale).astype(np.float32), weight_of(kind, 9, 256)
     assert_close(x, weight, linear(x, weight))
 
 
-def test_numbers_of_very_different_sizes_share_a_vector() -> None:
-    x, weight = normal(1, 256), weight_of("q8_0", 9, 256)
+@pytest.mark.parametrize("vectors", [1, 6])
+def test_numbers_of_very_different_sizes_share_a_vector(vectors: int) -> None:
+    x, weight = normal(vectors, 256), weight_of("q8_0", 9, 256)
     x *= np.repeat(np.float32([1e-30, 1e-6, 1, 1e6, 0, 1e-3, 1e30, 1e-42]), 32)
     assert_close(x, weight, linear(x, weight))
 

@@ -7,6 +7,7 @@ import numpy as np
 from lbrx.compute.arrays import Values, floats, row_vector
 from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats
+from lbrx.compute.panel_products import can_multiply_panels, panel_products
 from lbrx.compute.vector_products import MOST_VECTORS, vector_products
 from lbrx.compute.weights import MappedRows, Rows, rows_of
 from lbrx.errors import ShapeError
@@ -24,7 +25,8 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     """x [..., k] times a weight [m, k] of any dtype or quantization, transposed, plus a bias: [..., m].
 
     f32 weights are multiplied where they lie, others decoded tile by tile. A result is within k 2**-23 of the sum of
-    the magnitudes of its products; up to four vectors at a time are multiplied as `lbrx.compute.vector_products` says.
+    the magnitudes of its products. Up to four vectors at a time, and on x86 any number of them with weights in Q4_0,
+    Q8_0, Q4_K and Q6_K, are multiplied as `lbrx.compute.vector_products` says.
 
     >>> import lbrx
     >>> weight = lbrx.tensor(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)).to("bf16").realize()
@@ -64,6 +66,8 @@ def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
         out[:] = 0
     elif out.size and x.shape[0] <= MOST_VECTORS:
         vector_products(x, weight, out)
+    elif out.size and can_multiply_panels(weight.expr) and np.isfinite(x).all():
+        panel_products(x, weight.expr, out)
     elif out.size:
         _tiles(x, weight, out)
 

@@ -18,6 +18,8 @@ _KERNELS = "lbrx.compute.kernels"
 _DEPENDS = (
     f"{_KERNELS}.wide",
     f"{_KERNELS}.integer_products",
+    f"{_KERNELS}.word_blocks",
+    f"{_KERNELS}.words",
     "lbrx.quants.kernels.calls",
     "lbrx.quants.kernels.lanes",
     "lbrx.quants.kernels.vectors",

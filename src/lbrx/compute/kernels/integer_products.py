@@ -35,7 +35,7 @@ def _shuffled(builder: Builder, first: Value, second: Value, places: list[int]) 
     return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
-def _pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
+def pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
     """Words multiplied, neighbours added: eight i32. One instruction on x86."""
     wide = ir.VectorType(I32, 16)
     products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
@@ -45,8 +45,8 @@ def _pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
 
 def _dot(builder: Builder, even: Value, odd: Value, numbers: Value) -> Value:
     """Words of codes with even and with odd places, times 32 numbers."""
-    first = _pairwise_products(builder, even, _load(builder, numbers, WORDS))
-    return builder.add(first, _pairwise_products(builder, odd, _load(builder, numbers, WORDS, 32)))
+    first = pairwise_products(builder, even, _load(builder, numbers, WORDS))
+    return builder.add(first, pairwise_products(builder, odd, _load(builder, numbers, WORDS, 32)))
 
 
 def _signed_dot(builder: Builder, codes: Value, numbers: Value) -> Value:
@@ -87,7 +87,7 @@ def _make_dot_nibbles(has_second: bool) -> Any:
             total = None
             for place, bits in enumerate((0, 4, 8, 12)):  # even low, even high, odd low, odd high
                 codes = builder.and_(builder.lshr(words, _same(WORDS, bits)), _same(WORDS, 15))
-                products = _pairwise_products(builder, codes, _load(builder, args[2], WORDS, 32 * place))
+                products = pairwise_products(builder, codes, _load(builder, args[2], WORDS, 32 * place))
                 total = products if total is None else builder.add(total, products)
             return total
 

@@ -1,0 +1,196 @@
+"""Rows of quantized blocks times many vectors, as sums of products of i16.
+
+Vectors are coded as in `block_products`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
+all 16 vectors, then 2 and 3, and so on. Rows are decoded some elements at a time into words that stay in the cache,
+and multiplied four at a time with a panel: eight vectors of sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lbrx.compute.kernels.wide import fused, lane_sum
+from lbrx.compute.kernels.word_blocks import (
+    SCALE_ROW_BYTES,
+    STEP,
+    WORD_ROW_BYTES,
+    take_q4_0,
+    take_q4_k,
+    take_q6_k,
+    take_q8_0,
+)
+from lbrx.compute.kernels.words import add_products, load_words, no_sums, spread_pair, store_pairs
+from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
+from lbrx.quants.kernels.lanes import peek_f32, store_f32
+from lbrx.quants.kernels.vectors import (
+    absolute,
+    f32x8,
+    f32x16,
+    f32x32,
+    jit,
+    lane_max,
+    load,
+    nearest_even,
+    splat,
+    store,
+    to_f32,
+    to_i32,
+)
+
+number: Any = ELEMENT_FUNCTIONS["load_i64"]
+TOP = np.float32(32767.0)
+TINY = np.float32(2.0**-100)
+ZERO = np.float32(0.0)
+PANEL_VECTORS = 16
+PANEL_BLOCK_BYTES = 1024  # the words of a block of 32 elements in a panel
+MOST_ROWS = 64
+
+
+def code_panel(x: int, vectors: int, columns: int, codes: int, scales: int, sums: int) -> None:
+    """Code up to 16 vectors as one panel. ``sums`` gets the sums of the blocks as coded; tiny blocks become zeros."""
+    blocks = columns // 32
+    for vector in range(vectors):
+        for block in range(blocks):
+            values = load(f32x32(0.0), x + 4 * columns * vector, block)
+            largest = lane_max(absolute(values))
+            is_tiny = largest < TINY
+            coded = nearest_even(values * (ZERO if is_tiny else TOP / largest))
+            scale = ZERO if is_tiny else largest / TOP
+            store_pairs(codes + PANEL_BLOCK_BYTES * block + 4 * vector, 64, to_i32(coded))
+            store_f32(scales, 16 * block + vector, scale)
+            store_f32(sums, 16 * block + vector, lane_sum(coded) * scale)
+
+
+@jit
+def _add_pair(words: Any, x: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+    """Two elements of four rows, times those of a panel, added to eight vectors of sums."""
+    left, right = load_words(x), load_words(x + 32)
+    row = spread_pair(words)
+    a, b = add_products(row, left, a), add_products(row, right, b)
+    row = spread_pair(words + 64)
+    c, d = add_products(row, left, c), add_products(row, right, d)
+    row = spread_pair(words + 128)
+    e, f = add_products(row, left, e), add_products(row, right, f)
+    row = spread_pair(words + 192)
+    g, h = add_products(row, left, g), add_products(row, right, h)
+    return a, b, c, d, e, f, g, h
+
+
+def _make_multiply(group: int, has_lows: bool) -> Any:
+    """The sums of products of four rows with a panel, scaled and added up in f32.
+
+    Rows have a scale, and a value to take off, for every ``group`` elements: 32 or 16.
+    """
+    per_block = 32 // group
+
+    @jit
+    def add_scaled(sums: Any, scale: Any, place: Any, number: Any, low: Any, x_sums: Any) -> None:
+        total = fused(to_f32(sums), scale, load(scale, place, number))
+        if has_lows:
+            total = fused(splat(scale, -low), x_sums, total)
+        store(place, number, total)
+
+    @jit
+    def multiply(
+        words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
+    ) -> None:
+        like = f32x8(0.0)
+        for place in range(groups):
+            a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
+            e, f, g, h = no_sums(), no_sums(), no_sums(), no_sums()
+            for pair in range(pairs):
+                a, b, c, d, e, f, g, h = _add_pair(words + 4 * pair, x + 64 * pair, a, b, c, d, e, f, g, h)
+            block = place // per_block
+            left_scale, right_scale = load(like, x_scales, 2 * block), load(like, x_scales, 2 * block + 1)
+            left_sum, right_sum = load(like, x_sums, 2 * block), load(like, x_sums, 2 * block + 1)
+            scale, low = peek_f32(scales, place), peek_f32(lows, place)
+            add_scaled(a, left_scale * scale, out, 0, low, left_sum)
+            add_scaled(b, right_scale * scale, out, 1, low, right_sum)
+            scale, low = peek_f32(scales + SCALE_ROW_BYTES, place), peek_f32(lows + SCALE_ROW_BYTES, place)
+            add_scaled(c, left_scale * scale, out, 2, low, left_sum)
+            add_scaled(d, right_scale * scale, out, 3, low, right_sum)
+            scale, low = peek_f32(scales + 2 * SCALE_ROW_BYTES, place), peek_f32(lows + 2 * SCALE_ROW_BYTES, place)
+            add_scaled(e, left_scale * scale, out, 4, low, left_sum)
+            add_scaled(f, right_scale * scale, out, 5, low, right_sum)
+            scale, low = peek_f32(scales + 3 * SCALE_ROW_BYTES, place), peek_f32(lows + 3 * SCALE_ROW_BYTES, place)
+            add_scaled(g, left_scale * scale, out, 6, low, left_sum)
+            add_scaled(h, right_scale * scale, out, 7, low, right_sum)
+            words += 2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1)
+            x += 32 * group
+
+    return multiply
+
+
+@jit
+def _write_out(totals: Any, panels: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
+    """Totals of four rows and a panel at a time, to a row of the output for every vector."""
+    for vector in range(vectors):
+        panel, place = vector // PANEL_VECTORS, vector % PANEL_VECTORS
+        for row in range(rows):
+            four = totals + 256 * (row // 4 * panels + panel)
+            store_f32(out, out_columns * vector + row, peek_f32(four, 16 * (row % 4) + place))
+
+
+def _make_products(take: Any, group: int, has_lows: bool) -> Any:
+    multiply = _make_multiply(group, has_lows)
+
+    @jit
+    def products(job: Any) -> None:
+        blocks, rows, columns = number(job, 0), number(job, 1), number(job, 2)
+        codes, scales, sums, vectors = number(job, 3), number(job, 4), number(job, 5), number(job, 6)
+        out, out_columns, scratch = number(job, 7), number(job, 8), number(job, 9)
+        panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
+        words, own_scales = scratch, scratch + WORD_ROW_BYTES * MOST_ROWS
+        own_lows = own_scales + SCALE_ROW_BYTES * MOST_ROWS
+        totals = own_lows + SCALE_ROW_BYTES * MOST_ROWS
+        fours = (rows + 3) // 4
+        for i in range(4 * fours * panels):
+            store(totals, i, f32x16(0.0))
+        for first in range(0, columns, STEP):
+            stop = min(first + STEP, columns)
+            take(blocks, rows, columns, first, stop, words, own_scales, own_lows)
+            for panel in range(panels):
+                block = columns // 32 * panel + first // 32
+                for four in range(fours):
+                    multiply(
+                        words + 4 * WORD_ROW_BYTES * four,
+                        own_scales + 4 * SCALE_ROW_BYTES * four,
+                        own_lows + 4 * SCALE_ROW_BYTES * four,
+                        codes + PANEL_BLOCK_BYTES * block,
+                        scales + 64 * block,
+                        sums + 64 * block,
+                        number(job, 10),
+                        (stop - first) // group,
+                        totals + 256 * (four * panels + panel),
+                    )
+        _write_out(totals, panels, rows, vectors, out, out_columns)
+
+    return products
+
+
+_q4_0 = _make_products(take_q4_0, 32, has_lows=False)
+_q8_0 = _make_products(take_q8_0, 32, has_lows=False)
+_q4_k = _make_products(take_q4_k, 32, has_lows=True)
+_q6_k = _make_products(take_q6_k, 16, has_lows=False)
+
+
+def q4_0(job: int) -> None:
+    """``job`` is the address of int64 numbers: blocks, rows, columns of the weight; codes, scales, sums, number of the
+    vectors; out and its columns; scratch; and pairs of elements with one scale, which is given here because loops
+    of a known small count would be unrolled until the registers do not suffice. So for the others.
+    """
+    _q4_0(job)
+
+
+def q8_0(job: int) -> None:
+    _q8_0(job)
+
+
+def q4_k(job: int) -> None:
+    _q4_k(job)
+
+
+def q6_k(job: int) -> None:
+    _q6_k(job)

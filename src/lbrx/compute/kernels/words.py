@@ -1,0 +1,153 @@
+"""Sixteen i16 side by side: loaded, spread, multiplied in pairs and summed in lanes of i32, exactly.
+
+Products of neighbours are added while they are multiplied: on x86 that is one instruction, and does twice as much as
+one of f32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.datamodel import models
+from numba.extending import register_model
+
+from lbrx.compute.kernels.integer_products import I16, SUMS, WORDS, pairwise_products
+from lbrx.quants.kernels.vectors import I8, I32, I64, instruction
+
+Builder = Any
+Value = Any
+HALF_BYTES = ir.VectorType(I8, 16)
+
+
+class Words(types.Type):
+    """The Numba type of sixteen i16."""
+
+    def __init__(self) -> None:
+        super().__init__(name="i16x16")
+
+
+class _WordsModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Words) -> None:
+        super().__init__(manager, kind, WORDS)  # type: ignore[no-untyped-call]
+
+
+register_model(Words)(_WordsModel)
+WORDS_TYPE: Any = Words()
+
+
+def _at(builder: Builder, address: Value, kind: Any) -> Value:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+@instruction
+def load_words(_context: Any, _address: Any) -> Any:
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.load(_at(builder, args[0], WORDS), align=1)
+
+    return WORDS_TYPE(types.int64), generate
+
+
+@instruction
+def spread_pair(_context: Any, _address: Any) -> Any:
+    """The two i16 at an address, eight times."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        kind = SUMS.llvm
+        pair = builder.load(_at(builder, args[0], I32), align=1)
+        single = builder.insert_element(ir.Constant(kind, ir.Undefined), pair, ir.Constant(I32, 0))
+        return builder.bitcast(builder.shuffle_vector(single, single, ir.Constant(kind, [0] * 8)), WORDS)
+
+    return WORDS_TYPE(types.int64), generate
+
+
+@instruction
+def no_sums(_context: Any) -> Any:
+    """Eight zeros of i32."""
+
+    def generate(_target: Any, _builder: Builder, _signature: Any, _args: Any) -> Value:
+        return ir.Constant(SUMS.llvm, [0] * 8)
+
+    return SUMS(), generate
+
+
+@instruction
+def add_products(_context: Any, _left: Any, _right: Any, _sums: Any) -> Any:
+    """Eight sums, each plus two products of neighbours."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.add(args[2], pairwise_products(builder, args[0], args[1]))
+
+    return SUMS(WORDS_TYPE, WORDS_TYPE, SUMS), generate
+
+
+@instruction
+def store_pairs(_context: Any, _base: Any, _stride: Any, value: Any) -> Any:
+    """Lanes of i32 as i16, two at a time, with a stride in bytes from pair to pair."""
+
+    def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        words = builder.trunc(args[2], ir.VectorType(I16, value.lanes))
+        pairs = builder.bitcast(words, ir.VectorType(I32, value.lanes // 2))
+        for number in range(value.lanes // 2):
+            place = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, number)))
+            pair = builder.extract_element(pairs, ir.Constant(I32, number))
+            builder.store(pair, _at(builder, place, I32), align=1)
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.int64, value), generate
+
+
+# -- codes as words, 16 at a time --------------------------------------------------------------------------------------
+
+
+def _make_widen(decoded: Any, addresses: int) -> Any:
+    """An instruction that stores, at its last argument, 16 words made of the 16 bytes at its first arguments."""
+
+    def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        parts = [builder.load(_at(builder, place, HALF_BYTES), align=1) for place in args[:-1]]
+        builder.store(decoded(builder, *parts), _at(builder, args[-1], WORDS), align=1)
+        return target.get_dummy_value()
+
+    def widen_two(_context: Any, _source: Any, _out: Any) -> Any:
+        return types.void(types.int64, types.int64), generate
+
+    def widen_three(_context: Any, _low: Any, _high: Any, _out: Any) -> Any:
+        return types.void(types.int64, types.int64, types.int64), generate
+
+    return instruction(widen_two if addresses == 1 else widen_three)
+
+
+def _same(kind: Any, value: int) -> Value:
+    return ir.Constant(kind, [value] * kind.count)
+
+
+def _nibbles(builder: Builder, source: Value, is_high: bool) -> Value:
+    four, mask = _same(HALF_BYTES, 4), _same(HALF_BYTES, 15)
+    return builder.lshr(source, four) if is_high else builder.and_(source, mask)
+
+
+def _make_nibbles(is_high: bool, less: int) -> Any:
+    """The low or the high halves of bytes, less a number."""
+
+    def decoded(builder: Builder, source: Value) -> Value:
+        return builder.sub(builder.zext(_nibbles(builder, source, is_high), WORDS), _same(WORDS, less))
+
+    return _make_widen(decoded, 1)
+
+
+def _make_six_bits(number: int) -> Any:
+    """Four bits of one byte and two of another, the pair with this number, less 32."""
+
+    def decoded(builder: Builder, low: Value, high: Value) -> Value:
+        top = builder.and_(builder.lshr(high, _same(HALF_BYTES, 2 * number)), _same(HALF_BYTES, 3))
+        codes = builder.or_(_nibbles(builder, low, number >= 2), builder.shl(top, _same(HALF_BYTES, 4)))
+        return builder.sub(builder.zext(codes, WORDS), _same(WORDS, 32))
+
+    return _make_widen(decoded, 2)
+
+
+widen_bytes = _make_widen(lambda builder, source: builder.sext(source, WORDS), 1)
+widen_low, widen_high = _make_nibbles(False, 0), _make_nibbles(True, 0)
+widen_low_less_8, widen_high_less_8 = _make_nibbles(False, 8), _make_nibbles(True, 8)
+WIDEN_SIX_BITS = tuple(_make_six_bits(number) for number in range(4))
