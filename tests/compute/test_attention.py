@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from references import THREADS, Array, normal, wide
 
 import lbrx
-from lbrx.compute import attention
+from lbrx.compute import attention, word_attention
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory import scratch
 
@@ -35,6 +35,10 @@ def expected(
     factor = q.shape[2] ** -0.5 if scale is None else scale
     scores = queries @ keys.transpose(0, 2, 1) * factor
     slack = (q.shape[2] + 2) * 2.0**-23 * (abs(queries) @ abs(keys).transpose(0, 2, 1)).max(initial=0) * abs(factor)
+    share = 2.0**-18
+    if word_attention.can_attend(q, k, v):
+        largest = abs(queries).max(initial=0) * abs(keys).max(initial=0)
+        slack, share = slack + q.shape[2] * 2.0**-12 * largest * abs(factor), 2.0**-7
     if softcap is not None:
         scores, slack = softcap * np.tanh(scores / softcap), slack + 3e-7 * softcap
     places, numbers = offset + np.arange(q.shape[1])[:, None], np.arange(k.shape[1])
@@ -44,7 +48,7 @@ def expected(
     weights = np.where(sees, np.exp(scores - scores.max(initial=0)), 0.0)
     total = weights.sum(-1, keepdims=True)
     out = weights @ values / np.where(total == 0, 1, total)
-    return out, (2 * np.expm1(slack) + 2.0**-18) * abs(values).max(initial=0) + 1e-37
+    return out, (2 * np.expm1(slack) + share) * abs(values).max(initial=0) + 1e-37
 
 
 @st.composite
@@ -64,6 +68,12 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(params=[True, False], ids=["as_words", "as_f32"])
+def words_or_f32(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 by both of the ways that processors choose from."""
+    monkeypatch.setattr(word_attention, "_MULTIPLIES_PAIRS", request.param)
+
+
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_small_inputs_of_any_shape(case: dict[str, Any]) -> None:
@@ -74,6 +84,7 @@ def test_small_inputs_of_any_shape(case: dict[str, Any]) -> None:
     assert (abs(got - want) <= bound).all()
 
 
+@pytest.mark.usefixtures("words_or_f32")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("queries", "keys", "options"),
@@ -92,6 +103,39 @@ def test_inputs_of_several_tiles(kind: str, queries: int, keys: int, options: di
     assert (abs(attention(q, k, v, **options) - want) <= bound).all()
 
 
+@pytest.mark.parametrize(("size", "value_size"), [(64, 64), (80, 48), (128, 20), (200, 130)])
+@pytest.mark.parametrize("queries", [24, 67, 1100])
+def test_bf16_is_as_exact_as_its_results(size: int, value_size: int, queries: int) -> None:
+    """What products of i16 change is less than what rounding the results to bf16 would."""
+    q, k = (normal(2, queries, size, seed=seed).astype(ml_dtypes.bfloat16) for seed in (0, 1))
+    v = normal(2, queries, value_size, seed=2).astype(ml_dtypes.bfloat16)
+    want, _ = expected(q, k, v)
+    rounding = wide(want.astype(ml_dtypes.bfloat16)) - want
+    assert np.sqrt(np.mean((attention(q, k, v) - want) ** 2)) < np.sqrt(np.mean(rounding**2)) / 2
+
+
+def test_a_long_tail_of_small_weights_counts_in_bf16() -> None:
+    """2000 keys whose weights are 2**-14 of the largest weigh a tenth of it together."""
+    q, k, v = (np.zeros((1, 2016, 16), ml_dtypes.bfloat16) for _ in range(3))
+    q[0, :, 0], k[0, 0, 0], v[0, 1:, :] = 1, 14 * np.log(2), 1
+    want, _ = expected(q, k, v, scale=1.0)
+    assert want[0, -1, 0] > 0.1
+    np.testing.assert_allclose(attention(q, k, v, scale=1.0), want, atol=5e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", range(3))
+def test_bf16_that_is_not_finite_is_multiplied_as_f32(
+    value: float, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [normal(1, 300, 16, seed=seed).astype(ml_dtypes.bfloat16) for seed in range(3)]
+    inputs[which][0, 260, 3] = value
+    got = attention(*inputs)
+    monkeypatch.setattr(word_attention, "_MULTIPLIES_PAIRS", False)
+    np.testing.assert_array_equal(got, attention(*inputs))
+    assert which == 1 or not np.isfinite(got[0, 260]).all()
+
+
 def test_parts_of_a_cache_and_tensors_are_taken_as_they_are() -> None:
     cache = normal(2, 2, 64, 16).astype(np.float16)
     q = normal(4, 5, 16)
@@ -105,8 +149,9 @@ def test_parts_of_a_cache_and_tensors_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(got, attention(turned, *parts, offset=15))
 
 
-def test_the_same_bytes_on_any_number_of_threads() -> None:
-    q, k, v = (normal(6, 700, 32, seed=seed).astype(np.float16) for seed in range(3))
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_the_same_bytes_on_any_number_of_threads(kind: str) -> None:
+    q, k, v = (normal(6, 700, 32, seed=seed).astype(KINDS[kind]) for seed in range(3))
     found = []
     for threads in THREADS:
         with lbrx.using(threads=threads):
@@ -114,11 +159,14 @@ def test_the_same_bytes_on_any_number_of_threads() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_large_scores_do_not_overflow() -> None:
-    q, k, v = normal(1, 50, 8) * 1e4, normal(1, 50, 8, seed=1) * 1e4, normal(1, 50, 8, seed=2)
+@pytest.mark.parametrize("kind", ["f32", "bf16"])
+def test_large_scores_do_not_overflow(kind: str) -> None:
+    q, k, v = (normal(1, 50, 8, seed=seed) * size for seed, size in enumerate((1e4, 1e4, 1)))
+    q, k, v = (values.astype(KINDS[kind]) for values in (q, k, v))
     got = attention(q, k, v)
     scores = np.where(np.tri(50, dtype=bool), wide(q)[0] @ wide(k)[0].T, -np.inf)
-    np.testing.assert_allclose(got[0], v[0][scores.argmax(-1)], rtol=1e-5)
+    tolerance = {"f32": 1e-6, "bf16": 1e-3}[kind]
+    np.testing.assert_allclose(got[0], wide(v)[0][scores.argmax(-1)], rtol=1e-5, atol=tolerance)
 
 
 def test_nan_in_a_key_reaches_only_the_queries_that_see_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import struct
 from collections.abc import Callable
 from functools import cache
@@ -14,12 +15,17 @@ from lbrx.errors import KernelError
 
 Floats = npt.NDArray[np.float32]
 
+MULTIPLIES_PAIRS = platform.machine() in ("x86_64", "AMD64")
+"""Whether products of i16 are faster than those of f32. On Arm they are not, and a Mac has a unit of its own for BLAS."""
+
 _KERNELS = "lbrx.compute.kernels"
 _DEPENDS = (
     f"{_KERNELS}.wide",
     f"{_KERNELS}.integer_products",
     f"{_KERNELS}.word_blocks",
+    f"{_KERNELS}.word_rows",
     f"{_KERNELS}.words",
+    f"{_KERNELS}.attention_codes",
     "lbrx.quants.kernels.calls",
     "lbrx.quants.kernels.lanes",
     "lbrx.quants.kernels.vectors",

@@ -5,19 +5,18 @@ The vectors are coded and the bounds are those of `lbrx.compute.vector_products`
 
 from __future__ import annotations
 
-import platform
 from typing import TypeGuard
 
 import numpy as np
 
 from lbrx.compute.blas import in_ranges, in_tiles
-from lbrx.compute.native import Floats, address, run
+from lbrx.compute.native import MULTIPLIES_PAIRS, Floats, address, run
 from lbrx.expr import Blocks, Expr
 from lbrx.memory.scratch import borrowing
 from lbrx.quants.decoded import drop_behind
 from lbrx.quants.quant import quant
 
-_MULTIPLIES_PAIRS = platform.machine() in ("x86_64", "AMD64")
+_MULTIPLIES_PAIRS = MULTIPLIES_PAIRS
 _SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
 _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
@@ -27,10 +26,7 @@ _CODED_AT_ONCE = 256 << 10  # elements that are not worth another thread
 
 
 def can_multiply_panels(weight: Expr) -> TypeGuard[Blocks]:
-    """Whether a weight is better multiplied here than decoded for BLAS: by type, and by processor.
-
-    On Arm, products of i16 are no faster than those of f32, and on a Mac BLAS has a unit of its own.
-    """
+    """Whether a weight is better multiplied here than decoded for BLAS: by type, and by processor."""
     return _MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.quant in _SCALED_PAIRS
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.compute.kernels.wide import fused, lane_sum
+from lbrx.compute.kernels.wide import ROUNDER, bits_of, fused, lane_sum
 from lbrx.compute.kernels.word_blocks import (
     SCALE_ROW_BYTES,
     STEP,
@@ -21,9 +21,10 @@ from lbrx.compute.kernels.word_blocks import (
     take_q6_k,
     take_q8_0,
 )
-from lbrx.compute.kernels.words import add_products, load_words, no_sums, spread_pair, store_pairs
+from lbrx.compute.kernels.word_rows import add_pair
+from lbrx.compute.kernels.words import no_sums, store_words, turn_eight
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
-from lbrx.quants.kernels.lanes import peek_f32, store_f32
+from lbrx.quants.kernels.lanes import peek_f32, stack_bytes, store_f32
 from lbrx.quants.kernels.vectors import (
     absolute,
     f32x8,
@@ -32,11 +33,9 @@ from lbrx.quants.kernels.vectors import (
     jit,
     lane_max,
     load,
-    nearest_even,
     splat,
     store,
     to_f32,
-    to_i32,
 )
 
 number: Any = ELEMENT_FUNCTIONS["load_i64"]
@@ -50,32 +49,21 @@ MOST_ROWS = 64
 
 def code_panel(x: int, vectors: int, columns: int, codes: int, scales: int, sums: int) -> None:
     """Code up to 16 vectors as one panel. ``sums`` gets the sums of the blocks as coded; tiny blocks become zeros."""
-    blocks = columns // 32
-    for vector in range(vectors):
-        for block in range(blocks):
-            values = load(f32x32(0.0), x + 4 * columns * vector, block)
-            largest = lane_max(absolute(values))
-            is_tiny = largest < TINY
-            coded = nearest_even(values * (ZERO if is_tiny else TOP / largest))
-            scale = ZERO if is_tiny else largest / TOP
-            store_pairs(codes + PANEL_BLOCK_BYTES * block + 4 * vector, 64, to_i32(coded))
-            store_f32(scales, 16 * block + vector, scale)
-            store_f32(sums, 16 * block + vector, lane_sum(coded) * scale)
-
-
-@jit
-def _add_pair(words: Any, x: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-    """Two elements of four rows, times those of a panel, added to eight vectors of sums."""
-    left, right = load_words(x), load_words(x + 32)
-    row = spread_pair(words)
-    a, b = add_products(row, left, a), add_products(row, right, b)
-    row = spread_pair(words + 64)
-    c, d = add_products(row, left, c), add_products(row, right, d)
-    row = spread_pair(words + 128)
-    e, f = add_products(row, left, e), add_products(row, right, f)
-    row = spread_pair(words + 192)
-    g, h = add_products(row, left, g), add_products(row, right, h)
-    return a, b, c, d, e, f, g, h
+    words = stack_bytes(512)
+    for first in range(0, vectors, 8):
+        for block in range(columns // 32):
+            for row in range(min(8, vectors - first)):
+                values = load(f32x32(0.0), x + 4 * columns * (first + row), block)
+                largest = lane_max(absolute(values))
+                is_tiny = largest < TINY
+                rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
+                scale = ZERO if is_tiny else largest / TOP
+                store_words(words + 64 * row, bits_of(rounded))
+                store_f32(scales, 16 * block + first + row, scale)
+                store_f32(sums, 16 * block + first + row, lane_sum(rounded - ROUNDER) * scale)
+            out = codes + PANEL_BLOCK_BYTES * block + 4 * first
+            turn_eight(words, 64, out, out + 256)
+            turn_eight(words + 32, 64, out + 512, out + 768)
 
 
 def _make_multiply(group: int, has_lows: bool) -> Any:
@@ -101,7 +89,7 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
             a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
             e, f, g, h = no_sums(), no_sums(), no_sums(), no_sums()
             for pair in range(pairs):
-                a, b, c, d, e, f, g, h = _add_pair(words + 4 * pair, x + 64 * pair, a, b, c, d, e, f, g, h)
+                a, b, c, d, e, f, g, h = add_pair(words + 4 * pair, x + 64 * pair, a, b, c, d, e, f, g, h)
             block = place // per_block
             left_scale, right_scale = load(like, x_scales, 2 * block), load(like, x_scales, 2 * block + 1)
             left_sum, right_sum = load(like, x_sums, 2 * block), load(like, x_sums, 2 * block + 1)

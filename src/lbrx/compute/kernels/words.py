@@ -41,6 +41,10 @@ def _at(builder: Builder, address: Value, kind: Any) -> Value:
     return builder.inttoptr(address, kind.as_pointer())
 
 
+def _same(kind: Any, value: int) -> Value:
+    return ir.Constant(kind, [value] * kind.count)
+
+
 @instruction
 def load_words(_context: Any, _address: Any) -> Any:
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -83,19 +87,100 @@ def add_products(_context: Any, _left: Any, _right: Any, _sums: Any) -> Any:
 
 
 @instruction
-def store_pairs(_context: Any, _base: Any, _stride: Any, value: Any) -> Any:
-    """Lanes of i32 as i16, two at a time, with a stride in bytes from pair to pair."""
+def store_words(_context: Any, _base: Any, value: Any) -> Any:
+    """Lanes of i32 as i16, one after the other."""
 
     def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        words = builder.trunc(args[2], ir.VectorType(I16, value.lanes))
-        pairs = builder.bitcast(words, ir.VectorType(I32, value.lanes // 2))
-        for number in range(value.lanes // 2):
-            place = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, number)))
-            pair = builder.extract_element(pairs, ir.Constant(I32, number))
-            builder.store(pair, _at(builder, place, I32), align=1)
+        kind = ir.VectorType(I16, value.lanes)
+        builder.store(builder.trunc(args[1], kind), _at(builder, args[0], kind), align=1)
         return target.get_dummy_value()
 
-    return types.void(types.int64, types.int64, value), generate
+    return types.void(types.int64, value), generate
+
+
+def _turned(builder: Builder, rows: list[Value]) -> list[Value]:
+    """Eight vectors of eight lanes as their columns: pairs of lanes, of twos and of fours change places."""
+    for step in (1, 2, 4):
+        low = [lane if not lane & step else 8 + lane - step for lane in range(8)]
+        high = [lane + step if not lane & step else 8 + lane for lane in range(8)]
+        turned = list(rows)
+        for first in (row for row in range(8) if not row & step):
+            for row, places in ((first, low), (first + step, high)):
+                mask = ir.Constant(SUMS.llvm, places)
+                turned[row] = builder.shuffle_vector(rows[first], rows[first + step], mask)
+        rows = turned
+    return rows
+
+
+@instruction
+def turn_eight(_context: Any, _source: Any, _stride: Any, _out: Any, _second_out: Any) -> Any:
+    """Eight rows of eight i32 with a stride in bytes: their columns, 64 bytes apart, four at each of two addresses."""
+
+    def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        def place(base: Value, offset: Value) -> Value:
+            return _at(builder, builder.add(base, offset), SUMS.llvm)
+
+        source, stride, *outs = args
+        offsets = [builder.mul(stride, ir.Constant(I64, row)) for row in range(8)]
+        rows = [builder.load(place(source, offset), align=1) for offset in offsets]
+        for number, column in enumerate(_turned(builder, rows)):
+            builder.store(column, place(outs[number // 4], ir.Constant(I64, 64 * (number % 4))), align=1)
+        return target.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@instruction
+def largest_magnitude(_context: Any, _address: Any, _found: Any) -> Any:
+    """The larger bits, lane by lane, of sixteen bf16 without their signs and of what was found before."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        words = builder.load(_at(builder, args[0], WORDS), align=1)
+        magnitudes = builder.and_(words, _same(WORDS, 0x7FFF))
+        return builder.select(builder.icmp_unsigned(">", magnitudes, args[1]), magnitudes, args[1])
+
+    return WORDS_TYPE(types.int64, WORDS_TYPE), generate
+
+
+@instruction
+def no_words(_context: Any) -> Any:
+    """Sixteen zeros."""
+
+    def generate(_target: Any, _builder: Builder, _signature: Any, _args: Any) -> Value:
+        return _same(WORDS, 0)
+
+    return WORDS_TYPE(), generate
+
+
+@instruction
+def largest_word(_context: Any, _words: Any) -> Any:
+    """The largest of sixteen words that are not negative."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        found, count = args[0], 16
+        while count > 1:
+            count //= 2
+            low, high = (
+                builder.shuffle_vector(
+                    found, found, ir.Constant(ir.VectorType(I32, count), list(range(at, at + count)))
+                )
+                for at in (0, count)
+            )
+            found = builder.select(builder.icmp_unsigned(">", low, high), low, high)
+        return builder.zext(builder.extract_element(found, ir.Constant(I32, 0)), I64)
+
+    return types.int64(WORDS_TYPE), generate
+
+
+@instruction
+def bf16_values(_context: Any, like: Any, _words: Any) -> Any:
+    """Sixteen words as bf16, widened to f32."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        wide = like.of("i32").llvm
+        return builder.bitcast(builder.shl(builder.zext(args[1], wide), _same(wide, 16)), like.llvm)
+
+    return like(like, WORDS_TYPE), generate
 
 
 # -- codes as words, 16 at a time --------------------------------------------------------------------------------------
@@ -116,10 +201,6 @@ def _make_widen(decoded: Any, addresses: int) -> Any:
         return types.void(types.int64, types.int64, types.int64), generate
 
     return instruction(widen_two if addresses == 1 else widen_three)
-
-
-def _same(kind: Any, value: int) -> Value:
-    return ir.Constant(kind, [value] * kind.count)
 
 
 def _nibbles(builder: Builder, source: Value, is_high: bool) -> Value:

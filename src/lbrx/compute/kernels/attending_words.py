@@ -1,0 +1,280 @@
+"""Attention of many queries to one head of keys in bf16, with products of i16: see `words`.
+
+Queries stand side by side, sixteen in a panel, and so do their scores, weights and sums: nothing is ever added across
+lanes. Keys and values are taken 256 at a time and coded; scores are made for 64 of them. Queries and keys have a scale
+of their own, elements of values one for a block, and weights one for 64 keys: the largest of them is coded as 8191.
+Whole numbers are summed over no more than 64 products of at most 8191 and 4095, and so fit into i32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lbrx.compute.kernels.attention_codes import (
+    BLOCK,
+    FINE,
+    PANEL,
+    VALUE_FOUR_BYTES,
+    code_keys,
+    code_queries,
+    code_values,
+)
+from lbrx.compute.kernels.wide import ROUNDER, ROUNDER_BITS, bits_of, floats_of, fused, tanh
+from lbrx.compute.kernels.word_rows import add_pair
+from lbrx.compute.kernels.words import no_sums
+from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
+from lbrx.quants.kernels.lanes import load_i32, peek_f32, poke_f32, stack_bytes
+from lbrx.quants.kernels.vectors import (
+    f32_of_bits,
+    f32x8,
+    f32x16,
+    jit,
+    load,
+    maximum,
+    select,
+    splat,
+    store,
+    to_f32,
+    to_i32,
+)
+
+number: Any = ELEMENT_FUNCTIONS["load_i64"]
+GROUP = 64
+ZERO, ONE = np.float32(0.0), np.float32(1.0)
+UNSEEN, LOWEST = np.float32(-3e38), np.float32(-1e30)
+NOT_FINITE = 0x7F80  # the bits of infinity in bf16; those of NaN are above
+LOWEST_POWER, LN_2 = np.float32(-126.0), np.float32(np.log(2))
+POWER_0, POWER_1 = np.float32(0.9999280572), np.float32(0.6932610273)
+POWER_2, POWER_3 = np.float32(0.2426111102), np.float32(0.0551715456)
+
+
+@jit
+def _four_rows(words: Any, x: Any, blocks: Any, pairs: Any) -> Any:
+    """Four rows of words times a panel: eight vectors of sums."""
+    a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
+    e, f, g, h = no_sums(), no_sums(), no_sums(), no_sums()
+    for _block in range(blocks):
+        for pair in range(pairs):
+            a, b, c, d, e, f, g, h = add_pair(words + 4 * pair, x + 64 * pair, a, b, c, d, e, f, g, h)
+        words += 256
+        x += 1024
+    return a, b, c, d, e, f, g, h
+
+
+@jit
+def _score(sums: Any, scale: Any, out: Any, place: Any, is_first: Any) -> None:
+    scores = to_f32(sums) * scale
+    store(out, place, scores if is_first else load(scores, out, place) + scores)
+
+
+@jit
+def _score_keys(words: Any, scales: Any, fours: Any, padded: Any, x: Any, x_scales: Any, pairs: Any, out: Any) -> None:
+    """The scores of keys, four at a time, for a panel of queries."""
+    left, right = load(f32x8(0.0), x_scales, 0), load(f32x8(0.0), x_scales, 1)
+    for four in range(fours):
+        for first in range(0, padded // 32, 2):
+            place = words + 8 * padded * four + 256 * first
+            a, b, c, d, e, f, g, h = _four_rows(place, x + 1024 * first, min(2, padded // 32 - first), pairs)
+            scale = peek_f32(scales, 4 * four)
+            _score(a, left * scale, out, 8 * four, first == 0)
+            _score(b, right * scale, out, 8 * four + 1, first == 0)
+            scale = peek_f32(scales, 4 * four + 1)
+            _score(c, left * scale, out, 8 * four + 2, first == 0)
+            _score(d, right * scale, out, 8 * four + 3, first == 0)
+            scale = peek_f32(scales, 4 * four + 2)
+            _score(e, left * scale, out, 8 * four + 4, first == 0)
+            _score(f, right * scale, out, 8 * four + 5, first == 0)
+            scale = peek_f32(scales, 4 * four + 3)
+            _score(g, left * scale, out, 8 * four + 6, first == 0)
+            _score(h, right * scale, out, 8 * four + 7, first == 0)
+
+
+@jit
+def _power_of_two(value: Any) -> Any:
+    """2 to the power of lanes that are not above 0, within 2**-13; next to nothing below -126.
+
+    The bits of ROUNDER vanish when they are shifted, and leave the whole part of the power for the exponent.
+    """
+    bounded = maximum(value, splat(value, LOWEST_POWER))
+    shifted = bounded + ROUNDER
+    rest = bounded - (shifted - ROUNDER)
+    found = fused(rest, splat(value, POWER_3), splat(value, POWER_2))
+    found = fused(found, rest, splat(value, POWER_1))
+    found = fused(found, rest, splat(value, POWER_0))
+    return floats_of(bits_of(found) + (bits_of(shifted) << 23))
+
+
+@jit
+def _coded(scores: Any, largest: Any) -> Any:
+    """Weights as whole numbers, 8191 for the largest score, plus the bits of ROUNDER."""
+    return bits_of(fused(_power_of_two(scores - largest), splat(scores, FINE), splat(scores, ROUNDER)))
+
+
+@jit
+def _weigh_half(scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> None:
+    """What `_weigh` does, for eight queries of sixteen."""
+    like = f32x8(0.0)
+    found = splat(like, LOWEST)
+    for key in range(keys):
+        found = maximum(load(like, scores, 2 * key), found)
+    before = load(like, state, 0)
+    largest = maximum(before, found)
+    total = to_i32(like)
+    for pair in range(keys // 2):
+        first = _coded(load(like, scores, 4 * pair), found)
+        second = _coded(load(like, scores, 4 * pair + 2), found)
+        total = total + (first + second)
+        store(weights, 2 * pair, (first & np.int32(0xFFFF)) | (second << 16))
+    kept, added = _power_of_two(before - largest), _power_of_two(found - largest)
+    weighed = to_f32(total - np.int32(keys) * ROUNDER_BITS)
+    store(state, 0, largest)
+    store(state, 2, load(like, state, 2) * kept + weighed * added)
+    store(factors, 0, kept)
+    store(factors, 2, added)
+
+
+@jit
+def _weigh(scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> None:
+    """Scores of up to 64 keys to coded weights. ``state`` has the largest scores and the sums of a panel; ``factors``
+    gets what to multiply with: what was summed before, and then what the coded weights sum.
+    """
+    _weigh_half(scores, keys, weights, state, factors)
+    _weigh_half(scores + 32, keys, weights + 32, state + 32, factors + 32)
+
+
+@jit
+def _gather(sums: Any, scale: Any, kept: Any, out: Any, place: Any) -> None:
+    store(out, place, fused(to_f32(sums), scale, load(scale, out, place) * kept))
+
+
+@jit
+def _sum_up(words: Any, scales: Any, fours: Any, blocks: Any, weights: Any, pairs: Any, factors: Any, out: Any) -> None:
+    """What a panel of queries has gathered, and values times their weights."""
+    like = f32x8(0.0)
+    kept_left, kept_right = load(like, factors, 0), load(like, factors, 1)
+    left, right = load(like, factors, 2), load(like, factors, 3)
+    for four in range(fours):
+        a, b, c, d, e, f, g, h = _four_rows(words + VALUE_FOUR_BYTES * four, weights, blocks, pairs)
+        scale = peek_f32(scales, 4 * four)
+        _gather(a, left * scale, kept_left, out, 8 * four)
+        _gather(b, right * scale, kept_right, out, 8 * four + 1)
+        scale = peek_f32(scales, 4 * four + 1)
+        _gather(c, left * scale, kept_left, out, 8 * four + 2)
+        _gather(d, right * scale, kept_right, out, 8 * four + 3)
+        scale = peek_f32(scales, 4 * four + 2)
+        _gather(e, left * scale, kept_left, out, 8 * four + 4)
+        _gather(f, right * scale, kept_right, out, 8 * four + 5)
+        scale = peek_f32(scales, 4 * four + 3)
+        _gather(g, left * scale, kept_left, out, 8 * four + 6)
+        _gather(h, right * scale, kept_right, out, 8 * four + 7)
+
+
+@jit
+def _cap(scores: Any, keys: Any, cap: Any) -> None:
+    """Scores are logarithms to the base 2."""
+    like = f32x16(0.0)
+    for key in range(keys):
+        store(scores, key, tanh(load(like, scores, key) * (LN_2 / cap)) * (cap / LN_2))
+
+
+@jit
+def _hide(scores: Any, keys: Any, first_key: Any, starts: Any, stops: Any) -> None:
+    """Scores of keys that a query does not see become as low as can be."""
+    like = f32x16(0.0)
+    first, stop = load(to_i32(like), starts, 0), load(to_i32(like), stops, 0)
+    for key in range(keys):
+        place = splat(first, np.int32(first_key + key))
+        seen = select(place < stop, load(like, scores, key), splat(like, UNSEEN))
+        store(scores, key, select(place < first, splat(like, UNSEEN), seen))
+
+
+@jit
+def _look(
+    job: Any, panel: Any, start: Any, group: Any, limit: Any, key_scales: Any, value_scales: Any, is_hidden: Any
+) -> None:
+    """Let a panel of queries look at the keys of a group up to ``limit``."""
+    scores, weights, factors = stack_bytes(4096), stack_bytes(4096), stack_bytes(128)
+    padded, value_fours = number(job, 5), (number(job, 15) + 15) // 16 * 4
+    pairs, cap = number(job, 22), f32_of_bits(number(job, 16))
+    keys = (limit - group + 3) // 4 * 4
+    whole = (keys + 31) // 32 * 32
+    words, x, x_scales = number(job, 17) + 2 * padded * group, number(job, 7) + 32 * padded * panel, number(job, 8)
+    _score_keys(words, key_scales + 4 * group, keys // 4, padded, x, x_scales + 64 * panel, pairs, scores)
+    for key in range(keys, whole):
+        store(scores, key, splat(f32x16(0.0), UNSEEN))
+    if cap > 0:
+        _cap(scores, keys, cap)
+    if is_hidden:
+        _hide(scores, keys, start + group, number(job, 9) + 64 * panel, number(job, 10) + 64 * panel)
+    _weigh(scores, whole, weights, number(job, 19) + 128 * panel, factors)
+    values, out = number(job, 18) + 8 * group, number(job, 20) + 256 * value_fours * panel
+    _sum_up(values, value_scales, value_fours, whole // 32, weights, pairs, factors, out)
+
+
+@jit
+def _write_out(job: Any, rows: Any) -> None:
+    """What panels have gathered, divided by the sums of the weights, as rows."""
+    size, group = number(job, 15), number(job, 3)
+    padded = (size + 15) // 16 * 16
+    for row in range(rows):
+        panel, lane = row // PANEL, row % PANEL
+        total = peek_f32(number(job, 19) + 128 * panel, 16 + lane)
+        factor = ZERO if total == 0 else ONE / total
+        gathered = number(job, 20) + 64 * padded * panel + 4 * lane
+        out = number(job, 23) + number(job, 24) * (row % group) + 4 * size * (row // group)
+        for i in range(size):
+            poke_f32(out, i, peek_f32(gathered, 16 * i) * factor)
+
+
+@jit
+def _least(places: Any) -> Any:
+    found = np.int64(load_i32(places, 0))
+    for lane in range(1, PANEL):
+        found = min(found, np.int64(load_i32(places, lane)))
+    return found
+
+
+@jit
+def _most(places: Any) -> Any:
+    found = np.int64(load_i32(places, 0))
+    for lane in range(1, PANEL):
+        found = max(found, np.int64(load_i32(places, lane)))
+    return found
+
+
+def attend(job: int, rows: int, low: int, high: int) -> None:
+    """Let ``rows`` queries look at keys ``low`` to ``high`` - 1.
+
+    ``job`` is the address of int64 numbers. Of queries: 0 where they lie, 1 and 2 strides in bytes from head to head
+    and from position to position, 3 heads, 4 size, 5 the same in whole blocks of 32, 6 the bits of a factor for scores
+    as logarithms to the base 2, 7 and 8 room for codes and scales, 9 and 10 the first and one past the last key that
+    each sees, as i32 for whole panels. Of keys: 11 where they lie, 12 stride. Of values: 13 where they lie, 14 stride,
+    15 size. 16 the bits of the cap; 17 and 18 room for 256 coded keys and values; 19 for each panel its largest scores
+    and sums; 20 room for what panels gather; 21 a flag that is set if a number is not finite: then nothing is written;
+    22 the number 16, from here so that loops are not unrolled; 23 out, 24 its stride from head to head.
+    """
+    key_scales, value_scales, room = stack_bytes(1024), stack_bytes(2048), stack_bytes(9216)
+    size, padded = number(job, 4), number(job, 5)
+    key_stride, value_stride = number(job, 12), number(job, 14)
+    largest = code_queries(job, rows, room)
+    for start in range(low, high, BLOCK):
+        count = min(BLOCK, high - start)
+        keys, values = number(job, 11) + key_stride * start, number(job, 13) + value_stride * start
+        largest_key = code_keys(keys, key_stride, count, size, padded, number(job, 17), key_scales, room)
+        largest_value = code_values(values, value_stride, count, number(job, 15), number(job, 18), value_scales, room)
+        if max(largest, max(largest_key, largest_value)) >= NOT_FINITE:
+            poke_f32(number(job, 21), 0, ONE)
+            return
+        for panel in range((rows + PANEL - 1) // PANEL):
+            starts, stops = number(job, 9) + 64 * panel, number(job, 10) + 64 * panel
+            first_seen, last_start = _least(starts) - start, _most(starts) - start
+            first_stop, last_stop = _least(stops) - start, _most(stops) - start
+            for group in range(0, count, GROUP):
+                limit = min(group + GROUP, min(last_stop, count))
+                if limit <= group or group + GROUP <= first_seen:
+                    continue
+                is_hidden = last_start > group or first_stop < (limit + 3) // 4 * 4
+                _look(job, panel, start, group, limit, key_scales, value_scales, is_hidden)
+    _write_out(job, rows)
