@@ -194,7 +194,7 @@ def _stored(expr: Expr) -> Any | None:
         return None
     plan, reader = found
     destination = ArrayDestination(expr.dtype, elements)
-    plan.store(reader.leaves, reader.numbers, destination.whole.ctypes.data, elements)
+    plan.store(reader.leaves, reader.numbers, destination.whole.__array_interface__["data"][0], elements)
     return destination.array(expr.shape)
 
 

@@ -76,6 +76,8 @@ def _computed(expr: Expr, known: Known) -> Any:
     values = [scalar_value(arg, known) for arg in expr.args]
     if expr.op == "cast":
         return _cast(values[0], expr)
+    if expr.op == "sqrt" and type(values[0]) is np.float64 and values[0] >= 0:
+        return np.float64(math.sqrt(values[0]))  # a norm: as exact, and without the cost of NumPy's settings
     kind = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
     start = 1 if expr.op == "where" else 0
     typed = [*values[:start], *(np.asarray(value).astype(kind.compute.numpy) for value in values[start:])]

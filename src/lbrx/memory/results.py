@@ -1,14 +1,15 @@
 """Memory of results, used again.
 
-A fresh large array costs a page fault, and a cleared page, for every page that is written. Results therefore come from
-a pool: when the last view of one is gone, its memory waits for the next result of about that size.
+A fresh large array costs a page fault, and a cleared page, for every page that is written. Results therefore are views
+of blocks that a pool knows: a block that nobody else refers to any more is free for the next result of about its size.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from typing import Any
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -18,36 +19,18 @@ from lbrx.memory.budget import budget
 Bytes = npt.NDArray[np.uint8]
 SMALLEST_POOLED_BYTES = 1 << 20
 ALIGNMENT = 64  # a vector that crosses a cache line is stored in two steps
-
-
-class _Lease:
-    """Owns a block while a result lives, as the array's base; gives it back when the array and its views are gone."""
-
-    __slots__ = ("__array_interface__", "_block", "_pool")
-
-    def __init__(self, block: Bytes, nbytes: int, pool: ResultPool) -> None:
-        self._block = block
-        self._pool = pool
-        address, _ = block.__array_interface__["data"]
-        self.__array_interface__: dict[str, Any] = {
-            "version": 3,
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (-(-address // ALIGNMENT) * ALIGNMENT, False),
-        }
-
-    def __del__(self) -> None:
-        self._pool.give_back(self._block)
+_REFERENCES_OF_A_FREE_BLOCK = 3  # the pool's, a local name and the argument of getrefcount
 
 
 class ResultPool:
-    """Blocks of memory by size class, up to a number of bytes that wait."""
+    """Blocks of memory by size class, up to a number of bytes; older blocks are forgotten for newer ones."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.waiting_bytes = 0
+        self.known_bytes = 0
         self._blocks: dict[int, list[Bytes]] = {}
-        self._lock = threading.RLock()  # a collection of garbage may give back while a block is taken
+        self._ages: deque[int] = deque()  # the size classes of the blocks, the oldest first
+        self._lock = threading.RLock()  # a collection of garbage may come back here
 
     def take(self, nbytes: int) -> Bytes:
         """An uninitialised array of bytes.
@@ -63,24 +46,36 @@ class ResultPool:
             return np.empty(nbytes, np.uint8)
         capacity = _size_class(nbytes)
         with self._lock:
-            waiting = self._blocks.get(capacity)
-            block = waiting.pop() if waiting else None
-            if block is not None:
-                self.waiting_bytes -= capacity
-        return np.asarray(_Lease(np.empty(capacity, np.uint8) if block is None else block, nbytes, self))
+            for block in self._blocks.get(capacity, ()):
+                if sys.getrefcount(block) == _REFERENCES_OF_A_FREE_BLOCK:
+                    return _aligned(block, nbytes)
+            return _aligned(self._new_block(capacity), nbytes)
 
-    def give_back(self, block: Bytes) -> None:
-        with self._lock:
-            if self.waiting_bytes + block.size <= self.limit_bytes:
-                self._blocks.setdefault(block.size, []).append(block)
-                self.waiting_bytes += block.size
+    def _new_block(self, capacity: int) -> Bytes:
+        block = np.empty(capacity, np.uint8)
+        if capacity > self.limit_bytes:
+            return block
+        while self.known_bytes + capacity > self.limit_bytes:
+            oldest = self._ages.popleft()
+            self._blocks[oldest].pop(0)
+            self.known_bytes -= oldest
+        self._blocks.setdefault(capacity, []).append(block)
+        self._ages.append(capacity)
+        self.known_bytes += capacity
+        return block
 
     def trim(self) -> int:
-        """Free what waits; returns how many bytes that were."""
+        """Forget all blocks, which frees those that nobody uses; returns how many bytes all of them were."""
         with self._lock:
-            freed, self.waiting_bytes = self.waiting_bytes, 0
+            known, self.known_bytes = self.known_bytes, 0
             self._blocks.clear()
-        return freed
+            self._ages.clear()
+        return known
+
+
+def _aligned(block: Bytes, nbytes: int) -> Bytes:
+    start = -block.__array_interface__["data"][0] % ALIGNMENT
+    return block[start : start + nbytes]
 
 
 def _size_class(nbytes: int) -> int:
@@ -93,7 +88,7 @@ _pool: ResultPool | None = None
 
 
 def result_pool() -> ResultPool:
-    """The pool of the process. What waits in it is at most an eighth of the budget."""
+    """The pool of the process. What it knows, in use or free, is at most an eighth of the budget."""
     global _pool
     if _pool is None:
         _pool = ResultPool(budget().limit_bytes // 8)

@@ -61,7 +61,8 @@ def _combine(builder: Builder, kind: str, element: str, left: Value, right: Valu
 
 
 def _saw_nan(builder: Builder, seen: Value, value: Value) -> Value:
-    return builder.or_(seen, builder.fcmp_unordered("uno", value, value))
+    """What was seen, or all bits of the lanes that are NaN. Single bits would have to be packed at every step."""
+    return builder.or_(seen, builder.sext(builder.fcmp_unordered("uno", value, value), seen.type))
 
 
 def _vector_function(builder: Builder, name: str, vector: Any) -> Any:
@@ -161,7 +162,8 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
             parts = factors(builder, args, zero)
             start = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
-            nans_before = ir.Constant(ir.VectorType(ir.IntType(1), LANES), [0] * LANES)
+            lane_bits = ir.VectorType(I64 if wide is DOUBLE else I32, LANES)
+            nans_before = ir.Constant(lane_bits, [0] * LANES)
             if watches_nan:
                 nans_before = _saw_nan(builder, nans_before, start)
             entry = builder.block
@@ -170,7 +172,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             builder.position_at_end(header)
             index = builder.phi(I64)
             total = builder.phi(ir.VectorType(wide, LANES))
-            nans = builder.phi(ir.VectorType(ir.IntType(1), LANES))
+            nans = builder.phi(lane_bits)
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
             if memory in _IN_TILES:
@@ -188,7 +190,8 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             builder.position_at_end(end)
             result = _reduced_lanes(builder, kind, element, total)
             if watches_nan:
-                any_nan = builder.icmp_unsigned("!=", builder.bitcast(nans, ir.IntType(LANES)), ir.IntType(LANES)(0))
+                is_nan = builder.icmp_signed("<", nans, ir.Constant(lane_bits, [0] * LANES))
+                any_nan = builder.icmp_unsigned("!=", builder.bitcast(is_nan, ir.IntType(LANES)), ir.IntType(LANES)(0))
                 result = builder.select(any_nan, ir.Constant(wide, float("nan")), result)
             if element == "f32" and wide is FLOAT:
                 return builder.fpext(result, DOUBLE)
