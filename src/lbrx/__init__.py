@@ -1,43 +1,46 @@
 """lbrx: language-model weights larger than memory, merged, quantized, converted, checked and computed with.
 
-Opening and describing files needs no compiler; Numba is imported when the first value is computed.
+A name is imported when it is first asked for: opening and describing files needs no compiler, and a command imports
+what it uses. Numba is imported when the first value is computed.
 """
 
-import importlib as _importlib
+import sys as _sys
+import types as _types
 import typing as _typing
 
-from lbrx import memory
-from lbrx.checkpoint import Checkpoint
-from lbrx.checkpoint import open_checkpoint as open
-from lbrx.creation import arange, concat, evaluate, full, normal, uniform, where
-from lbrx.dtypes import DType, dtype
-from lbrx.errors import (
-    DTypeError,
-    FileError,
-    FormatError,
-    KernelError,
-    LbrxError,
-    MemoryBudgetError,
-    ShapeError,
-    TensorNotFound,
-    TruncatedError,
-    UsageError,
-)
-from lbrx.output import Progress, save
-from lbrx.quantization import QuantizationInfo
-from lbrx.settings import using
-from lbrx.shape import Layout, Shape
-from lbrx.storage import CpuStorage, MmapStorage, Storage
-from lbrx.tensor import Tensor, TensorMetadata, tensor
+from lbrx.late import late_names as _late_names
 
 if _typing.TYPE_CHECKING:
+    from lbrx import memory
+    from lbrx.checkpoint import Checkpoint
+    from lbrx.checkpoint import open_checkpoint as open
     from lbrx.compute.shards import gather
     from lbrx.conversion.converting import convert
+    from lbrx.creation import arange, concat, evaluate, full, normal, uniform, where
     from lbrx.devices.explain import explain
+    from lbrx.dtypes import DType, dtype
+    from lbrx.errors import (
+        DTypeError,
+        FileError,
+        FormatError,
+        KernelError,
+        LbrxError,
+        MemoryBudgetError,
+        ShapeError,
+        TensorNotFound,
+        TruncatedError,
+        UsageError,
+    )
     from lbrx.merging import merge
     from lbrx.models import open_model
+    from lbrx.output import Progress, save
+    from lbrx.quantization import QuantizationInfo
     from lbrx.quantizing import quantize
     from lbrx.scoring import score
+    from lbrx.settings import using
+    from lbrx.shape import Layout, Shape
+    from lbrx.storage import CpuStorage, MmapStorage, Storage
+    from lbrx.tensor import Tensor, TensorMetadata, tensor
     from lbrx.verifying import verify
 
 __all__ = [
@@ -86,25 +89,57 @@ __all__ = [
 ]
 
 
-_LATE = {
-    "convert": "lbrx.conversion.converting",
-    "explain": "lbrx.devices.explain",
-    "gather": "lbrx.compute.shards",
-    "merge": "lbrx.merging",
-    "open_model": "lbrx.models",
-    "quantize": "lbrx.quantizing",
-    "score": "lbrx.scoring",
-    "verify": "lbrx.verifying",
-}
+__getattr__ = _late_names(
+    __name__,
+    {
+        "lbrx.checkpoint": ("Checkpoint", "open=open_checkpoint"),
+        "lbrx.compute.shards": ("gather",),
+        "lbrx.conversion.converting": ("convert",),
+        "lbrx.creation": ("arange", "concat", "evaluate", "full", "normal", "uniform", "where"),
+        "lbrx.devices.explain": ("explain",),
+        "lbrx.dtypes": ("DType", "dtype"),
+        "lbrx.errors": (
+            "DTypeError",
+            "FileError",
+            "FormatError",
+            "KernelError",
+            "LbrxError",
+            "MemoryBudgetError",
+            "ShapeError",
+            "TensorNotFound",
+            "TruncatedError",
+            "UsageError",
+        ),
+        "lbrx.merging": ("merge",),
+        "lbrx.models": ("open_model",),
+        "lbrx.output": ("Progress", "save"),
+        "lbrx.quantization": ("QuantizationInfo",),
+        "lbrx.quantizing": ("quantize",),
+        "lbrx.scoring": ("score",),
+        "lbrx.settings": ("using",),
+        "lbrx.shape": ("Layout", "Shape"),
+        "lbrx.storage": ("CpuStorage", "MmapStorage", "Storage"),
+        "lbrx.tensor": ("Tensor", "TensorMetadata"),
+        "lbrx.verifying": ("verify",),
+    },
+)
 
 
-def __getattr__(name: str) -> _typing.Any:
-    """What brings much with it is imported when it is first asked for."""
-    if name not in _LATE:
-        raise AttributeError(f"module 'lbrx' has no attribute {name!r}")
-    found = getattr(_importlib.import_module(_LATE[name]), name)
-    globals()[name] = found
-    return found
+class _Package(_types.ModuleType):
+    """``lbrx.tensor`` is the function, whenever the module of that name is imported."""
+
+    @property
+    def tensor(self) -> _typing.Any:
+        from lbrx.tensor import tensor
+
+        return tensor
+
+    @tensor.setter
+    def tensor(self, module: _types.ModuleType) -> None:
+        """An import puts the module here."""
+
+
+_sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

@@ -13,8 +13,7 @@ from lbrx.errors import FormatError, TensorNotFound, nearest
 from lbrx.expr import Blocks, Expr, Source
 from lbrx.formats.detect import detect_format
 from lbrx.formats.directory import DirectoryHeader, read_directory, read_file
-from lbrx.formats.header import FileHeader, TensorEntry
-from lbrx.formats.pickled import StridedEntry
+from lbrx.formats.header import FileHeader, StridedEntry, TensorEntry
 from lbrx.quantization import QuantizationInfo
 from lbrx.quants.parts import Coding, join_parts, parts_of_codings, read_codings
 from lbrx.remote.paths import RemotePath, as_path

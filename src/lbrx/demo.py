@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from lbrx.creation import full, normal
 from lbrx.output import save
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 VOCABULARY = 4096

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from lbrx.creation import evaluate
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 from lbrx.shape import Shape
 from lbrx.tensor import Tensor
 

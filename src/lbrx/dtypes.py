@@ -6,7 +6,6 @@ bits, and converts in registers. ``compute`` is the type in which arithmetic on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from lbrx.errors import DTypeError, nearest
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

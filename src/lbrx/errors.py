@@ -21,7 +21,6 @@ A message says where, what, and what was expected.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class LbrxError(Exception):
@@ -69,5 +68,7 @@ class UsageError(LbrxError, ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``; did you mean 'slerp'?``, or an empty string."""
+    from difflib import get_close_matches
+
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""

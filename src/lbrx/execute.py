@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Journal, difference
 from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe
 from lbrx.output_plan import Identity, OutputPlan, write_bytes
+from lbrx.records import dataclass
 from lbrx.remote.paths import as_path, is_remote
 from lbrx.settings import settings
 from lbrx.stages import evaluate_tensors

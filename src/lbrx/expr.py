@@ -7,7 +7,6 @@ computes; every node knows its dtype and shape when it is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from lbrx.dtypes import DTYPES, DType, promote
 from lbrx.errors import DTypeError, ShapeError
 from lbrx.quants.decoded import decoded_blocks
 from lbrx.quants.quant import quant
+from lbrx.records import dataclass
 from lbrx.shape import Layout, Shape, broadcast_shapes
 from lbrx.storage import Storage
 

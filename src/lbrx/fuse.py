@@ -7,7 +7,7 @@ what has to be known before the loop begins (a scalar, a stored intermediate) is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from lbrx.dtypes import DType
 from lbrx.expr import BOOL, Blocks, Counter, Expr, Map, Rank, Reduce, Source, Stored, common_dtype
 from lbrx.passes import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
+from lbrx.records import dataclass
 from lbrx.shape import Layout, Shape, coalesce
 from lbrx.storage import Storage
 

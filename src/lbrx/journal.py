@@ -10,13 +10,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from lbrx.errors import FileError, UsageError
 from lbrx.output_plan import Identity
+from lbrx.records import dataclass
 from lbrx.system import pwrite_all
 
 JOURNAL_VERSION = 1

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from lbrx.expr import Blocks, Expr
 from lbrx.formats import shards
 from lbrx.formats.header import FileLayout, Slot, TensorSpec
 from lbrx.quants.parts import separate_parts
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 _NO_LIMIT = 1 << 62

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -13,6 +12,7 @@ import xxhash
 from lbrx import system
 from lbrx.errors import FileError
 from lbrx.formats.header import FileHeader, FileLayout
+from lbrx.records import dataclass
 from lbrx.remote.paths import RemotePath
 from lbrx.tensor import Tensor
 from lbrx.version import VERSION

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from lbrx import system
 from lbrx.errors import FileError, UsageError
+from lbrx.records import dataclass
 
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 _DOTS_PER_INCH = 150

@@ -8,7 +8,6 @@ which is stored whole or reduced to one number, is planned once; afterwards only
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from lbrx.expr import Expr, Map, Reduce, Scalar, Source
 from lbrx.fuse import Known, SinkRequest, fuse
 from lbrx.partials import combined
 from lbrx.passes import FLAT, Program
+from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
 from lbrx.shape import Shape
 from lbrx.storage import CpuStorage

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.models import LanguageModel, open_model
+from lbrx.records import dataclass
 from lbrx.settings import using
 from lbrx.text import TextTokenizer, open_tokenizer
 

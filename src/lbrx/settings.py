@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from lbrx import system
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 DEVICES = ("cpu", "metal")
 

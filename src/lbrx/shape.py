@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import index as as_index
 from types import EllipsisType
 
 from lbrx.errors import ShapeError
+from lbrx.records import dataclass
 
 Shape = tuple[int, ...]
 IndexItem = int | slice | EllipsisType | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from lbrx.partials import combined
 from lbrx.quants.encoded import BlockDestination, EncodedStorage
 from lbrx.quants.joint import JointDestination, PartStorage
 from lbrx.quick import quick_value
+from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
 from lbrx.select import find_kth
 from lbrx.settings import settings

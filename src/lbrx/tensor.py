@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from lbrx.quantization import QuantizationInfo
 from lbrx.quants.encoded import blocks_in_memory, encoded
 from lbrx.quants.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
 from lbrx.quants.quant import quant
+from lbrx.records import dataclass
 from lbrx.shape import Index, Layout, Shape, checked_shape
 from lbrx.storage import CpuStorage, Storage
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from lbrx.conversion.tokenizers.to_files import tokenizer_document
 from lbrx.conversion.tokenizers.to_gguf import gguf_tokenizer_metadata
 from lbrx.errors import FileError, UsageError
 from lbrx.formats.source import is_directory
+from lbrx.records import dataclass
 from lbrx.vocabulary.templates import read_json
 from lbrx.vocabulary.tokenizer_file import TOKENIZER_NAME, load_tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from lbrx.architectures.scope import Config, Scope, text_section
 from lbrx.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
 from lbrx.architectures.weights import LayerRule, Naming, TensorRole, Weight
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 _PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
 _CLASSES_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")

@@ -7,12 +7,12 @@ once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from lbrx.architectures.architecture import Architecture
 from lbrx.architectures.automatic import AUTOMATIC
 from lbrx.architectures.scope import Config
 from lbrx.architectures.table import known_architecture
+from lbrx.records import dataclass
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from lbrx.architectures.architecture import Architecture
@@ -15,6 +14,7 @@ from lbrx.architectures.weights import LayerRule
 from lbrx.dtypes import DType
 from lbrx.dtypes import dtype as dtype_of
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 LayerSource = int | tuple[int, int]  # a layer of the config itself, or (index of a source config, layer)
 

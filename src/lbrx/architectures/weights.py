@@ -7,10 +7,10 @@ inside a layer, such as that of an expert.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.architectures.stacks import Part
+from lbrx.records import dataclass
 
 Dimension = str | int  # an expression over the config's keys, or a number
 

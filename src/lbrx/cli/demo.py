@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +16,7 @@ from lbrx.checkpoint import open_checkpoint
 from lbrx.cli.console import columns, count_text, output_console, plural
 from lbrx.demo import DemoModels, demo_models, demo_recipes
 from lbrx.errors import FileError
+from lbrx.records import dataclass
 from lbrx.system import format_bytes
 
 if TYPE_CHECKING:

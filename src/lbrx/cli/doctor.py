@@ -7,7 +7,6 @@ import platform
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ import typer
 
 from lbrx.cli.status import shown_progress
 from lbrx.errors import LbrxError, UsageError
+from lbrx.records import dataclass
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context import MetalContext

@@ -21,6 +21,7 @@ from lbrx.errors import LbrxError, UsageError
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
+BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS on threads of its own; idle ones of OpenBLAS spin
 GC_THRESHOLD = 100_000  # objects: importing and planning make many that stay, and few cycles
 
 # The mark keeps the lines of a paragraph apart.
@@ -39,7 +40,10 @@ Examples:
 def main() -> None:
     """Run the command line on the arguments of this process, and exit."""
     gc.set_threshold(GC_THRESHOLD)
-    sys.exit(run(sys.argv[1:]))
+    os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")
+    code = run(sys.argv[1:])
+    gc.freeze()  # else Python looks for cycles among all objects once more before it ends
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -83,7 +87,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
-    """All commands, of which only the one that the arguments call is imported."""
+    """The command that the arguments begin with, or all of them, of which only the one that is called is imported."""
     app = typer.Typer(
         add_completion=False,
         no_args_is_help=True,
@@ -93,11 +97,12 @@ def application(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback(epilog=_EXAMPLES)(_root)
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, command in COMMANDS.items():
+    first = arguments[0] if arguments else None
+    for name in [first] if first in COMMANDS else COMMANDS:  # before a command stands what may ask for a list of all
         if name == called:
-            app.command(name)(_function(command.target))
+            app.command(name)(_function(COMMANDS[name].target))
         else:
-            app.command(name, help=command.summary)(_not_called)
+            app.command(name, help=COMMANDS[name].summary)(_not_called)
     return app
 
 

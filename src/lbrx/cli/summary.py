@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from lbrx.checkpoint import Checkpoint
 from lbrx.errors import UsageError
 from lbrx.formats.header import FileHeader, TensorEntry, quoted
+from lbrx.records import dataclass
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lbrx.cluster.connection import Connection
 from lbrx.cluster.options import MAX_FAILURES, ClusterError
 from lbrx.cluster.worker_memory import telling_of_memory
 from lbrx.errors import LbrxError
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

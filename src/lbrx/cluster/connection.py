@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.cluster.options import MAX_THREADS_PER_TASK, ClusterError
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FileError
 from lbrx.output_plan import OutputPlan, digest
+from lbrx.records import dataclass
 from lbrx.registry import load
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.cluster.description import PlanSource
 from lbrx.errors import LbrxError
+from lbrx.records import dataclass
 
 MAX_THREADS_PER_TASK = 4
 WORKER_MEMORY_BYTES = 192 << 20

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
 
 from lbrx.dtypes import DType, dtype
 from lbrx.errors import ShapeError, UsageError
 from lbrx.quants.quant import quant
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS
 from lbrx.shape import Shape
 

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -28,6 +28,7 @@ from lbrx.cluster.worker_memory import telling_of_memory
 from lbrx.errors import LbrxError
 from lbrx.execute import Run
 from lbrx.formats.header import FileLayout
+from lbrx.records import dataclass
 from lbrx.remote.output import RemoteWorkplace, uploaded_before
 
 _POLL_SECONDS = 0.5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lbrx.cluster.calls import Call, results_in_order
@@ -12,6 +11,7 @@ from lbrx.cluster.connection import connected, nodes_of, task_threads, worker_co
 from lbrx.cluster.worker import alone
 from lbrx.errors import FileError
 from lbrx.models import LanguageModel, open_model
+from lbrx.records import dataclass
 from lbrx.remote.paths import is_remote
 from lbrx.scoring import ScoreJob, Tally, Window, score_window, warm_up
 from lbrx.settings import using

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import lcm, prod
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from lbrx.formats.safetensors import lay_out
 from lbrx.fuse import BoundPass, Known, SinkRequest, fuse
 from lbrx.partials import combined
 from lbrx.passes import ROWS
+from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
 from lbrx.settings import using
 from lbrx.shape import broadcast_shapes

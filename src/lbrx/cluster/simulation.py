@@ -7,12 +7,12 @@ tasks that are sent twice, and the driver that hands out one task after the othe
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from lbrx.cluster.tasks import task_size
+from lbrx.records import dataclass
 
 SLOW_FACTOR = 3.0  # as in a real run
 MIN_SLOW_SECONDS = 5.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from lbrx.formats.header import FileLayout, Slot
+from lbrx.records import dataclass
 
 MIN_TASK_BYTES = 16 << 20
 MAX_TASK_BYTES = 512 << 20

@@ -10,7 +10,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +24,7 @@ from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry
 from lbrx.limits import limited
 from lbrx.output_plan import OutputPlan
+from lbrx.records import dataclass
 from lbrx.remote.filesystem import RemoteState
 from lbrx.remote.paths import RemotePath
 from lbrx.remote.settings import work_directory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lbrx.diff import ModelDiff, Sums, TensorDiff
+from lbrx.records import dataclass
 
 BLOCK_ELEMENTS = 256
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from lbrx.conversion.pieces import GatheredStorage, JoinedStorage, storage_piece
 from lbrx.creation import concat
 from lbrx.expr import Blocks
 from lbrx.formats.gguf_types import GGML_TYPES
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 RowNumbers = npt.NDArray[np.int64]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from lbrx.formats.header import FileHeader, TensorSpec
 from lbrx.output_plan import SideFile
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 Format = Literal["safetensors", "gguf", "mlx"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.architectures.scope import text_section
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 
 class Settings:

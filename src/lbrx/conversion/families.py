@@ -7,12 +7,13 @@ tensor, written with the names of ``lbrx.conversion.dimensions``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lbrx.architectures.scope import text_section
 from lbrx.conversion.changes import HALVES_TO_PAIRS_KEY, HALVES_TO_PAIRS_QUERY, SHIFTED, Change
 from lbrx.errors import UsageError, nearest
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.conversion.changes import stack_part
@@ -24,6 +23,7 @@ from lbrx.conversion.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
 from lbrx.dtypes import DTYPES, dtype
 from lbrx.errors import FormatError
 from lbrx.output_plan import SideFile
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor, tensor
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"

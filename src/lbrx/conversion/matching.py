@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from lbrx.conversion.contents import PlannedTensor
 from lbrx.conversion.dimensions import Dimensions
 from lbrx.conversion.families import Family, Rule
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 _LISTED_PROBLEMS = 5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from lbrx.expr import Blocks
 from lbrx.formats.header import quoted
 from lbrx.quants.mlx import WORD_BITS, MlxMode, MlxWeight, dequantize, quantize
 from lbrx.quants.quant import quant
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS
 from lbrx.tensor import Tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from lbrx.expr import Blocks, Source
 from lbrx.quants.decoded import drop_behind
 from lbrx.quants.mlx import WORD_BITS, MlxMode, MlxWeight
 from lbrx.quants.quant import quant
+from lbrx.records import dataclass
 from lbrx.shape import Layout
 from lbrx.storage import Bytes, ReadStorage, Storage
 from lbrx.tensor import Tensor

@@ -7,13 +7,13 @@ float codings), one for each group. Nothing is rounded: a value is code * scale 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.quants.mlx import MlxMode
+from lbrx.records import dataclass
 from lbrx.storage import Bytes
 
 Numbers = npt.NDArray[Any]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from lbrx.conversion.dimensions import Settings
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 Floats = npt.NDArray[np.float32]
 ROPE_FREQUENCIES = "rope_freqs.weight"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.formats.shards import index_json, lay_out_gguf, lay_out_safetensors
 from lbrx.output_plan import NO_LIMIT_BYTES, Identity, SideFile, output_identity
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 

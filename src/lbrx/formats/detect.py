@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lbrx.errors import FileError, FormatError
-from lbrx.formats import gguf, pickled, safetensors
+from lbrx.formats import safetensors
+from lbrx.formats.header import GGUF_MAGIC, ZIP_MAGIC
 from lbrx.formats.shards import parse_shard_name
 from lbrx.formats.source import is_directory, open_source, read_at, size_of
 
@@ -60,11 +61,11 @@ def file_format(path: Path, file: BinaryIO) -> str:
     if not file_bytes:
         raise FormatError(f"{path}: is empty, expected a SafeTensors or GGUF file")
     head = read_at(file, path, 0, min(file_bytes, _HEAD_BYTES))
-    if head.startswith(gguf.MAGIC):
+    if head.startswith(GGUF_MAGIC):
         return "gguf"
     if _looks_like_safetensors(head):
         return "safetensors"
-    if head.startswith(pickled.ZIP_MAGIC):
+    if head.startswith(ZIP_MAGIC):
         return "pytorch"
     for start, meaning in _FOREIGN:
         if head.startswith(start):

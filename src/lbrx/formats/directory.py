@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FileError, FormatError
-from lbrx.formats import gguf, pickled, safetensors
 from lbrx.formats.detect import detect_format, file_format
 from lbrx.formats.header import FileHeader, quoted
 from lbrx.formats.shards import (
@@ -22,9 +21,15 @@ from lbrx.formats.shards import (
 )
 from lbrx.formats.source import is_directory, open_source, read_at, read_soon, size_of
 from lbrx.formats.strict_json import MAX_JSON_BYTES, parse_object
+from lbrx.records import dataclass
+from lbrx.registry import load
 
 MAX_FILE_NAME_BYTES = 255
-READERS = {"safetensors": safetensors.read_header, "gguf": gguf.read_header, "pytorch": pickled.read_header}
+READERS = {
+    "safetensors": "lbrx.formats.safetensors:read_header",
+    "gguf": "lbrx.formats.gguf:read_header",
+    "pytorch": "lbrx.formats.pickled:read_header",
+}
 TORCH_NAME = "pytorch_model.bin"
 _SUFFIXES = {"safetensors": ".safetensors", "pytorch": ".bin"}
 
@@ -46,6 +51,7 @@ def read_file(path: Path) -> FileHeader:
     """The header of one whole file of any known format; a shard of a split model is an error.
 
     >>> import tempfile
+    >>> from lbrx.formats import gguf
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     path = Path(directory) / "a.gguf"
     ...     written = path.write_bytes(gguf.lay_out("a.gguf", [], {"general.architecture": "llama"}).header)
@@ -66,6 +72,7 @@ def read_directory(path: Path) -> DirectoryHeader:
     its first one or its directory.
 
     >>> import tempfile
+    >>> from lbrx.formats import safetensors
     >>> from lbrx.formats.header import TensorSpec
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     layout = safetensors.lay_out("model.safetensors", [TensorSpec("w", "u8", (4,))], {})
@@ -91,7 +98,8 @@ def read_directory(path: Path) -> DirectoryHeader:
 
 def _read_any(path: Path) -> FileHeader:
     with open_source(path) as file:
-        return READERS[file_format(path, file)](path, file)
+        header: FileHeader = load(READERS[file_format(path, file)])(path, file)
+        return header
 
 
 def _read_huggingface(path: Path) -> list[FileHeader]:

@@ -20,10 +20,9 @@ from lbrx.formats.gguf_cursor import HeaderCursor
 from lbrx.formats.gguf_encode import MAX_KEY_BYTES, encode_pair, encode_string, typed_metadata
 from lbrx.formats.gguf_types import BY_ID, MAX_GGUF_DIMENSIONS, REMOVED_TYPES, GgmlType, ggml_type
 from lbrx.formats.gguf_values import GgufMetadata, Typed
-from lbrx.formats.header import MAX_INT64, FileHeader, FileLayout, Slot, TensorEntry, TensorSpec, quoted
+from lbrx.formats.header import GGUF_MAGIC, MAX_INT64, FileHeader, FileLayout, Slot, TensorEntry, TensorSpec, quoted
 from lbrx.formats.source import read_at, size_of
 
-MAGIC = b"GGUF"
 WRITTEN_VERSION = 3
 READ_VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
@@ -77,8 +76,8 @@ def _read_byte_order(path: Path, file: BinaryIO, file_bytes: int) -> str:
     if file_bytes < _PREAMBLE_BYTES:
         raise FormatError(f"{path}: has {file_bytes} bytes, expected at least the {_PREAMBLE_BYTES} of the preamble")
     start = read_at(file, path, 0, 8)
-    if start[:4] != MAGIC:
-        raise FormatError(f"{path}: begins with {start[:4]!r}, expected {MAGIC!r}")
+    if start[:4] != GGUF_MAGIC:
+        raise FormatError(f"{path}: begins with {start[:4]!r}, expected {GGUF_MAGIC!r}")
     version = int.from_bytes(start[4:], "little")
     byte_order = "little"
     if version and version & 0xFFFF == 0:  # there is no other sign of the byte order
@@ -200,7 +199,7 @@ def lay_out(
     infos, offsets, sizes = _encode_infos(name, tensors, alignment)
     header = b"".join(
         [
-            MAGIC,
+            GGUF_MAGIC,
             struct.pack("<Iqq", WRITTEN_VERSION, len(tensors), len(pairs)),
             *(encode_pair(key, _checked_type(name, key, typed)) for key, typed in pairs.items()),
             *infos,

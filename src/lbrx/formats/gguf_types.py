@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lbrx.dtypes import BY_GGUF, DType
 from lbrx.errors import DTypeError, ShapeError, nearest
 from lbrx.formats.header import MAX_INT64, element_count
+from lbrx.records import dataclass
 
 MAX_GGUF_DIMENSIONS = 4
 

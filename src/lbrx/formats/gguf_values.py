@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, overload
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.errors import UsageError, nearest
+from lbrx.records import dataclass
 
 _LENGTH = struct.Struct("<Q")
 STRING_ID = 8

@@ -7,7 +7,6 @@ touches tensor data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from reprlib import Repr
@@ -15,12 +14,16 @@ from typing import Any
 
 from lbrx.dtypes import DType
 from lbrx.errors import ShapeError
+from lbrx.records import dataclass
+from lbrx.shape import Layout
 
 MAX_INT64 = 2**63 - 1
 MAX_DIMENSIONS = 64  # what NumPy can hold
+GGUF_MAGIC = b"GGUF"
+ZIP_MAGIC = b"PK\x03\x04"  # of PyTorch files
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class TensorEntry:
     """One tensor of a file: its type, its shape and where its bytes lie.
 
@@ -36,26 +39,33 @@ class TensorEntry:
     offset: int  # in bytes from the beginning of the file
     nbytes: int
 
-    def __init__(
-        self, name: str, type_name: str, dtype: DType | None, shape: tuple[int, ...], offset: int, nbytes: int
-    ) -> None:
-        _set_name(self, name)
-        _set_type_name(self, type_name)
-        _set_dtype(self, dtype)
-        _set_shape(self, shape)
-        _set_offset(self, offset)
-        _set_nbytes(self, nbytes)
-
     @property
     def end(self) -> int:
         """The byte after the last one."""
         return self.offset + self.nbytes
 
 
-# The generated __init__ of a frozen dataclass takes three times as long, and a header has thousands of entries.
-_set_name, _set_type_name, _set_dtype, _set_shape, _set_offset, _set_nbytes = (
-    vars(TensorEntry)[field.name].__set__ for field in fields(TensorEntry)
-)
+@dataclass(frozen=True, slots=True, init=False)
+class StridedEntry(TensorEntry):
+    """A tensor whose elements need not lie one after the other; ``offset`` and ``nbytes`` are the span that they touch.
+
+    >>> from lbrx.dtypes import DTYPES
+    >>> StridedEntry("w", DTYPES["f32"], (2, 3), offset=64, nbytes=24, strides=(1, 2)).layout.strides
+    (1, 2)
+    """
+
+    strides: tuple[int, ...]
+
+    def __init__(
+        self, name: str, dtype: DType, shape: tuple[int, ...], offset: int, nbytes: int, strides: tuple[int, ...]
+    ) -> None:
+        TensorEntry.__init__(self, name, dtype.name, dtype, shape, offset, nbytes)
+        object.__setattr__(self, "strides", strides)
+
+    @property
+    def layout(self) -> Layout:
+        """Where the elements lie in the span."""
+        return Layout(self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 CONFIG_NAME = "config.json"
+ADAPTER_CONFIG_NAME = "adapter_config.json"
 INDEX_NAME = "model.safetensors.index.json"
 
 # In the order in which the output's directory lists them.

@@ -8,47 +8,23 @@ nothing can be mapped: they are an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lbrx.dtypes import DTYPES, DType
+from lbrx.dtypes import DTYPES
 from lbrx.errors import FormatError, ShapeError
-from lbrx.formats.header import MAX_DIMENSIONS, FileHeader, TensorEntry, element_count, quoted
+from lbrx.formats.header import MAX_DIMENSIONS, FileHeader, StridedEntry, element_count, quoted
 from lbrx.formats.pickled_archive import Member, find_one, read_member, read_members
 from lbrx.formats.pickled_values import MAX_PICKLE_BYTES, PickledTensor, unpickle
 from lbrx.formats.source import size_of
 from lbrx.shape import Layout
 
-ZIP_MAGIC = b"PK\x03\x04"
 MAX_TENSORS = 1_000_000
 MAX_NAME_LENGTH = 4096
 _MAX_DEPTH = 16
 _MAX_BYTE_ORDER_BYTES = 16
 # Where training programs put the weights, beside optimizer states and counters.
 _MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class StridedEntry(TensorEntry):
-    """A tensor whose elements need not lie one after the other; ``offset`` and ``nbytes`` are the span that they touch.
-
-    >>> StridedEntry("w", DTYPES["f32"], (2, 3), offset=64, nbytes=24, strides=(1, 2)).layout.strides
-    (1, 2)
-    """
-
-    strides: tuple[int, ...]
-
-    def __init__(
-        self, name: str, dtype: DType, shape: tuple[int, ...], offset: int, nbytes: int, strides: tuple[int, ...]
-    ) -> None:
-        TensorEntry.__init__(self, name, dtype.name, dtype, shape, offset, nbytes)
-        object.__setattr__(self, "strides", strides)
-
-    @property
-    def layout(self) -> Layout:
-        """Where the elements lie in the span."""
-        return Layout(self.shape, self.strides)
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from lbrx.errors import FormatError
 from lbrx.formats.header import quoted
 from lbrx.formats.source import read_at, size_of
+from lbrx.records import dataclass
 
 MAX_DIRECTORY_BYTES = 64 << 20
 _END = struct.Struct("<4s4H2IH")  # signature, disks, members here and in all, bytes and place of the directory, comment

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +29,7 @@ from lbrx.formats.header import (
 from lbrx.formats.packed import PACKED_KEY, describe_packed, restore_packed
 from lbrx.formats.source import read_at, size_of
 from lbrx.formats.strict_json import parse_object
+from lbrx.records import dataclass
 
 MAX_HEADER_BYTES = 100_000_000
 DATA_ALIGNMENT = 64

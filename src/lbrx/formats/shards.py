@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.errors import UsageError
-from lbrx.formats import gguf, safetensors
-from lbrx.formats.gguf_encode import typed_metadata
-from lbrx.formats.gguf_types import GGML_TYPES
-from lbrx.formats.gguf_values import Typed
+from lbrx.formats import safetensors
 from lbrx.formats.header import FileLayout, TensorSpec
+from lbrx.records import dataclass
 
 INDEX_SUFFIX = ".safetensors.index.json"
 SPLIT_NUMBER_KEY = "split.no"
@@ -72,10 +69,12 @@ def tensor_nbytes(tensor: TensorSpec) -> int:
     >>> tensor_nbytes(TensorSpec("a", "q8_0", (2, 32))), tensor_nbytes(TensorSpec("a", "u32", (3,)))
     (68, 12)
     """
-    kind = GGML_TYPES.get(tensor.type_name)
-    if kind is None or kind.dtype:
-        return safetensors.tensor_nbytes(tensor.type_name, tensor.shape)
-    return kind.nbytes(tensor.shape)
+    if tensor.type_name not in safetensors.BY_NAME:
+        from lbrx.formats.gguf_types import GGML_TYPES
+
+        if tensor.type_name in GGML_TYPES:
+            return GGML_TYPES[tensor.type_name].nbytes(tensor.shape)
+    return safetensors.tensor_nbytes(tensor.type_name, tensor.shape)
 
 
 def split_into_shards(tensors: Sequence[TensorSpec], max_shard_bytes: int) -> list[list[TensorSpec]]:
@@ -136,7 +135,7 @@ def lay_out_gguf(
     metadata: Mapping[str, Any],
     max_shard_bytes: int,
     stem: str,
-    alignment: int = gguf.DEFAULT_ALIGNMENT,
+    alignment: int | None = None,
 ) -> list[FileLayout]:
     """Lay out one file, or several shards where the tensors exceed `max_shard_bytes`.
 
@@ -144,6 +143,11 @@ def lay_out_gguf(
     >>> [layout.name for layout in lay_out_gguf(tensors, {"general.architecture": "llama"}, 16, "llama")]
     ['llama-00001-of-00002.gguf', 'llama-00002-of-00002.gguf']
     """
+    from lbrx.formats import gguf
+    from lbrx.formats.gguf_encode import typed_metadata
+    from lbrx.formats.gguf_values import Typed
+
+    aligned_to = gguf.DEFAULT_ALIGNMENT if alignment is None else alignment
     pairs = {key: typed for key, typed in typed_metadata(metadata).items() if key not in SPLIT_KEYS}
 
     def lay_out(name: str, shard: Sequence[TensorSpec], number: int, count: int) -> FileLayout:
@@ -153,7 +157,7 @@ def lay_out_gguf(
             SPLIT_TENSORS_KEY: Typed(len(tensors), "i32"),
         }
         own = pairs if number == 1 else {}
-        return gguf.lay_out(name, shard, own if count == 1 else {**own, **split}, alignment)
+        return gguf.lay_out(name, shard, own if count == 1 else {**own, **split}, aligned_to)
 
     return _lay_out_shards(tensors, max_shard_bytes, stem, ".gguf", lay_out)
 

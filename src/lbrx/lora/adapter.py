@@ -7,7 +7,7 @@ that reads the weight, so that there is never a copy of the patched model, in me
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from lbrx.checkpoint import Checkpoint, open_checkpoint
@@ -15,6 +15,7 @@ from lbrx.errors import DTypeError, FileError, FormatError, ShapeError, TensorNo
 from lbrx.expr import Blocks
 from lbrx.lora.config import WEIGHTS_NAME, AdapterConfig, read_config
 from lbrx.lora.low_rank import Factor, low_rank_product, matrix_factor
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor, TensorMetadata
 
 PREFIX = "base_model.model."  # how PEFT wraps the names of the model

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.formats.model_files import ADAPTER_CONFIG_NAME
 from lbrx.formats.source import is_directory, open_source, read_at, size_of
 from lbrx.formats.strict_json import MAX_JSON_BYTES, parse_object
+from lbrx.records import dataclass
 
-CONFIG_NAME = "adapter_config.json"
+CONFIG_NAME = ADAPTER_CONFIG_NAME
 WEIGHTS_NAME = "adapter_model.safetensors"
 
 # Settings under which an adapter is more than a product added to each weight.

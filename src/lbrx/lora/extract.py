@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lbrx.lora.adapter import PREFIX
 from lbrx.lora.peft_directory import new_directory, peft_config, write_adapter
 from lbrx.lora.spool import Spool
 from lbrx.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 DEFAULT_RANK = 32

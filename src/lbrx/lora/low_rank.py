@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import ShapeError
 from lbrx.expr import Source
+from lbrx.records import dataclass
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Bytes, ReadStorage, Storage
 from lbrx.tensor import Tensor

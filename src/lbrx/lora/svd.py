@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from lbrx.compute.blas import in_pieces, one_blas_thread
 from lbrx.creation import normal
 from lbrx.memory import budget
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 BLOCK_BYTES = 32 << 20

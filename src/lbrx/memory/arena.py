@@ -10,7 +10,6 @@ import mmap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, TypeAlias, get_args
 from weakref import finalize, ref
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory.budget import Budget
+from lbrx.records import dataclass
 from lbrx.system import advise_huge_pages, format_bytes, page_bytes
 
 Strategy: TypeAlias = Literal["arena", "heap", "mapping"]

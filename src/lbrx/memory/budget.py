@@ -12,11 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
 
 from lbrx.errors import MemoryBudgetError, UsageError
+from lbrx.records import dataclass
 from lbrx.system import available_bytes, format_bytes, parse_bytes
 
 __all__ = ["Budget", "Trimmable", "budget", "default_limit_bytes", "format_bytes", "parse_bytes", "set_budget"]

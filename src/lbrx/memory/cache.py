@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 from lbrx.system import parse_bytes
 
 K = TypeVar("K", bound=Hashable)

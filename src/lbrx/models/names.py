@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from lbrx.models.spec import ModelSpec
+from lbrx.records import dataclass
 
 _HF = {
     "attention_norm": "input_layernorm",

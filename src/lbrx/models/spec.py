@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from lbrx.records import dataclass
 
 RopeStyle = Literal["neox", "interleaved"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.errors import FormatError
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

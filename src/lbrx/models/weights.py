@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ from lbrx.compute import matrix
 from lbrx.errors import ShapeError, TensorNotFound
 from lbrx.models.names import Names, norm_roles
 from lbrx.models.spec import ModelSpec
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 Floats = npt.NDArray[np.float32]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbrx.moe.recipe import MoeRecipe
+from lbrx.records import dataclass
 
 MATRICES = ("gate_proj", "up_proj", "down_proj")
 """The feed-forward matrices of the dense models; the last one writes back into the residual stream."""

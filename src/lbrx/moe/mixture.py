@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from lbrx.output_plan import SideFile
 from lbrx.plan.models import ModelOpener
 from lbrx.plan.records import InputModel
 from lbrx.recipe import ModelRef
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 _NAMING = Naming("model.")

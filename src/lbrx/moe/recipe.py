@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from lbrx.dtypes import DType, dtype
@@ -13,6 +13,7 @@ from lbrx.recipe.reading import optional, read_int, read_list, read_map, read_te
 from lbrx.recipe.references import read_reference
 from lbrx.recipe.values import coerce
 from lbrx.recipe.yaml_lines import MAX_RECIPE_BYTES, YamlMap, YamlNode, YamlScalar, check_size, parse_documents
+from lbrx.records import dataclass
 
 HIDDEN_GATES = ("hidden", "hidden_avg", "hidden_last")
 PROMPTED_GATES = (*HIDDEN_GATES, "cheap_embed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from lbrx import system
 from lbrx.output_plan import write_bytes
 from lbrx.plan.plan import Plan
 from lbrx.plan.records import Job, StagePlan
+from lbrx.records import dataclass
 from lbrx.settings import settings
 
 # How often a method reads its inputs: once to write the result, and before that for sums (1) and for searches of the

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbrx.dtypes import DType
 from lbrx.methods import Method
 from lbrx.plan.outline import Outline, OutputTensor
 from lbrx.plan.records import InputModel, Job, JobInput, TensorInfo
 from lbrx.recipe import ModelRef, Recipe, base_index, resolve_tensor
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True)

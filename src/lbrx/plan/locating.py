@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lbrx.errors import FileError, UsageError, nearest
+from lbrx.formats.model_files import ADAPTER_CONFIG_NAME
 from lbrx.formats.source import open_source, read_at, size_of
 from lbrx.formats.strict_json import MAX_JSON_BYTES, parse_object
 from lbrx.hub import locate_model
-from lbrx.lora.config import CONFIG_NAME as ADAPTER_CONFIG_NAME
 
 _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 

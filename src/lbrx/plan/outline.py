@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 from lbrx.architectures import Naming, TensorRole
 from lbrx.plan.records import InputModel
 from lbrx.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice, Source, layer_position
+from lbrx.records import dataclass
 
 _LANGUAGE_MODEL_NAMES = ("default", "text_decoder", "language_model", "text_model")
 

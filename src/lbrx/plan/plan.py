@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from lbrx.output_plan import Identity, SideFile
 from lbrx.plan.expressions import inputs_of, merged
 from lbrx.plan.identity import merge_identity
 from lbrx.plan.records import InputModel, Job, StagePlan
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbrx.architectures import Architecture, ModelHeader
 from lbrx.dtypes import DType
 from lbrx.formats.header import FileHeader
 from lbrx.methods import Method
 from lbrx.recipe import ModelRef, Recipe, TensorParameters
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
-from lbrx.vocabulary import VocabularyPlan
+
+if TYPE_CHECKING:
+    from lbrx.vocabulary import VocabularyPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from lbrx.plan.outline import Outline
 from lbrx.plan.records import InputModel, Job, StagePlan
 from lbrx.plan.vocabularies import made_vocabulary
 from lbrx.recipe import Recipe
-from lbrx.vocabulary import find_template, tokenizer_changes
+from lbrx.vocabulary.templates import CONFIG_NAME as TOKENIZER_CONFIG_NAME
+from lbrx.vocabulary.templates import read_json
 
 
 def output_config(recipe: Recipe, outline: Outline, jobs: Sequence[Job]) -> dict[str, Any] | None:
@@ -101,11 +102,7 @@ def _tokenizer_files(stage: StagePlan) -> Iterator[SideFile]:
     directory = stage.tokenizer_model.directory
     if directory is None:
         return
-    wanted = stage.recipe.chat_template
-    directories = [model.directory for model in stage.models if model.directory is not None]
-    template = None if wanted is None else find_template(wanted, directories)
-    vocabulary = stage.vocabulary or made_vocabulary(stage.tokenizer_model)
-    changes = tokenizer_changes(directory, vocabulary=vocabulary, template=template)
+    changes = _tokenizer_changes(stage, directory)
     copies = {file.name: file for file in _copied(directory, TOKENIZER_FILES)}
     for name in TOKENIZER_FILES:
         content = changes.get(name)
@@ -113,3 +110,16 @@ def _tokenizer_files(stage: StagePlan) -> Iterator[SideFile]:
             yield SideFile(name, content)
         elif name in copies and name not in changes:
             yield copies[name]
+
+
+def _tokenizer_changes(stage: StagePlan, directory: Path) -> Mapping[str, bytes | None]:
+    wanted = stage.recipe.chat_template
+    vocabulary = stage.vocabulary or made_vocabulary(stage.tokenizer_model)
+    if wanted is None and vocabulary is None:
+        read_json(directory / TOKENIZER_CONFIG_NAME)  # it is copied, so that a broken one is an error
+        return {}
+    from lbrx.vocabulary import find_template, tokenizer_changes
+
+    directories = [model.directory for model in stage.models if model.directory is not None]
+    template = None if wanted is None else find_template(wanted, directories)
+    return tokenizer_changes(directory, vocabulary=vocabulary, template=template)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbrx.plan.records import InputModel, Job, StagePlan
 from lbrx.recipe import ModelRef, Recipe
-from lbrx.vocabulary import ModelVocabulary, TokenizerFile, VocabularyPlan, plan_vocabulary, read_tokenizer
+
+if TYPE_CHECKING:
+    from lbrx.vocabulary import ModelVocabulary, TokenizerFile, VocabularyPlan
 
 _SPECIAL_IDS = (
     "bos_token_id",
@@ -39,6 +41,8 @@ def stage_vocabulary(
     spec = recipe.tokenizer
     if spec is None:
         return None
+    from lbrx.vocabulary import plan_vocabulary
+
     return plan_vocabulary(
         spec,
         [_vocabulary_of(recipe, model) for model in models.values()],
@@ -56,6 +60,8 @@ def _vocabulary_of(recipe: Recipe, model: InputModel) -> ModelVocabulary:
             f"the embedding of {model.label} is not known, so that its vocabulary cannot be changed; "
             f"expected a model of a known architecture, with a config.json"
         )
+    from lbrx.vocabulary import ModelVocabulary
+
     return ModelVocabulary(model.ref, _tokenizer_of(model), min(rows))
 
 
@@ -63,6 +69,8 @@ def _tokenizer_of(model: InputModel) -> TokenizerFile | None:
     made = made_vocabulary(model)
     if made is not None:
         return made.tokenizer
+    from lbrx.vocabulary import read_tokenizer
+
     return None if model.directory is None else read_tokenizer(model.directory)
 
 

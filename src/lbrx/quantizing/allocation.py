@@ -8,8 +8,9 @@ helps most. The result is never worse than the best choice of one rank for all, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

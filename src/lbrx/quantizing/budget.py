@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median_low
 from typing import TypeAlias
 
@@ -27,6 +26,7 @@ from lbrx.quantizing.importance import Importances
 from lbrx.quantizing.options import QuantizeOptions
 from lbrx.quantizing.roles import Role, role_of
 from lbrx.quantizing.samples import relative_errors, sample_rows
+from lbrx.records import dataclass
 from lbrx.system import format_bytes
 
 _REASON = "least error for the size"

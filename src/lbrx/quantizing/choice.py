@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.formats.gguf_types import GGML_TYPES
@@ -13,6 +12,7 @@ from lbrx.quantizing.mixes import Place, block_type, head_type
 from lbrx.quantizing.model_facts import ModelFacts, model_facts
 from lbrx.quantizing.options import QuantizeOptions
 from lbrx.quantizing.roles import OUTPUT_NAME, Role, counting_order, layer_of, reason_to_keep, role_of
+from lbrx.records import dataclass
 
 # What takes the place of a type whose blocks do not fit into a row.
 _SMALLER_BLOCKS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import UsageError
@@ -12,6 +11,7 @@ from lbrx.formats.gguf_types import GGML_TYPES
 from lbrx.formats.shards import tensor_nbytes
 from lbrx.quantizing.choice import Choice
 from lbrx.quants.integers import SCHEMES
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,9 @@ A file of a type mixes several tensor types; ``lbrx.quantizing.mixes`` has the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lbrx.errors import UsageError, nearest
 from lbrx.quants.quant import encodable
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS
 
 FLOAT_TYPES = ("f32", "f16", "bf16")

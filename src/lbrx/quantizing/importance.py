@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from lbrx.quantizing.file_types import FLOAT_TYPES, FileType
 from lbrx.quantizing.roles import EMBEDDING_NAMES, OUTPUT_NAME
 from lbrx.quants.imatrix import Importance, ImportanceMatrix, read_imatrix
 from lbrx.quants.quant import quant
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lbrx.quantizing.kept_split import lay_out_as_source
 from lbrx.quantizing.mlx_model import quantize_mlx
 from lbrx.quantizing.options import QuantizeOptions, parse_options
 from lbrx.quantizing.targets import MlxTarget
+from lbrx.records import dataclass
 from lbrx.workplace import Workplace
 
 _CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}

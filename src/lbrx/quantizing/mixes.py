@@ -7,11 +7,11 @@ are counted in the order of blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from lbrx.quantizing.file_types import FileType
 from lbrx.quantizing.model_facts import ModelFacts
 from lbrx.quantizing.roles import Role
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lbrx.errors import FormatError
 from lbrx.formats.gguf_values import Typed
+from lbrx.records import dataclass
 
 # Architectures whose models with so many layers get better values. Of llama, only those that share keys.
 _LAYERS_OF_LARGE = {"llama": 80, "deci": 80, "olmo": 80, "qwen2": 80, "jais2": 68}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from lbrx.formats.gguf_encode import encode_pair
 from lbrx.formats.gguf_values import SCALAR_IDS, Typed
 from lbrx.quantizing.file_types import FLOAT_TYPES, FileType, tensor_type
 from lbrx.quantizing.targets import IntegerTarget, MlxTarget, Target, find_mlx_mode, find_target, target_names
+from lbrx.records import dataclass
 
 DEFAULT_CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
 _BOOLS = {"true": True, "false": False}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from lbrx.formats.gguf_encode import typed_metadata
 from lbrx.formats.gguf_values import Typed
 from lbrx.quantizing.model_facts import model_facts
 from lbrx.quantizing.roles import layer_of
+from lbrx.records import dataclass
 
 # Keys below the architecture's name that may have a value for each layer.
 _LAYER_KEYS = (

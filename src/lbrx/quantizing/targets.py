@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from lbrx.errors import UsageError, nearest
 from lbrx.quantizing.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
 from lbrx.quants.integers import DEFAULT_GROUP_SIZE, SCHEMES
 from lbrx.quants.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS
 
 MLX_PREFIX = "mlx_"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

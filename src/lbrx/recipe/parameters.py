@@ -7,7 +7,6 @@ order; a scope whose filters do not match the tensor's name is passed over; the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, TypeAlias
 
@@ -16,6 +15,7 @@ from lbrx.recipe.errors import Place
 from lbrx.recipe.frozen import FrozenMap
 from lbrx.recipe.schema import Module, Parameters, Recipe, Slice
 from lbrx.recipe.values import Kind, Scalar, coerce
+from lbrx.records import dataclass
 
 
 class Required(Enum):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lbrx.recipe.errors import Place
 from lbrx.recipe.reading import optional, read_map, read_text, wrong_type
 from lbrx.recipe.yaml_lines import YamlMap, YamlNode, YamlScalar
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A source without a layer range stands for all layers of its model; it comes from
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from lbrx.dtypes import DType
@@ -14,6 +14,7 @@ from lbrx.recipe.errors import Place
 from lbrx.recipe.frozen import FrozenMap
 from lbrx.recipe.references import ModelRef
 from lbrx.recipe.values import Value
+from lbrx.records import dataclass
 
 Parameters: TypeAlias = FrozenMap[str, Value]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from lbrx.errors import UsageError
 from lbrx.recipe.errors import Place, RecipeError
 from lbrx.recipe.reading import optional, read_list, read_map, read_text
 from lbrx.recipe.yaml_lines import YamlList, YamlMap, YamlNode, YamlScalar, describe
+from lbrx.records import dataclass
 
 Scalar: TypeAlias = bool | int | float | str
 Kind: TypeAlias = Literal["float", "int", "bool", "str"]

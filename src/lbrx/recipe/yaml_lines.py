@@ -8,13 +8,13 @@ without bound are errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import yaml
 
 from lbrx.recipe.errors import Place, RecipeError
 from lbrx.recipe.frozen import FrozenMap
+from lbrx.records import dataclass
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_NODES = 20_000  # after aliases are expanded

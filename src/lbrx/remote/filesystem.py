@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from lbrx.errors import FileError
+from lbrx.records import dataclass
 from lbrx.remote.paths import RemotePath
 from lbrx.remote.settings import remote_settings
 

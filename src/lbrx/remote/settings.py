@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 from lbrx.system import cache_directory, parse_bytes
 
 CACHE_VARIABLE = "LBRX_REMOTE_CACHE"

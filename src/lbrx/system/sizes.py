@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from lbrx.errors import UsageError
 
-_NUMBER_AND_UNIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d+)(?:\.(\d+))?\s*([a-z]*)\s*", re.IGNORECASE)
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_BYTES_PER_UNIT = {
+_BYTES_PER_UNIT: dict[str, int] = {
     "": 1,
     "b": 1,
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", start=1)},
@@ -32,10 +31,11 @@ def parse_bytes(text: str | int) -> int:
             raise UsageError(f"{text} is not a number of bytes; expected zero or more")
         return text
     match = _NUMBER_AND_UNIT.fullmatch(text) if isinstance(text, str) else None
-    bytes_per_unit = _BYTES_PER_UNIT.get(match[2].lower()) if match else None
+    bytes_per_unit = _BYTES_PER_UNIT.get(match[3].lower()) if match else None
     if match is None or bytes_per_unit is None:
         raise UsageError(f"{text!r} is not a number of bytes; expected one such as 4GB, 512MiB or 1073741824")
-    return int(Fraction(match[1]) * bytes_per_unit)
+    decimals = match[2] or ""
+    return int(match[1] + decimals) * bytes_per_unit // int(10 ** len(decimals))
 
 
 def format_bytes(nbytes: int) -> str:

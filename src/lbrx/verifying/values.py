@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from lbrx.finite import has_nonfinite
 from lbrx.formats.header import FileHeader, TensorEntry
 from lbrx.formats.source import open_source, read_at
 from lbrx.nonfinite import count_nonfinite
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS
 from lbrx.settings import settings
 from lbrx.verifying.records import Finding, error, note

@@ -8,13 +8,13 @@ of the recipe do. What nobody has is zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.creation import full, where
 from lbrx.errors import ShapeError, UsageError
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor, tensor
 from lbrx.vocabulary.records import NO_ROW, RowNumbers, VocabularyPlan
 

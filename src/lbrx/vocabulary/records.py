@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.recipe import ModelRef
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 from lbrx.vocabulary.tokenizer_file import TokenizerFile
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lbrx.errors import FileError, FormatError
+from lbrx.records import dataclass
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lbrx.conversion.tokenizers.records import AddedEntry
 from lbrx.errors import FileError, FormatError
 from lbrx.formats.strict_json import parse_object
+from lbrx.records import dataclass
 from lbrx.vocabulary.tokenizer_file import TOKENIZER_NAME, load_tokenizer
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +14,7 @@ from lbrx.conversion.tokenizers.specials import SpecialTokens
 from lbrx.conversion.tokenizers.to_gguf import ID_KEYS
 from lbrx.errors import FormatError
 from lbrx.formats.gguf_values import Typed
+from lbrx.records import dataclass
 
 _PREFIX = "tokenizer.ggml."
 _MODELS = ("gpt2", "llama")

@@ -6,10 +6,10 @@ patterns are those of the models' own tokenizer.json files; llama.cpp knows the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.errors import FormatError, nearest
+from lbrx.records import dataclass
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"

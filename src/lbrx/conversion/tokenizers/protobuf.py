@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 from lbrx.errors import FormatError
+from lbrx.records import dataclass
 
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
 _WIRE_NAMES = {VARINT: "a varint", EIGHT_BYTES: "eight bytes", BYTES: "bytes", FOUR_BYTES: "four bytes"}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from lbrx.errors import FormatError
+from lbrx.records import dataclass
 
 
 class TokenType(IntEnum):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from lbrx.conversion.tokenizers.protobuf import fields
 from lbrx.conversion.tokenizers.records import TokenType
 from lbrx.errors import FileError, FormatError
+from lbrx.records import dataclass
 
 MODEL_NAME = "tokenizer.model"
 SPACE = "▁"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lbrx.records import dataclass
 from lbrx.vocabulary.templates import CONFIG_NAME, read_json
 
 SPECIAL_MAP_NAME = "special_tokens_map.json"
