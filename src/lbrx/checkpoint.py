@@ -13,11 +13,10 @@ from lbrx.errors import FormatError, TensorNotFound, nearest
 from lbrx.expr import Blocks, Expr, Source
 from lbrx.formats.detect import detect_format
 from lbrx.formats.directory import DirectoryHeader, read_directory, read_file
-from lbrx.formats.header import FileHeader, StridedEntry, TensorEntry
+from lbrx.formats.header import FileHeader, TensorEntry
 from lbrx.quantization import QuantizationInfo
 from lbrx.quants.parts import Coding, join_parts, parts_of_codings, read_codings
 from lbrx.remote.paths import RemotePath, as_path
-from lbrx.shape import Layout
 from lbrx.storage import Bytes, MmapStorage, OpenFile, ReadStorage, Storage
 from lbrx.tensor import Tensor, TensorMetadata, integer_tensor
 
@@ -104,7 +103,7 @@ class Checkpoint(Mapping[str, Tensor]):
         storage = _storage(self._open_file(header), entry)
         if entry.dtype is None:
             return _quantized(storage, header, entry)
-        layout = entry.layout if isinstance(entry, StridedEntry) else Layout.contiguous(entry.shape)
+        layout = entry.layout
         expr: Expr = Source(storage, entry.dtype, layout)
         if header.byte_order == "big" and entry.dtype.itemsize > 1:
             expr = Source(SwappedStorage(storage, entry.dtype.itemsize), entry.dtype, layout)

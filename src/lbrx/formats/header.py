@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from reprlib import Repr
-from typing import Any
+from typing import Any, NamedTuple
 
 from lbrx.dtypes import DType
 from lbrx.errors import ShapeError
@@ -23,13 +23,12 @@ GGUF_MAGIC = b"GGUF"
 ZIP_MAGIC = b"PK\x03\x04"  # of PyTorch files
 
 
-@dataclass(frozen=True, slots=True)
-class TensorEntry:
+class TensorEntry(NamedTuple):
     """One tensor of a file: its type, its shape and where its bytes lie.
 
     >>> entry = TensorEntry("output.weight", "q4_k", None, (2, 256), offset=4096, nbytes=288)
-    >>> entry.end
-    4384
+    >>> entry.end, entry.layout.strides
+    (4384, (256, 1))
     """
 
     name: str
@@ -37,35 +36,18 @@ class TensorEntry:
     dtype: DType | None  # None where lbrx has no such element type, as for block quantization
     shape: tuple[int, ...]  # row-major, slowest first
     offset: int  # in bytes from the beginning of the file
-    nbytes: int
+    nbytes: int  # with strides, of the span that the elements touch
+    strides: tuple[int, ...] | None = None  # None where elements lie one after the other
 
     @property
     def end(self) -> int:
         """The byte after the last one."""
         return self.offset + self.nbytes
 
-
-@dataclass(frozen=True, slots=True, init=False)
-class StridedEntry(TensorEntry):
-    """A tensor whose elements need not lie one after the other; ``offset`` and ``nbytes`` are the span that they touch.
-
-    >>> from lbrx.dtypes import DTYPES
-    >>> StridedEntry("w", DTYPES["f32"], (2, 3), offset=64, nbytes=24, strides=(1, 2)).layout.strides
-    (1, 2)
-    """
-
-    strides: tuple[int, ...]
-
-    def __init__(
-        self, name: str, dtype: DType, shape: tuple[int, ...], offset: int, nbytes: int, strides: tuple[int, ...]
-    ) -> None:
-        TensorEntry.__init__(self, name, dtype.name, dtype, shape, offset, nbytes)
-        object.__setattr__(self, "strides", strides)
-
     @property
     def layout(self) -> Layout:
         """Where the elements lie in the span."""
-        return Layout(self.shape, self.strides)
+        return Layout.contiguous(self.shape) if self.strides is None else Layout(self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True)

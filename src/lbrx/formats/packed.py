@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def _restored(path: Path, entry: TensorEntry, described: Any) -> TensorEntry:
             f"{where}: is stored as {entry.type_name} {list(entry.shape)}, expected u8 [{dtype.nbytes(prod(shape))}]"
             f" for {dtype} {quoted(shape)}"
         )
-    return replace(entry, type_name=dtype.name, dtype=dtype, shape=tuple(shape))
+    return entry._replace(type_name=dtype.name, dtype=dtype, shape=tuple(shape))
 
 
 def _is_shape(shape: Any) -> bool:

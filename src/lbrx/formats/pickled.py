@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from lbrx.dtypes import DTYPES
 from lbrx.errors import FormatError, ShapeError
-from lbrx.formats.header import MAX_DIMENSIONS, FileHeader, StridedEntry, element_count, quoted
+from lbrx.formats.header import MAX_DIMENSIONS, FileHeader, TensorEntry, element_count, quoted
 from lbrx.formats.pickled_archive import Member, find_one, read_member, read_members
 from lbrx.formats.pickled_values import MAX_PICKLE_BYTES, PickledTensor, unpickle
 from lbrx.formats.source import size_of
@@ -101,7 +101,7 @@ def _joined(where: str, prefix: str, key: Any) -> str:
     return name
 
 
-def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: Mapping[str, Member]) -> StridedEntry:
+def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: Mapping[str, Member]) -> TensorEntry:
     where = f"{path}: tensor {quoted(name)}"
     storage = tensor.storage
     member = members.get(f"{folder}data/{storage.key}")
@@ -121,7 +121,8 @@ def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: M
             f"{where} reaches to element {end} of its storage, which has {member.nbytes // kind.itemsize}"
         )
     nbytes = (end - first) * kind.itemsize
-    return StridedEntry(name, kind, tensor.shape, member.offset + first * kind.itemsize, nbytes, tensor.strides)
+    offset = member.offset + first * kind.itemsize
+    return TensorEntry(name, kind.name, kind, tensor.shape, offset, nbytes, tensor.strides)
 
 
 def _check_shape(where: str, tensor: PickledTensor) -> None:

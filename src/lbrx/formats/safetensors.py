@@ -13,8 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lbrx.dtypes import BY_SAFETENSORS, DTYPES, DType
+from lbrx.dtypes import DTYPES
 from lbrx.errors import DTypeError, FormatError, ShapeError, UsageError, nearest
+from lbrx.formats.compact_header import METADATA_KEY, read_compact
 from lbrx.formats.header import (
     MAX_DIMENSIONS,
     MAX_INT64,
@@ -27,47 +28,12 @@ from lbrx.formats.header import (
     quoted,
 )
 from lbrx.formats.packed import PACKED_KEY, describe_packed, restore_packed
+from lbrx.formats.safetensors_types import BY_NAME, ELEMENT_TYPES
 from lbrx.formats.source import read_at, size_of
-from lbrx.formats.strict_json import parse_object
-from lbrx.records import dataclass
+from lbrx.formats.strict_json import decoded, parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 DATA_ALIGNMENT = 64
-METADATA_KEY = "__metadata__"
-
-
-@dataclass(frozen=True, slots=True)
-class ElementType:
-    """One element type of the format.
-
-    >>> ELEMENT_TYPES["F6_E2M3"].name, ELEMENT_TYPES["F6_E2M3"].bits
-    ('f6_e2m3', 6)
-    """
-
-    id: str
-    name: str
-    bits: int
-    dtype: DType | None
-
-
-_EXTRA_BITS = {
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "U16": 16,
-    "U32": 32,
-    "U64": 64,
-    "C64": 64,
-}
-
-ELEMENT_TYPES: dict[str, ElementType] = {
-    **{type_id: ElementType(type_id, row.name, row.bits, row) for type_id, row in BY_SAFETENSORS.items()},
-    **{type_id: ElementType(type_id, type_id.lower(), bits, None) for type_id, bits in _EXTRA_BITS.items()},
-}
-BY_NAME: dict[str, ElementType] = {row.name: row for row in ELEMENT_TYPES.values()}
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader:
@@ -94,16 +60,27 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader:
     raw = read_at(file, path, 8, header_bytes)
     if not raw.startswith(b"{"):
         raise FormatError(f"{path}: header begins with {raw[:8]!r}, expected '{{'")
-    tensors = parse_object(raw, f"{path}: header")
+    entries, metadata = _content(path, decoded(raw, f"{path}: header"), data_start, file_bytes)
+    packed = metadata.pop(PACKED_KEY, None)
+    if packed is not None:
+        entries = restore_packed(path, entries, packed)
+    return FileHeader(path, "safetensors", file_bytes, "little", tuple(entries), metadata)
+
+
+def _content(path: Path, text: str, data_start: int, file_bytes: int) -> tuple[Sequence[TensorEntry], dict[str, str]]:
+    """The tensors in the order of their data, and the metadata."""
+    compact = read_compact(text, data_start, file_bytes)
+    if compact is not None:
+        metadata = _checked_metadata(path, compact.metadata)
+        _check_text(path, [*metadata, *metadata.values()])
+        return compact.entries, metadata
+    tensors = parse_object(text, f"{path}: header")
     metadata = _checked_metadata(path, tensors.pop(METADATA_KEY, None))
     _check_text(path, [*tensors, *metadata, *metadata.values()])
     entries = [_entry(path, name, tensor, data_start) for name, tensor in tensors.items()]
     entries.sort(key=attrgetter("offset", "nbytes"))
     _check_coverage(path, entries, data_start, file_bytes)
-    packed = metadata.pop(PACKED_KEY, None)
-    if packed is not None:
-        entries = restore_packed(path, entries, packed)
-    return FileHeader(path, "safetensors", file_bytes, "little", tuple(entries), metadata)
+    return entries, metadata
 
 
 def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:

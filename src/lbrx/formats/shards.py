@@ -14,6 +14,7 @@ from typing import Any
 from lbrx.errors import UsageError
 from lbrx.formats import safetensors
 from lbrx.formats.header import FileLayout, TensorSpec
+from lbrx.formats.safetensors_types import BY_NAME
 from lbrx.records import dataclass
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -69,7 +70,7 @@ def tensor_nbytes(tensor: TensorSpec) -> int:
     >>> tensor_nbytes(TensorSpec("a", "q8_0", (2, 32))), tensor_nbytes(TensorSpec("a", "u32", (3,)))
     (68, 12)
     """
-    if tensor.type_name not in safetensors.BY_NAME:
+    if tensor.type_name not in BY_NAME:
         from lbrx.formats.gguf_types import GGML_TYPES
 
         if tensor.type_name in GGML_TYPES:

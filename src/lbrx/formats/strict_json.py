@@ -20,12 +20,12 @@ def parse_object(text: bytes | str, where: str, *, unique_keys: bool = True) -> 
     >>> parse_object(b'{"a": [1, 2]}', "config.json")
     {'a': [1, 2]}
     """
-    decoded = _decode(text, where) if isinstance(text, bytes) else text
-    containers = decoded.count("{") + decoded.count("[")
+    plain = decoded(text, where) if isinstance(text, bytes) else text
+    containers = plain.count("{") + plain.count("[")
     if containers > MAX_CONTAINERS:
         raise FormatError(f"{where}: has {containers:,} JSON brackets, expected at most {MAX_CONTAINERS:,}")
     try:
-        parsed = json.loads(decoded, object_pairs_hook=_unique(where) if unique_keys else None)
+        parsed = json.loads(plain, object_pairs_hook=unique_keys_hook(where) if unique_keys else None)
     except RecursionError as error:
         raise FormatError(f"{where}: is JSON that is nested too deeply") from error
     except ValueError as error:
@@ -35,14 +35,22 @@ def parse_object(text: bytes | str, where: str, *, unique_keys: bool = True) -> 
     return parsed
 
 
-def _decode(raw: bytes, where: str) -> str:
+def decoded(raw: bytes, where: str) -> str:
+    """The text of these bytes.
+
+    >>> decoded(b"a\\xff", "config.json")
+    Traceback (most recent call last):
+    lbrx.errors.FormatError: config.json: is not valid UTF-8 at byte 1
+    """
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FormatError(f"{where}: is not valid UTF-8 at byte {error.start}") from error
 
 
-def _unique(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+def unique_keys_hook(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """The ``object_pairs_hook`` of a decoder that takes no key twice."""
+
     def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)
         if len(built) != len(pairs):
