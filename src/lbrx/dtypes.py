@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from lbrx.errors import DTypeError, nearest
@@ -29,7 +28,7 @@ class DType:
     bits: int
     kind: str  # "f" float, "i" signed, "u" unsigned, "b" bool
     carrier: np.dtype[Any]  # what holds the bits in memory; packed types share a byte
-    numpy: np.dtype[Any]  # how NumPy sees an element
+    numpy_name: str  # NumPy's name, or that of the type in ml_dtypes
     compute_name: str
     safetensors: str | None  # the name in a SafeTensors header
     gguf: int | None  # ggml's type id
@@ -38,6 +37,11 @@ class DType:
     def compute(self) -> DType:
         """The type in which arithmetic on this one is done."""
         return DTYPES[self.compute_name]
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """How NumPy sees an element."""
+        return _numpy_dtype(self.numpy_name)
 
     @property
     def is_packed(self) -> bool:
@@ -67,33 +71,46 @@ class DType:
         return dtype, (self.name,)
 
 
+@cache
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name not in _ADDED_TO_NUMPY:
+        return np.dtype(name)
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+_ADDED_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "int2")
+
+
 def _row(
-    name: str, bits: int, kind: str, carrier: Any, numpy: Any, compute: str, safetensors: str | None, gguf: int | None
+    name: str, bits: int, kind: str, carrier: str, numpy: str, compute: str, safetensors: str | None, gguf: int | None
 ) -> DType:
-    return DType(name, bits, kind, np.dtype(carrier), np.dtype(numpy), compute, safetensors, gguf)
+    return DType(name, bits, kind, np.dtype(carrier), numpy, compute, safetensors, gguf)
 
 
 _ROWS = (
-    _row("f64", 64, "f", np.float64, np.float64, "f64", "F64", 28),
-    _row("f32", 32, "f", np.float32, np.float32, "f32", "F32", 0),
-    _row("f16", 16, "f", np.uint16, np.float16, "f32", "F16", 1),
-    _row("bf16", 16, "f", np.uint16, ml_dtypes.bfloat16, "f32", "BF16", 30),
-    _row("f8_e4m3", 8, "f", np.uint8, ml_dtypes.float8_e4m3fn, "f32", "F8_E4M3", None),
-    _row("f8_e5m2", 8, "f", np.uint8, ml_dtypes.float8_e5m2, "f32", "F8_E5M2", None),
-    _row("i64", 64, "i", np.int64, np.int64, "i64", "I64", 27),
-    _row("i32", 32, "i", np.int32, np.int32, "i32", "I32", 26),
-    _row("i16", 16, "i", np.int16, np.int16, "i16", "I16", 25),
-    _row("i8", 8, "i", np.int8, np.int8, "i8", "I8", 24),
-    _row("u8", 8, "u", np.uint8, np.uint8, "u8", "U8", None),
-    _row("bool", 8, "b", np.uint8, np.bool_, "bool", "BOOL", None),
-    _row("i4", 4, "i", np.uint8, ml_dtypes.int4, "i8", None, None),
-    _row("i2", 2, "i", np.uint8, ml_dtypes.int2, "i8", None, None),
+    _row("f64", 64, "f", "float64", "float64", "f64", "F64", 28),
+    _row("f32", 32, "f", "float32", "float32", "f32", "F32", 0),
+    _row("f16", 16, "f", "uint16", "float16", "f32", "F16", 1),
+    _row("bf16", 16, "f", "uint16", "bfloat16", "f32", "BF16", 30),
+    _row("f8_e4m3", 8, "f", "uint8", "float8_e4m3fn", "f32", "F8_E4M3", None),
+    _row("f8_e5m2", 8, "f", "uint8", "float8_e5m2", "f32", "F8_E5M2", None),
+    _row("i64", 64, "i", "int64", "int64", "i64", "I64", 27),
+    _row("i32", 32, "i", "int32", "int32", "i32", "I32", 26),
+    _row("i16", 16, "i", "int16", "int16", "i16", "I16", 25),
+    _row("i8", 8, "i", "int8", "int8", "i8", "I8", 24),
+    _row("u8", 8, "u", "uint8", "uint8", "u8", "U8", None),
+    _row("bool", 8, "b", "uint8", "bool", "bool", "BOOL", None),
+    _row("i4", 4, "i", "uint8", "int4", "i8", None, None),
+    _row("i2", 2, "i", "uint8", "int2", "i8", None, None),
 )
 
 DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 BY_SAFETENSORS: dict[str, DType] = {row.safetensors: row for row in _ROWS if row.safetensors}
 BY_GGUF: dict[int, DType] = {row.gguf: row for row in _ROWS if row.gguf is not None}
-_BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in _ROWS}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in _ROWS if row.numpy_name not in _ADDED_TO_NUMPY}
 _ALIASES = {
     "float64": "f64",
     "double": "f64",
@@ -129,7 +146,10 @@ def dtype(spec: DType | str | np.dtype[Any] | type) -> DType:
         raise DTypeError(
             f"unknown dtype {spec!r}; expected one of {', '.join(DTYPES)}{nearest(spec, [*DTYPES, *_ALIASES])}"
         )
-    found = _BY_NUMPY.get(np.dtype(spec).newbyteorder("="))
+    wanted = np.dtype(spec).newbyteorder("=")
+    found = _BY_NUMPY.get(wanted)
+    if found is None:
+        found = next((row for row in _ROWS if row.numpy == wanted), None)
     if found is None:
         raise DTypeError(f"NumPy dtype {np.dtype(spec)} has no lbrx dtype; expected one of {', '.join(DTYPES)}")
     return found

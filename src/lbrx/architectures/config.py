@@ -224,4 +224,4 @@ def _set_dtype(config: dict[str, Any], dtype: DType) -> None:
         if section.get(key) is not None
     ]
     for section, key in places or [(config, _DTYPE_KEYS[0])]:
-        section[key] = dtype.numpy.name
+        section[key] = dtype.numpy_name

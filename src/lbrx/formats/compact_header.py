@@ -26,7 +26,6 @@ _TENSOR = re.compile(
     r'"([^"\\\x00-\x1f]*+)":\{"dtype":"([A-Z0-9_]*+","shape":\[[0-9,]*+)\]'
     r',"data_offsets":\[(0|[1-9][0-9]{0,17}+),(0|[1-9][0-9]{0,17}+)\]\}(?:,(?=")|\}\Z)'
 )
-_TYPE_AND_SHAPE = re.compile(r'([A-Z0-9_]+)","shape":\[((?:(?:0|[1-9][0-9]{0,18}+)(?:,(?!$)|$))*+)')
 
 
 class CompactHeader(NamedTuple):
@@ -107,13 +106,19 @@ def _kinds(texts: Iterable[str]) -> dict[str, _Kind] | None:
 
 
 def _kind(text: str) -> _Kind | None:
-    match = _TYPE_AND_SHAPE.fullmatch(text)
-    row = ELEMENT_TYPES.get(match[1]) if match else None
-    if match is None or row is None:
+    type_id, _, listed = text.partition('","shape":[')
+    sizes = listed.split(",") if listed else []
+    row = ELEMENT_TYPES.get(type_id)
+    if row is None or len(sizes) > MAX_DIMENSIONS or not all(map(_is_size, sizes)):
         return None
-    shape = tuple(map(int, match[2].split(","))) if match[2] else ()
+    shape = tuple(map(int, sizes))
     try:
         bits = element_count(shape) * row.bits
     except ShapeError:
         return None
-    return None if bits % 8 or len(shape) > MAX_DIMENSIONS else _Kind(row.name, row.dtype, shape, bits // 8)
+    return None if bits % 8 else _Kind(row.name, row.dtype, shape, bits // 8)
+
+
+def _is_size(digits: str) -> bool:
+    """Whether JSON has such a number, and it can be a size."""
+    return digits == "0" or (0 < len(digits) < 20 and digits[0] != "0")
