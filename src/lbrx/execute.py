@@ -184,9 +184,10 @@ def _finish(plan: OutputPlan, place: Workplace, journal: Journal, contents: dict
         contents = contents | {CHECKSUMS_NAME: checksums_json(checksums)}
     for name, content in contents.items():
         place.write_file(name, content, sync)
-    system.sync_directory(place.partial)
+    if sync:
+        system.sync_directory(place.partial)
     journal.complete()
-    place.publish()
+    place.publish(sync)
 
 
 def checksums_json(checksums: dict[str, str]) -> bytes:

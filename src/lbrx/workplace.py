@@ -66,15 +66,15 @@ class Workplace:
         except OSError as error:
             raise FileError(f"{self.partial}: cannot be made: {error.strerror}") from error
 
-    def publish(self) -> None:
+    def publish(self, sync: bool) -> None:
         """Give the finished directory, or files, the target's name; what stood there goes only now."""
         if self._files is not None:
-            self._publish_files(self._files)
+            self._publish_files(self._files, sync)
             return
         if self.target.exists():
             self.discard_replaced()
-            system.replace_atomically(self.target, self.replaced)
-        system.replace_atomically(self.partial, self.target)
+            system.replace_atomically(self.target, self.replaced, sync=sync)
+        system.replace_atomically(self.partial, self.target, sync=sync)
         self.discard_replaced()
 
     def finish_publishing(self) -> bool:
@@ -87,12 +87,12 @@ class Workplace:
         waiting = [file for file in self._files if (self.partial / file.name).exists()]
         if any(not file.exists() for file in self._files if file not in waiting) or len(waiting) == len(self._files):
             return False
-        self._publish_files(waiting)
+        self._publish_files(waiting, sync=True)
         return True
 
-    def _publish_files(self, files: Sequence[Path]) -> None:
+    def _publish_files(self, files: Sequence[Path], sync: bool) -> None:
         for file in files:
-            system.replace_atomically(self.partial / file.name, file)
+            system.replace_atomically(self.partial / file.name, file, sync=sync)
         if self.partial.exists():
             self.partial.rmdir()
 

@@ -13,7 +13,7 @@ from lbrx.recipe import ModelRef, Recipe, base_index, resolve_tensor
 from lbrx.records import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Input:
     index: int  # of the model
     model: InputModel
@@ -37,6 +37,7 @@ class JobPlanner:
 
     def __post_init__(self) -> None:
         self._index = {ref: index for index, ref in enumerate(self.models)}
+        self._donor, self._is_whole = self.recipe.donor, self.recipe.whole_model
 
     def jobs(self, outline: Outline) -> list[Job]:
         """The jobs in the order in which the donor's files hold their tensors, so that they are read in order."""
@@ -47,12 +48,12 @@ class JobPlanner:
     def _order(self, tensor: OutputTensor) -> tuple[int, int, int]:
         places = zip(tensor.part.sources, tensor.names, strict=True)
         found = [
-            (source.model != self.recipe.donor, self.models[source.model].infos[name].place)
+            (source.model != self._donor, self.models[source.model].infos[name].place)
             for source, name in places
             if name is not None
         ]
         place = min(found)[1] if found else 0
-        if self.recipe.whole_model:
+        if self._is_whole:
             return 0, 0, place
         part = {"pre": 0, "layer": 1, "post": 2}[tensor.role.part]
         return part, tensor.role.layer or 0, place

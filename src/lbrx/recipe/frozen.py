@@ -29,6 +29,9 @@ class FrozenMap(Mapping[Key, Item]):
     def __getitem__(self, key: Key) -> Item:
         return self._items[key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
     def __iter__(self) -> Iterator[Key]:
         return iter(self._items)
 

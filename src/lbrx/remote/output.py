@@ -84,8 +84,9 @@ class RemoteWorkplace(Workplace):
         path = self.remote / name
         return path.exists() and fresh_state_of(path) == state
 
-    def publish(self) -> None:
+    def publish(self, sync: bool) -> None:
         """Upload the small files, the index last, and remove old shards that the output does not have."""
+        del sync  # what is uploaded is on a disk
         waiting = sorted(file.name for file in self.partial.iterdir() if file.name != _RECORD_NAME)
         for name in sorted(waiting, key=lambda name: name.endswith(_INDEX_SUFFIX)):
             self.upload(name)
