@@ -4,6 +4,7 @@ A name is imported when it is first asked for: opening and describing files need
 what it uses. Numba is imported when the first value is computed.
 """
 
+import importlib as _importlib
 import sys as _sys
 import types as _types
 import typing as _typing
@@ -137,6 +138,10 @@ class _Package(_types.ModuleType):
     @tensor.setter
     def tensor(self, module: _types.ModuleType) -> None:
         """An import puts the module here."""
+
+    def __reduce__(self) -> tuple[_typing.Any, ...]:
+        """As modules are pickled that functions for other processes refer to: by name."""
+        return _importlib.import_module, (self.__name__,)
 
 
 _sys.modules[__name__].__class__ = _Package

@@ -71,10 +71,11 @@ class Workplace:
         if self._files is not None:
             self._publish_files(self._files, sync)
             return
+        replace = system.replace_atomically if sync else system.replace_unsynced
         if self.target.exists():
             self.discard_replaced()
-            system.replace_atomically(self.target, self.replaced, sync=sync)
-        system.replace_atomically(self.partial, self.target, sync=sync)
+            replace(self.target, self.replaced)
+        replace(self.partial, self.target)
         self.discard_replaced()
 
     def finish_publishing(self) -> bool:
@@ -91,8 +92,9 @@ class Workplace:
         return True
 
     def _publish_files(self, files: Sequence[Path], sync: bool) -> None:
+        replace = system.replace_atomically if sync else system.replace_unsynced
         for file in files:
-            system.replace_atomically(self.partial / file.name, file, sync=sync)
+            replace(self.partial / file.name, file)
         if self.partial.exists():
             self.partial.rmdir()
 

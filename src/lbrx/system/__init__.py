@@ -5,7 +5,7 @@ Advice to the kernel never fails the work: those functions return whether the ke
 All other functions raise ``lbrx.errors.FileError`` with the path and the reason.
 """
 
-from lbrx.system.durable import file_lock, flush_to_disk, replace_atomically, sync_directory
+from lbrx.system.durable import file_lock, flush_to_disk, replace_atomically, replace_unsynced, sync_directory
 from lbrx.system.files import (
     StrPath,
     drop_file_cache,
@@ -54,6 +54,7 @@ __all__ = [
     "pwrite_all",
     "read_ahead",
     "replace_atomically",
+    "replace_unsynced",
     "resident_bytes",
     "seems_cached",
     "sync_directory",

@@ -43,18 +43,21 @@ def sync_directory(path: StrPath) -> None:
             raise file_error(error, path, "flush the directory") from error
 
 
-def replace_atomically(temporary: StrPath, target: StrPath, *, sync: bool = True) -> None:
+def replace_atomically(temporary: StrPath, target: StrPath) -> None:
     """Rename a finished file onto its target: a reader or a crash sees the old file or the new one, whole.
 
-    The caller flushes the temporary file first. Both must be on one file system. Without ``sync`` a crash of the
-    machine may undo the rename.
+    The caller flushes the temporary file first. Both must be on one file system.
     """
+    replace_unsynced(temporary, target)
+    sync_directory(Path(target).parent)
+
+
+def replace_unsynced(temporary: StrPath, target: StrPath) -> None:
+    """``replace_atomically`` without waiting: a crash of the machine may undo it."""
     try:
         os.replace(temporary, target)
     except OSError as error:
         raise file_error(error, target, f"replace by {os.fspath(temporary)}") from error
-    if sync:
-        sync_directory(Path(target).parent)
 
 
 @contextmanager
