@@ -50,6 +50,11 @@ class _Search:
         return self.low + (1 << self.width_bits) - 1
 
     @property
+    def keys(self) -> tuple[int, int, int]:
+        """What the search looks at: searches in the same keys of the same elements share their histogram."""
+        return id(self.task.arg), self.low, self.width_bits
+
+    @property
     def is_done(self) -> bool:
         """Whether only the index is left to find, if that."""
         return self.width_bits == 0
@@ -133,13 +138,15 @@ def _interval(search: _Search, keys: npt.NDArray[Any], elements: int) -> Interva
 
 def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
     """One pass that counts the keys of every search by their next bits."""
-    requests, states = [], []
+    states: dict[tuple[int, int, int], HistogramState] = {}
+    requests = []
     for search in searches:
         shift = max(search.width_bits - HISTOGRAM_BITS, 0)
-        states.append(HistogramState(shift, search.low >> shift, np.zeros(BINS, np.int64)))
-        requests.append(SinkRequest("histogram", search.task.arg.dtype.compute, (search.task.arg,)))
-    run_pass(fuse(space, requests, known, scalar_value), list(states))
-    for search, state in zip(searches, states, strict=True):
+        if search.keys not in states:
+            states[search.keys] = HistogramState(shift, search.low >> shift, np.zeros(BINS, np.int64))
+            requests.append(SinkRequest("histogram", search.task.arg.dtype.compute, (search.task.arg,)))
+    run_pass(fuse(space, requests, known, scalar_value), list(states.values()))
+    for search, state in [(search, states[search.keys]) for search in searches]:
         bins = 1 << (search.width_bits - state.shift)  # a narrow interval ends before the table does
         from_largest = np.cumsum(state.counts[:bins][::-1])
         step = int(np.searchsorted(from_largest, search.place))

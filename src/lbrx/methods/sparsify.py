@@ -8,7 +8,7 @@ from lbrx.methods.context import MergeContext
 from lbrx.shape import Layout
 from lbrx.tensor import Tensor
 
-MOST_STORED = 32 << 20  # elements, and bytes, of a mask
+MOST_STORED = 64 << 20  # elements, and bytes, of a mask
 
 
 def largest(delta: Tensor, density: float) -> Tensor | None:
@@ -57,11 +57,11 @@ def random_by_rank(delta: Tensor, density: float, epsilon: float, context: Merge
     columns = delta.shape[-1]
     spread = epsilon if density > 0 and columns > 1 else 0.0
     probability = abs(delta).rank().to("f32") * (2 * spread / max(columns - 1, 1)) + (density - spread)
-    return _found_once(context.uniform(delta.shape, model) < probability)
+    return context.uniform(delta.shape, model) < probability
 
 
-def _found_once(mask: Tensor) -> Tensor:
-    """A mask that is kept, where it is not large, because several passes need it and ranking takes long."""
+def stored(mask: Tensor) -> Tensor:
+    """A mask that is put into memory, where it is not large, when a pass finds it: for the passes after that."""
     if mask.size > min(MOST_STORED, budget().limit_bytes // 8):
         return mask
     return Tensor(Stored(mask.expr, Layout.contiguous(mask.shape)))

@@ -10,6 +10,7 @@ from functools import reduce
 from operator import add
 
 from lbrx.creation import where
+from lbrx.methods.sparsify import stored
 from lbrx.tensor import Tensor
 
 _LEAST_WEIGHT_SUM = 1e-8
@@ -36,10 +37,11 @@ def differences(base: Tensor, models: Sequence[Tensor]) -> list[Tensor]:
     return [model - base for model in models]
 
 
-def masked(delta: Tensor, mask: Tensor | None, rescale: bool) -> Tensor:
+def masked(delta: Tensor, mask: Tensor | None, rescale: bool, *, is_random: bool = False) -> Tensor:
     """A delta where the mask is true, else 0; everything if there is no mask.
 
-    ``rescale`` gives the result the L1 norm that the delta had, unless one of the two is about zero.
+    ``rescale`` gives the result the L1 norm that the delta had, unless one of the two is about zero. That takes a
+    second pass: a random mask, which is slow to make, is kept for it.
 
     >>> from lbrx import tensor
     >>> delta = tensor([1.0, -2.0, 3.0])
@@ -48,12 +50,11 @@ def masked(delta: Tensor, mask: Tensor | None, rescale: bool) -> Tensor:
     """
     if mask is None:
         return delta
-    kept = delta * mask
     if not rescale:
-        return kept
-    before, after = abs(delta).sum(), abs(kept).sum()
+        return delta * mask
+    before, after = abs(delta).sum(), abs(delta * mask).sum()
     is_empty = (before < _LEAST_L1_NORM) | (after < _LEAST_L1_NORM)
-    return kept * where(is_empty, 1.0, before / after)
+    return delta * (stored(mask) if is_random else mask) * where(is_empty, 1.0, before / after)
 
 
 def add_weighted(

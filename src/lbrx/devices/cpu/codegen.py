@@ -6,10 +6,14 @@ tiles.py) and are handed out per block of elements, so that they do not depend o
 
 from __future__ import annotations
 
-from lbrx.devices.cpu.constants import LANES, RANK_RESULT_RUN, TILE, rank_buffer_bytes
+from collections.abc import Callable
+
+from lbrx.devices.cpu.constants import LANES, TILE, rank_buffer_bytes
+from lbrx.devices.cpu.element_loops import ElementLoops
 from lbrx.devices.cpu.lines import SourceLines
-from lbrx.devices.cpu.registers import cast_text, literal_cast, operation_text, register_type, tile_type
+from lbrx.devices.cpu.registers import literal_cast, register_type, tile_type
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
+from lbrx.devices.cpu.values import Values
 from lbrx.dtypes import DTYPES
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
 
@@ -17,6 +21,7 @@ _TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _SUMS = frozenset({"sum", "sumsq", "dot"})
 _KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements
 _DIRECT = _SUMS | {"min", "max", "collect"}
+Numbered = tuple[int, Sink]
 
 
 def _tile_name(sink: Sink, arg: int) -> str:
@@ -31,78 +36,15 @@ class _Kernel:
         self.program = program
         self.slots = Slots(program)
         self.out = SourceLines()
-        self.types = [register_type(name) for name in program.value_types()]
-        self.first_scalar = len(program.leaves)
-        self.first_body = self.first_scalar + len(program.scalars)
-        self.phase, self.per_element = self._phases()
+        self.values = Values(program)
+        self.types = self.values.types
+        self.first_scalar, self.first_body = self.values.first_scalar, self.values.first_body
         self.reductions = [i for i, sink in enumerate(program.sinks) if sink.kind in BLOCK_REDUCTIONS]
         self.tiles: dict[str, str] = {}
-
-    def _phases(self) -> tuple[list[int], list[bool]]:
-        """For every value: in which walk over the row it is first known, and whether it differs along the row."""
-        phase: list[int] = []
-        per_element: list[bool] = []
-        for leaf in self.program.leaves:
-            phase.append(0)
-            per_element.append(leaf.step != "zero")
-        for _ in self.program.scalars:
-            phase.append(0)
-            per_element.append(False)
-        for instruction in self.program.body:
-            latest = max((phase[arg] for arg in instruction.args), default=0)
-            along_row = instruction.op in ROW_OPS or instruction.op in RANK_OPS
-            phase.append(latest + 1 if along_row else latest)
-            per_element.append(
-                instruction.op not in ROW_OPS
-                and (instruction.op in RANK_OPS or any(per_element[arg] for arg in instruction.args))
-            )
-        return phase, per_element
+        self.loops = ElementLoops(self.values, self.out)
 
     def _slot(self, name: str) -> str:
         return f"peek_i64(a, {self.slots[name]})"
-
-    def _leaf_text(self, number: int, column: str) -> str:
-        leaf = self.program.leaves[number]
-        column = {"unit": column, "zero": "0", "any": f"{column} * stride{number}"}[leaf.step]
-        place = column if self.program.mode == FLAT else f"row_offset{number} + {column}"
-        if leaf.kind != "source" or leaf.dtype in ("i4", "i2"):
-            place = f"offset{number} + {place}"
-        if leaf.kind == "index":
-            return f"np.int64({place})"
-        if leaf.kind in ("uniform", "normal"):
-            return f"{leaf.kind}_f32(key0_{number}, key1_{number}, {place})"
-        return f"load_{leaf.dtype}(base{number}, {place})"
-
-    def _value_text(self, number: int, column: str) -> str:
-        if number < self.first_scalar:
-            return self._leaf_text(number, column)
-        instruction = self.program.body[number - self.first_body]
-        args = [f"v{arg}" for arg in instruction.args]
-        if instruction.op == "cast":
-            return cast_text(args[0], self.types[instruction.args[0]], instruction.type)
-        if instruction.op in RANK_OPS:
-            return f"peek_i64(rank_buffer + {self._rank_place(number)} + {8 * RANK_RESULT_RUN} * columns, {column})"
-        arg_types = [self.types[arg] for arg in instruction.args]
-        return operation_text(instruction.op, self.types[number], args, arg_types)
-
-    def _rank_place(self, number: int) -> str:
-        ranks = [n for n, i in enumerate(self.program.body, self.first_body) if i.op in RANK_OPS]
-        return f"{ranks.index(number)} * rank_bytes" if len(ranks) > 1 else "0"
-
-    def _needed(self, roots: tuple[int, ...], per_element: bool) -> list[int]:
-        """The values (element-wise ones or the others) that the roots are made from, in order."""
-        wanted: set[int] = set()
-        stack = list(roots)
-        while stack:
-            number = stack.pop()
-            if number in wanted or self.per_element[number] != per_element:
-                continue
-            wanted.add(number)
-            if number >= self.first_body:
-                instruction = self.program.body[number - self.first_body]
-                if instruction.op not in RANK_OPS:
-                    stack += instruction.args
-        return sorted(wanted)
 
     def text(self) -> str:
         self.out.open("def kernel(a, f, lo, hi):")
@@ -113,7 +55,7 @@ class _Kernel:
         else:
             self._walk_blocks(self._walk_segments)
         tiles = [f"    {name} = stack_bytes({_TILE_BYTES[kind] * TILE})" for name, kind in self.tiles.items()]
-        self.out.lines[body_at:body_at] = tiles
+        self.out.lines[body_at:body_at] = tiles + [f"    {line}" for line in self.loops.buffers()]
         return "\n".join(self.out.lines) + "\n"
 
     def _unpack(self) -> None:
@@ -191,7 +133,7 @@ class _Kernel:
     def _walk_rows(self) -> None:
         self.out.open("for row in range(start // columns, stop // columns):")
         self._row_offsets()
-        for phase in range(max(self.phase, default=0) + 1):
+        for phase in range(max(self.values.phase, default=0) + 1):
             self._row_values(phase)
             self._along_row(phase)
         sinks = [number for number in self._all_sinks() if self.program.sinks[number].kind != "row_store"]
@@ -222,83 +164,135 @@ class _Kernel:
 
     def _row_values(self, phase: int) -> None:
         """Values that are the same along the row and known from this phase on."""
-        for number, kind in enumerate(self.phase):
+        for number, kind in enumerate(self.values.phase):
             is_row_op = number >= self.first_body and self.program.body[number - self.first_body].op in ROW_OPS
             is_scalar = self.first_scalar <= number < self.first_body
-            if kind == phase and not self.per_element[number] and not is_scalar and not is_row_op:
-                self.out.add(f"v{number} = {self._value_text(number, '0')}")
+            if kind == phase and not self.values.per_element[number] and not is_scalar and not is_row_op:
+                self.out.add(f"v{number} = {self.values.text(number, '0')}")
 
     def _along_row(self, phase: int) -> None:
         """The walk over a row that finishes what this phase's reductions and ranks need."""
         ready = [
             (number, instruction)
             for number, instruction in enumerate(self.program.body, self.first_body)
-            if self.phase[number] == phase + 1 and (instruction.op in ROW_OPS or instruction.op in RANK_OPS)
+            if self.values.phase[number] == phase + 1 and (instruction.op in ROW_OPS or instruction.op in RANK_OPS)
         ]
         if not ready:
             return
         reductions = [(n, Sink(i.op.removeprefix("row_"), i.type, i.args)) for n, i in ready if i.op in ROW_OPS]
         for number, sink in reductions:
             self.out.add(*self._start_reduction(f"row_total{number}", sink))
-        ranks = [(number, i) for number, i in ready if i.op in RANK_OPS]
+        ranks = [number for number, i in ready if i.op in RANK_OPS]
         roots = tuple(arg for _, instruction in ready for arg in instruction.args)
-        self._tile_loop("0", "columns", roots, reductions, ranks)
+        self._tile_loop(roots, reductions, ranks)
         for number, sink in reductions:
             result = f"row_total{number}_place" if sink.kind == "argmax" else f"row_total{number}"
             self.out.add(f"v{number} = {literal_cast(result, self.types[number])}")
-        for number, instruction in ranks:
+        tests = {test.rank: number for number, test in self.values.tests.items()}
+        for number in ranks:
+            if number in tests:
+                self._decide(tests[number])
+                continue
+            instruction = self.program.body[number - self.first_body]
             descending = instruction.op == "rank_descending"
             keys = _KEYS_OF[tile_type(self.types[instruction.args[0]])]
-            self.out.add(f"rank_row_{keys}(rank_buffer + {self._rank_place(number)}, columns, {descending})")
+            self.out.add(f"rank_row_{keys}({self.values.rank_buffer(number)}, columns, {descending})")
 
-    def _tile_loop(self, first: str, last: str, roots: tuple[int, ...], reductions: list, ranks: list) -> None:  # type: ignore[type-arg]
-        self._open_tiles(first, last, not ranks and all(self._is_direct(sink) for _, sink in reductions))
-        for number in self._needed(roots, per_element=True):
-            self.out.add(f"v{number} = {self._value_text(number, 'column')}")
-        filled: set[str] = set()
-        for _, sink in reductions:
-            self._fill_tiles(sink, filled)
-        for number, instruction in ranks:
-            value = f"v{instruction.args[0]}"
-            key = tile_type(self.types[instruction.args[0]])
-            buffer = f"rank_buffer + {self._rank_place(number)}"
-            self.out.add(f"poke_i64({buffer}, column, np.int64(key_of_{key}({value})))")
-        self.out.close()
+    def _tile_loop(self, roots: tuple[int, ...], reductions: list[Numbered], ranks: list[int]) -> None:
+        def fill() -> None:
+            filled: set[str] = set()
+            for _, sink in reductions:
+                self._fill_tiles(sink, filled)
+            for number in ranks:
+                self._put_key(number)
+
+        all_direct = not ranks and all(self._is_direct(sink) for _, sink in reductions)
+        self._open_tiles("0", "columns", roots, all_direct, fill)
         for number, sink in reductions:
             self._reduce_tiles(f"row_total{number}", sink, "tile_start")
         self.out.close()
 
+    def _put_key(self, rank: int) -> None:
+        """Put the key of an element where its rank, or a comparison with it, will be found."""
+        instruction = self.program.body[rank - self.first_body]
+        buffer = self.values.rank_buffer(rank)
+        key = f"key_of_{tile_type(self.types[instruction.args[0]])}(v{instruction.args[0]})"
+        tests = [test for test in self.values.tests.values() if test.rank == rank]
+        if not tests:
+            self.out.add(f"poke_i64({buffer}, column, np.int64({key}))")
+            return
+        key = f"np.int32(~{key})" if instruction.op == "rank_descending" else key
+        self.out.add(f"store_i32({tests[0].keys_text(buffer)}, column, {key})")
+
+    def _decide(self, number: int) -> None:
+        """A comparison with a rank: at the bounds of the rank, and at the rank itself where these differ."""
+        test = self.values.tests[number]
+        buffer = self.values.rank_buffer(test.rank)
+        outcomes = test.outcomes_text(buffer)
+        self.out.open(f"if rank_bounds_i32({buffer}, columns):")
+
+        def at_bounds() -> None:
+            self.out.add(f"bounds = np.uint32(peek_i32({outcomes}, j))")
+            self._test(number, "np.int32(bounds & np.uint32(0xFFFF))")
+            self.out.add(f"at_lowest = v{number}")
+            self._test(number, "np.int32(np.uint32(bounds >> np.uint32(16)))")
+            self.out.add(f"poke_i32({outcomes}, j, np.int32(np.int32(at_lowest) + 2 * np.int32(v{number})))")
+
+        self.loops.write("0", "columns", "0", (test.other,), at_bounds)
+        self.out.add(f"column = next_undecided({outcomes}, 0, columns)")
+        self.out.open("while column < columns:")
+        needed = self.values.needed((test.other,), per_element=True)
+        self.out.add(*(f"v{each} = {self.values.text(each, 'column')}" for each in needed))
+        self._test(number, f"rank_among_i32({test.keys_text(buffer)}, columns, column)")
+        self.out.add(f"poke_i32({outcomes}, column, np.int32(3) if v{number} else np.int32(0))")
+        self.out.add(f"column = next_undecided({outcomes}, column + 1, columns)")
+        self.out.close()
+        self.out.close()
+        self.out.open("else:")
+
+        def at_rank() -> None:
+            self._test(number, f"np.int32({self.values.text(test.rank, 'j')})")
+            self.out.add(f"poke_i32({outcomes}, j, np.int32(v{number}))")
+
+        self.loops.write("0", "columns", "0", (test.other,), at_rank)
+        self.out.close()
+
+    def _test(self, number: int, rank: str) -> None:
+        test = self.values.tests[number]
+        self.out.add(f"v{test.rank} = {rank}")
+        self.out.add(*(f"v{step} = {self.values.step_text(step)}" for step in test.steps))
+
     def _all_sinks(self) -> list[int]:
         return list(range(len(self.program.sinks)))
 
-    def _open_tiles(self, first: str, last: str, all_direct: bool) -> None:
-        """The loop over tiles and the loop within one, which is skipped for a whole tile that nobody fills."""
+    def _open_tiles(
+        self, first: str, last: str, roots: tuple[int, ...], all_direct: bool, fill: Callable[[], None]
+    ) -> None:
+        """The loop over tiles, with the one that fills a tile; a whole tile that nobody fills is skipped."""
         self.out.open(f"for tile_start in range({first}, {last}, {TILE}):")
         self.out.add(f"count = min({TILE}, {last} - tile_start)")
-        self.out.open(f"for j in range(count if count < {TILE} else 0):" if all_direct else "for j in range(count):")
-        self.out.add("column = tile_start + j")
+        filled = f"(count if count < {TILE} else 0)" if all_direct else "count"
+        self.loops.write("0", filled, "tile_start", roots, fill)
 
     def _run(self, first: str, last: str, row_start: str, sinks: list[int]) -> None:
         """The innermost loop: evaluate the elements and feed the sinks."""
         chosen = [(number, self.program.sinks[number]) for number in sinks]
         tiled = [(number, sink) for number, sink in chosen if sink.kind in TILED_SINKS]
-        if tiled:
-            self._open_tiles(first, last, all(self._is_direct(sink) for _, sink in chosen))
-        else:
-            self.out.open(f"for column in range({first}, {last}):")
         roots = tuple(arg for _, sink in chosen for arg in sink.args)
-        for number in self._needed(roots, per_element=True):
-            self.out.add(f"v{number} = {self._value_text(number, 'column')}")
         place = "column" if row_start == "0" else f"{row_start} + column"
-        for number, sink in chosen:
-            if sink.kind == "store":
-                self.out.add(f"store_{sink.type}(out{number}, {place}, v{sink.args[0]})")
-        filled: set[str] = set()
-        for _, sink in tiled:
-            self._fill_tiles(sink, filled)
-        self.out.close()
+
+        def feed() -> None:
+            for number, sink in chosen:
+                if sink.kind == "store":
+                    self.out.add(f"store_{sink.type}(out{number}, {place}, v{sink.args[0]})")
+            filled: set[str] = set()
+            for _, sink in tiled:
+                self._fill_tiles(sink, filled)
+
         if not tiled:
+            self.loops.write(first, last, "0", roots, feed)
             return
+        self._open_tiles(first, last, roots, all(self._is_direct(sink) for _, sink in chosen), feed)
         begin = "tile_start" if row_start == "0" else f"{row_start} + tile_start"
         for number, sink in tiled:
             if sink.kind in BLOCK_REDUCTIONS:

@@ -10,6 +10,9 @@ TABLES = 4  # neighbouring elements often fall into one bin: separate tables kee
 RANK_DIGIT_BITS = 8
 RANK_RUNS = 5  # of int64, one element each: keys and their order twice, and the ranks
 RANK_RESULT_RUN = 4
+RANK_TEST_KEYS_RUN = 2  # where a comparison with ranks keeps keys and outcomes
+RANK_BIN_BITS = 10
+RANK_BIN_SHIFT = 16  # of a float32's bits: eight octaves below the largest, 128 bins each
 
 
 def rank_buffer_bytes(columns: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.devices.cpu import elements, maths, random, selection, tiles
+from lbrx.devices.cpu import elements, maths, random, ranking, selection, tiles
 
 _MATHS = ("exp", "log", "sin", "cos", "acos")
 
@@ -12,6 +12,7 @@ LIBRARY: dict[str, Any] = {
     **elements.ELEMENT_FUNCTIONS,
     **tiles.TILE_FUNCTIONS,
     **selection.SELECTION_FUNCTIONS,
+    **ranking.RANKING_FUNCTIONS,
     **{f"{name}_{kind}": getattr(maths, f"{name}_{kind}") for name in _MATHS for kind in ("f32", "f64")},
     "uniform_f32": random.uniform_f32,
     "normal_f32": random.normal_f32,

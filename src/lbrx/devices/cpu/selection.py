@@ -1,4 +1,4 @@
-"""Order within a pass: sortable keys, histograms of keys, collection of keys, ranks along a row.
+"""Order within a pass: sortable keys, histograms of keys, collection of keys.
 
 A key is the bits of a value turned into an integer that sorts like the value: NaN above everything, as NumPy's
 sorts have it, and both zeros alike. Keys are signed: k-th largest of keys is the key of the k-th largest.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lbrx.devices.cpu.constants import BINS, RANK_DIGIT_BITS, RANK_RESULT_RUN, RANK_RUNS, TABLES
+from lbrx.devices.cpu.constants import BINS, TABLES
 from lbrx.devices.cpu.tiles import TILE_FUNCTIONS
 
 mask_above_i32, mask_above_f32, mask_from_f32 = (
@@ -21,9 +21,9 @@ lowest_bit, bit_count, _f32_of_bits = (TILE_FUNCTIONS[name] for name in ("lowest
 _bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
 _peek_f32 = TILE_FUNCTIONS["peek_f32"]
 _peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
-_poke_i32, _poke_i64 = TILE_FUNCTIONS["poke_i32"], TILE_FUNCTIONS["poke_i64"]
+_poke_i64 = TILE_FUNCTIONS["poke_i64"]
 _LARGEST_I32, _LARGEST_I64 = np.int32(0x7FFFFFFF), np.int64(0x7FFFFFFFFFFFFFFF)
-_SMALLEST_I32, _SMALLEST_I64 = -(1 << 31), np.int64(-(1 << 63))
+_SMALLEST_I32 = -(1 << 31)
 _KEY_OF_INFINITY = 0x7F800000
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO_F32, _ZERO_F64 = np.float32(0.0), np.float64(0.0)
@@ -155,92 +155,6 @@ def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
     _poke_i64(state, 1, above)
 
 
-_DIGITS = 1 << RANK_DIGIT_BITS
-
-
-@njit
-def _starts(counts: Any, count: Any) -> Any:
-    """Turn the counts of a digit into places; False if all elements share one value of the digit."""
-    position = 0
-    for value in range(_DIGITS):
-        here = _peek_i64(counts, value)
-        if here == count:
-            return False
-        _poke_i64(counts, value, position)
-        position += here
-    return True
-
-
-@njit
-def _clear_counts(counts: Any, digits: Any) -> None:
-    for place in range(digits * _DIGITS):
-        _poke_i64(counts, place, 0)
-
-
-@njit
-def _count_digits(counts: Any, key: Any, digits: Any) -> None:
-    for digit in range(digits):
-        place = digit * _DIGITS + ((key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1))
-        _poke_i64(counts, place, _peek_i64(counts, place) + 1)
-
-
-@njit
-def rank_row_i32(buffer: Any, count: Any, descending: Any) -> None:
-    """Rank ``count`` 32-bit keys that lie as int64 at the start of the buffer; see ``rank_buffer_bytes``.
-
-    A key and its index share one int64, so that a pass of the radix sort moves one word for each element.
-    """
-    words, others = buffer, buffer + 8 * count
-    ranks, counts = buffer + 8 * RANK_RESULT_RUN * count, buffer + 8 * RANK_RUNS * count
-    _clear_counts(counts, 4)
-    for j in range(count):
-        key = (_peek_i64(words, j) ^ -_SMALLEST_I32) & 0xFFFFFFFF
-        key = 0xFFFFFFFF - key if descending else key
-        _count_digits(counts, key, 4)
-        _poke_i64(words, j, (key << 31) | j)
-    for digit in range(4):
-        starts = counts + 8 * _DIGITS * digit
-        if _starts(starts, count):
-            for j in range(count):
-                word = _peek_i64(words, j)
-                value = (word >> (31 + digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
-                place = _peek_i64(starts, value)
-                _poke_i64(starts, value, place + 1)
-                _poke_i64(others, place, word)
-            words, others = others, words
-    for j in range(count):
-        _poke_i64(ranks, _peek_i64(words, j) & 0x7FFFFFFF, j)
-
-
-@njit
-def rank_row_i64(buffer: Any, count: Any, descending: Any) -> None:
-    """Rank ``count`` 64-bit keys at the start of the buffer."""
-    keys, order = buffer, buffer + 8 * count
-    other_keys, other_order = buffer + 16 * count, buffer + 24 * count
-    ranks, counts = buffer + 8 * RANK_RESULT_RUN * count, buffer + 8 * RANK_RUNS * count
-    _clear_counts(counts, 8)
-    for j in range(count):
-        key = _peek_i64(keys, j) ^ _SMALLEST_I64
-        key = ~key if descending else key
-        _count_digits(counts, key, 8)
-        _poke_i64(keys, j, key)
-        _poke_i64(order, j, j)
-    for digit in range(8):
-        starts = counts + 8 * _DIGITS * digit
-        if _starts(starts, count):
-            for j in range(count):
-                key = _peek_i64(keys, j)
-                value = (key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
-                place = _peek_i64(starts, value)
-                _poke_i64(starts, value, place + 1)
-                _poke_i64(other_keys, place, key)
-                _poke_i64(other_order, place, _peek_i64(order, j))
-            keys, other_keys = other_keys, keys
-            order, other_order = other_order, order
-    for j in range(count):
-        _poke_i64(ranks, _peek_i64(order, j), j)
-
-
 SELECTION_FUNCTIONS: dict[str, Any] = {
     function.__name__: function
     for function in (
@@ -253,7 +167,5 @@ SELECTION_FUNCTIONS: dict[str, Any] = {
         collect_i32,
         collect_f32,
         collect_i64,
-        rank_row_i32,
-        rank_row_i64,
     )
 }
