@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.dtypes import DType
-from lbrx.expr import BOOL, Blocks, Counter, Expr, Map, Rank, Reduce, Source, Stored, common_dtype
+from lbrx.expr import BOOL, Blocks, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, common_dtype
 from lbrx.passes import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
 from lbrx.records import dataclass
 from lbrx.shape import Layout, Shape, coalesce
@@ -105,6 +105,7 @@ class _Fusion:
         self.scalars: list[Any] = []
         self.body: list[Instruction] = []
         self.casts: dict[tuple[int, str], int] = {}
+        self.found: dict[tuple[int, str], int] = {}
         self.by_row = False
 
     # -- values -------------------------------------------------------------------------------------------------
@@ -140,9 +141,15 @@ class _Fusion:
         return len(self.leaves) - 1
 
     def _scalar(self, expr: Expr, kind: DType) -> int:
+        known = self.found.get((id(expr), kind.name))
+        if known is not None:
+            return known
         self.scalar_types.append(kind.name)
         self.scalars.append(self.scalar_value(expr, self.known))
-        return _SCALAR_BASE + len(self.scalars) - 1
+        number = _SCALAR_BASE + len(self.scalars) - 1
+        if isinstance(expr, Kth):  # one scalar for all that is compared with it
+            self.found[(id(expr), kind.name)] = number
+        return number
 
     def _emit(self, op: str, kind: str, args: tuple[int, ...]) -> int:
         self.body.append(Instruction(op, kind, args))

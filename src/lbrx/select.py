@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination
-from lbrx.devices.cpu.constants import BINS, HISTOGRAM_BITS
+from lbrx.devices.cpu.constants import BINS, HISTOGRAM_BITS, TILE
 from lbrx.devices.cpu.registers import tile_type
 from lbrx.devices.cpu.run import CollectState, HistogramState
 from lbrx.devices.device import run_pass
@@ -25,12 +25,14 @@ from lbrx.errors import FileError
 from lbrx.expr import Counter, Expr, KthSearch, Scalar, apply
 from lbrx.fuse import Known, KthResult, SinkRequest, fuse
 from lbrx.scalars import scalar_value
+from lbrx.settings import settings
 from lbrx.shape import Layout, Shape
 from lbrx.views import reshaped, sliced
 
 MAX_COLLECTED = 4 << 20  # elements: 64 MiB of keys and indices
 SAMPLED_FROM = 1 << 20  # elements: below that, histograms are cheap enough
 SAMPLE_RUN = 16  # neighbouring elements taken together
+KEY_OF_INFINITY = 0x7F800000  # of a float32
 FEW = 1 << 16  # elements that are sorted out faster than another pass is run
 
 
@@ -54,6 +56,10 @@ class _Search:
         """What the search looks at: searches in the same keys of the same elements share their histogram."""
         return id(self.task.arg), self.low, self.width_bits
 
+    def is_in(self, known: Known) -> bool:
+        """Whether the result is known."""
+        return id(self.task) in known.searches
+
     @property
     def is_done(self) -> bool:
         """Whether only the index is left to find, if that."""
@@ -72,7 +78,9 @@ def find_kth(space: Shape, tasks: list[KthSearch], known: Known) -> None:
     if math.prod(space) >= SAMPLED_FROM:
         sampled = _sampled(searches, known)
         _collect(space, sampled, known)
-        searches = [search for search in searches if id(search.task) not in known.searches]
+        missed = [interval for interval in sampled if interval.guess is not None and not interval.search.is_in(known)]
+        _collect(space, [interval._replace(guess=None) for interval in missed], known)
+        searches = [search for search in searches if not search.is_in(known)]
     _finish(space, searches, known)
 
 
@@ -89,51 +97,66 @@ def _finish(space: Shape, searches: list[_Search], known: Known) -> None:
         index = _index_among_equals(space, search, known) if search.task.needs_index else -1
         _put(search, search.low, index, known)
     left = [search for search in searches if not search.is_wide]
-    _collect(space, [(search, search.low, search.high, search.place) for search in left], known)
-    if any(id(search.task) not in known.searches for search in searches):
+    _collect(space, [_Interval(search, search.low, search.high) for search in left], known)
+    if not all(search.is_in(known) for search in searches):
         raise FileError("an input changed while it was being read: a second pass found other values than the first")
 
 
-Interval = tuple[_Search, int, int, int]  # a search, its lowest and highest key, and k among the keys up to the highest
+class _Interval(NamedTuple):
+    """The keys from ``low`` to ``high``, which should hold the wanted one; ``guess``: which of them it probably is."""
+
+    search: _Search
+    low: int
+    high: int
+    guess: int | None = None
 
 
-def _sampled(searches: list[_Search], known: Known) -> list[Interval]:
+def _sampled(searches: list[_Search], known: Known) -> list[_Interval]:
     """For each search of which a sample can be taken, an interval of keys that should hold the k-th largest."""
     elements = math.prod(searches[0].task.arg.shape)
     runs = min(max(elements // 256, 1 << 15), 1 << 20) // SAMPLE_RUN
-    views = [(search, _sample(search.task.arg, elements, runs)) for search in searches]
-    chosen = [(search, sample) for search, sample in views if sample is not None]
-    if not chosen:
+    args = {id(search.task.arg): search.task.arg for search in searches}
+    views = {number: _sample(arg, elements, runs) for number, arg in args.items()}
+    samples = {number: sample for number, sample in views.items() if sample is not None}
+    if not samples:
         return []
-    outputs = [ArrayDestination(sample.dtype, runs * SAMPLE_RUN) for _, sample in chosen]
-    requests = [SinkRequest("store", sample.dtype, (sample,)) for _, sample in chosen]
+    outputs = [ArrayDestination(sample.dtype, runs * SAMPLE_RUN) for sample in samples.values()]
+    requests = [SinkRequest("store", sample.dtype, (sample,)) for sample in samples.values()]
     run_pass(fuse((runs, SAMPLE_RUN), requests, known, scalar_value), list(outputs))
-    return [
-        _interval(search, output.array((runs * SAMPLE_RUN,)), elements)
-        for (search, _), output in zip(chosen, outputs, strict=True)
-    ]
+    ordered = {
+        number: np.sort(output.array((runs * SAMPLE_RUN,))) for number, output in zip(samples, outputs, strict=True)
+    }
+    chosen = [search for search in searches if id(search.task.arg) in ordered]
+    return [_interval(search, ordered[id(search.task.arg)], elements) for search in chosen]
 
 
 def _sample(arg: Expr, elements: int, runs: int) -> Expr | None:
     """Keys of runs of elements spread over the tensor, or None where that is not a view."""
     if not arg.is_simple:
         return None
-    spacing = elements // runs
+    spacing = (elements // runs - 1) | 1  # odd, so that runs do not begin in the same few columns
     flat = sliced(reshaped(arg, (elements,)), slice(0, runs * spacing))
     sample = sliced(reshaped(flat, (runs, spacing)), (slice(None), slice(0, SAMPLE_RUN)))
     return apply("order_key", sample) if sample.is_simple else None
 
 
-def _interval(search: _Search, keys: npt.NDArray[Any], elements: int) -> Interval:
-    """Between which keys the wanted one lies, almost surely: six standard deviations of independent samples."""
+def _interval(search: _Search, ordered: npt.NDArray[Any], elements: int) -> _Interval:
+    """Between which keys the wanted one lies, almost surely: six standard deviations of independent samples.
+
+    Differences of half-precision weights have few distinct values: where all keys of a sample within one standard
+    deviation are one, that is the guess.
+    """
     share = search.place / elements
-    expected = (1 - share) * keys.size
-    margin = 6 * math.sqrt(keys.size * share * (1 - share)) + SAMPLE_RUN
+    expected = (1 - share) * ordered.size
+    deviation = math.sqrt(ordered.size * share * (1 - share))
+    margin = 6 * deviation + SAMPLE_RUN
     low, high = int(expected - margin), int(expected + margin)
-    ordered = np.sort(keys)
     lowest = int(ordered[low]) if low >= 0 else search.low
-    highest = int(ordered[high]) if high < keys.size else search.high
-    return search, lowest, highest, search.place
+    highest = int(ordered[high]) if high < ordered.size else search.high
+    last = ordered.size - 1
+    near, far = (int(ordered[min(max(int(expected + step), 0), last)]) for step in (-deviation - 1, deviation + 1))
+    can_guess = near == far and (abs(near) <= KEY_OF_INFINITY if search.kind == "f32" else search.kind == "i32")
+    return _Interval(search, lowest, highest, near if can_guess and settings.device == "cpu" else None)
 
 
 def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
@@ -157,23 +180,56 @@ def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
         search.width_bits = state.shift
 
 
-def _collect(space: Shape, intervals: list[Interval], known: Known) -> None:
-    """One pass that gathers the keys of every interval, and the choice among them where the k-th is inside."""
+def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
+    """One pass that gathers the keys of every interval, and the choice among them where the k-th is inside.
+
+    Of a guess, only counts are gathered: how many elements of each tile have this key.
+    """
     if not intervals:
         return
-    states = [CollectState(low, high, MAX_COLLECTED) for _, low, high, _ in intervals]
-    requests = [SinkRequest("collect", s.task.arg.dtype.compute, (s.task.arg,)) for s, _, _, _ in intervals]
+    states = [
+        CollectState(each.low, each.high, MAX_COLLECTED)
+        if each.guess is None
+        else CollectState(each.guess + 1, each.guess, MAX_COLLECTED)
+        for each in intervals
+    ]
+    args = [each.search.task.arg for each in intervals]
+    requests = [SinkRequest("collect", arg.dtype.compute, (arg,)) for arg in args]
     run_pass(fuse(space, requests, known, scalar_value), list(states))
-    for (search, _, _, place), state in zip(intervals, states, strict=True):
+    for (search, _, _, guess), state in zip(intervals, states, strict=True):
+        place = search.place
         if search.inside == math.prod(space):  # nothing has been narrowed: k counts from the very largest
             place -= state.above
-        if not 1 <= place <= state.found or state.found > state.limit:
+        if place < 1 or not state.found or state.found > state.limit:
             continue
         order = sorted((part for part in range(len(state.keys)) if state.keys[part].size), key=_first_place(state))
         keys = np.concatenate([state.keys[part] for part in order])
         places = np.concatenate([state.places[part] for part in order])
-        key, index = _chosen(keys, places, place)
-        _put(search, key, index, known)
+        if guess is not None:
+            _put_guess(search, guess, keys, places, place, known)
+        elif place <= state.found:
+            key, index = _chosen(keys, places, place)
+            _put(search, key, index, known)
+
+
+def _put_guess(
+    search: _Search, key: int, counts: npt.NDArray[Any], starts: npt.NDArray[Any], place: int, known: Known
+) -> None:
+    """The guess as the result, if the ``place``-th of its equals is among those that were counted."""
+    counted = np.cumsum(counts)
+    if place > int(counted[-1]):
+        return
+    index = -1
+    if search.task.needs_index:
+        tile = int(np.searchsorted(counted, place))
+        start, before = int(starts[tile]), int(counted[tile - 1]) if tile else 0
+        arg = search.task.arg
+        elements = math.prod(arg.shape)
+        view = apply("order_key", sliced(reshaped(arg, (elements,)), slice(start, min(start + TILE, elements))))
+        output = ArrayDestination(view.dtype, view.shape[0])
+        run_pass(fuse(view.shape, [SinkRequest("store", view.dtype, (view,))], known, scalar_value), [output])
+        index = start + int(np.flatnonzero(output.array(view.shape) == key)[place - before - 1])
+    _put(search, key, index, known)
 
 
 def _first_place(state: CollectState) -> Callable[[int], int]:

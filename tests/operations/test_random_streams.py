@@ -45,6 +45,18 @@ def test_threads_and_chunks_do_not_change_the_stream(make: Callable[..., Any]) -
     assert_same(make((count,), seed=5)[70_000:70_010].numpy(), want[70_000:70_010])
 
 
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_indices_beyond_32_bits(make: Callable[..., Any]) -> None:
+    whole = make((3, 1 << 32), seed=6)
+    for row in (0, 1):
+        flat = whole.reshape(3 << 32)
+        middle = (row + 1) << 32
+        around = flat[middle - 3000 : middle + 3000].numpy()
+        assert_same(around[::3], flat[middle - 3000 : middle + 3000 : 3].numpy())
+        assert_same(around[3000:], whole[row + 1, :3000].numpy())
+    assert not np.array_equal(whole[0, :100].numpy(), whole[1, :100].numpy())
+
+
 def test_seeds_and_stream_names_give_other_numbers() -> None:
     streams = [("", 0), ("", 1), ("a", 0), ("b", 0)]
     found = {lbrx.uniform((8,), seed, name).numpy().tobytes() for name, seed in streams}

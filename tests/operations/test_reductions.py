@@ -181,3 +181,18 @@ def test_reductions_of_reductions_come_in_stages() -> None:
 def test_values_without_axes_are_reduced_to_themselves() -> None:
     x = lbrx.tensor(np.float32(-3))
     assert [x.sum().item(), x.min().item(), x.norm().item(), x.argmax().item()] == [-3, -3, 3, 0]
+
+
+@pytest.mark.parametrize("columns", [1, 1000, 8192, 8193, 20_000])
+def test_rows_that_need_an_exponential_more_than_once(columns: int) -> None:
+    array = np.random.default_rng(9).standard_normal((3, columns)).astype(np.float32)
+    x = lbrx.tensor(array)
+    powers = (x - x.max(axis=-1, keepdims=True)).exp()
+    softmax = powers / powers.sum(axis=-1, keepdims=True)
+    wide = np.exp(array.astype(np.float64) - array.max(-1, keepdims=True))
+    want = wide / wide.sum(-1, keepdims=True)
+    np.testing.assert_allclose(softmax.numpy(), want, rtol=2e-6)
+    entropy = (softmax * softmax.log()).sum(axis=-1)
+    np.testing.assert_allclose(entropy.numpy(), (want * np.log(want)).sum(-1), rtol=1e-5, atol=1e-6)
+    stored = powers.realize()
+    assert_same((stored / stored.sum(axis=-1, keepdims=True)).numpy(), softmax.numpy())

@@ -87,6 +87,48 @@ def test_a_mask_takes_part_in_the_expression_it_came_from() -> None:
     assert_same(kept.numpy(), array * mask_of_largest(np.abs(array), 100))
 
 
+MILLIONS = 3 << 19  # elements, enough for a sample
+PATTERNS: dict[str, Callable[[np.random.Generator], Any]] = {
+    "few distinct values": lambda random: random.integers(-30, 30, MILLIONS).astype(np.float32),
+    "few distinct integers": lambda random: random.integers(-30, 30, MILLIONS).astype(np.int32),
+    "zeros of both signs and NaN": lambda random: random.choice([0.0, -0.0, np.nan, 1.0], MILLIONS).astype(np.float32),
+    "infinities": lambda random: random.choice([np.inf, -np.inf, 1.0], MILLIONS).astype(np.float32),
+    "one value": lambda _: np.full(MILLIONS, -2.5, np.float32),
+    "sorted": lambda _: np.arange(MILLIONS, dtype=np.float32),
+    "a sample that misleads": lambda _: np.where(np.arange(MILLIONS) % 511 < 17, 5.0, 1.0).astype(np.float32),
+    "normal": lambda random: random.standard_normal(MILLIONS).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_large_tensors_of_which_a_sample_is_taken(pattern: str) -> None:
+    array = PATTERNS[pattern](np.random.default_rng(12))
+    x, order = lbrx.tensor(array), descending(array)
+    for k in (1, 5000, MILLIONS // 2, MILLIONS - 77):
+        value, mask = lbrx.evaluate(x.kth_largest(k), x.top_k_mask(k))
+        assert_same(value, order[k - 1])
+        np.testing.assert_array_equal(mask, mask_of_largest(array, k))
+
+
+def test_masks_of_equal_elements_are_cut_at_any_index() -> None:
+    count = 5000
+    x = lbrx.tensor(np.ones(count, np.float32))
+    for k in (1, 63, 1023, 1024, 1025, 4096, count - 1):
+        mask = x.top_k_mask(k)
+        assert (x * mask).sum().item() == k
+        assert_same(mask.numpy(), np.arange(count) < k)
+        assert_same((x * mask).reshape(50, 100).sum(axis=-1).numpy().sum(), np.float32(k))
+        with using(threads=2, chunk_elements=1):
+            assert_same((~mask).numpy(), np.arange(count) >= k)
+
+
+def test_masks_of_strided_and_broadcast_elements() -> None:
+    array = np.random.default_rng(13).integers(0, 4, (60, 70)).astype(np.float32)
+    x = lbrx.tensor(array)
+    assert_same(x.T.top_k_mask(1500).numpy(), mask_of_largest(array.T, 1500))
+    assert_same((x + x[:1]).top_k_mask(99).numpy(), mask_of_largest(array + array[:1], 99))
+
+
 def test_masks_of_nothing_of_everything_and_of_a_value_without_axes() -> None:
     x = lbrx.tensor(np.array([1.0, np.nan, 3.0], np.float32))
     assert_same(x.top_k_mask(0).numpy(), np.zeros(3, bool))

@@ -104,5 +104,5 @@ def sign_agreement(deltas: Sequence[Tensor]) -> list[Tensor]:
     >>> [agrees.numpy().tolist() for agrees in sign_agreement([tensor([3.0, 0.0]), tensor([-1.0, 5.0])])]
     [[True, False], [False, True]]
     """
-    is_positive = total(deltas) >= 0
-    return [where(is_positive, delta > 0, delta < 0) for delta in deltas]
+    sign = (total(deltas) >= 0).to(deltas[0].dtype) * 2 - 1
+    return [delta * sign > 0 for delta in deltas]

@@ -13,7 +13,7 @@ from lbrx.devices.cpu.element_loops import ElementLoops
 from lbrx.devices.cpu.lines import SourceLines
 from lbrx.devices.cpu.registers import literal_cast, register_type, tile_type
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
-from lbrx.devices.cpu.values import Values
+from lbrx.devices.cpu.values import Values, rounded_once
 from lbrx.dtypes import DTYPES
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
 
@@ -387,4 +387,4 @@ class _Kernel:
 
 def kernel_source(program: Program) -> str:
     """The source of a function ``kernel(a, f, lo, hi)``; see Slots for its arguments."""
-    return _Kernel(program).text()
+    return _Kernel(program._replace(sinks=tuple(rounded_once(program, sink) for sink in program.sinks))).text()

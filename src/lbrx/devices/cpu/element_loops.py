@@ -61,11 +61,16 @@ class ElementLoops:
         new: frozenset[int] = frozenset(),
     ) -> None:
         values, out = self.values, self.out
-        limits = [number for number in needed if number in values.limits]
+        thresholds = [number for number in needed if number in values.thresholds]
+        indices = {values.thresholds[number][2] for number in thresholds}
+        limits = [number for number in values.limits if number in needed or number in indices]
         streams = [number for number in needed if number < values.first_scalar and values.is_stream(number)]
         is_cut = bool(limits or streams)
         if is_cut:
             self._open_parts(first, last, start, limits, streams)
+        for number in thresholds:
+            _, scalar, limit = values.thresholds[number]
+            out.add(f"threshold{number} = np.int32(v{scalar} - 1) if v{limit} else v{scalar}")
         out.open("for j in range(part, part_end):" if is_cut else f"for j in range({first}, {last}):")
         out.add(f"column = {start} + j" if start != "0" else "column = j")
         for number in needed:
@@ -92,6 +97,6 @@ class ElementLoops:
         for number in streams:
             begin = values.start_text(number)
             out.add(f"place = {begin} + {start} + part", f"high{number} = (place >> 32) << 32")
-            out.add(f"low{number} = np.uint32({begin})")
+            out.add(f"low{number} = low_word({begin} + {start})")
             out.add(f"part_end = min(part_end, part + high{number} + {1 << 32} - place)")
         out.add(*(f"v{number} = part < cut{number}" for number in limits))

@@ -35,7 +35,18 @@ _result_places = (ctypes.c_int64 * 2)()
 RESULT_PLACE = ctypes.addressof(_result_places)  # Numba writes "None" there; nobody reads it
 EXCEPTION_PLACE = RESULT_PLACE + 8
 _MAGIC = b"lbrx kernel 1\n"
-_LIBRARY_FILES = ("compiler", "constants", "elements", "library", "maths", "random", "ranking", "selection", "tiles")
+_LIBRARY_FILES = (
+    "compiler",
+    "constants",
+    "elements",
+    "library",
+    "maths",
+    "narrowing",
+    "random",
+    "ranking",
+    "selection",
+    "tiles",
+)
 
 
 class CompiledProgram:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.devices.cpu import elements, maths, random, ranking, selection, tiles
+from lbrx.devices.cpu import elements, maths, narrowing, random, ranking, selection, tiles
 
 _MATHS = ("exp", "log", "sin", "cos", "acos")
 
@@ -14,6 +14,7 @@ LIBRARY: dict[str, Any] = {
     **selection.SELECTION_FUNCTIONS,
     **ranking.RANKING_FUNCTIONS,
     **{f"{name}_{kind}": getattr(maths, f"{name}_{kind}") for name in _MATHS for kind in ("f32", "f64")},
+    "low_word": narrowing.low_word,
     "uniform_f32": random.uniform_f32,
     "normal_f32": random.normal_f32,
 }

@@ -87,11 +87,57 @@ def _append(keys: Any, places: Any, found: Any, key: Any, place: Any) -> Any:
 
 
 @njit
+def _f32_of_key(key: Any) -> Any:
+    narrow = np.int32(key)
+    return _f32_of_bits(np.int32(narrow ^ (np.int32(narrow >> np.int32(31)) & _LARGEST_I32)))
+
+
+@njit
+def _put_run(keys: Any, places: Any, state: Any, equal: Any, above: Any, start: Any) -> None:
+    """Append a tile's count of elements that are equal to the wanted key, and count those above."""
+    found = _peek_i64(state, 0)
+    if equal > 0:
+        found = _append(keys, places, found, equal, start)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, _peek_i64(state, 1) + above)
+
+
+@njit
+def _count_runs_i32(tile: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
+    equal = above = 0
+    for j in range(count):
+        other = np.int64(_peek_i32(tile, j))
+        above += other > key
+        equal += other == key
+    _put_run(keys, places, state, equal, above, start)
+
+
+@njit
+def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
+    wanted = _f32_of_key(key)
+    equal = above = 0
+    whole = count - count % 64
+    for group in range(0, whole, 64):
+        over = mask_above_f32(values + 4 * group, wanted)
+        above += bit_count(over)
+        equal += bit_count(mask_from_f32(values + 4 * group, wanted) & ~over)
+    for j in range(whole, count):
+        other = np.int64(key_of_f32(_peek_f32(values, j)))
+        above += other > key
+        equal += other == key
+    _put_run(keys, places, state, equal, above, start)
+
+
+@njit
 def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
     """Append the keys within [low, high] and their indices, and count those above.
 
-    ``state`` holds how many were found and how many are above.
+    ``state`` holds how many were found and how many are above. A ``low`` above ``high`` asks for the one key ``high``
+    (not NaN): then a tile's count of it is appended, and where the tile starts.
     """
+    if low > high:
+        _count_runs_i32(tile, count, start, high, keys, places, state)
+        return
     found, above = _peek_i64(state, 0), _peek_i64(state, 1)
     below_low, top = np.int32(max(low - 1, _SMALLEST_I32)), np.int32(high)
     takes_smallest = low <= _SMALLEST_I32
@@ -114,14 +160,11 @@ def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
 
 
 @njit
-def _f32_of_key(key: Any) -> Any:
-    narrow = np.int32(key)
-    return _f32_of_bits(np.int32(narrow ^ (np.int32(narrow >> np.int32(31)) & _LARGEST_I32)))
-
-
-@njit
 def collect_f32(values: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
     """The same over float32 values as they are; only what is found is turned into keys."""
+    if low > high:
+        _count_runs_f32(values, count, start, high, keys, places, state)
+        return
     found, above = _peek_i64(state, 0), _peek_i64(state, 1)
     takes_nan = high > _KEY_OF_INFINITY
     lowest, highest = _f32_of_key(max(low, -_KEY_OF_INFINITY - 1)), _f32_of_key(min(high, _KEY_OF_INFINITY))

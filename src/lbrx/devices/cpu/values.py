@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from lbrx.devices.cpu.constants import RANK_RESULT_RUN
 from lbrx.devices.cpu.rank_tests import rank_tests
-from lbrx.devices.cpu.registers import cast_text, operation_text, register_type
-from lbrx.passes import FLAT, RANK_OPS, ROW_OPS, ROWS, Program
+from lbrx.devices.cpu.registers import cast_text, literal_cast, operation_text, register_type
+from lbrx.passes import FLAT, RANK_OPS, ROW_OPS, ROWS, Program, Sink
 
 _STREAMS = ("uniform", "normal")
+_FLOATS = ("f32", "f64")
+_HALVES = frozenset({"f16", "bf16", "f8_e4m3", "f8_e5m2"})
 
 
 class Values:
@@ -15,7 +17,7 @@ class Values:
 
     ``phase``: in which walk over the row a value is first known. ``per_element``: whether it differs along the row.
     ``tests``: comparisons with ranks that are decided together with the ranks, by number. ``limits``: comparisons of
-    the element's index with a scalar, by number: leaf and scalar.
+    the element's index with a scalar, by number: leaf and scalar. ``thresholds``: masks of the largest, see there.
     """
 
     def __init__(self, program: Program) -> None:
@@ -30,6 +32,12 @@ class Values:
             number: (instruction.args[0], instruction.args[1])
             for number, instruction in enumerate(program.body, self.first_body)
             if instruction.op == "le" and self._is_limit(*instruction.args)
+        }
+
+        self.thresholds = {
+            number: threshold
+            for number, instruction in enumerate(program.body, self.first_body)
+            if instruction.op == "or" and (threshold := self._threshold(*instruction.args)) is not None
         }
 
     def _phases(self) -> tuple[list[int], list[bool]]:
@@ -58,6 +66,24 @@ class Values:
         leaf = self.program.leaves[left]
         return leaf.kind == "index" and leaf.step == "unit" and not leaf.gather and self.types[right] == "i64"
 
+    def _operation(self, number: int, op: str) -> tuple[int, ...]:
+        """The arguments of a value that is the result of an operation, else nothing."""
+        if number < self.first_body or self.program.body[number - self.first_body].op != op:
+            return ()
+        return self.program.body[number - self.first_body].args
+
+    def _threshold(self, left: int, right: int) -> tuple[int, int, int] | None:
+        """The parts of ``key > k or (key == k and index <= i)``: key, k and the comparison of the index.
+
+        That is ``key > k - 1`` up to the index i, then ``key > k``. Keys of float32 leave room below the smallest.
+        """
+        above, both = self._operation(left, "gt"), self._operation(right, "and")
+        if not above or not both or both[1] not in self.limits or self._operation(both[0], "eq") != above:
+            return None
+        arg = self._operation(above[0], "order_key")
+        is_scalar = self.first_scalar <= above[1] < self.first_body
+        return (above[0], above[1], both[1]) if is_scalar and arg and self.types[arg[0]] == "f32" else None
+
     def needed(self, roots: tuple[int, ...], per_element: bool, known: frozenset[int] = frozenset()) -> list[int]:
         """The values (element-wise ones or the others) that roots are made from, in order; known ones as they are."""
         wanted: set[int] = set()
@@ -67,6 +93,9 @@ class Values:
             if number in wanted or self.per_element[number] != per_element:
                 continue
             wanted.add(number)
+            if number in self.thresholds and number not in known:
+                stack.append(self.thresholds[number][0])
+                continue
             ends_here = number in known or number in self.tests or number in self.limits or number in self.ranks
             if number >= self.first_body and not ends_here:
                 stack += self.program.body[number - self.first_body].args
@@ -91,6 +120,8 @@ class Values:
             return self._leaf_text(number, column, in_part)
         if number in self.tests:
             return self.tests[number].result_text(self.rank_buffer(self.tests[number].rank), column)
+        if number in self.thresholds:
+            return f"(v{self.thresholds[number][0]} > threshold{number})"
         if number in self.ranks:
             return f"peek_i64({self.rank_buffer(number)} + {8 * RANK_RESULT_RUN} * columns, {column})"
         return self.step_text(number)
@@ -99,6 +130,9 @@ class Values:
         """The text of an instruction over values that are there."""
         instruction = self.program.body[number - self.first_body]
         args = [f"v{arg}" for arg in instruction.args]
+        if instruction.op == "cast" and self.types[instruction.args[0]] == "bool" and instruction.type in _FLOATS:
+            one, zero = (literal_cast(number, instruction.type) for number in ("1", "0"))
+            return f"({one} if {args[0]} else {zero})"  # keeps a lane's width, where a conversion would go by bytes
         if instruction.op == "cast":
             return cast_text(args[0], self.types[instruction.args[0]], instruction.type)
         arg_types = [self.types[arg] for arg in instruction.args]
@@ -107,7 +141,7 @@ class Values:
     def _leaf_text(self, number: int, column: str, in_part: bool) -> str:
         leaf = self.program.leaves[number]
         if in_part and self.is_stream(number):
-            place = f"high{number} | np.int64(np.uint32(np.uint32({column}) + low{number}))"
+            place = f"high{number} | np.int64(np.uint32(np.uint32(j) + low{number}))"
         else:
             walk = {"unit": column, "zero": "0", "any": f"{column} * stride{number}"}[leaf.step]
             place = f"{self.start_text(number)} + {walk}"
@@ -133,3 +167,16 @@ class Values:
         """The address of the buffer in which a rank is found."""
         place = self.ranks.index(rank)
         return f"(rank_buffer + {place} * rank_bytes)" if place else "rank_buffer"
+
+
+def rounded_once(program: Program, sink: Sink) -> Sink:
+    """A store that rounds takes what was not rounded to the same type before: it comes to the same."""
+    first_body = len(program.leaves) + len(program.scalars)
+    number = sink.args[0] - first_body
+    if sink.kind != "store" or number < 0 or sink.type not in _HALVES:
+        return sink
+    instruction = program.body[number]
+    if instruction.op != "cast" or instruction.type != sink.type:
+        return sink
+    source = program.value_types()[instruction.args[0]]
+    return sink._replace(args=instruction.args) if register_type(source) == "f32" else sink
