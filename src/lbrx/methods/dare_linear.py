@@ -29,7 +29,7 @@ def dare_linear(
     array([3., 3.])
     """
     deltas = [
-        masked(delta, random_share(delta, share, context, model), rescale, is_random=True)
+        masked(delta, random_share(delta, share, context, model), rescale, random_masks=len(models))
         for model, (delta, share) in enumerate(zip(differences(base, models), density, strict=True))
     ]
     return add_weighted(base, deltas, weight, normalize=normalize, lambda_=lambda_)

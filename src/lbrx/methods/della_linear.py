@@ -32,7 +32,7 @@ def della_linear(
     """
     shares = zip(differences(base, models), density, epsilon, strict=True)
     deltas = [
-        masked(delta, random_by_rank(delta, share, spread, context, model), rescale, is_random=True)
+        masked(delta, random_by_rank(delta, share, spread, context, model), rescale, random_masks=len(models))
         for model, (delta, share, spread) in enumerate(shares)
     ]
     return add_weighted(base, deltas, weight, normalize=normalize, lambda_=lambda_)

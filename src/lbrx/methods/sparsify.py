@@ -8,7 +8,7 @@ from lbrx.methods.context import MergeContext
 from lbrx.shape import Layout
 from lbrx.tensor import Tensor
 
-MOST_STORED = 64 << 20  # elements, and bytes, of a mask
+MOST_STORED_BYTES = 160 << 20  # of all masks of a tensor, one byte an element
 
 
 def largest(delta: Tensor, density: float) -> Tensor | None:
@@ -60,8 +60,11 @@ def random_by_rank(delta: Tensor, density: float, epsilon: float, context: Merge
     return context.uniform(delta.shape, model) < probability
 
 
-def stored(mask: Tensor) -> Tensor:
-    """A mask that is put into memory, where it is not large, when a pass finds it: for the passes after that."""
-    if mask.size > min(MOST_STORED, budget().limit_bytes // 8):
+def stored(mask: Tensor, masks: int) -> Tensor:
+    """A mask that is put into memory when a pass finds it, for the passes after that; ``masks``: of how many.
+
+    Where they would be large together, the mask is found again instead.
+    """
+    if mask.size * masks > min(MOST_STORED_BYTES, budget().limit_bytes // 4):
         return mask
     return Tensor(Stored(mask.expr, Layout.contiguous(mask.shape)))

@@ -37,11 +37,11 @@ def differences(base: Tensor, models: Sequence[Tensor]) -> list[Tensor]:
     return [model - base for model in models]
 
 
-def masked(delta: Tensor, mask: Tensor | None, rescale: bool, *, is_random: bool = False) -> Tensor:
+def masked(delta: Tensor, mask: Tensor | None, rescale: bool, *, random_masks: int = 0) -> Tensor:
     """A delta where the mask is true, else 0; everything if there is no mask.
 
     ``rescale`` gives the result the L1 norm that the delta had, unless one of the two is about zero. That takes a
-    second pass: a random mask, which is slow to make, is kept for it.
+    second pass: a random mask, which is slow to make, is kept for it. ``random_masks``: how many are kept at once.
 
     >>> from lbrx import tensor
     >>> delta = tensor([1.0, -2.0, 3.0])
@@ -54,7 +54,7 @@ def masked(delta: Tensor, mask: Tensor | None, rescale: bool, *, is_random: bool
         return delta * mask
     before, after = abs(delta).sum(), abs(delta * mask).sum()
     is_empty = (before < _LEAST_L1_NORM) | (after < _LEAST_L1_NORM)
-    return delta * (stored(mask) if is_random else mask) * where(is_empty, 1.0, before / after)
+    return delta * (stored(mask, random_masks) if random_masks else mask) * where(is_empty, 1.0, before / after)
 
 
 def add_weighted(
