@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lbrx
-from lbrx.compute.blas import in_pieces, one_blas_thread
+from lbrx.compute.blas import all_blas_threads, in_pieces, one_blas_thread
 
 
 def blas_threads() -> list[int]:
@@ -25,6 +25,13 @@ def test_blas_gets_one_thread_and_its_own_back() -> None:
                 assert set(blas_threads()) <= {1}
             assert set(blas_threads()) <= {1}
         assert blas_threads() == before
+
+
+def test_blas_gets_all_threads_and_its_own_back() -> None:
+    with threadpool_limits(1, user_api="blas"), lbrx.using(threads=2):
+        with all_blas_threads():
+            assert set(blas_threads()) <= {2}
+        assert set(blas_threads()) <= {1}
 
 
 @pytest.mark.parametrize("threads", [1, 3])

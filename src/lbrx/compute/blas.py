@@ -26,21 +26,21 @@ def _libraries() -> list[Any]:
     return found
 
 
-class _SingleThreaded:
-    """Counts who needs a BLAS without threads: the first sets it, the last one sets it back."""
+class _Threads:
+    """Counts who needs a BLAS with so many threads: the first sets it, the last one sets it back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
         self._before: list[int] = []
 
-    def enter(self) -> None:
+    def enter(self, threads: int) -> None:
         with self._lock:
             self._users += 1
             if self._users == 1:
                 self._before = [library.get_num_threads() for library in _libraries()]
                 for library in _libraries():
-                    library.set_num_threads(1)
+                    library.set_num_threads(threads)
 
     def leave(self) -> None:
         with self._lock:
@@ -50,17 +50,27 @@ class _SingleThreaded:
                     library.set_num_threads(threads)
 
 
-_single_threaded = _SingleThreaded()
+_single_threaded, _multi_threaded = _Threads(), _Threads()
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """BLAS without threads of its own for the length of a ``with`` block, in the whole process; it may be nested."""
-    _single_threaded.enter()
+    _single_threaded.enter(1)
     try:
         yield
     finally:
         _single_threaded.leave()
+
+
+@contextmanager
+def all_blas_threads() -> Iterator[None]:
+    """BLAS with threads of its own, for what no pieces can be made of; not within `one_blas_thread`."""
+    _multi_threaded.enter(settings.threads)
+    try:
+        yield
+    finally:
+        _multi_threaded.leave()
 
 
 def product(left: npt.NDArray[Any], right: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

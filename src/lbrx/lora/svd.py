@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.compute.blas import in_pieces, one_blas_thread
+from lbrx.compute.blas import all_blas_threads, in_pieces, one_blas_thread
 from lbrx.creation import normal
 from lbrx.memory import budget
 from lbrx.records import dataclass
@@ -213,4 +213,4 @@ def _orthonormal(matrix: Matrix, kind: type[np.float32] | type[np.float64]) -> M
 
 
 def _decomposing(matrix: Matrix) -> AbstractContextManager[None]:
-    return one_blas_thread() if matrix.shape[1] <= MAX_WIDTH_ON_ONE_THREAD else nullcontext()
+    return one_blas_thread() if matrix.shape[1] <= MAX_WIDTH_ON_ONE_THREAD else all_blas_threads()
