@@ -196,3 +196,20 @@ def test_rows_that_need_an_exponential_more_than_once(columns: int) -> None:
     np.testing.assert_allclose(entropy.numpy(), (want * np.log(want)).sum(-1), rtol=1e-5, atol=1e-6)
     stored = powers.realize()
     assert_same((stored / stored.sum(axis=-1, keepdims=True)).numpy(), softmax.numpy())
+
+
+@pytest.mark.parametrize("length", [1, 63, 1024, 1025, 3000, 200_000])
+@pytest.mark.parametrize("what", ["plain", "equal", "nan", "infinite", "late"])
+def test_argmax_finds_the_first_of_the_largest(length: int, what: str) -> None:
+    values = np.random.default_rng(length).integers(-5, 5, length).astype(np.float32)
+    if what == "equal":
+        values[:] = -0.0
+    elif what == "nan":
+        values[length // 2 :: 3] = np.nan
+    elif what == "infinite":
+        values[length // 3], values[length // 2] = np.inf, np.inf
+    elif what == "late":
+        values[-1] = 7
+    x = lbrx.tensor(values)
+    assert lbrx.evaluate(x.argmax()) == values.argmax()
+    assert lbrx.evaluate((x * 2).argmax()) == values.argmax()

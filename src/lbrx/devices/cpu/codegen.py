@@ -20,7 +20,7 @@ from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_S
 _TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _SUMS = frozenset({"sum", "sumsq", "dot"})
 _KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements
-_DIRECT = _SUMS | {"min", "max", "collect"}
+_DIRECT = _SUMS | {"min", "max", "argmax", "collect"}
 Numbered = tuple[int, Sink]
 
 
@@ -309,7 +309,7 @@ class _Kernel:
         dtypes = {leaf.dtype for leaf in leaves}
         if not all(leaf.kind == "source" and leaf.step == "unit" for leaf in leaves):
             return False
-        if sink.kind == "collect":
+        if sink.kind in ("collect", "argmax"):
             return dtypes == {"f32"}
         return dtypes in ({"f32"}, {"f64"}, {"f16"}, {"bf16"}, {"i32"}, {"i64"})
 
@@ -345,8 +345,10 @@ class _Kernel:
         self.out.close()
         operation = "max" if sink.kind == "argmax" else sink.kind
         by_tile = f"tile_{operation}_{kind}({tiles[0]}, {tiles[-1]}, vectors)"
+        values = tiles[0]
         if self._is_direct(sink):
             first, last = self._direct_address(sink.args[0]), self._direct_address(sink.args[-1])
+            values = f"({first} if count == {TILE} else {values})"
             memory = self.program.leaves[sink.args[0]].dtype
             whole = f"tile_{operation}_{memory}({first}, {last}, {TILE // LANES})"
             self.out.add(f"part = {whole} if count == {TILE} else {by_tile}")
@@ -358,7 +360,9 @@ class _Kernel:
         better = "<" if sink.kind == "min" else ">"
         self.out.open(f"if {total}_empty or part {better} {total} or (part != part and {total} == {total}):")
         self.out.add(f"{total} = part", f"{total}_empty = False")
-        if sink.kind == "argmax":
+        if sink.kind == "argmax" and kind == "f32":
+            self.out.add(f"{total}_place = {begin} + first_largest_f32({values}, np.float32(part))")
+        elif sink.kind == "argmax":
             self.out.add("j = 0")
             self.out.open("while True:")
             self.out.add(f"candidate = peek_{kind}({tiles[0]}, j)")

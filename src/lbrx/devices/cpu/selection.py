@@ -198,6 +198,21 @@ def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
     _poke_i64(state, 1, above)
 
 
+@njit
+def first_largest_f32(values: Any, largest: Any) -> Any:
+    """The place of the first value that is the largest of all, or NaN if that is what is called the largest."""
+    place = 0
+    if largest != largest:
+        while _peek_f32(values, place) == _peek_f32(values, place):
+            place += 1
+        return place
+    while True:
+        found = mask_from_f32(values + 4 * place, largest)
+        if found != 0:
+            return place + lowest_bit(found)
+        place += 64
+
+
 SELECTION_FUNCTIONS: dict[str, Any] = {
     function.__name__: function
     for function in (
@@ -210,5 +225,6 @@ SELECTION_FUNCTIONS: dict[str, Any] = {
         collect_i32,
         collect_f32,
         collect_i64,
+        first_largest_f32,
     )
 }
