@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from lbrx.devices.device import run_pass
 from lbrx.errors import FileError
 from lbrx.expr import Counter, Expr, KthSearch, Scalar, apply
 from lbrx.fuse import Known, KthResult, SinkRequest, fuse
+from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
 from lbrx.settings import settings
 from lbrx.shape import Layout, Shape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +16,7 @@ from lbrx.compute.native import Floats, address, bits, run
 from lbrx.compute.word_attention import PANEL, TILE_ROWS, attend, can_attend
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory.scratch import borrowing
+from lbrx.records import dataclass
 from lbrx.settings import settings
 from lbrx.storage import Bytes
 from lbrx.tensor import Tensor

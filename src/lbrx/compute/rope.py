@@ -6,7 +6,6 @@ Angles are computed in f64, and their cosines and sines rounded to f32 once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from lbrx.compute.arrays import Values, floats
 from lbrx.compute.blas import in_ranges
 from lbrx.compute.native import Floats, address, run
 from lbrx.errors import ShapeError, UsageError
+from lbrx.records import dataclass
 
 RopeStyle = Literal["neox", "interleaved"]
 _KINDS = ("default", "linear", "llama3", "yarn", "longrope")

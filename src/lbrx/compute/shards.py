@@ -8,7 +8,6 @@ shards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -20,6 +19,7 @@ from lbrx.creation import concat
 from lbrx.errors import ShapeError, UsageError
 from lbrx.expr import Blocks
 from lbrx.quants.quant import Quant, quant
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS
 from lbrx.shape import normalize_axis
 from lbrx.storage import Bytes, CpuStorage, MmapStorage, ReadStorage, Storage

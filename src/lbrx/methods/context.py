@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lbrx.creation import uniform
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 

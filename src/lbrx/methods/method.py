@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
@@ -14,6 +13,7 @@ from lbrx.methods.context import MergeContext
 from lbrx.methods.custom import load_function, spec_of
 from lbrx.recipe.method_specs import is_custom_method, method_spec
 from lbrx.recipe.parameters import Lookup, MethodSpec, TensorParameters
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
 

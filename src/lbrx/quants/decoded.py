@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from lbrx.memory.resident import resident_window
 from lbrx.quants.quant import Quant
+from lbrx.records import dataclass
 from lbrx.storage import Bytes, MmapStorage, ReadStorage, Storage
 
 VALUE_BYTES = 4

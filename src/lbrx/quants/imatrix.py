@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from lbrx.checkpoint import open_checkpoint
 from lbrx.errors import FormatError, TensorNotFound, nearest
+from lbrx.records import dataclass
 from lbrx.storage import MmapStorage
 
 Importance = npt.NDArray[np.float32]

@@ -6,8 +6,6 @@ all codes for a range that always has 0 in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lbrx.dtypes import DTYPES
@@ -15,6 +13,7 @@ from lbrx.errors import UsageError, nearest
 from lbrx.expr import Blocks, Expr, Source
 from lbrx.quants.encoded import EncodedStorage
 from lbrx.quants.groups import Floats, decoded_groups, groups_shape, numbers_from, part
+from lbrx.records import dataclass
 from lbrx.shape import Layout, Shape
 from lbrx.storage import Storage
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from lbrx.expr import Expr
 from lbrx.memory.scratch import scratch_arena
 from lbrx.quants.encoded import F32, U8, EncodedStorage, PassValues, Room, coded_values, encode_tiles
 from lbrx.quants.quant import call, native
+from lbrx.records import dataclass
 from lbrx.shape import Shape
 from lbrx.storage import Bytes, CpuStorage
 

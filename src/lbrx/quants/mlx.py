@@ -7,7 +7,6 @@ on a CPU; values of half types are coded from their exact f32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +18,7 @@ from lbrx.quants.decoded import DecodedStorage
 from lbrx.quants.encoded import EncodedStorage
 from lbrx.quants.groups import HELPERS, Floats, decoded_groups, groups_shape, numbers_from, part
 from lbrx.quants.joint import JointCoding, JointValues, PartStorage
+from lbrx.records import dataclass
 from lbrx.shape import Layout
 from lbrx.storage import Storage
 from lbrx.tensor import Tensor

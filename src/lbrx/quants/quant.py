@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.errors import DTypeError, KernelError, ShapeError, UsageError, nearest
+from lbrx.records import dataclass
 from lbrx.registry import QUANTS, load
 
 KERNELS = "lbrx.quants.kernels"

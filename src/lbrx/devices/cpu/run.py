@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -24,6 +24,7 @@ from lbrx.memory import budget, scratch
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Program
 from lbrx.quants.encoded import BlockDestination, PassValues
 from lbrx.quants.joint import JointDestination
+from lbrx.records import dataclass
 from lbrx.settings import settings
 from lbrx.storage import Bytes
 

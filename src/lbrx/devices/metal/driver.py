@@ -7,12 +7,14 @@ device (checking, pooling, caching, batching) is done above this protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lbrx.records import dataclass
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int, int]

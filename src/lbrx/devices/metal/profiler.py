@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Argument, BufferBinding, Pipeline
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

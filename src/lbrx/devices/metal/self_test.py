@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.records import dataclass
 from lbrx.registry import SELF_TESTS, load
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from lbrx.devices.metal.errors import MetalError
 from lbrx.devices.metal.transfers import transfers
 from lbrx.dtypes import DType
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 from lbrx.storage import Bytes, MmapStorage, Storage
 from lbrx.system import page_bytes
 

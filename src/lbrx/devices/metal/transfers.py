@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from weakref import WeakKeyDictionary
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.records import dataclass
 
 
 @dataclass(slots=True)

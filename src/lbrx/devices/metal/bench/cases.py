@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +21,7 @@ from lbrx.devices.metal.kernels.rope import apply_rope
 from lbrx.devices.metal.kernels.weights import device_mlx_weight, device_weight
 from lbrx.errors import UsageError
 from lbrx.quants import mlx
+from lbrx.records import dataclass
 from lbrx.tensor import Tensor, tensor
 
 Array = NDArray[Any]

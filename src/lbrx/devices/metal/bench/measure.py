@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from lbrx.devices.metal.bench.cases import BenchCase, cases
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.kernels.arrays import download
 from lbrx.devices.metal.profiler import Profile, ProfiledContext
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from lbrx.devices.metal.emulator.attributes import Attribute
 from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
+from lbrx.records import dataclass
 
 _QUALIFIERS = ("static", "constexpr", "const", "constant")
 

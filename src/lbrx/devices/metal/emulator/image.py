@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-from dataclasses import dataclass
 from typing import Any
 
 from lbrx.devices.metal.emulator.declarations import FunctionConstant
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter
 from lbrx.devices.metal.emulator.translate import Translation
 from lbrx.devices.metal.errors import ShaderError
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

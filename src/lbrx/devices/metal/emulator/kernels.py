@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from lbrx.devices.metal.emulator.attributes import POSITIONS, Attribute, AttributeList
 from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
+from lbrx.records import dataclass
 
 Kind = Literal["buffer", "threadgroup", "position", "invalid"]
 _SPACES = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from lbrx.devices.metal.driver import Argument, Dispatch
@@ -15,6 +15,7 @@ from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter
 from lbrx.devices.metal.emulator.memory import EmulatedBuffer, Placement, WrappedBuffer
 from lbrx.devices.metal.emulator.runtime import MAX_BUFFERS, LoadedLibrary, Parameters, dispatch_lock, runner
 from lbrx.devices.metal.errors import KernelFault, MetalError
+from lbrx.records import dataclass
 
 Order = Literal["forward", "reverse", "random"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "random")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lbrx.devices.metal.emulator.tokens import Place, Problem, TokenText
+from lbrx.records import dataclass
 
 _FUNCTION = re.compile(
     r"^(?P<indent>[|` -]*)(?:FunctionDecl|CXXMethodDecl) (?P<id>0x[0-9a-f]+)(?: parent 0x[0-9a-f]+)?"

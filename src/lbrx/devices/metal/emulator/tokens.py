@@ -5,10 +5,10 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lbrx.devices.metal.errors import ShaderError
+from lbrx.records import dataclass
 
 _TOKEN = re.compile(
     r"""(?P<directive>^[ \t]*\#[^\n]*)|(?P<space>\s+)"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Set
-from dataclasses import dataclass
 
 from lbrx.devices.metal.emulator import dialect
 from lbrx.devices.metal.emulator.attributes import AttributeList, take_attributes
@@ -16,6 +15,7 @@ from lbrx.devices.metal.emulator.declarations import (
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter, entry_point, parse_parameters
 from lbrx.devices.metal.emulator.messages import glue_file
 from lbrx.devices.metal.emulator.tokens import Place, TokenText, join_words
+from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Buffer, BufferBinding
 from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.records import dataclass
 
 Shape = tuple[int, ...]
 ELEMENT_TYPES: dict[str, Any] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import Literal
 
 from lbrx.devices.metal.context import MetalContext
@@ -27,6 +26,7 @@ from lbrx.devices.metal.kernels.launching import (
 from lbrx.devices.metal.profiler import Work
 from lbrx.devices.metal.tuning import chosen, shape_class
 from lbrx.errors import ShapeError, UsageError
+from lbrx.records import dataclass
 
 LARGEST_HEAD = 256
 VECTOR_QUERIES = 4

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from lbrx.devices.metal.kernels.arrays import DeviceArray, Shape
 from lbrx.devices.metal.kernels.launching import check_shape, float_number
 from lbrx.errors import UsageError
+from lbrx.records import dataclass
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 ACTIVATION_NUMBERS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}

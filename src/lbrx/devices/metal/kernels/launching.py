@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -15,6 +14,7 @@ from lbrx.devices.metal.kernels.sources import shader_source
 from lbrx.devices.metal.profiler import ProfiledContext, Work
 from lbrx.devices.metal.shader_cache import ShaderCache
 from lbrx.errors import DTypeError, ShapeError
+from lbrx.records import dataclass
 
 SIMD_WIDTH = 32
 Operand = DeviceArray | BufferBinding | bytes | None

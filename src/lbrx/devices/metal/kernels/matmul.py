@@ -8,8 +8,6 @@ its products, and f16 tiles of quantized weights add 2**-11 of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +19,7 @@ from lbrx.devices.metal.kernels.launching import Grid, float_number, launch, nby
 from lbrx.devices.metal.profiler import Work
 from lbrx.devices.metal.tuning import chosen, shape_class
 from lbrx.errors import ShapeError
+from lbrx.records import dataclass
 from lbrx.shape import broadcast_shapes
 
 VARIANTS = ("32x32", "64x64")

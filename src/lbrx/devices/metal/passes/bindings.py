@@ -6,7 +6,7 @@ A chunk of a pass binds for every leaf the run of elements that the chunk can to
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from lbrx.devices.metal.storage import MetalStorage, wrapped_windows
 from lbrx.devices.metal.transfers import transfers
 from lbrx.fuse import BoundLeaf, BoundPass
 from lbrx.memory.resident import resident_window
+from lbrx.records import dataclass
 from lbrx.settings import settings
 from lbrx.storage import Bytes, MmapStorage, Storage
 from lbrx.system import read_ahead

@@ -5,11 +5,10 @@ Order and rounding are those of the CPU: sums of floats are float64, held in a u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lbrx.devices.cpu.registers import tile_type
 from lbrx.devices.metal.passes.elements import REGISTER_TYPES, converted, key_text
 from lbrx.passes import Program, Sink
+from lbrx.records import dataclass
 
 SUMS = frozenset({"sum", "sumsq", "dot"})
 _IDENTITIES = {

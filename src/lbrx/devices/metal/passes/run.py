@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,7 @@ from lbrx.dtypes import DTYPES
 from lbrx.fuse import BoundPass
 from lbrx.memory import budget
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, ROWS
+from lbrx.records import dataclass
 from lbrx.settings import settings
 
 CHUNK_BYTES = 128 << 20  # of buffers that a dispatch writes, or into which its inputs are copied
