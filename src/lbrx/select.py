@@ -21,7 +21,7 @@ from lbrx.devices.cpu.registers import tile_type
 from lbrx.devices.cpu.run import CollectState, HistogramState
 from lbrx.devices.device import run_pass
 from lbrx.errors import FileError
-from lbrx.expr import Counter, Expr, KthSearch, Scalar, apply
+from lbrx.expr import Counter, Expr, KthSearch, Map, Scalar, Stored, apply
 from lbrx.fuse import Known, KthResult, SinkRequest, fuse
 from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
@@ -113,40 +113,52 @@ class _Interval(NamedTuple):
 
 def _sampled(searches: list[_Search], known: Known) -> list[_Interval]:
     """For each search of which a sample can be taken, an interval of keys that should hold the k-th largest."""
-    elements = math.prod(searches[0].task.arg.shape)
-    runs = min(max(elements // 256, 1 << 15), 1 << 20) // SAMPLE_RUN
     args = {id(search.task.arg): search.task.arg for search in searches}
-    views = {number: _sample(arg, elements, runs) for number, arg in args.items()}
-    samples = {number: sample for number, sample in views.items() if sample is not None}
-    if not samples:
-        return []
-    outputs = [ArrayDestination(sample.dtype, runs * SAMPLE_RUN) for sample in samples.values()]
-    requests = [SinkRequest("store", sample.dtype, (sample,)) for sample in samples.values()]
-    run_pass(fuse((runs, SAMPLE_RUN), requests, known, scalar_value), list(outputs))
-    ordered = {
-        number: np.sort(output.array((runs * SAMPLE_RUN,))) for number, output in zip(samples, outputs, strict=True)
-    }
+    samples = {number: _sample(arg) for number, arg in args.items()}
+    by_shape: dict[Shape, dict[int, Expr]] = {}
+    for number, sample in samples.items():
+        if sample is not None and _is_ready(sample, known):
+            by_shape.setdefault(sample.shape, {})[number] = sample
+    ordered: dict[int, npt.NDArray[Any]] = {}
+    for shape, group in by_shape.items():
+        outputs = [ArrayDestination(sample.dtype, math.prod(shape)) for sample in group.values()]
+        requests = [SinkRequest("store", sample.dtype, (sample,)) for sample in group.values()]
+        run_pass(fuse(shape, requests, known, scalar_value), list(outputs))
+        for number, output in zip(group, outputs, strict=True):
+            ordered[number] = np.sort(output.array((math.prod(shape),)))
     chosen = [search for search in searches if id(search.task.arg) in ordered]
-    return [_interval(search, ordered[id(search.task.arg)], elements) for search in chosen]
+    return [_interval(search, ordered[id(search.task.arg)]) for search in chosen]
 
 
-def _sample(arg: Expr, elements: int, runs: int) -> Expr | None:
-    """Keys of runs of elements spread over the tensor, or None where that is not a view."""
-    if not arg.is_simple:
+def _sample(arg: Expr) -> Expr | None:
+    """Keys of elements spread over a tensor: runs of neighbours, or of a matrix some rows and columns."""
+    elements = math.prod(arg.shape)
+    wanted = min(max(elements // 256, 1 << 15), 1 << 20)
+    if arg.is_simple:
+        runs = wanted // SAMPLE_RUN
+        spacing = (elements // runs - 1) | 1  # odd, so that runs do not begin in the same few columns
+        flat = sliced(reshaped(arg, (elements,)), slice(0, runs * spacing))
+        return apply("order_key", sliced(reshaped(flat, (runs, spacing)), (slice(None), slice(0, SAMPLE_RUN))))
+    if len(arg.shape) != 2:
         return None
-    spacing = (elements // runs - 1) | 1  # odd, so that runs do not begin in the same few columns
-    flat = sliced(reshaped(arg, (elements,)), slice(0, runs * spacing))
-    sample = sliced(reshaped(flat, (runs, spacing)), (slice(None), slice(0, SAMPLE_RUN)))
-    return apply("order_key", sample) if sample.is_simple else None
+    apart = slice(None, None, (math.isqrt(elements // wanted) - 1) | 1)
+    return apply("order_key", sliced(arg, (apart, apart)))
 
 
-def _interval(search: _Search, ordered: npt.NDArray[Any], elements: int) -> _Interval:
+def _is_ready(expr: Expr, known: Known) -> bool:
+    """Whether one pass can compute an expression: what has to be stored before is."""
+    if isinstance(expr, Map):
+        return all(_is_ready(arg, known) for arg in expr.args)
+    return expr.is_simple or not expr.shape or (isinstance(expr, Stored) and id(expr.inner) in known.stored)
+
+
+def _interval(search: _Search, ordered: npt.NDArray[Any]) -> _Interval:
     """Between which keys the wanted one lies, almost surely: six standard deviations of independent samples.
 
     Differences of half-precision weights have few distinct values: where all keys of a sample within one standard
     deviation are one, that is the guess.
     """
-    share = search.place / elements
+    share = search.place / search.inside
     expected = (1 - share) * ordered.size
     deviation = math.sqrt(ordered.size * share * (1 - share))
     margin = 6 * deviation + SAMPLE_RUN
@@ -155,8 +167,13 @@ def _interval(search: _Search, ordered: npt.NDArray[Any], elements: int) -> _Int
     highest = int(ordered[high]) if high < ordered.size else search.high
     last = ordered.size - 1
     near, far = (int(ordered[min(max(int(expected + step), 0), last)]) for step in (-deviation - 1, deviation + 1))
-    can_guess = near == far and (abs(near) <= KEY_OF_INFINITY if search.kind == "f32" else search.kind == "i32")
-    return _Interval(search, lowest, highest, near if can_guess and settings.device == "cpu" else None)
+    can_guess = (
+        near == far
+        and (abs(near) <= KEY_OF_INFINITY if search.kind == "f32" else search.kind == "i32")
+        and (search.task.arg.is_simple or not search.task.needs_index)  # else the index is not found by a view
+        and settings.device == "cpu"
+    )
+    return _Interval(search, lowest, highest, near if can_guess else None)
 
 
 def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:

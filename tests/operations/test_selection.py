@@ -110,6 +110,18 @@ def test_large_tensors_of_which_a_sample_is_taken(pattern: str) -> None:
         np.testing.assert_array_equal(mask, mask_of_largest(array, k))
 
 
+@pytest.mark.parametrize("shape", [(1100, 1000), (3, 400_000), (1, 1_100_000), (110, 100, 100)])
+def test_large_tensors_that_need_something_of_their_rows(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(14).integers(0, 9, shape).astype(np.float32)
+    scaled = array * (array.max(axis=-1, keepdims=True) - 2)
+    x = lbrx.tensor(array)
+    y = x * (x.max(axis=-1).reshape(*shape[:-1], 1) - 2)
+    for k in (300_000, 900_000):
+        value, mask = lbrx.evaluate(y.kth_largest(k), y.top_k_mask(k))
+        assert_same(value, descending(scaled)[k - 1])
+        np.testing.assert_array_equal(mask, mask_of_largest(scaled, k))
+
+
 def test_masks_of_equal_elements_are_cut_at_any_index() -> None:
     count = 5000
     x = lbrx.tensor(np.ones(count, np.float32))
