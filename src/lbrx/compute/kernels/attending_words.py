@@ -192,7 +192,7 @@ def _hide(scores: Any, keys: Any, first_key: Any, starts: Any, stops: Any) -> No
 
 @jit
 def _look(
-    job: Any, panel: Any, start: Any, group: Any, limit: Any, key_scales: Any, value_scales: Any, is_hidden: Any
+    job: Any, panel: Any, start: Any, group: Any, limit: Any, key_scales: Any, value_scales: Any, is_open: Any
 ) -> None:
     """Let a panel of queries look at the keys of a group up to ``limit``."""
     scores, weights, factors = stack_bytes(4096), stack_bytes(4096), stack_bytes(128)
@@ -206,7 +206,7 @@ def _look(
         store(scores, key, splat(f32x16(0.0), UNSEEN))
     if cap > 0:
         _cap(scores, keys, cap)
-    if is_hidden:
+    if not is_open:
         _hide(scores, keys, start + group, number(job, 9) + 64 * panel, number(job, 10) + 64 * panel)
     _weigh(scores, whole, weights, number(job, 19) + 128 * panel, factors)
     values, out = number(job, 18) + 8 * group, number(job, 20) + 256 * value_fours * panel
@@ -229,19 +229,18 @@ def _write_out(job: Any, rows: Any) -> None:
 
 
 @jit
-def _least(places: Any) -> Any:
-    found = np.int64(load_i32(places, 0))
-    for lane in range(1, PANEL):
-        found = min(found, np.int64(load_i32(places, lane)))
-    return found
+def _group_limits(job: Any, panel: Any, start: Any, group: Any, count: Any) -> Any:
+    """One past the last key of a group that a panel of queries sees, or its beginning; and whether all see all of it.
 
-
-@jit
-def _most(places: Any) -> Any:
-    found = np.int64(load_i32(places, 0))
-    for lane in range(1, PANEL):
-        found = max(found, np.int64(load_i32(places, lane)))
-    return found
+    The first and last keys that queries see rise from query to query.
+    """
+    starts, stops = number(job, 9) + 64 * panel, number(job, 10) + 64 * panel
+    last = PANEL - 1
+    limit = min(group + GROUP, min(np.int64(load_i32(stops, last)) - start, count))
+    if limit <= group or group + GROUP <= np.int64(load_i32(starts, 0)) - start:
+        return group, False
+    sees_first = np.int64(load_i32(starts, last)) - start <= group
+    return limit, sees_first and np.int64(load_i32(stops, 0)) - start >= (limit + 3) // 4 * 4
 
 
 def attend(job: int, rows: int, low: int, high: int) -> None:
@@ -267,14 +266,9 @@ def attend(job: int, rows: int, low: int, high: int) -> None:
         if max(largest, max(largest_key, largest_value)) >= NOT_FINITE:
             poke_f32(number(job, 21), 0, ONE)
             return
-        for panel in range((rows + PANEL - 1) // PANEL):
-            starts, stops = number(job, 9) + 64 * panel, number(job, 10) + 64 * panel
-            first_seen, last_start = _least(starts) - start, _most(starts) - start
-            first_stop, last_stop = _least(stops) - start, _most(stops) - start
-            for group in range(0, count, GROUP):
-                limit = min(group + GROUP, min(last_stop, count))
-                if limit <= group or group + GROUP <= first_seen:
-                    continue
-                is_hidden = last_start > group or first_stop < (limit + 3) // 4 * 4
-                _look(job, panel, start, group, limit, key_scales, value_scales, is_hidden)
+        for group in range(0, count, GROUP):
+            for panel in range((rows + PANEL - 1) // PANEL):
+                limit, is_open = _group_limits(job, panel, start, group, count)
+                if limit > group:
+                    _look(job, panel, start, group, limit, key_scales, value_scales, is_open)
     _write_out(job, rows)

@@ -121,6 +121,21 @@ def _sixteen(row: Any, width: Any, room: Any) -> Any:
 
 
 @jit
+def _value(values: Any, stride: Any, key: Any, count: Any, panel: Any, width: Any, room: Any) -> Any:
+    """Sixteen elements of a value, zeros where there are none."""
+    if key >= count:
+        return f32x16(0.0)
+    return load_bf16(f32x16(0.0), _sixteen(values + stride * key + 32 * panel, width, room), 0)
+
+
+@jit
+def _code_pair(even: Any, odd: Any, factors: Any) -> Any:
+    """Elements of two keys as words, side by side."""
+    low = bits_of(fused(even, factors, splat(even, ROUNDER))) & np.int32(0xFFFF)
+    return low | (bits_of(fused(odd, factors, splat(odd, ROUNDER))) << 16)
+
+
+@jit
 def code_values(values: Any, stride: Any, count: Any, size: Any, words: Any, scales: Any, room: Any) -> Any:
     """Four elements together, 32 keys of each in turn; keys that are missing are zeros.
 
@@ -140,16 +155,16 @@ def code_values(values: Any, stride: Any, count: Any, size: Any, words: Any, sca
         factors = select(is_tiny, like, COARSE / largest)
         store(scales, panel, select(is_tiny, like, largest / COARSE))
         for key in range(0, (count + 31) // 32 * 32, 16):
-            for pair in range(8):
-                even, odd = like, like
-                place = key + 2 * pair
-                if place < count:
-                    even = load_bf16(like, _sixteen(values + stride * place + 32 * panel, width, room), 0)
-                if place + 1 < count:
-                    odd = load_bf16(like, _sixteen(values + stride * (place + 1) + 32 * panel, width, room), 0)
-                low = bits_of(fused(even, factors, splat(like, ROUNDER))) & np.int32(0xFFFF)
-                high = bits_of(fused(odd, factors, splat(like, ROUNDER))) << 16
-                store(turned, pair, low | high)
+            if key + 16 <= count and width == 16:
+                for pair in range(8):
+                    row = values + stride * (key + 2 * pair) + 32 * panel
+                    even, odd = load_bf16(like, row, 0), load_bf16(like, row + stride, 0)
+                    store(turned, pair, _code_pair(even, odd, factors))
+            else:
+                for pair in range(8):
+                    even = _value(values, stride, key + 2 * pair, count, panel, width, room)
+                    odd = _value(values, stride, key + 2 * pair + 1, count, panel, width, room)
+                    store(turned, pair, _code_pair(even, odd, factors))
             out = words + 4 * VALUE_FOUR_BYTES * panel + 256 * (key // 32) + 2 * (key % 32)
             turn_eight(turned, 64, out, out + VALUE_FOUR_BYTES)
             turn_eight(turned + 32, 64, out + 2 * VALUE_FOUR_BYTES, out + 3 * VALUE_FOUR_BYTES)
