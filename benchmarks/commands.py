@@ -18,12 +18,16 @@ MEMORY_LIMIT_BYTES = 400 << 20
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin"
 
 
-def run_command(command: list[str], work: Path, out: Path) -> tuple[float, int]:
-    """Seconds of a command and the most anonymous memory that it was seen to hold."""
-    if out.is_file():
-        out.unlink()
-    shutil.rmtree(out, ignore_errors=True)
-    os.sync()
+def run_command(command: list[str], work: Path, *outs: Path) -> tuple[float, int]:
+    """Seconds of a command and the most anonymous memory that it was seen to hold.
+
+    What earlier turns wrote is removed right before. Then nothing of it has to go to the disk, and its memory is at
+    hand: the host of a virtual machine takes back what has been free for some seconds, and is slow to give it again.
+    """
+    for out in outs:
+        if out.is_file():
+            out.unlink()
+        shutil.rmtree(out, ignore_errors=True)
     # An installed program has its compiled modules on disk; let those of a checkout be written too.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as output:

@@ -80,6 +80,7 @@ def run() -> Iterator[Figure]:
         work = Path(directory)
         for seed, name in enumerate(("base", "a", "b")):
             make_model(work / name, LAYERS, seed)
+        os.sync()
         yield from _against_copy(work)
         for method in wanted:
             yield from _against_mergekit(work, method, *RECIPES[method])
@@ -89,7 +90,8 @@ def run() -> Iterator[Figure]:
 
 def _ours(work: Path, recipe: Path, turns: int = 3) -> tuple[float, int]:
     command = [sys.executable, "-m", "lbrx", "merge", str(recipe), "ours", "--quiet", "--no-sync"]
-    times = [run_command(command, work, work / "ours") for _ in range(turns + 1)][1:]
+    outs = work / "ours", work / "theirs", work / "copies"
+    times = [run_command(command, work, *outs) for _ in range(turns + 1)][1:]
     return min(seconds for seconds, _ in times), max(peak for _, peak in times)
 
 
@@ -102,18 +104,11 @@ def _written(work: Path, name: str, text: str) -> Path:
 def _against_copy(work: Path) -> Iterator[Figure]:
     recipe = _written(work, "linear", RECIPES["linear"][0])
     own, peak = _ours(work, recipe)
-    copies = [
-        run_command(["cp", "-r", "a", "b", "ours", "copies"], work, _emptied(work / "copies"))[0] for _ in range(3)
-    ]
-    best = min(copies)
+    (work / "copies").mkdir()
+    outs = [work / "copies" / name for name in ("a", "b", "ours")]
+    best = min(run_command(["cp", "-r", "a", "b", "ours", "copies"], work, *outs)[0] for _ in range(3))
     yield Figure("merge", "linear: 2 x cp / own", 2 * best / own, 1, f"{own:.2f} s, cp {best:.2f} s")
     yield memory_figure("merge", "linear", peak)
-
-
-def _emptied(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    return path / "none"
 
 
 def _against_mergekit(work: Path, method: str, text: str, target: float) -> Iterator[Figure]:
@@ -123,10 +118,9 @@ def _against_mergekit(work: Path, method: str, text: str, target: float) -> Iter
     if not MERGEKIT.exists():
         return
     command = [str(MERGEKIT), str(recipe), "theirs", "--no-copy-tokenizer", "--no-write-model-card"]
-    other, other_peak = run_command(command, work, work / "theirs")
+    other, other_peak = run_command(command, work, work / "ours", work / "theirs")
     detail = f"{own:.2f} s against {other:.1f} s; memory {peak / 1e6:.0f} MB against {other_peak / 1e6:.0f} MB"
     yield Figure("merge", f"{method} against mergekit", other / own, target, detail)
-    shutil.rmtree(work / "theirs", ignore_errors=True)
 
 
 def _memory(work: Path) -> Iterator[Figure]:
