@@ -20,7 +20,7 @@ def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np
         return kind(values.sum())
     if places is not None:
         return kind(places[int(np.argmax(values))])
-    return kind(values.min() if reduction.op == "min" else values.max())
+    return kind((np.minimum if reduction.op == "min" else np.maximum).reduce(values))
 
 
 def _exact_sum(values: npt.NDArray[Any]) -> float:

@@ -8,6 +8,7 @@ which is stored whole or reduced to one number, is planned once; afterwards only
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from lbrx.partials import combined
 from lbrx.passes import FLAT, Program
 from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
-from lbrx.shape import Shape
+from lbrx.shape import Shape, contiguous_strides
 from lbrx.storage import CpuStorage
 
 MOST_PLANS = 1000
 MOST_NODES = 64
 Signature = tuple[Any, ...]
+
+
+_strides = lru_cache(contiguous_strides)
 
 
 class _NotSimple(Exception):
@@ -85,7 +89,7 @@ class _Reader:
         layout, storage, kind = expr.layout, expr.storage, expr.dtype
         if type(storage) is not CpuStorage or expr.rows is not None or kind.is_packed:
             raise _NotSimple
-        if layout.shape != self.space or not layout.is_contiguous:
+        if layout.shape != self.space or (layout.strides != _strides(self.space) and not layout.is_contiguous):
             raise _NotSimple
         assert storage.address is not None
         self.leaves.append(storage.address + layout.offset * kind.itemsize)

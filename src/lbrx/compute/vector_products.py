@@ -101,11 +101,12 @@ def _in_rows(
     """
     rows = out.shape[1]
     least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
+    kernel = compiled("row_tasks", task, 4)
 
     def work(first: int, stop: int) -> None:
         weights = window(first, stop)
         job = np.array([address_of(function), 0, *numbers(address(weights), address(out) + 4 * first)], np.int64)
-        run_together(compiled("row_tasks", task, 4), address(job), row_bytes, stop - first, least_rows)
+        run_together(kernel, address_of(kernel), address(job), row_bytes, stop - first, least_rows)
         check_status(int(job[1]))
 
     if is_in_memory:

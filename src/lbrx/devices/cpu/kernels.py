@@ -56,11 +56,12 @@ class CompiledProgram:
     first and one past the last element. It returns 0 and runs without the interpreter lock.
     """
 
-    __slots__ = ("kernel", "program", "slots")
+    __slots__ = ("address", "kernel", "program", "slots")
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
         self.program = program
         self.kernel = kernel
+        self.address = address_of(kernel)
         self.slots = Slots(program)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lbrx.destinations import Destination
 from lbrx.devices.cpu.constants import BINS, TABLES, rank_buffer_bytes
 from lbrx.devices.cpu.inputs import LeafInputs
-from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, address_of, compiled
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.devices.cpu.threads import run_chunks
@@ -86,7 +86,7 @@ def run_short(compiled: CompiledProgram, ints: int, floats: int, elements: int, 
     if elements * _nanoseconds(compiled.program) < ALONE:
         check_status(compiled.kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
     else:
-        run_together(compiled.kernel, ints, floats, elements, block)
+        run_together(compiled.kernel, compiled.address, ints, floats, elements, block)
 
 
 class _Run:
@@ -241,7 +241,7 @@ class _Run:
 
     def _tile_worker(self, target: BlockDestination | JointDestination) -> Callable[[int, int], None]:
         """A function that computes and codes one chunk tile by tile."""
-        ints, inputs, kernel = self.ints.copy(), self.inputs, address_of(self.compiled.kernel)
+        ints, inputs, kernel = self.ints.copy(), self.inputs, self.compiled.address
         values = PassValues(kernel, ints.ctypes.data, self.floats.ctypes.data, self.compiled.slots["sink0.address"])
 
         def step(lo: int, hi: int) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from lbrx import system
-from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, Kernel, address_of, native_function
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, Kernel, native_function
 from lbrx.devices.cpu.team_board import BOARD_WORDS, STATUS, WATCHING
 from lbrx.devices.cpu.threads import is_inside_step
 from lbrx.errors import KernelError
 from lbrx.settings import settings
 
-PIECES_PER_THREAD = 4
+PIECES_PER_THREAD = 8
 POLLS = 20_000  # of about 20 to 40 ns each
 _DEPENDS = ("lbrx.devices.cpu.team_board", "lbrx.quants.kernels.vectors", "lbrx.quants.kernels.calls")
 
@@ -35,6 +35,7 @@ class Team:
         self._board = memory[first : first + BOARD_WORDS]
         self._address = self._board.ctypes.data
         self._lead = _compiled("lead", 9)
+        self.processors = system.cpu_count()
         self._helpers = 0
         self._wanted = threading.Semaphore(0)
         self._busy = threading.Lock()
@@ -44,7 +45,7 @@ class Team:
         if not self._busy.acquire(blocking=False):
             return False
         try:
-            self._wake(min(threads, system.cpu_count()) - 1)
+            self._wake(threads - 1)
             pieces = -(-elements // step)
             self._lead(
                 *(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats),
@@ -76,12 +77,12 @@ def _compiled(name: str, arguments: int) -> Any:
     return native_function("lbrx.devices.cpu.team_kernels", name, arguments, _DEPENDS)
 
 
-def run_together(kernel: Kernel, ints: int, floats: int, elements: int, block: int) -> None:
-    """Call a kernel over all elements, in pieces of whole blocks if there is anybody to share them with."""
-    threads = min(settings.threads, system.cpu_count(), -(-elements // block))
+def run_together(kernel: Kernel, place: int, ints: int, floats: int, elements: int, block: int) -> None:
+    """Call a kernel, whose code lies at ``place``, over all elements: in pieces of whole blocks if threads can help."""
+    threads = min(settings.threads, team().processors, -(-elements // block))
     if threads > 1 and not is_inside_step():
         step = max(-(-elements // (PIECES_PER_THREAD * threads * block)), 1) * block
-        if team().run(address_of(kernel), ints, floats, elements, step, threads):
+        if team().run(place, ints, floats, elements, step, threads):
             return
     check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
 

@@ -21,7 +21,7 @@ Value = Any
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 _IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
-_PREFETCHED_BYTES = 1024
+_PREFETCHED_ROWS = 32
 _REGISTERS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
 
 
@@ -60,9 +60,23 @@ def _combine(builder: Builder, kind: str, element: str, left: Value, right: Valu
     return builder.call(_vector_function(builder, f"llvm.s{kind}", left.type), [left, right])
 
 
-def _saw_nan(builder: Builder, seen: Value, value: Value) -> Value:
-    """What was seen, or all bits of the lanes that are NaN. Single bits would have to be packed at every step."""
-    return builder.or_(seen, builder.sext(builder.fcmp_unordered("uno", value, value), seen.type))
+def _larger_bits(builder: Builder, seen: Value, value: Value) -> Value:
+    """The larger of the bits of magnitudes, lane by lane: those of NaN are above all others.
+
+    Comparing values with themselves gives single bits, which LLVM packs and unpacks at every step.
+    """
+    bits = seen.type
+    is_wide = bits.element is I64
+    without_sign = ir.Constant(bits, [(1 << 63) - 1 if is_wide else (1 << 31) - 1] * bits.count)
+    magnitude = builder.and_(builder.bitcast(value, bits), without_sign)
+    return builder.call(_vector_function(builder, "llvm.smax", bits), [seen, magnitude])
+
+
+def _has_nan(builder: Builder, seen: Value) -> Value:
+    bits = seen.type
+    infinity = 0x7FF << 52 if bits.element is I64 else 0xFF << 23
+    is_nan = builder.icmp_signed(">", seen, ir.Constant(bits, [infinity] * bits.count))
+    return builder.icmp_unsigned("!=", builder.bitcast(is_nan, ir.IntType(bits.count)), ir.IntType(bits.count)(0))
 
 
 def _vector_function(builder: Builder, name: str, vector: Any) -> Any:
@@ -86,10 +100,11 @@ def _loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any)
     return _widened(builder, value, element, wide)
 
 
-def _prefetch_halves(builder: Builder, base: Value, index: Value) -> None:
-    """Ask for what comes later: converting halves leaves the processor too few loads in flight to do so itself."""
-    place = builder.gep(builder.inttoptr(base, I8.as_pointer()), [builder.mul(index, ir.Constant(I64, 2 * LANES))])
-    ahead = builder.gep(place, [ir.Constant(I64, _PREFETCHED_BYTES)])
+def _prefetch(builder: Builder, base: Value, index: Value, memory: str) -> None:
+    """Ask for what comes later: converting and comparing leave the processor too few loads in flight."""
+    row_bytes = LANES * (2 if memory in _IN_TILES else 8 if _ELEMENTS[memory] in (DOUBLE, I64) else 4)
+    place = builder.gep(builder.inttoptr(base, I8.as_pointer()), [builder.mul(index, ir.Constant(I64, row_bytes))])
+    ahead = builder.gep(place, [ir.Constant(I64, row_bytes * _PREFETCHED_ROWS)])
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
@@ -165,7 +180,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             lane_bits = ir.VectorType(I64 if wide is DOUBLE else I32, LANES)
             nans_before = ir.Constant(lane_bits, [0] * LANES)
             if watches_nan:
-                nans_before = _saw_nan(builder, nans_before, start)
+                nans_before = _larger_bits(builder, nans_before, start)
             entry = builder.block
             header, loop, end = (builder.append_basic_block(name) for name in ("tile.next", "tile.loop", "tile.end"))
             builder.branch(header)
@@ -175,12 +190,12 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             nans = builder.phi(lane_bits)
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
-            if memory in _IN_TILES:
+            if memory in _IN_TILES or watches_nan:
                 for base in args[: 2 if kind == "dot" else 1]:
-                    _prefetch_halves(builder, base, index)
+                    _prefetch(builder, base, index, memory)
             parts = factors(builder, args, index)
             grown = grow(builder, total, parts)
-            nans_now = _saw_nan(builder, nans, parts[0]) if watches_nan else nans
+            nans_now = _larger_bits(builder, nans, parts[0]) if watches_nan else nans
             following = builder.add(index, one)
             builder.branch(header)
             grows = ((index, one, following), (total, start, grown), (nans, nans_before, nans_now))
@@ -190,9 +205,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             builder.position_at_end(end)
             result = _reduced_lanes(builder, kind, element, total)
             if watches_nan:
-                is_nan = builder.icmp_signed("<", nans, ir.Constant(lane_bits, [0] * LANES))
-                any_nan = builder.icmp_unsigned("!=", builder.bitcast(is_nan, ir.IntType(LANES)), ir.IntType(LANES)(0))
-                result = builder.select(any_nan, ir.Constant(wide, float("nan")), result)
+                result = builder.select(_has_nan(builder, nans), ir.Constant(wide, float("nan")), result)
             if element == "f32" and wide is FLOAT:
                 return builder.fpext(result, DOUBLE)
             return builder.sext(result, I64) if element == "i32" and wide is I32 else result
