@@ -17,6 +17,7 @@ import numpy.typing as npt
 from lbrx.destinations import ArrayDestination
 from lbrx.devices.cpu.kernels import compiled
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, is_short, run_short
+from lbrx.dtypes import DTYPES
 from lbrx.expr import Expr, Map, Reduce, Scalar, Source
 from lbrx.fuse import Known, SinkRequest, fuse
 from lbrx.partials import combined
@@ -159,7 +160,7 @@ class _Plan:
     def _make_room(self, arguments: _Arguments, blocks: int) -> None:
         """Memory for what the blocks find, and for where if it is an argmax: partials, then places."""
         sink = self.program.sinks[0]
-        is_float = self.program.value_types()[sink.args[0]] in ("f32", "f64")
+        is_float = DTYPES[self.program.value_types()[sink.args[0]]].is_float
         arguments.partials = np.zeros(blocks, np.float64 if is_float else np.int64)
         arguments.ints[self._sink_place] = arguments.partials.ctypes.data
         if sink.kind == "argmax":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,18 +24,20 @@ def exact_sum(array: Any) -> float:
 
 @pytest.mark.parametrize("name", ["f64", "f32", "bf16", "f8_e4m3"])
 def test_whole_tensors_of_floats_are_summed_in_float64(name: str) -> None:
+    """Of bf16, pairs of values or squares are added in f32 first."""
     random = np.random.default_rng(1)
+    error = 2.0**-24 if name == "bf16" else 1e-13
     for count in (0, *WIDTHS, 200_000):
         array = random.standard_normal(count).astype(numpy_type(name))
         x, wide = lbrx.tensor(array), widened(array).astype(np.float64)
         total, mean, length, product = lbrx.evaluate(x.sum(), x.mean(), x.norm(), x.dot(x))
         magnitude = float(np.abs(wide).sum())
         assert {value.dtype for value in (total, mean, length, product)} == {np.dtype(np.float64)}
-        assert total == pytest.approx(exact_sum(wide), abs=1e-13 * magnitude)
-        assert length == pytest.approx(math.sqrt(exact_sum(wide * wide)), rel=1e-13)
+        assert total == pytest.approx(exact_sum(wide), abs=error * magnitude)
+        assert length == pytest.approx(math.sqrt(exact_sum(wide * wide)), rel=error)
         assert product == pytest.approx(exact_sum(wide * wide), rel=1e-13)
         if count:
-            assert mean == pytest.approx(exact_sum(wide) / count, abs=1e-13 * magnitude)
+            assert mean == pytest.approx(exact_sum(wide) / count, abs=error * magnitude / count)
         else:
             assert math.isnan(mean)
 
@@ -213,3 +216,47 @@ def test_argmax_finds_the_first_of_the_largest(length: int, what: str) -> None:
     x = lbrx.tensor(values)
     assert lbrx.evaluate(x.argmax()) == values.argmax()
     assert lbrx.evaluate((x * 2).argmax()) == values.argmax()
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("size", [1.0, 1e-3, 3e4])
+def test_sums_of_many_halves(kind: str, size: float) -> None:
+    x = (lbrx.normal((300_000,), 3) * size).clip(-6e4, 6e4).to(kind).realize()
+    wide = x.to("f64").numpy()
+    total, squares, product = lbrx.evaluate(x.sum(), x.norm(), x.dot(x))
+    assert abs(float(total) - wide.sum()) <= 2.0**-24 * abs(wide).sum()
+    assert float(squares) == pytest.approx(np.sqrt((wide**2).sum()), rel=2.0**-24)
+    assert float(product) == pytest.approx((wide**2).sum(), rel=2.0**-23)
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-25, 1e-16, 1e18, 1e19, 1e30, 1e38])
+def test_norms_of_bf16_beyond_the_squares_of_f32(size: float) -> None:
+    x = (lbrx.uniform((5000,), 1) * size).to("bf16").realize()
+    wide = x.to("f64").numpy()
+    assert float(x.norm().numpy()) == pytest.approx(np.sqrt((wide**2).sum()), rel=1e-7)
+
+
+def test_norms_of_bf16_with_zeros_nan_and_infinities() -> None:
+    values = np.zeros(4096, ml_dtypes.bfloat16)
+    assert lbrx.tensor(values).norm().item() == 0
+    values[1500] = 3
+    assert lbrx.tensor(values).norm().item() == 3
+    values[2000] = np.inf
+    assert lbrx.tensor(values).norm().item() == np.inf
+    values[3000] = np.nan
+    assert np.isnan(lbrx.tensor(values).norm().item())
+
+
+@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", "i32", "i8", "u8", "bool"])
+@pytest.mark.parametrize("length", [1, 7, 1024, 5000])
+def test_one_reduction_of_a_short_tensor(kind: str, length: int) -> None:
+    """A single value takes a way of its own, with a plan that is kept: once to make it, once to use it."""
+    array = np.random.default_rng(length).integers(0, 2, length).astype(numpy_type(kind))
+    x, wide = lbrx.tensor(array), array.astype(np.float64)
+    for _ in range(2):
+        assert float(x.sum().numpy()) == wide.sum()
+        assert float(x.max().numpy()) == wide.max()
+        assert float(x.min().numpy()) == wide.min()
+        assert int(x.argmax().numpy()) == wide.argmax()
+        assert float(x.dot(x).numpy()) == (wide**2).sum()
+        assert float(x.norm().numpy()) == pytest.approx(np.sqrt((wide**2).sum()), rel=1e-6)

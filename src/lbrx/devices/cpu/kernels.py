@@ -39,6 +39,7 @@ _LIBRARY_FILES = (
     "compiler",
     "constants",
     "elements",
+    "half_tiles",
     "library",
     "maths",
     "narrowing",
