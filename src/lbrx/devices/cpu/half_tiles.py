@@ -14,16 +14,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from lbrx.devices.cpu.tiles import (
-    DOUBLE,
-    FLOAT,
-    I64,
-    LANES,
-    TILE_FUNCTIONS,
-    loaded,
-    prefetch,
-    reduced_lanes,
-)
+from lbrx.devices.cpu.constants import LANES
+from lbrx.devices.cpu.elements import DOUBLE, FLOAT, I64
+from lbrx.devices.cpu.tiles import TILE_FUNCTIONS, loaded, prefetch, reduced_lanes
 
 Builder = Any
 Value = Any
