@@ -15,6 +15,7 @@ from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats, address, bits, run
 from lbrx.compute.word_attention import PANEL, TILE_ROWS, attend, can_attend
 from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import borrowing
 from lbrx.records import dataclass
 from lbrx.settings import settings
@@ -112,12 +113,13 @@ def attention(
     """
     job = _checked(_array(q), _array(k), _array(v), scale, causal, window, softcap, offset)
     heads, queries, _ = job.q.shape
-    out = np.zeros((heads, queries, job.v.shape[2]), np.float32)
-    if not out.size or not job.k.shape[1]:
-        return out
+    shape = heads, queries, job.v.shape[2]
+    if 0 in shape or not job.k.shape[1]:
+        return np.zeros(shape, np.float32)
     found = _on_device(job)
     if found is not None:
         return found
+    out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
     is_in_words = can_attend(job.q, job.k, job.v)
     tile_queries = max(1, (TILE_ROWS if is_in_words else _TILE_ROWS) // job.group)
     tiles = -(-queries // tile_queries)
