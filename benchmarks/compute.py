@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import ml_dtypes
 import numpy as np
 
 import lbrx
-from benchmarks.harness import Figure, Job, faster, seconds
+from benchmarks.compute_peers import PROMPT_TURNS, TOKEN_TURNS, TURNS, best
+from benchmarks.harness import Figure, Job, faster
 from lbrx.compute import attention, linear, matmul
 
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "python"
@@ -39,9 +41,10 @@ def _normal(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def _best(job: Job, turns: int = 5) -> float:
-    job()
-    return min(seconds(job) for _ in range(turns))
+def _best(job: Job, turns: int) -> float:
+    """Timed as the peers time themselves, once BLAS has stopped spinning."""
+    time.sleep(0.2)
+    return best(job, turns)
 
 
 def _products() -> Iterator[Figure]:
@@ -82,10 +85,12 @@ def _against_torch() -> Iterator[Figure]:
         return
     a = _normal(SIZE, SIZE)
     weight = lbrx.tensor(a).to("bf16").realize()
-    yield _against("bf16 matmul, 2048^3, to torch bf16", _best(lambda: linear(a, weight)), peer["matmul_bf16"], 4)
+    yield _against(
+        "bf16 matmul, 2048^3, to torch bf16", _best(lambda: linear(a, weight), TURNS), peer["matmul_bf16"], 4
+    )
     for kind, numpy_type, target in (("f32", np.float32, 1), ("bf16", ml_dtypes.bfloat16, 2)):
         q, k, v = (_normal(32, 2048, 64).astype(numpy_type) for _ in range(3))
-        own = _best(lambda: attention(q, k, v))
+        own = _best(lambda: attention(q, k, v), TURNS)
         yield _against(f"{kind} attention, 32 heads of 2048 x 64, causal", own, peer[f"attention_{kind}"], target)
 
 
@@ -98,7 +103,7 @@ def _against_llama() -> Iterator[Figure]:
             if peer is None:
                 return
             layers = [tensor for name, tensor in lbrx.open(path).items() if name.startswith("blk") and tensor.ndim == 2]
-            for what, vectors, turns in (("token", 1, 10), ("prompt", PROMPT, 3)):
+            for what, vectors, turns in (("token", 1, TOKEN_TURNS), ("prompt", PROMPT, PROMPT_TURNS)):
                 inputs = {size: _normal(vectors, size) for size in (HIDDEN, INNER)}
                 own = _best(lambda: [linear(inputs[layer.shape[1]], layer) for layer in layers], turns)
                 yield _against(f"{kind}, all weights for one {what}, to llama.cpp", own, peer[what], 1)

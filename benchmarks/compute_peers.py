@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-TURNS = 5
+TURNS, TOKEN_TURNS, PROMPT_TURNS = 8, 20, 4
 
 
 def best(job: Callable[[], object], turns: int = TURNS) -> float:
@@ -54,8 +54,8 @@ def llama_seconds(path: str, prompt_tokens: int) -> dict[str, float]:
         options.n_ctx, options.n_batch, options.n_ubatch = 1024, prompt_tokens, prompt_tokens
         options.n_threads = options.n_threads_batch = threads
         context = api.llama_init_from_model(model, options)
-        for name, count in (("token", 1), ("prompt", prompt_tokens)):
-            found[name] = min(found[name], best(lambda: _decode(api, context, count), 3))
+        for name, count, turns in (("token", 1, TOKEN_TURNS), ("prompt", prompt_tokens, PROMPT_TURNS)):
+            found[name] = min(found[name], best(lambda: _decode(api, context, count), turns))
         api.llama_free(context)
     return found
 
