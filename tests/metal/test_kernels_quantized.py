@@ -139,7 +139,8 @@ def test_embedding_and_linear_agree_with_the_cpu() -> None:
     assert np.array_equal(down(metal, embedding(metal, [3, 36], weight)), compute.embedding([3, 36], tensor))
     x = numbers(6, 768)
     on_cpu = compute.linear(x, tensor)
-    check(down(metal, linear(metal, up(metal, x), weight)), on_cpu.astype(np.float64), 2e-3)
+    # Both are within their own bounds of the exact product; on x86 the CPU codes the vectors as i16.
+    check(down(metal, linear(metal, up(metal, x), weight)), on_cpu.astype(np.float64), 4e-3)
 
 
 def test_weights_of_mapped_files_are_not_copied(tmp_path: Path) -> None:

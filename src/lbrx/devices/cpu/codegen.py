@@ -350,9 +350,7 @@ class _Kernel:
             first, last = self._direct_address(sink.args[0]), self._direct_address(sink.args[-1])
             values = f"({first} if count == {TILE} else {values})"
             memory = self.program.leaves[sink.args[0]].dtype
-            is_paired = memory in ("f16", "bf16") and operation in ("sum", "sumsq")
-            name = f"whole_{operation}_{memory}" if is_paired else f"tile_{operation}_{memory}"
-            whole = f"{name}({first}, {last}, {TILE // LANES})"
+            whole = f"tile_{operation}_{memory}({first}, {last}, {TILE // LANES})"
             self.out.add(f"part = {whole} if count == {TILE} else {by_tile}")
         else:
             self.out.add(f"part = {by_tile}")

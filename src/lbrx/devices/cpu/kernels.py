@@ -39,7 +39,6 @@ _LIBRARY_FILES = (
     "compiler",
     "constants",
     "elements",
-    "half_tiles",
     "library",
     "maths",
     "narrowing",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.devices.cpu import elements, half_tiles, maths, narrowing, random, ranking, selection, tiles
+from lbrx.devices.cpu import elements, maths, narrowing, random, ranking, selection, tiles
 
 _MATHS = ("exp", "log", "sin", "cos", "acos")
 
 LIBRARY: dict[str, Any] = {
     **elements.ELEMENT_FUNCTIONS,
     **tiles.TILE_FUNCTIONS,
-    **half_tiles.HALF_TILE_FUNCTIONS,
     **selection.SELECTION_FUNCTIONS,
     **ranking.RANKING_FUNCTIONS,
     **{f"{name}_{kind}": getattr(maths, f"{name}_{kind}") for name in _MATHS for kind in ("f32", "f64")},

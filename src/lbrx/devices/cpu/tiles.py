@@ -55,12 +55,12 @@ def _widened(builder: Builder, value: Value, element: str, wide: Any) -> Value:
 def _combine(builder: Builder, kind: str, element: str, left: Value, right: Value) -> Value:
     if kind in ("sum", "sumsq", "dot"):
         return builder.fadd(left, right) if element in _FLOATS else builder.add(left, right)
-    if element in _FLOATS:  # one instruction; NaN is watched apart, see larger_bits
+    if element in _FLOATS:  # one instruction; NaN is watched apart, see _larger_bits
         return builder.select(builder.fcmp_ordered(">" if kind == "max" else "<", left, right), left, right)
     return builder.call(_vector_function(builder, f"llvm.s{kind}", left.type), [left, right])
 
 
-def larger_bits(builder: Builder, seen: Value, value: Value) -> Value:
+def _larger_bits(builder: Builder, seen: Value, value: Value) -> Value:
     """The larger of the bits of magnitudes, lane by lane: those of NaN are above all others.
 
     Comparing values with themselves gives single bits, which LLVM packs and unpacks at every step.
@@ -87,7 +87,7 @@ def _vector_function(builder: Builder, name: str, vector: Any) -> Any:
     )
 
 
-def loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any) -> Value:
+def _loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any) -> Value:
     """A row of lanes from a tile, or of an input where it lies, widened to the accumulator's type."""
     if memory == "bf16":
         return _widened(builder, _bf16_pairs(builder, base, index), "f32", wide)
@@ -100,7 +100,7 @@ def loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any) 
     return _widened(builder, value, element, wide)
 
 
-def prefetch(builder: Builder, base: Value, index: Value, memory: str) -> None:
+def _prefetch(builder: Builder, base: Value, index: Value, memory: str) -> None:
     """Ask for what comes later: converting and comparing leave the processor too few loads in flight."""
     row_bytes = LANES * (2 if memory in _IN_TILES else 8 if _ELEMENTS[memory] in (DOUBLE, I64) else 4)
     place = builder.gep(builder.inttoptr(base, I8.as_pointer()), [builder.mul(index, ir.Constant(I64, row_bytes))])
@@ -136,7 +136,7 @@ def _add_product(builder: Builder, total: Value, left: Value, right: Value) -> V
     return builder.call(function, [left, right, total])
 
 
-def reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> Value:
+def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> Value:
     count = LANES
     while count > 1:
         count //= 2
@@ -162,9 +162,9 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
 
     def reduce(_context: Any, first: Any, second: Any, vectors: Any) -> Any:
         def factors(builder: Builder, args: Any, index: Value) -> tuple[Value, ...]:
-            value = loaded(builder, args[0], index, memory, wide)
+            value = _loaded(builder, args[0], index, memory, wide)
             if kind == "dot":
-                return value, loaded(builder, args[1], index, memory, wide)
+                return value, _loaded(builder, args[1], index, memory, wide)
             return (value, value) if kind == "sumsq" else (value,)
 
         def grow(builder: Builder, total: Value, parts: tuple[Value, ...]) -> Value:
@@ -180,7 +180,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             lane_bits = ir.VectorType(I64 if wide is DOUBLE else I32, LANES)
             nans_before = ir.Constant(lane_bits, [0] * LANES)
             if watches_nan:
-                nans_before = larger_bits(builder, nans_before, start)
+                nans_before = _larger_bits(builder, nans_before, start)
             entry = builder.block
             header, loop, end = (builder.append_basic_block(name) for name in ("tile.next", "tile.loop", "tile.end"))
             builder.branch(header)
@@ -192,10 +192,10 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             builder.position_at_end(loop)
             if memory in _IN_TILES or watches_nan:
                 for base in args[: 2 if kind == "dot" else 1]:
-                    prefetch(builder, base, index, memory)
+                    _prefetch(builder, base, index, memory)
             parts = factors(builder, args, index)
             grown = grow(builder, total, parts)
-            nans_now = larger_bits(builder, nans, parts[0]) if watches_nan else nans
+            nans_now = _larger_bits(builder, nans, parts[0]) if watches_nan else nans
             following = builder.add(index, one)
             builder.branch(header)
             grows = ((index, one, following), (total, start, grown), (nans, nans_before, nans_now))
@@ -203,7 +203,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
                 phi.add_incoming(first_value, entry)
                 phi.add_incoming(next_value, loop)
             builder.position_at_end(end)
-            result = reduced_lanes(builder, kind, element, total)
+            result = _reduced_lanes(builder, kind, element, total)
             if watches_nan:
                 result = builder.select(_has_nan(builder, nans), ir.Constant(wide, float("nan")), result)
             if element == "f32" and wide is FLOAT:
