@@ -19,7 +19,14 @@ from lbrx.memory.budget import budget
 Bytes = npt.NDArray[np.uint8]
 SMALLEST_POOLED_BYTES = 1 << 20
 ALIGNMENT = 64  # a vector that crosses a cache line is stored in two steps
-_REFERENCES_OF_A_FREE_BLOCK = 3  # the pool's, a local name and the argument of getrefcount
+
+
+def _references(blocks: list[Bytes], number: int) -> int:
+    """How often a block of a list is referred to, the list and this call included."""
+    return sys.getrefcount(blocks[number])
+
+
+_REFERENCES_OF_A_FREE_BLOCK = _references([np.empty(1, np.uint8)], 0)  # Python's versions count differently
 
 
 class ResultPool:
@@ -46,9 +53,10 @@ class ResultPool:
             return np.empty(nbytes, np.uint8)
         capacity = _size_class(nbytes)
         with self._lock:
-            for block in self._blocks.get(capacity, ()):
-                if sys.getrefcount(block) == _REFERENCES_OF_A_FREE_BLOCK:
-                    return _aligned(block, nbytes)
+            known = self._blocks.get(capacity, [])
+            for number in range(len(known)):
+                if _references(known, number) == _REFERENCES_OF_A_FREE_BLOCK:
+                    return _aligned(known[number], nbytes)
             return _aligned(self._new_block(capacity), nbytes)
 
     def _new_block(self, capacity: int) -> Bytes:
