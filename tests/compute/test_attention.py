@@ -71,7 +71,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.fixture(params=[True, False], ids=["as_words", "as_f32"])
 def words_or_f32(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """bf16 by both of the ways that processors choose from."""
-    monkeypatch.setattr(word_attention, "_MULTIPLIES_PAIRS", request.param)
+    monkeypatch.setattr(word_attention, "MULTIPLIES_PAIRS", request.param)
 
 
 @settings(max_examples=150, deadline=None)
@@ -131,7 +131,7 @@ def test_bf16_that_is_not_finite_is_multiplied_as_f32(
     inputs = [normal(1, 300, 16, seed=seed).astype(ml_dtypes.bfloat16) for seed in range(3)]
     inputs[which][0, 260, 3] = value
     got = attention(*inputs)
-    monkeypatch.setattr(word_attention, "_MULTIPLIES_PAIRS", False)
+    monkeypatch.setattr(word_attention, "MULTIPLIES_PAIRS", False)
     np.testing.assert_array_equal(got, attention(*inputs))
     assert which == 1 or not np.isfinite(got[0, 260]).all()
 

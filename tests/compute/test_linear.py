@@ -31,7 +31,7 @@ def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
 @pytest.fixture(params=[True, False], ids=["as_words", "by_blas"])
 def words_or_blas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many vectors by both of the ways that processors choose from."""
-    monkeypatch.setattr(panel_products, "_MULTIPLIES_PAIRS", request.param)
+    monkeypatch.setattr(panel_products, "MULTIPLIES_PAIRS", request.param)
 
 
 @pytest.mark.parametrize("vectors", [5, 16, 33])

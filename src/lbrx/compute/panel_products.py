@@ -16,7 +16,6 @@ from lbrx.memory.scratch import borrowing
 from lbrx.quants.decoded import drop_behind
 from lbrx.quants.quant import quant
 
-_MULTIPLIES_PAIRS = MULTIPLIES_PAIRS
 _SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
 _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
@@ -27,7 +26,7 @@ _CODED_AT_ONCE = 256 << 10  # elements that are not worth another thread
 
 def can_multiply_panels(weight: Expr) -> TypeGuard[Blocks]:
     """Whether a weight is better multiplied here than decoded for BLAS: by type, and by processor."""
-    return _MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.quant in _SCALED_PAIRS
+    return MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.quant in _SCALED_PAIRS
 
 
 def panel_products(x: Floats, blocks: Blocks, out: Floats) -> None:

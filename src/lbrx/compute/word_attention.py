@@ -16,7 +16,6 @@ PANEL, TILE_ROWS = 16, 2048
 _BLOCK_KEYS, _PAIRS = 256, 16
 _MOST_SIZE = 512
 _BF16 = np.dtype(ml_dtypes.bfloat16)
-_MULTIPLIES_PAIRS = MULTIPLIES_PAIRS
 Array = npt.NDArray[Any]
 Places = npt.NDArray[np.int32]
 
@@ -24,7 +23,7 @@ Places = npt.NDArray[np.int32]
 def can_attend(q: Array, k: Array, v: Array) -> bool:
     """Whether all inputs are of the kind that is faster here."""
     sizes = max(q.shape[2], v.shape[2])
-    return _MULTIPLIES_PAIRS and sizes <= _MOST_SIZE and all(values.dtype == _BF16 for values in (q, k, v))
+    return MULTIPLIES_PAIRS and sizes <= _MOST_SIZE and all(values.dtype == _BF16 for values in (q, k, v))
 
 
 def attend(
