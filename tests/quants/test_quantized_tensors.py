@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.expr import Blocks
 from lbrx.quants.decoded import decoded_blocks
 from lbrx.quants.encoded import EncodedStorage
-from lbrx.quants.quant import quant
+from lbrx.quants.quant import Quant, quant
 from lbrx.storage import CpuStorage
 
 Floats = npt.NDArray[np.float32]
@@ -148,6 +149,33 @@ def test_raw_types_of_other_formats_are_not_decoded() -> None:
     words = lbrx.Tensor(Blocks(CpuStorage(np.zeros(16, np.uint8)), "u32", (4,)))
     with pytest.raises(DTypeError, match="'u32' is not a known quantization"):
         (words + 1).numpy()
+
+
+class Wiped(np.ndarray[Any, Any]):
+    """A table that cannot be read once nobody holds it."""
+
+    def __del__(self) -> None:
+        self[...] = 0
+
+
+def test_a_codebook_lives_as_long_as_it_is_read() -> None:
+    kept = quant("iq2_xxs")
+    assert kept.codebook is not None
+    table = kept.codebook()
+    forgetful = Quant(
+        kept.name,
+        kept.block_elements,
+        kept.block_bytes,
+        kept.kernels,
+        kept.helpers,
+        codebook=lambda: table.copy().view(Wiped),
+    )
+    blocks = np.random.default_rng(7).integers(0, 0x3C, kept.block_bytes, dtype=np.uint8)
+    seen, expected = np.empty((2, kept.block_elements), np.float32)
+    kept.decode(blocks.ctypes.data, expected.ctypes.data, 1)
+    forgetful.decode(blocks.ctypes.data, seen.ctypes.data, 1)
+    assert np.abs(expected).max() > 0
+    np.testing.assert_array_equal(seen, expected)
 
 
 @settings(deadline=None)

@@ -77,8 +77,9 @@ class Quant:
 
     def decode(self, blocks: int, values: int, count: int) -> None:
         """Turn ``count`` blocks at one address into f32 values at another."""
-        tables = () if self.codebook is None else (self.codebook().ctypes.data,)
-        call(native(self.kernels, "decode", 3 + len(tables), self.helpers), blocks, values, count, *tables)
+        table = None if self.codebook is None else self.codebook()  # kept until the kernel is done with it
+        places = () if table is None else (table.ctypes.data,)
+        call(native(self.kernels, "decode", 3 + len(places), self.helpers), blocks, values, count, *places)
 
     def _check_can_encode(self) -> None:
         if not self.can_encode:
