@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lbrx.destinations import ArrayDestination
 from lbrx.devices.cpu.kernels import compiled
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, is_short, run_short
-from lbrx.dtypes import DTYPES
+from lbrx.dtypes import DTYPES, DType
 from lbrx.expr import Expr, Map, Reduce, Scalar, Source
 from lbrx.fuse import Known, SinkRequest, fuse
 from lbrx.partials import combined
@@ -101,13 +101,12 @@ class _Reader:
 class _Plan:
     """A compiled pass with one sink, and the places of its arguments."""
 
-    __slots__ = ("_block_place", "_compiled", "_free", "_leaf_places", "_number_places", "_sink_place", "program")
+    __slots__ = ("_block_place", "_free", "_leaf_places", "_number_places", "_sink_place", "compiled")
 
     def __init__(self, program: Program) -> None:
         found = compiled(program)
         slots = found.slots
-        self.program = program
-        self._compiled = found
+        self.compiled = found
         self._leaf_places = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
         self._number_places = [
             (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])
@@ -136,7 +135,7 @@ class _Plan:
         return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
 
     def _run(self, arguments: _Arguments, elements: int) -> None:
-        run_short(self._compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
+        run_short(self.compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
 
     def store(self, leaves: list[int], numbers: list[Any], target: int, elements: int) -> None:
         """Store all elements at an address."""
@@ -159,8 +158,8 @@ class _Plan:
 
     def _make_room(self, arguments: _Arguments, blocks: int) -> None:
         """Memory for what the blocks find, and for where if it is an argmax: partials, then places."""
-        sink = self.program.sinks[0]
-        is_float = DTYPES[self.program.value_types()[sink.args[0]]].is_float
+        sink = self.compiled.program.sinks[0]
+        is_float = DTYPES[self.compiled.program.value_types()[sink.args[0]]].is_float
         arguments.partials = np.zeros(blocks, np.float64 if is_float else np.int64)
         arguments.ints[self._sink_place] = arguments.partials.ctypes.data
         if sink.kind == "argmax":
@@ -193,8 +192,7 @@ def _only_reduction(expr: Expr) -> Reduce | None:
 
 def _stored(expr: Expr) -> Any | None:
     elements = math.prod(expr.shape)
-    request = SinkRequest("store", expr.dtype, (expr,))
-    found = _planned(request, expr.shape, elements)
+    found = _planned("store", expr.dtype, (expr,), expr.shape, elements)
     if found is None:
         return None
     plan, reader = found
@@ -206,30 +204,32 @@ def _stored(expr: Expr) -> Any | None:
 def _reduced(expr: Reduce) -> Any | None:
     space = expr.args[0].shape
     elements = math.prod(space)
-    found = _planned(SinkRequest(expr.op, expr.dtype, expr.args), space, elements)
+    found = _planned(expr.op, expr.dtype, expr.args, space, elements)
     if found is None:
         return None
     plan, reader = found
     return plan.reduce(reader.leaves, reader.numbers, elements, expr)
 
 
-def _planned(request: SinkRequest, space: Shape, elements: int) -> tuple[_Plan, _Reader] | None:
+def _planned(
+    sink: str, kind: DType, args: tuple[Expr, ...], space: Shape, elements: int
+) -> tuple[_Plan, _Reader] | None:
     reader = _Reader(space)
-    reader.signature += (request.kind, request.dtype.name)
+    reader.signature += (sink, kind.name)
     try:
-        for arg in request.args:
+        for arg in args:
             reader.read(arg)
     except _NotSimple:
         return None
     signature = tuple(reader.signature)
     plan = _plans.get(signature)
     if plan is None:
-        program = fuse(space, [request], Known(), scalar_value).program
+        program = fuse(space, [SinkRequest(sink, kind, args)], Known(), scalar_value).program
         if program.mode != FLAT or len(program.scalars) != len(reader.numbers):
             return None
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
         plan = _plans[signature] = _Plan(program)
-    if not elements or not is_short(plan.program, elements):
+    if not elements or not is_short(plan.compiled, elements):
         return None
     return plan, reader

@@ -179,7 +179,9 @@ class Tensor(Arithmetic):
         """The single value of a tensor of one element."""
         if self.size != 1:
             raise ShapeError(f"a tensor of shape {self.shape} is not a single value")
-        value: float | int | bool = self.numpy().reshape(()).astype(self.dtype.compute.numpy).item()
+        computes_in = self.dtype.compute
+        whole = self.numpy()
+        value: float | int | bool = (whole if computes_in is self.dtype else whole.astype(computes_in.numpy)).item()
         return value
 
     def __float__(self) -> float:

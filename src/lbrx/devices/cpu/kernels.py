@@ -27,8 +27,18 @@ from lbrx import system
 from lbrx.devices.cpu.codegen import kernel_source
 from lbrx.devices.cpu.slots import Slots
 from lbrx.errors import KernelError
-from lbrx.passes import Program
+from lbrx.passes import FLAT, Program
 
+_SLOW_OPERATIONS = {
+    "exp": 1.0,
+    "log": 1.2,
+    "sin": 2.5,
+    "cos": 2.5,
+    "acos": 1.0,
+    "div": 0.3,
+    "sqrt": 0.3,
+    "normal": 4.0,
+}
 Kernel = Callable[[int, int, int, int, int, int], int]
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 6)
 _result_places = (ctypes.c_int64 * 2)()
@@ -56,13 +66,22 @@ class CompiledProgram:
     first and one past the last element. It returns 0 and runs without the interpreter lock.
     """
 
-    __slots__ = ("address", "kernel", "program", "slots")
+    __slots__ = ("address", "kernel", "nanoseconds", "program", "slots")
 
     def __init__(self, program: Program, kernel: Kernel) -> None:
         self.program = program
         self.kernel = kernel
         self.address = address_of(kernel)
         self.slots = Slots(program)
+        self.nanoseconds = _nanoseconds(program)
+
+
+def _nanoseconds(program: Program) -> float:
+    """Roughly what an element costs: enough to tell whether threads pay."""
+    if program.mode != FLAT:
+        return 2.0
+    work = [leaf.kind for leaf in program.leaves] + [instruction.op for instruction in program.body]
+    return 0.15 * len(program.sinks) + sum(_SLOW_OPERATIONS.get(name, 0.05) for name in work)
 
 
 class Statistics:

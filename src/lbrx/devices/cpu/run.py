@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -21,7 +20,7 @@ from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES
 from lbrx.fuse import BoundPass
 from lbrx.memory import budget, scratch
-from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Program
+from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
 from lbrx.quants.encoded import BlockDestination, PassValues
 from lbrx.quants.joint import JointDestination
 from lbrx.records import dataclass
@@ -30,8 +29,7 @@ from lbrx.storage import Bytes
 
 # Nanoseconds of work below which a pass is done by one thread, and by threads that are awake anyway: waking one takes
 # some hundred thousand.
-ALONE, SHORT = 20_000, 5_000_000
-SLOW_OPERATIONS = {"exp": 1.0, "log": 1.2, "sin": 2.5, "cos": 2.5, "acos": 1.0, "div": 0.3, "sqrt": 0.3, "normal": 4.0}
+ALONE, SHORT = 40_000, 5_000_000
 REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -67,23 +65,14 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     return _Run(bound, targets).run()
 
 
-@cache
-def _nanoseconds(program: Program) -> float:
-    """Roughly what an element costs: enough to tell whether threads pay."""
-    if program.mode != FLAT:
-        return 2.0
-    work = [leaf.kind for leaf in program.leaves] + [instruction.op for instruction in program.body]
-    return 0.15 * len(program.sinks) + sum(SLOW_OPERATIONS.get(name, 0.05) for name in work)
-
-
-def is_short(program: Program, elements: int) -> bool:
+def is_short(compiled: CompiledProgram, elements: int) -> bool:
     """Whether a pass over memory is done before another thread would have woken up and been of use."""
-    return elements * _nanoseconds(program) < SHORT
+    return elements * compiled.nanoseconds < SHORT
 
 
 def run_short(compiled: CompiledProgram, ints: int, floats: int, elements: int, block: int) -> None:
     """Run a kernel over a short pass whose data is all in memory."""
-    if elements * _nanoseconds(compiled.program) < ALONE:
+    if elements * compiled.nanoseconds < ALONE:
         check_status(compiled.kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
     else:
         run_together(compiled.kernel, compiled.address, ints, floats, elements, block)
@@ -182,7 +171,7 @@ class _Run:
         if self.elements:
             size = self._chunk_elements()
             chunks = -(-self.elements // size)
-            if self._is_plain and is_short(self.bound.program, self.elements):
+            if self._is_plain and is_short(self.compiled, self.elements):
                 addresses = self.ints.ctypes.data, self.floats.ctypes.data
                 run_short(self.compiled, *addresses, self.elements, self.block)
             elif chunks == 1:

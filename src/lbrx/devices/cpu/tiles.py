@@ -10,9 +10,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lbrx.devices.cpu.constants import LANES
+from lbrx.devices.cpu.constants import LANES, TILE
 from lbrx.devices.cpu.elements import DOUBLE, FLOAT, HALF, I8, I32, I64
 
 Builder = Any
@@ -21,7 +22,7 @@ Value = Any
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 _IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
-_PREFETCHED_ROWS = 32
+_PREFETCHED_BYTES = 8192
 _REGISTERS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
 
 
@@ -104,7 +105,7 @@ def _prefetch(builder: Builder, base: Value, index: Value, memory: str) -> None:
     """Ask for what comes later: converting and comparing leave the processor too few loads in flight."""
     row_bytes = LANES * (2 if memory in _IN_TILES else 8 if _ELEMENTS[memory] in (DOUBLE, I64) else 4)
     place = builder.gep(builder.inttoptr(base, I8.as_pointer()), [builder.mul(index, ir.Constant(I64, row_bytes))])
-    ahead = builder.gep(place, [ir.Constant(I64, row_bytes * _PREFETCHED_ROWS)])
+    ahead = builder.gep(place, [ir.Constant(I64, _PREFETCHED_BYTES)])
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
     name = "llvm.prefetch.p0"
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
@@ -121,6 +122,21 @@ def _bf16_pairs(builder: Builder, base: Value, index: Value) -> Value:
     odd = builder.and_(pairs, ir.Constant(words, [-65536] * half))
     both = builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(I32, LANES), list(range(LANES))))
     return builder.bitcast(both, ir.VectorType(FLOAT, LANES))
+
+
+def _put_aside(builder: Builder, base: Value, rows: Value, memory: str) -> Value:
+    """The address of rows of a whole tile or less of halves as float32, on the stack.
+
+    A float32 is widened as it is loaded; one that is in a register already has to be moved to another first.
+    """
+    with builder.goto_entry_block():
+        tile = builder.alloca(ir.ArrayType(ir.VectorType(FLOAT, LANES), TILE // LANES))
+        tile.align = 64
+    place = builder.ptrtoint(tile, I64)
+    with cgutils.for_range(builder, rows) as loop:
+        values = _loaded(builder, base, loop.index, memory, FLOAT)
+        builder.store(values, builder.gep(tile, [ir.Constant(I32, 0), loop.index]))
+    return place
 
 
 def _times(builder: Builder, left: Value, right: Value, element: str) -> Value:
@@ -157,14 +173,16 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
     """
     element = _IN_TILES.get(memory, memory)
     wide = _accumulator(kind, element)
+    is_put_aside = memory in _IN_TILES and wide is DOUBLE
+    read = element if is_put_aside else memory
     register = types.float64 if element in _FLOATS else types.int64
     watches_nan = kind in ("min", "max") and element in _FLOATS
 
     def reduce(_context: Any, first: Any, second: Any, vectors: Any) -> Any:
         def factors(builder: Builder, args: Any, index: Value) -> tuple[Value, ...]:
-            value = _loaded(builder, args[0], index, memory, wide)
+            value = _loaded(builder, args[0], index, read, wide)
             if kind == "dot":
-                return value, _loaded(builder, args[1], index, memory, wide)
+                return value, _loaded(builder, args[1], index, read, wide)
             return (value, value) if kind == "sumsq" else (value,)
 
         def grow(builder: Builder, total: Value, parts: tuple[Value, ...]) -> Value:
@@ -175,6 +193,9 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
 
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
+            inputs = args[: 2 if kind == "dot" else 1]
+            if is_put_aside:
+                args = [*(_put_aside(builder, base, args[2], memory) for base in inputs), *args[len(inputs) :]]
             parts = factors(builder, args, zero)
             start = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
             lane_bits = ir.VectorType(I64 if wide is DOUBLE else I32, LANES)
@@ -191,7 +212,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
             if memory in _IN_TILES or watches_nan:
-                for base in args[: 2 if kind == "dot" else 1]:
+                for base in inputs:
                     _prefetch(builder, base, index, memory)
             parts = factors(builder, args, index)
             grown = grow(builder, total, parts)
