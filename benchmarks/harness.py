@@ -95,7 +95,7 @@ class CopyLimit:
         for worker in workers:
             worker.join()
 
-    def share(self, suite: str, name: str, job: Job, nbytes: int, target: float, turns: int = 7) -> Figure:
+    def share(self, suite: str, name: str, job: Job, nbytes: int, target: float, turns: int = 20) -> Figure:
         """The share of copy bandwidth that a job reaches which moves ``nbytes``."""
         own, other = side_by_side(job, self.copy, turns)
         ours, limit = nbytes / own / 1e9, self.nbytes / other / 1e9

@@ -10,7 +10,7 @@ from lbrx.destinations import ArrayDestination
 from lbrx.dtypes import dtype
 from lbrx.stages import evaluate_stores
 
-ELEMENTS = 64 << 20
+ELEMENTS = 256 << 20
 TARGET = 0.8
 
 

@@ -23,6 +23,7 @@ _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 _IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
 _PREFETCHED_BYTES = 8192
+_ROWS_AHEAD = {"bf16": 8, "f16": TILE // LANES}  # f16 is widened where f32 is: that goes better one after the other
 _REGISTERS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i64": types.int64}
 
 
@@ -124,19 +125,32 @@ def _bf16_pairs(builder: Builder, base: Value, index: Value) -> Value:
     return builder.bitcast(both, ir.VectorType(FLOAT, LANES))
 
 
-def _put_aside(builder: Builder, base: Value, rows: Value, memory: str) -> Value:
-    """The address of rows of a whole tile or less of halves as float32, on the stack.
+class _Aside:
+    """A tile of halves as float32 on the stack, which is filled some rows ahead of those that are read.
 
     A float32 is widened as it is loaded; one that is in a register already has to be moved to another first.
     """
-    with builder.goto_entry_block():
-        tile = builder.alloca(ir.ArrayType(ir.VectorType(FLOAT, LANES), TILE // LANES))
-        tile.align = 64
-    place = builder.ptrtoint(tile, I64)
-    with cgutils.for_range(builder, rows) as loop:
-        values = _loaded(builder, base, loop.index, memory, FLOAT)
-        builder.store(values, builder.gep(tile, [ir.Constant(I32, 0), loop.index]))
-    return place
+
+    def __init__(self, builder: Builder, base: Value, rows: Value, memory: str) -> None:
+        self.base, self.memory = base, memory
+        self.last = builder.sub(rows, ir.Constant(I64, 1))
+        with builder.goto_entry_block():
+            self.tile = builder.alloca(ir.ArrayType(ir.VectorType(FLOAT, LANES), TILE // LANES))
+            self.tile.align = 64
+        self.address = builder.ptrtoint(self.tile, I64)
+        with cgutils.for_range(builder, ir.Constant(I64, _ROWS_AHEAD[memory] + 1)) as loop:
+            self._put(builder, loop.index)
+
+    def fill(self, builder: Builder, index: Value) -> None:
+        """Widen the row that comes some rows after this one."""
+        if _ROWS_AHEAD[self.memory] < TILE // LANES:
+            self._put(builder, builder.add(index, ir.Constant(I64, _ROWS_AHEAD[self.memory])))
+
+    def _put(self, builder: Builder, index: Value) -> None:
+        """Widen a row; after the last one that one again."""
+        row = builder.select(builder.icmp_signed("<", index, self.last), index, self.last)
+        values = _loaded(builder, self.base, row, self.memory, FLOAT)
+        builder.store(values, builder.gep(self.tile, [ir.Constant(I32, 0), row]))
 
 
 def _times(builder: Builder, left: Value, right: Value, element: str) -> Value:
@@ -194,8 +208,8 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
             inputs = args[: 2 if kind == "dot" else 1]
-            if is_put_aside:
-                args = [*(_put_aside(builder, base, args[2], memory) for base in inputs), *args[len(inputs) :]]
+            aside = [_Aside(builder, base, args[2], memory) for base in inputs] if is_put_aside else []
+            args = [*(each.address for each in aside), *args[len(aside) :]]
             parts = factors(builder, args, zero)
             start = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
             lane_bits = ir.VectorType(I64 if wide is DOUBLE else I32, LANES)
@@ -214,6 +228,8 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             if memory in _IN_TILES or watches_nan:
                 for base in inputs:
                     _prefetch(builder, base, index, memory)
+            for each in aside:
+                each.fill(builder, index)
             parts = factors(builder, args, index)
             grown = grow(builder, total, parts)
             nans_now = _larger_bits(builder, nans, parts[0]) if watches_nan else nans
