@@ -8,24 +8,27 @@ but a small part of the work is products with the weights that we multiply too.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import lbrx
-from benchmarks.compute_peers import PROMPT_TURNS, TOKEN_TURNS, TURNS, best
-from benchmarks.harness import Figure, Job, faster
+from benchmarks.compute_peers import PROMPT_TURNS, TOKEN_TURNS, TURNS, Jobs, best
+from benchmarks.harness import Figure, faster
 from lbrx.compute import attention, linear, matmul
 
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "python"
 SCRIPT = Path(__file__).parent / "compute_peers.py"
 SIZE, COLUMNS, PROMPT = 2048, 4096, 256
+ROUNDS, PRODUCT_TURNS = 6, 12
 HIDDEN, INNER, KEYS, LAYERS, VOCABULARY = 2048, 5632, 256, 6, 256
 
 
@@ -41,19 +44,13 @@ def _normal(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-def _best(job: Job, turns: int) -> float:
-    """Timed as the peers time themselves, once BLAS has stopped spinning."""
-    time.sleep(0.2)
-    return best(job, turns)
-
-
 def _products() -> Iterator[Figure]:
     a, b = _normal(SIZE, SIZE), _normal(SIZE, SIZE)
-    yield faster("compute", "f32 matmul, 2048^3", lambda: matmul(a, b), lambda: a @ b, 0.95)
+    yield faster("compute", "f32 matmul, 2048^3", lambda: matmul(a, b), lambda: a @ b, 0.95, PRODUCT_TURNS)
     for kind, target in (("f32", 0.95), ("bf16", 0.85), ("f16", 0.85)):
         weight = lbrx.tensor(b).to(kind).realize()
         name = f"{kind} weight, 2048^3, to np.matmul f32"
-        yield faster("compute", name, lambda: linear(a, weight), lambda: a @ b.T, target)
+        yield faster("compute", name, lambda: linear(a, weight), lambda: a @ b.T, target, PRODUCT_TURNS)
 
 
 def _quantized_products() -> Iterator[Figure]:
@@ -61,18 +58,39 @@ def _quantized_products() -> Iterator[Figure]:
     for kind in ("q4_0", "q8_0", "q4_k"):
         weight = lbrx.tensor(b).quantize(kind).realize()
         name = f"{kind} weight, 256 columns, to np.matmul f32"
-        yield faster("compute", name, lambda: linear(x, weight), lambda: x @ b.T, 0.7)
+        yield faster("compute", name, lambda: linear(x, weight), lambda: x @ b.T, 0.7, PRODUCT_TURNS)
 
 
-def _peer(*arguments: str) -> dict[str, float] | None:
-    """What the peers measured, or None if they are not installed."""
-    done = subprocess.run([str(PEERS), str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode and "ModuleNotFoundError" in done.stderr:
+def _in_turns(own: Jobs, *arguments: str) -> tuple[dict[str, float], dict[str, float]] | None:
+    """The best times of our jobs and of a peer's, who take turns; None if the peer is not installed."""
+    command = [str(PEERS), str(SCRIPT), *arguments]
+    ours, theirs = dict.fromkeys(own, math.inf), {}
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, text=True) as peer,
+    ):
+        assert peer.stdin is not None
+        assert peer.stdout is not None
+        for _ in range(ROUNDS):
+            peer.stdin.write("again\n")
+            peer.stdin.flush()
+            answer = peer.stdout.readline()
+            if not answer:
+                break
+            for name, seconds in json.loads(answer).items():
+                theirs[name] = min(theirs.get(name, math.inf), seconds)
+            time.sleep(0.3)  # until the threads of their BLAS have stopped spinning
+            for name, (job, turns) in own.items():
+                ours[name] = min(ours[name], best(job, turns))
+        peer.stdin.close()
+        failed = peer.wait()
+        errors.seek(0)
+        report = errors.read()
+    if failed and "ModuleNotFoundError" in report:
         return None
-    if done.returncode:
-        raise RuntimeError(f"{SCRIPT.name} {' '.join(arguments)}: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    if failed or not theirs:
+        raise RuntimeError(f"{SCRIPT.name} {' '.join(arguments)}: {report[-2000:]}")
+    return ours, theirs
 
 
 def _against(name: str, own: float, peer: float, target: float) -> Figure:
@@ -80,18 +98,22 @@ def _against(name: str, own: float, peer: float, target: float) -> Figure:
 
 
 def _against_torch() -> Iterator[Figure]:
-    peer = _peer("torch")
-    if peer is None:
-        return
     a = _normal(SIZE, SIZE)
     weight = lbrx.tensor(a).to("bf16").realize()
-    yield _against(
-        "bf16 matmul, 2048^3, to torch bf16", _best(lambda: linear(a, weight), TURNS), peer["matmul_bf16"], 4
-    )
-    for kind, numpy_type, target in (("f32", np.float32, 1), ("bf16", ml_dtypes.bfloat16, 2)):
-        q, k, v = (_normal(32, 2048, 64).astype(numpy_type) for _ in range(3))
-        own = _best(lambda: attention(q, k, v), TURNS)
-        yield _against(f"{kind} attention, 32 heads of 2048 x 64, causal", own, peer[f"attention_{kind}"], target)
+    jobs: Jobs = {"matmul_bf16": (lambda: linear(a, weight), TURNS)}
+    for kind, numpy_type in (("f32", np.float32), ("bf16", ml_dtypes.bfloat16)):
+        heads = [_normal(32, 2048, 64).astype(numpy_type) for _ in range(3)]
+        jobs[f"attention_{kind}"] = (lambda heads=heads: attention(*heads)), TURNS
+    found = _in_turns(jobs, "torch")
+    if found is None:
+        return
+    ours, theirs = found
+    for name, label, target in (
+        ("matmul_bf16", "bf16 matmul, 2048^3, to torch bf16", 4),
+        ("attention_f32", "f32 attention, 32 heads of 2048 x 64, causal", 1),
+        ("attention_bf16", "bf16 attention, 32 heads of 2048 x 64, causal", 2),
+    ):
+        yield _against(label, ours[name], theirs[name], target)
 
 
 def _against_llama() -> Iterator[Figure]:
@@ -99,14 +121,21 @@ def _against_llama() -> Iterator[Figure]:
         for kind in ("q4_0", "q8_0", "q4_k"):
             path = Path(directory) / f"{kind}.gguf"
             make_model(path, kind)
-            peer = _peer("llama", str(path), str(PROMPT))
-            if peer is None:
-                return
             layers = [tensor for name, tensor in lbrx.open(path).items() if name.startswith("blk") and tensor.ndim == 2]
+            jobs: Jobs = {}
             for what, vectors, turns in (("token", 1, TOKEN_TURNS), ("prompt", PROMPT, PROMPT_TURNS)):
                 inputs = {size: _normal(vectors, size) for size in (HIDDEN, INNER)}
-                own = _best(lambda: [linear(inputs[layer.shape[1]], layer) for layer in layers], turns)
-                yield _against(f"{kind}, all weights for one {what}, to llama.cpp", own, peer[what], 1)
+                jobs[what] = (
+                    lambda inputs=inputs: [linear(inputs[layer.shape[1]], layer) for layer in layers],
+                    turns,
+                )
+            found = _in_turns(jobs, "llama", str(path), str(PROMPT))
+            if found is None:
+                return
+            ours, theirs = found
+            for what in jobs:
+                peer = min(seconds for name, seconds in theirs.items() if name.startswith(what))
+                yield _against(f"{kind}, all weights for one {what}, to llama.cpp", ours[what], peer, 1)
             path.unlink()
 
 

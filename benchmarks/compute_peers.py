@@ -1,6 +1,7 @@
-"""The peers of the compute suite, run by the interpreter of their own environment: prints one JSON object of seconds.
+"""The peers of the compute suite, run by the interpreter of their own environment.
 
-``python benchmarks/compute_peers.py torch`` times torch; ``... llama MODEL.gguf PROMPT_TOKENS`` times llama.cpp.
+``python benchmarks/compute_peers.py torch`` times torch; ``... llama MODEL.gguf PROMPT_TOKENS`` times llama.cpp. For
+each line that it reads, it measures once and prints one JSON object of seconds: so both sides can take turns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-TURNS, TOKEN_TURNS, PROMPT_TURNS = 8, 20, 4
+TURNS, TOKEN_TURNS, PROMPT_TURNS = 3, 15, 2
+Jobs = dict[str, tuple[Callable[[], object], int]]
 
 
 def best(job: Callable[[], object], turns: int = TURNS) -> float:
@@ -26,38 +28,36 @@ def best(job: Callable[[], object], turns: int = TURNS) -> float:
     return min(times)
 
 
-def torch_seconds() -> dict[str, float]:
+def torch_jobs() -> Jobs:
     import torch
 
     torch.manual_seed(0)
-    found: dict[str, float] = {}
     square = torch.randn(2048, 2048)
     half = square.to(torch.bfloat16)
-    found["matmul_bf16"] = best(lambda: half @ half.T)
+    jobs: Jobs = {"matmul_bf16": (lambda: half @ half.T, TURNS)}
+    sdpa = torch.nn.functional.scaled_dot_product_attention
     for name, kind in (("f32", torch.float32), ("bf16", torch.bfloat16)):
         heads = torch.randn(1, 32, 2048, 64).to(kind)
-        sdpa = torch.nn.functional.scaled_dot_product_attention
-        found[f"attention_{name}"] = best(lambda: sdpa(heads, heads, heads, is_causal=True))
-    return found
+        jobs[f"attention_{name}"] = lambda heads=heads: sdpa(heads, heads, heads, is_causal=True), TURNS
+    return jobs
 
 
-def llama_seconds(path: str, prompt_tokens: int) -> dict[str, float]:
-    """The best times of one token, and of a prompt, over numbers of threads up to all processors."""
+def llama_jobs(path: str, prompt_tokens: int) -> Jobs:
+    """One token and one prompt, with each number of threads up to that of all processors."""
     import llama_cpp as api
 
     api.llama_log_set(_SILENT, ctypes.c_void_p(0))
     api.llama_backend_init()
     model = api.llama_model_load_from_file(path.encode(), api.llama_model_default_params())
-    found = {"token": float("inf"), "prompt": float("inf")}
+    jobs: Jobs = {}
     for threads in range(1, (os.cpu_count() or 1) + 1):
         options = api.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = 1024, prompt_tokens, prompt_tokens
         options.n_threads = options.n_threads_batch = threads
         context = api.llama_init_from_model(model, options)
         for name, count, turns in (("token", 1, TOKEN_TURNS), ("prompt", prompt_tokens, PROMPT_TURNS)):
-            found[name] = min(found[name], best(lambda: _decode(api, context, count), turns))
-        api.llama_free(context)
-    return found
+            jobs[f"{name} {threads}"] = (lambda context=context, count=count: _decode(api, context, count)), turns
+    return jobs
 
 
 def _decode(api: Any, context: Any, count: int) -> None:
@@ -71,5 +71,6 @@ def _decode(api: Any, context: Any, count: int) -> None:
 _SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
 
 if __name__ == "__main__":
-    results = torch_seconds() if sys.argv[1] == "torch" else llama_seconds(sys.argv[2], int(sys.argv[3]))
-    print(json.dumps(results))
+    measured = torch_jobs() if sys.argv[1] == "torch" else llama_jobs(sys.argv[2], int(sys.argv[3]))
+    for _ in sys.stdin:
+        print(json.dumps({name: best(job, turns) for name, (job, turns) in measured.items()}), flush=True)
