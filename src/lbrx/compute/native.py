@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import struct
 from collections.abc import Callable
@@ -60,10 +61,22 @@ def run(module: str, function: str, *arguments: int) -> None:
     kernel(module, function, len(arguments))(*arguments)
 
 
+@cache
+def code_address(module: str, function: str, arguments: int) -> int:
+    """Where the code of a kernel lies, for another one to call."""
+    from lbrx.devices.cpu.kernels import address_of
+
+    return address_of(compiled(module, function, arguments))
+
+
 def address(array: npt.NDArray[Any]) -> int:
     """Where the first element of an array lies."""
-    place: int = array.__array_interface__["data"][0]
-    return place
+    try:
+        writable: Any = array  # most arrays are: this is many times faster
+        return ctypes.addressof(ctypes.c_char.from_buffer(writable))
+    except (TypeError, ValueError, BufferError):
+        place: int = array.__array_interface__["data"][0]
+        return place
 
 
 def bits(number: float) -> int:

@@ -11,16 +11,17 @@ comes back to all of its weights for every word.
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.compute.blas import in_ranges
-from lbrx.compute.native import Floats, address, compiled, run
+from lbrx.compute.native import Floats, address, code_address, compiled, run
 from lbrx.compute.weights import HalfRows, MappedRows, Rows, rows_of
-from lbrx.devices.cpu.kernels import address_of
 from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.expr import Blocks
 from lbrx.memory.scratch import borrowing
@@ -31,88 +32,97 @@ from lbrx.tensor import Tensor
 MOST_VECTORS = 4
 CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS = 32
+_CODED_ROWS, _FLOAT_ROWS = struct.Struct("=11q"), struct.Struct("=10q")
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
+_STATUS = struct.Struct("=2q")  # at the beginning of a job, after the function
 Window = Callable[[int, int], npt.NDArray[Any]]  # some rows of a weight as they are stored
 
 
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     blocks = weight.expr
-    if isinstance(blocks, Blocks) and blocks.quant in CODED_BLOCKS and np.isfinite(x).all():
-        _coded_products(x, blocks, out)
+    if isinstance(blocks, Blocks) and blocks.quant in CODED_BLOCKS and _coded_products(x, blocks, out):
         return
     rows = rows_of(weight)
     if isinstance(rows, MappedRows):
-        _float_products(x, lambda first, stop: rows.array[first:stop], True, rows.array.strides[0], "f32", out)
+        array = rows.array
+        stored = _StoredRows(array.strides[0], lambda first, stop: array[first:stop], address(array))
+        _float_products(x, stored, "f32", out)
     elif isinstance(rows, HalfRows):
-        _float_products(x, rows.window, rows.is_in_memory, 2 * weight.shape[1], weight.dtype.name, out)
+        _float_products(x, _StoredRows(2 * weight.shape[1], rows.window, rows.address), weight.dtype.name, out)
     else:
         _decoded_products(x, rows, out)
 
 
-def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> None:
+class _StoredRows(NamedTuple):
+    """The rows of a weight as they are stored; ``place`` is where the first one lies, if they lie in memory."""
+
+    row_bytes: int
+    window: Window
+    place: int | None
+
+
+def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
+    """Returns False, with nothing written, if a number is not finite."""
     vectors, columns = x.shape
-    count = columns // _CODED_COLUMNS
+    count, kind, storage = columns // _CODED_COLUMNS, quant(blocks.quant), blocks.storage
     code_bytes, scale_bytes = 2 * vectors * -(-count // 2) * 2 * _CODED_COLUMNS, 4 * vectors * count
-    vector = np.empty(code_bytes + 2 * scale_bytes, np.uint8)
+    vector = np.empty(code_bytes + 2 * scale_bytes + 4, np.uint8)
     start = address(vector)
     coded = start, start + code_bytes, start + code_bytes + scale_bytes
-    if blocks.quant == "q4_0":
-        run("block_products", "code_paired_vectors", address(x), vectors * count, *coded, count)
+    watched = start + vector.size - 4
+    if kind.name == "q4_0":
+        run("block_products", "code_paired_vectors", address(x), vectors * count, *coded, watched, count)
     else:
-        run("block_products", "code_vectors", address(x), vectors * count, *coded)
-    kind = quant(blocks.quant)
+        run("block_products", "code_vectors", address(x), vectors * count, *coded, watched)
+    if vector[-4:].view(np.float32)[0] != 0:
+        return False
     row_bytes = columns // kind.block_elements * kind.block_bytes
-    storage = blocks.storage
 
     def window(first: int, stop: int) -> Bytes:
         return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
 
-    def numbers(weights: int, target: int) -> tuple[int, ...]:
-        return weights, 0, columns, *coded, vectors, target, out.shape[1]
+    def job(weights: int, target: int) -> bytes:
+        function = code_address("block_products", kind.name, 9)
+        return _CODED_ROWS.pack(function, 0, weights, 0, columns, *coded, vectors, target, out.shape[1])
 
-    function = compiled("block_products", kind.name, 9)
-    _in_rows("coded_rows", function, numbers, window, storage.address is not None, row_bytes, out)
+    _in_rows("coded_rows", job, _StoredRows(row_bytes, window, storage.address), out)
+    return True
 
 
-def _float_products(x: Floats, window: Window, is_in_memory: bool, row_bytes: int, kind: str, out: Floats) -> None:
+def _float_products(x: Floats, stored: _StoredRows, kind: str, out: Floats) -> None:
     vectors, columns = x.shape
 
-    def numbers(weights: int, target: int) -> tuple[int, ...]:
-        return weights, row_bytes, 0, columns, address(x), vectors, target, out.shape[1]
+    def job(weights: int, target: int) -> bytes:
+        numbers = weights, stored.row_bytes, 0, columns, address(x), vectors, target, out.shape[1]
+        return _FLOAT_ROWS.pack(code_address("row_products", kind, 8), 0, *numbers)
 
-    _in_rows("float_rows", compiled("row_products", kind, 8), numbers, window, is_in_memory, row_bytes, out)
+    _in_rows("float_rows", job, stored, out)
 
 
-def _in_rows(
-    task: str,
-    function: Any,
-    numbers: Callable[[int, int], tuple[int, ...]],
-    window: Window,
-    is_in_memory: bool,
-    row_bytes: int,
-    out: Floats,
-) -> None:
-    """Run a function of the kernels over all rows: where they lie, on all threads that are awake, or as they are read.
+def _in_rows(task: str, job: Callable[[int, int], bytes], stored: _StoredRows, out: Floats) -> None:
+    """Run a task of the kernels over all rows: where they lie, on all threads that are awake, or as they are read.
 
-    ``numbers`` are its arguments for rows at an address whose results go to another. A row is computed by itself, so
-    that it does not matter how many of them a thread takes at a time.
+    ``job`` has its numbers for rows at an address whose results go to another. A row is computed by itself, so that it
+    does not matter how many of them a thread takes at a time.
     """
-    rows = out.shape[1]
-    least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
-    kernel = compiled("row_tasks", task, 4)
+    rows, target = out.shape[1], address(out)
+    least_rows = max(1, _LEAST_BYTES // max(stored.row_bytes, 1))
+    kernel, place = compiled("row_tasks", task, 4), code_address("row_tasks", task, 4)
 
     def work(first: int, stop: int) -> None:
-        weights = window(first, stop)
-        job = np.array([address_of(function), 0, *numbers(address(weights), address(out) + 4 * first)], np.int64)
-        run_together(kernel, address_of(kernel), address(job), row_bytes, stop - first, least_rows)
-        check_status(int(job[1]))
+        weights = stored.window(first, stop)
+        start = address(weights) if stored.place is None else stored.place + first * stored.row_bytes
+        numbers = bytearray(job(start, target + 4 * first))
+        words = ctypes.c_int64.from_buffer(numbers)
+        run_together(kernel, place, ctypes.addressof(words), stored.row_bytes, stop - first, least_rows)
+        check_status(_STATUS.unpack_from(numbers)[1])
 
-    if is_in_memory:
-        work(0, rows)
-    else:
+    if stored.place is None:
         in_ranges(rows, least_rows, work)
+    else:
+        work(0, rows)
 
 
 def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:

@@ -42,9 +42,10 @@ class HalfRows:
         self._columns, self._offset = source.shape[1], source.layout.offset
 
     @property
-    def is_in_memory(self) -> bool:
-        """Whether a window of any size is no copy."""
-        return self._storage.address is not None
+    def address(self) -> int | None:
+        """Where the rows lie, if they lie in memory."""
+        start = self._storage.address
+        return None if start is None else start + 2 * self._offset
 
     def window(self, first: int, stop: int) -> Bytes:
         """The bytes of some rows."""

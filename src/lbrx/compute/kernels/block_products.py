@@ -13,15 +13,16 @@ import numpy as np
 from lbrx.compute.kernels.integer_products import (
     DOT_SIX_BITS,
     LANE_PAIRS,
+    PARTED_PAIRS,
     SPREAD_LANES,
     dot_bytes,
     dot_high_halves,
     dot_low_halves,
     dot_one_block,
     dot_two_blocks,
+    parted_scales_of_18_bytes,
     prefetch_3_lines,
     prefetch_5_lines,
-    scales_of_18_bytes,
     scales_of_34_bytes,
     six_bit_minimums,
     six_bit_scales,
@@ -50,32 +51,50 @@ EIGHT = np.float32(8.0)
 SIX_0, SIX_1, SIX_2, SIX_3 = DOT_SIX_BITS
 LANE_0, LANE_1, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7 = SPREAD_LANES
 PAIR_0, PAIR_1, PAIR_2, PAIR_3, PAIR_4, PAIR_5, PAIR_6, PAIR_7 = LANE_PAIRS
+PARTED_0, PARTED_1, PARTED_2, PARTED_3 = PARTED_PAIRS
 
 
-def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int) -> None:
-    """Code ``blocks`` times 32 numbers. ``sums`` gets the sum of each block as coded; tiny blocks become zeros."""
+def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int) -> None:
+    """Code ``blocks`` times 32 numbers. ``sums`` gets the sum of each block as coded; tiny blocks become zeros.
+
+    ``watched`` gets an f32 that is 0 if all numbers are finite.
+    """
+    zero = np.float32(0.0)
     for block in range(blocks):
-        _code_block(x, block, codes + 64 * block, 16, scales, sums)
+        zero += _code_block(x, block, codes + 64 * block, 16, scales + 4 * block, sums + 4 * block)
+    store_f32(watched, 0, zero)
 
 
-def code_paired_vectors(x: int, blocks: int, codes: int, scales: int, sums: int, blocks_per_vector: int) -> None:
-    """The same for Q4_0, which takes the blocks of a vector two at a time. A vector has room for whole pairs."""
-    pairs = (blocks_per_vector + 1) // 2
+def code_paired_vectors(
+    x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, blocks_per_vector: int
+) -> None:
+    """The same for Q4_0, which takes the blocks of a vector two at a time. A vector has room for whole pairs.
+
+    Scales and sums of whole groups of eight blocks are stored in the order of `PARTED_LANES`.
+    """
+    pairs, whole = (blocks_per_vector + 1) // 2, blocks_per_vector // 8 * 8
+    zero = np.float32(0.0)
     for block in range(blocks):
         vector, place = block // blocks_per_vector, block % blocks_per_vector
-        _code_block(x, block, codes + 128 * (pairs * vector + place // 2) + 16 * (place % 2), 32, scales, sums)
+        target = codes + 128 * (pairs * vector + place // 2) + 16 * (place % 2)
+        own = place // 8 * 8 + place % 8 // 2 + place % 2 * 4 if place < whole else place
+        at = 4 * (blocks_per_vector * vector + own)
+        zero += _code_block(x, block, target, 32, scales + at, sums + at)
+    store_f32(watched, 0, zero)
 
 
 @jit
-def _code_block(x: Any, block: Any, codes: Any, stride: Any, scales: Any, sums: Any) -> None:
+def _code_block(x: Any, block: Any, codes: Any, stride: Any, scale_place: Any, sum_place: Any) -> Any:
+    """Returns 0 if all numbers of the block are finite, else NaN."""
     values = load(f32x32(0.0), x, block)
     largest = lane_max(absolute(values))
     is_tiny = largest < TINY
     coded = nearest_even(values * (np.float32(0.0) if is_tiny else TOP / largest))
     scale = np.float32(0.0) if is_tiny else largest / TOP
     store_parted(codes, stride, to_i32(coded))
-    store_f32(scales, block, scale)
-    store_f32(sums, block, lane_sum(coded) * scale)
+    store_f32(scale_place, 0, scale)
+    store_f32(sum_place, 0, lane_sum(coded) * scale)
+    return lane_sum(values * np.float32(0.0))
 
 
 def q8_0(
@@ -121,13 +140,13 @@ def q4_0(
             for group in range(count // 8):
                 first, numbers = stored + 144 * group, x + 512 * group
                 prefetch_3_lines(first + AHEAD)
-                own_scales = scales_of_18_bytes(first)
+                own_scales = parted_scales_of_18_bytes(first)
                 eighths = eighths + own_scales * load(even, x_sums, group)
                 units = own_scales * load(even, x_scales, group)
-                even = fused(to_f32(dot_two_blocks(first + 2, first + 20, numbers)), PAIR_0(units), even)
-                odd = fused(to_f32(dot_two_blocks(first + 38, first + 56, numbers + 128)), PAIR_1(units), odd)
-                even = fused(to_f32(dot_two_blocks(first + 74, first + 92, numbers + 256)), PAIR_2(units), even)
-                odd = fused(to_f32(dot_two_blocks(first + 110, first + 128, numbers + 384)), PAIR_3(units), odd)
+                even = fused(to_f32(dot_two_blocks(first + 2, first + 20, numbers)), PARTED_0(units), even)
+                odd = fused(to_f32(dot_two_blocks(first + 38, first + 56, numbers + 128)), PARTED_1(units), odd)
+                even = fused(to_f32(dot_two_blocks(first + 74, first + 92, numbers + 256)), PARTED_2(units), even)
+                odd = fused(to_f32(dot_two_blocks(first + 110, first + 128, numbers + 384)), PARTED_3(units), odd)
             for block in range(count // 8 * 8, count):
                 own_scale = load_f16(stored + 18 * block, 0)
                 rest += own_scale * load_f32(x_sums, block)

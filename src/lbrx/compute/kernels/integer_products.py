@@ -6,6 +6,7 @@ they are multiplied with lie in memory in that order: of 32 numbers first the 16
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -204,6 +205,23 @@ def _make_lane_pairs(number: int) -> Any:
 
 
 LANE_PAIRS = tuple(_make_lane_pairs(number) for number in range(8))
+PARTED_LANES = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The order in which the two lanes of a pair lie in different halves of a register: spreading them is one step then."""
+
+
+def _make_parted_pair(number: int) -> Any:
+    """What a lane pair is, of lanes in the order of `PARTED_LANES`."""
+
+    def parted_pair(_context: Any, value: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            return _shuffled(builder, args[0], args[0], [number] * 4 + [4 + number] * 4)
+
+        return value(value), generate
+
+    return instruction(parted_pair)
+
+
+PARTED_PAIRS = tuple(_make_parted_pair(number) for number in range(4))
 
 
 def _make_spread_lane(number: int) -> Any:
@@ -221,17 +239,17 @@ def _make_spread_lane(number: int) -> Any:
 SPREAD_LANES = tuple(_make_spread_lane(number) for number in range(8))
 
 
-def _make_block_scales(block_bytes: int) -> Any:
-    """The f16 at the beginnings of eight blocks, as f32."""
+def _make_block_scales(block_bytes: int, order: Sequence[int]) -> Any:
+    """The f16 at the beginnings of eight blocks, as f32, in some order."""
 
     def block_scales(_context: Any, _blocks: Any) -> Any:
         kind = SUMS.of("f32")
 
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             gathered = ir.Constant(ir.VectorType(I16, 8), [0] * 8)
-            for number in range(8):
+            for lane, number in enumerate(order):
                 scale = _load(builder, args[0], I16, block_bytes * number)
-                gathered = builder.insert_element(gathered, scale, ir.Constant(I32, number))
+                gathered = builder.insert_element(gathered, scale, ir.Constant(I32, lane))
             return builder.fpext(builder.bitcast(gathered, ir.VectorType(ir.HalfType(), 8)), kind.llvm)
 
         return kind(types.int64), generate
@@ -239,7 +257,7 @@ def _make_block_scales(block_bytes: int) -> Any:
     return instruction(block_scales)
 
 
-scales_of_18_bytes, scales_of_34_bytes = _make_block_scales(18), _make_block_scales(34)
+parted_scales_of_18_bytes, scales_of_34_bytes = _make_block_scales(18, PARTED_LANES), _make_block_scales(34, range(8))
 
 
 def _make_prefetch(lines: int) -> Any:
