@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lbrx.compute.arrays import Values
 from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats, address, bits, run
-from lbrx.compute.word_attention import PANEL, TILE_ROWS, attend, can_attend
+from lbrx.compute.word_attention import PANEL, attend, can_attend
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import borrowing
@@ -25,7 +25,7 @@ from lbrx.tensor import Tensor
 Array = npt.NDArray[Any]
 _KINDS = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(ml_dtypes.bfloat16): "bf16"}
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-_TILE_ROWS = 384
+_LEAST_ROWS, _MOST_ROWS, _TILES_WANTED = 384, 2048, 16
 _MANY_ROWS = 24
 _BLOCK_KEYS = 256
 _TILE_SCORES = 32 << 10
@@ -121,7 +121,8 @@ def attention(
         return found
     out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
     is_in_words = can_attend(job.q, job.k, job.v)
-    tile_queries = max(1, (TILE_ROWS if is_in_words else _TILE_ROWS) // job.group)
+    rows = min(max(heads * queries // _TILES_WANTED, _LEAST_ROWS), _MOST_ROWS)
+    tile_queries = max(1, rows // job.group)
     tiles = -(-queries // tile_queries)
 
     def step(number: int) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lbrx.compute.native import MULTIPLIES_PAIRS, Floats, address, bits, run
 from lbrx.memory.scratch import borrowing
 
-PANEL, TILE_ROWS = 16, 2048
+PANEL = 16
 _BLOCK_KEYS, _PAIRS = 256, 16
 _MOST_SIZE = 512
 _BF16 = np.dtype(ml_dtypes.bfloat16)
