@@ -217,9 +217,9 @@ class Arithmetic(ABC):
             raise ShapeError(f"reductions run over the whole tensor or the last axis, not axis {axis}; transpose first")
         if axis is None and keepdims:
             raise ShapeError("keepdims goes with axis=-1")
-        shape = broadcast_shapes(*(arg.shape for arg in args))
         if axis is None:
             return self._made(Reduce(op, args, last_axis=False))
+        shape = broadcast_shapes(*(arg.shape for arg in args))
         common = common_dtype(args)
         args = tuple(arg if arg.shape == shape else views.broadcast(cast(arg, common), shape) for arg in args)
         if len(shape) == 1 and not keepdims:

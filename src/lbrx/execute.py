@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
+SIDE_BY_SIDE_BYTES = 128 << 20  # and so are larger ones, if as many as there are threads are not more than this
 VERIFY_BYTES = 4 << 20
 
 
@@ -310,13 +311,14 @@ class Run:
         path = self.place.partial / layout.name
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
         units = units_of(self.plan, waiting)
-        small = [unit for unit in units if _unit_bytes(unit) < SMALL_BYTES]
+        most_bytes = max(SMALL_BYTES, SIDE_BY_SIDE_BYTES // settings.threads)
+        small = [unit for unit in units if _unit_bytes(unit) < most_bytes]
 
         def worker() -> Callable[[int], None]:
             return lambda number: self._write(small[number], descriptor, path)
 
         run_chunks(len(small), settings.threads, worker)
-        large = [unit for unit in units if _unit_bytes(unit) >= SMALL_BYTES]
+        large = [unit for unit in units if _unit_bytes(unit) >= most_bytes]
         for unit, following in zip_longest(large, large[1:]):
             self._write(unit, descriptor, path, None if following is None else following[0])
 
