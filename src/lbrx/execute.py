@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
 SIDE_BY_SIDE_BYTES = 128 << 20  # and so are larger ones, if as many as there are threads are not more than this
+SIDE_BY_SIDE_UNITS = 4  # for each thread: with fewer, threads would wait for the last
 VERIFY_BYTES = 4 << 20
 
 
@@ -311,7 +312,7 @@ class Run:
         path = self.place.partial / layout.name
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
         units = units_of(self.plan, waiting)
-        most_bytes = max(SMALL_BYTES, SIDE_BY_SIDE_BYTES // settings.threads)
+        most_bytes = _most_bytes_of_one_thread(units)
         small = [unit for unit in units if _unit_bytes(unit) < most_bytes]
 
         def worker() -> Callable[[int], None]:
@@ -349,6 +350,13 @@ class Run:
 
 def _unit_bytes(unit: list[Slot]) -> int:
     return sum(slot.nbytes for slot in unit)
+
+
+def _most_bytes_of_one_thread(units: list[list[Slot]]) -> int:
+    """Units below that size are computed side by side, a thread each; all threads share larger ones."""
+    most_bytes = max(SMALL_BYTES, SIDE_BY_SIDE_BYTES // settings.threads)
+    between = sum(SMALL_BYTES <= _unit_bytes(unit) < most_bytes for unit in units)
+    return most_bytes if between >= SIDE_BY_SIDE_UNITS * settings.threads else SMALL_BYTES
 
 
 def units_of(plan: OutputPlan, slots: Iterable[Slot]) -> list[list[Slot]]:
