@@ -188,10 +188,10 @@ def test_scratch_memory_does_not_grow_with_the_length(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(arena, "get", counting)
     largest = []
-    for length in (2048, 8192):
+    for length in (32_768, 65_536):
         asked.clear()
         x = normal(1, length, 8)
-        attention(x, x, x)
+        attention(x, x, x, window=64)
         largest.append(max(asked))
     assert largest[0] == largest[1] <= 2 << 20
 
