@@ -192,51 +192,25 @@ def _make_six_bit_numbers(is_low: bool) -> Any:
 six_bit_scales, six_bit_minimums = _make_six_bit_numbers(is_low=False), _make_six_bit_numbers(is_low=True)
 
 
-def _make_lane_pairs(number: int) -> Any:
-    """Lane 2 ``number`` in the first four lanes of eight, and lane 2 ``number`` + 1 in the others."""
+def _make_shuffle(places: list[int]) -> Any:
+    """Eight lanes from these places of a vector."""
 
-    def lane_pair(_context: Any, value: Any) -> Any:
+    def shuffle(_context: Any, value: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return _shuffled(builder, args[0], args[0], [2 * number] * 4 + [2 * number + 1] * 4)
+            return _shuffled(builder, args[0], args[0], places)
 
         return SUMS.of(value.element)(value), generate
 
-    return instruction(lane_pair)
+    return instruction(shuffle)
 
 
-LANE_PAIRS = tuple(_make_lane_pairs(number) for number in range(8))
+SPREAD_LANES = tuple(_make_shuffle([lane] * 8) for lane in range(8))
+LANE_PAIRS = tuple(_make_shuffle([2 * pair] * 4 + [2 * pair + 1] * 4) for pair in range(8))
+"""The first lane of a pair in four lanes, and the second in the others."""
 PARTED_LANES = (0, 2, 4, 6, 1, 3, 5, 7)
 """The order in which the two lanes of a pair lie in different halves of a register: spreading them is one step then."""
-
-
-def _make_parted_pair(number: int) -> Any:
-    """What a lane pair is, of lanes in the order of `PARTED_LANES`."""
-
-    def parted_pair(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return _shuffled(builder, args[0], args[0], [number] * 4 + [4 + number] * 4)
-
-        return value(value), generate
-
-    return instruction(parted_pair)
-
-
-PARTED_PAIRS = tuple(_make_parted_pair(number) for number in range(4))
-
-
-def _make_spread_lane(number: int) -> Any:
-    """One lane in all."""
-
-    def spread_lane(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return _shuffled(builder, args[0], args[0], [number] * value.lanes)
-
-        return value(value), generate
-
-    return instruction(spread_lane)
-
-
-SPREAD_LANES = tuple(_make_spread_lane(number) for number in range(8))
+PARTED_PAIRS = tuple(_make_shuffle([pair] * 4 + [4 + pair] * 4) for pair in range(4))
+"""What `LANE_PAIRS` are, of lanes in the order of `PARTED_LANES`."""
 
 
 def _make_block_scales(block_bytes: int, order: Sequence[int]) -> Any:

@@ -181,7 +181,7 @@ def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> V
 
 
 def _make_tile_reduction(kind: str, memory: str) -> Any:
-    """``tile_<kind>_<memory>(first, second, vectors) -> f64 or i64`` over ``vectors`` >= 1 rows of lanes.
+    """``tile_<kind>_<memory>(first, second, vectors) -> f64 or i64`` over 1 row of lanes to a whole tile of them.
 
     The addresses are of tiles or, where a sink takes an input as it is, of the input itself: the result is the same.
     """
