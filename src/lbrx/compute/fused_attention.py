@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lbrx.compute.arrays import Values
 from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats, address, bits, run
-from lbrx.compute.word_attention import PANEL, attend, can_attend
+from lbrx.compute.word_attention import PANEL, Sight, attend, can_attend, sight
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import borrowing
@@ -124,6 +124,7 @@ def attention(
     rows = min(max(heads * queries // _TILES_WANTED, _LEAST_ROWS), _MOST_ROWS)
     tile_queries = max(1, rows // job.group)
     tiles = -(-queries // tile_queries)
+    sights: dict[int, Sight] = {}
 
     def step(number: int) -> None:
         # The last queries see the most keys: they come first, so that no thread is left with them at the end.
@@ -131,7 +132,7 @@ def attention(
         stop = min(first + tile_queries, queries)
         if (stop - first) * job.group < _MANY_ROWS:
             _few(job, head, first, stop, out)
-        elif not (is_in_words and _many_as_words(job, head, first, stop, out)):
+        elif not (is_in_words and _many_as_words(job, head, first, stop, sights, out)):
             _many(job, head, first, stop, out)
 
     with one_blas_thread():
@@ -139,14 +140,18 @@ def attention(
     return out
 
 
-def _many_as_words(job: _Job, head: int, first: int, stop: int, out: Floats) -> bool:
-    """What `_many` does, with products of i16. Returns False, with nothing done, if a number is not finite."""
-    rows = job.group * (stop - first)
-    numbers = np.minimum(np.arange(-(-rows // PANEL) * PANEL), rows - 1) // job.group + first
-    starts, stops = (np.ascontiguousarray(ends, np.int32) for ends in job.visible(numbers))
+def _many_as_words(job: _Job, head: int, first: int, stop: int, sights: dict[int, Sight], out: Floats) -> bool:
+    """What `_many` does, with products of i16; ``sights`` is kept for other heads.
+
+    Returns False, with nothing done, if a number is not finite.
+    """
+    if first not in sights:
+        rows = job.group * (stop - first)
+        numbers = np.minimum(np.arange(-(-rows // PANEL) * PANEL), rows - 1) // job.group + first
+        sights[first] = sight(*job.visible(numbers))
     heads = slice(head * job.group, (head + 1) * job.group)
     queries, target = job.q[heads, first:stop], out[heads, first:stop]
-    return attend(queries, job.scale, starts, stops, job.k[head], job.v[head], job.softcap, target)
+    return attend(queries, job.scale, sights[first], job.k[head], job.v[head], job.softcap, target)
 
 
 def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +16,7 @@ from lbrx.memory.scratch import borrowing
 PANEL = 16
 _BLOCK_KEYS, _PAIRS = 256, 16
 _MOST_SIZE = 512
+_LOG2_E = math.log2(math.e)
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 Array = npt.NDArray[Any]
 Places = npt.NDArray[np.int32]
@@ -26,32 +28,44 @@ def can_attend(q: Array, k: Array, v: Array) -> bool:
     return MULTIPLIES_PAIRS and sizes <= _MOST_SIZE and all(values.dtype == _BF16 for values in (q, k, v))
 
 
-def attend(
-    queries: Array, scale: float, starts: Places, stops: Places, keys: Array, values: Array, softcap: float, out: Floats
-) -> bool:
+class Sight(NamedTuple):
+    """What queries see: ``starts`` and ``stops`` have the first and one past the last key of each, in whole panels.
+
+    Heads of a position are neighbours. All keys that are seen lie within ``first`` to ``stop`` - 1.
+    """
+
+    starts: Places
+    stops: Places
+    first: int
+    stop: int
+
+
+def sight(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Sight:
+    first, last = (np.ascontiguousarray(ends, np.int32) for ends in (starts, stops))
+    return Sight(first, last, int(first.min()), int(last.max()))
+
+
+def attend(queries: Array, scale: float, seen: Sight, keys: Array, values: Array, softcap: float, out: Floats) -> bool:
     """What queries [heads, positions, size] gather from one head of keys and values.
 
-    Heads of a position are neighbours in ``starts`` and ``stops``, the first and one past the last key that each query
-    sees, which come in whole panels. Returns False, with nothing written, if a number is not finite.
+    Returns False, with nothing written, if a number is not finite.
     """
     heads, positions, size = queries.shape
     value_size, padded = values.shape[1], -(-size // 32) * 32
-    padded_values, panels = -(-value_size // PANEL) * PANEL, starts.size // PANEL
+    padded_values, rows = -(-value_size // PANEL) * PANEL, seen.starts.size
     is_not_finite = np.zeros(1, np.float32)
-    state = np.zeros((panels, 2, PANEL), np.float32)
-    state[:, 0] = -1e30
     with borrowing() as borrow:
-        codes, scales = (address(borrow(length * starts.size)) for length in (2 * padded, 4))
-        coded_keys, coded_values = (address(borrow(2 * _BLOCK_KEYS * length)) for length in (padded, padded_values))
-        gathered = borrow(4 * starts.size * padded_values)
-        gathered[:] = 0
-        numbers = [
-            *(address(queries), *queries.strides[:2], heads, size, padded, bits(scale * math.log2(math.e))),
-            *(codes, scales, address(starts), address(stops)),
+        coded = 2 * padded * rows, 4 * rows, 2 * _BLOCK_KEYS * padded, 2 * _BLOCK_KEYS * padded_values
+        lengths = *coded, 8 * rows, 4 * rows * padded_values
+        start = address(borrow(sum(lengths)))
+        codes, scales, coded_keys, coded_values, state, gathered = accumulate(lengths[:-1], initial=start)
+        numbers = (
+            *(address(queries), *queries.strides[:2], heads, size, padded, bits(scale * _LOG2_E)),
+            *(codes, scales, address(seen.starts), address(seen.stops)),
             *(address(keys), keys.strides[0], address(values), values.strides[0], value_size),
-            *(bits(softcap), coded_keys, coded_values, address(state), address(gathered), address(is_not_finite)),
+            *(bits(softcap), coded_keys, coded_values, state, gathered, address(is_not_finite)),
             *(_PAIRS, address(out), out.strides[0]),
-        ]
+        )
         job = np.array(numbers, np.int64)
-        run("attending_words", "attend", address(job), heads * positions, int(starts.min()), int(stops.max()))
+        run("attending_words", "attend", address(job), heads * positions, seen.first, seen.stop)
     return not is_not_finite[0]

@@ -14,7 +14,6 @@ import numpy as np
 
 from lbrx.compute.kernels.attention_codes import (
     BLOCK,
-    FINE,
     PANEL,
     VALUE_FOUR_BYTES,
     code_keys,
@@ -45,6 +44,7 @@ GROUP = 64
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 UNSEEN, LOWEST = np.float32(-3e38), np.float32(-1e30)
 NOT_FINITE = 0x7F80  # the bits of infinity in bf16; those of NaN are above
+CODE_ROUNDER = np.float32(12582912 + 127 + 13)  # ROUNDER, the bias of exponents, and 13: 8192 is 2**13
 LOWEST_POWER, LN_2 = np.float32(-126.0), np.float32(np.log(2))
 POWER_0, POWER_1 = np.float32(0.9999280572), np.float32(0.6932610273)
 POWER_2, POWER_3 = np.float32(0.2426111102), np.float32(0.0551715456)
@@ -92,6 +92,14 @@ def _score_keys(words: Any, scales: Any, fours: Any, padded: Any, x: Any, x_scal
 
 
 @jit
+def _mantissa(rest: Any) -> Any:
+    """2 to the power of lanes between -1/2 and 1/2, within 2**-13."""
+    found = fused(rest, splat(rest, POWER_3), splat(rest, POWER_2))
+    found = fused(found, rest, splat(rest, POWER_1))
+    return fused(found, rest, splat(rest, POWER_0))
+
+
+@jit
 def _power_of_two(value: Any) -> Any:
     """2 to the power of lanes that are not above 0, within 2**-13; next to nothing below -126.
 
@@ -99,26 +107,30 @@ def _power_of_two(value: Any) -> Any:
     """
     bounded = maximum(value, splat(value, LOWEST_POWER))
     shifted = bounded + ROUNDER
-    rest = bounded - (shifted - ROUNDER)
-    found = fused(rest, splat(value, POWER_3), splat(value, POWER_2))
-    found = fused(found, rest, splat(value, POWER_1))
-    found = fused(found, rest, splat(value, POWER_0))
-    return floats_of(bits_of(found) + (bits_of(shifted) << 23))
+    return floats_of(bits_of(_mantissa(bounded - (shifted - ROUNDER))) + (bits_of(shifted) << 23))
 
 
 @jit
 def _coded(scores: Any, largest: Any) -> Any:
-    """Weights as whole numbers, 8191 for the largest score, plus the bits of ROUNDER."""
-    return bits_of(fused(_power_of_two(scores - largest), splat(scores, FINE), splat(scores, ROUNDER)))
+    """Weights as whole numbers, 8191 for the largest score, plus the bits of ROUNDER.
+
+    CODE_ROUNDER leaves, besides the whole part of the power, what makes it the exponent of 8192 times that power.
+    """
+    bounded = maximum(scores - largest, splat(scores, LOWEST_POWER))
+    shifted = bounded + CODE_ROUNDER
+    power = floats_of(bits_of(shifted) << 23)
+    return bits_of(fused(_mantissa(bounded - (shifted - CODE_ROUNDER)), power, splat(scores, ROUNDER)))
 
 
 @jit
 def _weigh_half(scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> None:
     """What `_weigh` does, for eight queries of sixteen."""
     like = f32x8(0.0)
-    found = splat(like, LOWEST)
-    for key in range(keys):
-        found = maximum(load(like, scores, 2 * key), found)
+    found, other = splat(like, LOWEST), splat(like, LOWEST)
+    for pair in range(keys // 2):
+        found = maximum(found, load(like, scores, 4 * pair))
+        other = maximum(other, load(like, scores, 4 * pair + 2))
+    found = maximum(found, other)
     before = load(like, state, 0)
     largest = maximum(before, found)
     total = to_i32(like)
@@ -208,9 +220,27 @@ def _look(
         _cap(scores, keys, cap)
     if not is_open:
         _hide(scores, keys, start + group, number(job, 9) + 64 * panel, number(job, 10) + 64 * panel)
-    _weigh(scores, whole, weights, number(job, 19) + 128 * panel, factors)
     values, out = number(job, 18) + 8 * group, number(job, 20) + 256 * value_fours * panel
+    state = number(job, 19) + 128 * panel
+    _clear_unless_seen(state, out, 4 * value_fours)
+    _weigh(scores, whole, weights, state, factors)
     _sum_up(values, value_scales, value_fours, whole // 32, weights, pairs, factors, out)
+
+
+@jit
+def _forget(state: Any, panels: Any) -> None:
+    """No panel has looked at a key yet."""
+    for panel in range(panels):
+        store(state, 2 * panel, splat(f32x16(0.0), UNSEEN))
+        store(state, 2 * panel + 1, f32x16(0.0))
+
+
+@jit
+def _clear_unless_seen(state: Any, out: Any, vectors: Any) -> None:
+    """What a panel gathers begins with zeros: it has seen nothing as long as its largest score is lower than LOWEST."""
+    if peek_f32(state, 0) < LOWEST:
+        for vector in range(vectors):
+            store(out, vector, f32x16(0.0))
 
 
 @jit
@@ -221,11 +251,10 @@ def _write_out(job: Any, rows: Any) -> None:
     for row in range(rows):
         panel, lane = row // PANEL, row % PANEL
         total = peek_f32(number(job, 19) + 128 * panel, 16 + lane)
-        factor = ZERO if total == 0 else ONE / total
         gathered = number(job, 20) + 64 * padded * panel + 4 * lane
         out = number(job, 23) + number(job, 24) * (row % group) + 4 * size * (row // group)
         for i in range(size):
-            poke_f32(out, i, peek_f32(gathered, 16 * i) * factor)
+            poke_f32(out, i, ZERO if total == 0 else peek_f32(gathered, 16 * i) * (ONE / total))
 
 
 @jit
@@ -250,13 +279,15 @@ def attend(job: int, rows: int, low: int, high: int) -> None:
     and from position to position, 3 heads, 4 size, 5 the same in whole blocks of 32, 6 the bits of a factor for scores
     as logarithms to the base 2, 7 and 8 room for codes and scales, 9 and 10 the first and one past the last key that
     each sees, as i32 for whole panels. Of keys: 11 where they lie, 12 stride. Of values: 13 where they lie, 14 stride,
-    15 size. 16 the bits of the cap; 17 and 18 room for 256 coded keys and values; 19 for each panel its largest scores
-    and sums; 20 room for what panels gather; 21 a flag that is set if a number is not finite: then nothing is written;
+    15 size. 16 the bits of the cap; 17 and 18 room for 256 coded keys and values; 19 room for the largest scores and
+    sums of panels, 20 for what they gather; 21 a flag that is set if a number is not finite: then nothing is written;
     22 the number 16, from here so that loops are not unrolled; 23 out, 24 its stride from head to head.
     """
     key_scales, value_scales, room = stack_bytes(1024), stack_bytes(2048), stack_bytes(9216)
     size, padded = number(job, 4), number(job, 5)
     key_stride, value_stride = number(job, 12), number(job, 14)
+    panels = (rows + PANEL - 1) // PANEL
+    _forget(number(job, 19), panels)
     largest = code_queries(job, rows, room)
     for start in range(low, high, BLOCK):
         count = min(BLOCK, high - start)
@@ -267,7 +298,7 @@ def attend(job: int, rows: int, low: int, high: int) -> None:
             poke_f32(number(job, 21), 0, ONE)
             return
         for group in range(0, count, GROUP):
-            for panel in range((rows + PANEL - 1) // PANEL):
+            for panel in range(panels):
                 limit, is_open = _group_limits(job, panel, start, group, count)
                 if limit > group:
                     _look(job, panel, start, group, limit, key_scales, value_scales, is_open)
