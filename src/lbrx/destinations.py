@@ -92,40 +92,39 @@ class ArrayDestination(MemoryDestination):
         return self._bytes.view(self.dtype.numpy).reshape(shape)
 
 
-class FileDestination(TakesAnything):
-    """A slot of a file: ``offset`` is the byte where the tensor begins.
+class FileWriter:
+    """An open file into whose slots many threads write.
 
     File systems let one thread at a time write into a file. A thread that finds it busy leaves its buffer to the one
     that writes and goes on computing, so nothing is left when no thread is inside ``hand_over``.
     """
 
-    __slots__ = ("_is_writing", "_lock", "_waiting", "_waiting_bytes", "descriptor", "dtype", "offset", "path", "whole")
+    __slots__ = ("_is_writing", "_lock", "_waiting", "_waiting_bytes", "descriptor", "left", "left_and_written", "path")
 
-    def __init__(self, descriptor: int, offset: int, dtype: DType, path: Path) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self.descriptor = descriptor
-        self.offset = offset
-        self.dtype = dtype
         self.path = path
-        self.whole: Bytes | None = None
+        self.left = self.left_and_written = 0  # buffers that were left to another thread; those that it has written
         self._waiting: deque[tuple[int, Bytes]] = deque()
         self._waiting_bytes = 0
         self._is_writing = False
         self._lock = threading.Lock()
 
-    def write(self, lo: int, data: Bytes) -> None:
-        system.pwrite_all(self.descriptor, data, self.offset + self.dtype.nbytes(lo), self.path)
+    def write(self, offset: int, data: Bytes) -> None:
+        system.pwrite_all(self.descriptor, data, offset, self.path)
 
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
+    def hand_over(self, offset: int, scratch: Bytes) -> None:
+        """Write a scratch buffer and give it back to its pool, or leave both to the thread that writes now."""
         with self._lock:
             has_room = self._waiting_bytes + scratch.size <= min(WAITING_BYTES, budget().limit_bytes // 4)
             if self._is_writing and has_room:
-                self._waiting.append((lo, scratch))
+                self._waiting.append((offset, scratch))
                 self._waiting_bytes += scratch.size
+                self.left += 1
                 return
             is_writer = not self._is_writing
             self._is_writing = True
-        FileDestination.write(self, lo, scratch)
-        scratch_arena().put(scratch)
+        self._write_scratch(offset, scratch)
         if is_writer:
             self._write_waiting()
 
@@ -135,7 +134,29 @@ class FileDestination(TakesAnything):
                 if not self._waiting:
                     self._is_writing = False
                     return
-                lo, scratch = self._waiting.popleft()
+                offset, scratch = self._waiting.popleft()
                 self._waiting_bytes -= scratch.size
-            FileDestination.write(self, lo, scratch)
-            scratch_arena().put(scratch)
+            self._write_scratch(offset, scratch)
+            self.left_and_written += 1
+
+    def _write_scratch(self, offset: int, scratch: Bytes) -> None:
+        self.write(offset, scratch)
+        scratch_arena().put(scratch)
+
+
+class FileDestination(TakesAnything):
+    """A slot of a file: ``offset`` is the byte where the tensor begins."""
+
+    __slots__ = ("_file", "_offset", "dtype", "whole")
+
+    def __init__(self, file: FileWriter, offset: int, dtype: DType) -> None:
+        self._file = file
+        self._offset = offset
+        self.dtype = dtype
+        self.whole: Bytes | None = None
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self._file.write(self._offset + self.dtype.nbytes(lo), data)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self._file.hand_over(self._offset + self.dtype.nbytes(lo), scratch)

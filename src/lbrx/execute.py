@@ -10,31 +10,27 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from lbrx import system
-from lbrx.checksums import ALGORITHM, Checksum
-from lbrx.destinations import FileDestination
+from lbrx.checksums import ALGORITHM
+from lbrx.destinations import FileWriter
 from lbrx.devices.cpu.threads import run_chunks
-from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import FileError, UsageError
-from lbrx.finite import has_nonfinite
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Journal, difference
-from lbrx.nonfinite import RESULT, NonFiniteError, count_nonfinite, describe
+from lbrx.nonfinite import NonFiniteError, describe
 from lbrx.output_plan import Identity, OutputPlan, write_bytes
 from lbrx.records import dataclass
 from lbrx.remote.paths import as_path, is_remote
 from lbrx.settings import settings
-from lbrx.stages import evaluate_tensors
-from lbrx.storage import Bytes
+from lbrx.slot_writing import file_checksum, units_of, write_slots
 from lbrx.workplace import Workplace
 
 if TYPE_CHECKING:
@@ -44,7 +40,6 @@ CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
 SIDE_BY_SIDE_BYTES = 128 << 20  # and so are larger ones, if as many as there are threads are not more than this
 SIDE_BY_SIDE_UNITS = 4  # for each thread: with fewer, threads would wait for the last
-VERIFY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,34 +196,13 @@ def checksums_json(checksums: dict[str, str]) -> bytes:
     return (json.dumps({"algorithm": ALGORITHM, "tensors": checksums}, indent=1) + "\n").encode()
 
 
-class CheckedDestination(FileDestination):
-    """A slot of a file whose bytes are summed up and looked at on their way, while the processor's cache holds them."""
+class _Computed(NamedTuple):
+    """A unit that is computed, and written when so many buffers of its file that were left to a writer are."""
 
-    __slots__ = ("checksum", "has_nonfinite")
-
-    def __init__(self, descriptor: int, slot: Slot, dtype: DType, path: Path) -> None:
-        super().__init__(descriptor, slot.offset, dtype, path)
-        self.checksum = Checksum(slot.nbytes)
-        self.has_nonfinite = False
-
-    def write(self, lo: int, data: Bytes) -> None:
-        self._check(lo, data)
-        super().write(lo, data)
-
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self._check(lo, scratch)
-        super().hand_over(lo, scratch)
-
-    def _check(self, lo: int, data: Bytes) -> None:
-        self.checksum.add(self.dtype.nbytes(lo), data)
-        self.look_at(data, self.dtype)
-
-    def look_at(self, values: Bytes, dtype: DType) -> None:
-        if has_nonfinite(values, dtype):
-            self.found_nonfinite()
-
-    def found_nonfinite(self) -> None:
-        self.has_nonfinite = True
+    left: int
+    unit: list[Slot]
+    entries: list[Entry]
+    following: Slot | None
 
 
 class Run:
@@ -253,6 +227,7 @@ class Run:
         self._total_tensors, self._total_bytes = tensor_count(plan), write_bytes(plan)
         self._done_bytes = self._resumed_bytes = 0
         self._lock = threading.Lock()
+        self._unnoted: deque[_Computed] = deque()
 
     def run(self) -> None:
         # Every file is made in its full size first, so that a full disk shows before the work begins. Few are open at
@@ -309,23 +284,36 @@ class Run:
     # -- what this run does ---------------------------------------------------------------------------------------
 
     def write_layout(self, layout: FileLayout, descriptor: int) -> None:
-        path = self.place.partial / layout.name
+        file = FileWriter(descriptor, self.place.partial / layout.name)
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
         units = units_of(self.plan, waiting)
         most_bytes = _most_bytes_of_one_thread(units)
         small = [unit for unit in units if _unit_bytes(unit) < most_bytes]
 
         def worker() -> Callable[[int], None]:
-            return lambda number: self._write(small[number], descriptor, path)
+            return lambda number: self._write(small[number], file)
 
         run_chunks(len(small), settings.threads, worker)
         large = [unit for unit in units if _unit_bytes(unit) >= most_bytes]
         for unit, following in zip_longest(large, large[1:]):
-            self._write(unit, descriptor, path, None if following is None else following[0])
+            self._write(unit, file, None if following is None else following[0])
+        self._note_written(file)
 
-    def _write(self, unit: list[Slot], descriptor: int, path: Path, following: Slot | None = None) -> None:
-        for slot, entry in zip(unit, write_slots(self.plan, unit, descriptor, path), strict=True):
-            self.finish(slot, entry, following)
+    def _write(self, unit: list[Slot], file: FileWriter, following: Slot | None = None) -> None:
+        entries = write_slots(self.plan, unit, file)
+        with self._lock:
+            self._unnoted.append(_Computed(file.left, unit, entries, following))
+        self._note_written(file)
+
+    def _note_written(self, file: FileWriter) -> None:
+        """Finish what is computed and has no bytes left with a thread that is still writing."""
+        while True:
+            with self._lock:
+                if not self._unnoted or self._unnoted[0].left > file.left_and_written:
+                    return
+                done = self._unnoted.popleft()
+            for slot, entry in zip(done.unit, done.entries, strict=True):
+                self.finish(slot, entry, done.following)
 
     def finish(self, slot: Slot, entry: Entry, following: Slot | None = None) -> None:
         """A tensor is written: note that down and say so."""
@@ -357,43 +345,3 @@ def _most_bytes_of_one_thread(units: list[list[Slot]]) -> int:
     most_bytes = max(SMALL_BYTES, SIDE_BY_SIDE_BYTES // settings.threads)
     between = sum(SMALL_BYTES <= _unit_bytes(unit) < most_bytes for unit in units)
     return most_bytes if between >= SIDE_BY_SIDE_UNITS * settings.threads else SMALL_BYTES
-
-
-def units_of(plan: OutputPlan, slots: Iterable[Slot]) -> list[list[Slot]]:
-    """Slots in their order, with neighbours together that are parts of one unit."""
-    return [list(unit) for _, unit in groupby(slots, lambda slot: plan.unit(slot.name))]
-
-
-def write_slots(plan: OutputPlan, slots: list[Slot], descriptor: int, path: Path) -> list[Entry]:
-    """Compute the tensors of a unit into their slots of an open file, and say what was written."""
-    tensors = [plan.tensor(slot.name) for slot in slots]
-    destinations = [
-        CheckedDestination(descriptor, slot, DTYPES.get(slot.type_name, DTYPES["u8"]), path) for slot in slots
-    ]
-    evaluate_tensors([(tensor.expr, target) for tensor, target in zip(tensors, destinations, strict=True)])
-    entries = []
-    for slot, tensor, destination in zip(slots, tensors, destinations, strict=True):
-        counts: dict[str, tuple[int, int]] = {}
-        if destination.has_nonfinite:
-            counts = count_nonfinite({**plan.inputs(slot.name), RESULT: tensor})
-        entries.append(Entry(slot.name, destination.checksum.hexdigest(), counts))
-    return entries
-
-
-def file_checksum(descriptor: int, offset: int, nbytes: int, path: Path) -> str:
-    """The checksum of a run of bytes of a file, read on all threads."""
-    checksum = Checksum(nbytes)
-
-    def worker() -> Callable[[int], None]:
-        buffer = np.empty(min(VERIFY_BYTES, nbytes), np.uint8)
-
-        def step(number: int) -> None:
-            start = number * VERIFY_BYTES
-            piece = buffer[: min(VERIFY_BYTES, nbytes - start)]
-            system.pread_into(descriptor, piece, offset + start, path)
-            checksum.add(start, piece)
-
-        return step
-
-    run_chunks(-(-nbytes // VERIFY_BYTES), settings.threads, worker)
-    return checksum.hexdigest()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx import system
-from lbrx.destinations import FileDestination
+from lbrx.destinations import FileDestination, FileWriter
 from lbrx.dtypes import DTYPES
 from lbrx.errors import FileError, UsageError
 from lbrx.expr import Blocks, Expr
@@ -193,8 +193,9 @@ def write_layout(path: Path, layout: FileLayout, tensors: Mapping[str, Tensor], 
     try:
         system.preallocate(descriptor, layout.file_bytes, path)
         system.pwrite_all(descriptor, layout.header, 0, path)
+        file = FileWriter(descriptor, path)
         for slot in layout.slots:
-            write_tensor(tensors[slot.name].expr, slot, descriptor, path)
+            write_tensor(tensors[slot.name].expr, slot, file)
             report(slot)
         system.flush_to_disk(descriptor)
     except OSError as error:
@@ -203,11 +204,11 @@ def write_layout(path: Path, layout: FileLayout, tensors: Mapping[str, Tensor], 
         os.close(descriptor)
 
 
-def write_tensor(expr: Expr, slot: Slot, descriptor: int, path: Path) -> None:
+def write_tensor(expr: Expr, slot: Slot, file: FileWriter) -> None:
     """Stream one tensor into its slot."""
     from lbrx.stages import copy_blocks, evaluate_stores
 
     if isinstance(expr, Blocks):
-        copy_blocks(expr, FileDestination(descriptor, slot.offset, DTYPES["u8"], path))
+        copy_blocks(expr, FileDestination(file, slot.offset, DTYPES["u8"]))
     elif slot.nbytes:
-        evaluate_stores([(expr, FileDestination(descriptor, slot.offset, expr.dtype, path))])
+        evaluate_stores([(expr, FileDestination(file, slot.offset, expr.dtype))])

@@ -23,10 +23,12 @@ from lbrx.devices.device import run_pass
 from lbrx.errors import FileError
 from lbrx.expr import Counter, Expr, KthSearch, Map, Scalar, Stored, apply
 from lbrx.fuse import Known, KthResult, SinkRequest, fuse
+from lbrx.memory.scratch import borrowing
 from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
 from lbrx.settings import settings
 from lbrx.shape import Layout, Shape
+from lbrx.storage import Bytes
 from lbrx.views import reshaped, sliced
 
 MAX_COLLECTED = 4 << 20  # elements: 64 MiB of keys and indices
@@ -34,6 +36,7 @@ SAMPLED_FROM = 1 << 20  # elements: below that, histograms are cheap enough
 SAMPLE_RUN = 16  # neighbouring elements taken together
 KEY_OF_INFINITY = 0x7F800000  # of a float32
 FEW = 1 << 16  # elements that are sorted out faster than another pass is run
+Borrow = Callable[[int], Bytes]
 
 
 @dataclass(slots=True)
@@ -204,29 +207,44 @@ def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
     """
     if not intervals:
         return
-    states = [
-        CollectState(each.low, each.high, MAX_COLLECTED)
-        if each.guess is None
-        else CollectState(each.guess + 1, each.guess, MAX_COLLECTED)
-        for each in intervals
-    ]
     args = [each.search.task.arg for each in intervals]
     requests = [SinkRequest("collect", arg.dtype.compute, (arg,)) for arg in args]
-    run_pass(fuse(space, requests, known, scalar_value), list(states))
-    for (search, _, _, guess), state in zip(intervals, states, strict=True):
-        place = search.place
-        if search.inside == math.prod(space):  # nothing has been narrowed: k counts from the very largest
-            place -= state.above
-        if place < 1 or not state.found or state.found > state.limit:
-            continue
-        order = sorted((part for part in range(len(state.keys)) if state.keys[part].size), key=_first_place(state))
-        keys = np.concatenate([state.keys[part] for part in order])
-        places = np.concatenate([state.places[part] for part in order])
-        if guess is not None:
-            _put_guess(search, guess, keys, places, place, known)
-        elif place <= state.found:
-            key, index = _chosen(keys, places, place)
-            _put(search, key, index, known)
+    with borrowing() as borrow:
+        states = [_collecting(each, borrow) for each in intervals]
+        run_pass(fuse(space, requests, known, scalar_value), list(states))
+        for interval, state in zip(intervals, states, strict=True):
+            _choose(space, interval, state, known, borrow)
+
+
+def _collecting(interval: _Interval, borrow: Borrow) -> CollectState:
+    low, high, guess = interval.low, interval.high, interval.guess
+    if guess is not None:
+        low, high = guess + 1, guess
+    return CollectState(low, high, MAX_COLLECTED, borrow=borrow)
+
+
+def _choose(space: Shape, interval: _Interval, state: CollectState, known: Known, borrow: Borrow) -> None:
+    """The result of a search from what was collected, if it is there."""
+    search = interval.search
+    place = search.place
+    if search.inside == math.prod(space):  # nothing has been narrowed: k counts from the very largest
+        place -= state.above
+    if place < 1 or not state.found or state.found > state.limit:
+        return
+    order = sorted((part for part in range(len(state.keys)) if state.keys[part].size), key=_first_place(state))
+    keys, places = (_joined([parts[part] for part in order], borrow) for parts in (state.keys, state.places))
+    if interval.guess is not None:
+        _put_guess(search, interval.guess, keys, places, place, known)
+    elif place <= state.found:
+        key, index = _chosen(keys, places, place)
+        _put(search, key, index, known)
+
+
+def _joined(parts: list[npt.NDArray[np.int64]], borrow: Borrow) -> npt.NDArray[np.int64]:
+    if len(parts) == 1:
+        return parts[0]
+    whole = borrow(sum(part.nbytes for part in parts)).view(np.int64)
+    return np.concatenate(parts, out=whole)
 
 
 def _put_guess(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.destinations import ArrayDestination, FileDestination
+from lbrx.destinations import ArrayDestination, FileDestination, FileWriter
 from lbrx.dtypes import DTYPES
 from lbrx.quants.joint import JointDestination, PartStorage
 from lbrx.quants.mlx import MlxMode, quantize
@@ -60,8 +60,9 @@ def test_files_get_the_same_bytes_from_any_threads(tmp_path: Path, threads: int)
     with lbrx.using(threads=threads, chunk_elements=1 << 16):
         parts = _parts(values, mode)
         starts = np.cumsum([0, *(_storage(part).nbytes for part in parts)])
+        file = FileWriter(descriptor, path)
         stores = [
-            (part.expr, FileDestination(descriptor, int(start), part.dtype if number else DTYPES["u8"], path))
+            (part.expr, FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
             for number, (part, start) in enumerate(zip(parts, starts, strict=False))
         ]
         evaluate_tensors(stores)

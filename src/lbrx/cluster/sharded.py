@@ -21,7 +21,7 @@ from lbrx.cluster.partition import Partition
 from lbrx.compute.arrays import Values
 from lbrx.compute.native import Floats
 from lbrx.compute.shards import part
-from lbrx.destinations import FileDestination
+from lbrx.destinations import FileDestination, FileWriter
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_pass
 from lbrx.errors import FileError, ShapeError, UsageError
 from lbrx.expr import Reduce
@@ -200,7 +200,8 @@ def _store(make: Callable[[], Tensor], path: Path, offset: int, low: int, high: 
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         with using(threads=1):
-            evaluate_stores([(part.expr, FileDestination(descriptor, offset + start, part.dtype, path))])
+            file = FileWriter(descriptor, path)
+            evaluate_stores([(part.expr, FileDestination(file, offset + start, part.dtype))])
         system.flush_to_disk(descriptor, path)
     finally:
         os.close(descriptor)

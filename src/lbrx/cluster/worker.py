@@ -16,9 +16,8 @@ from typing import IO
 from lbrx import system
 from lbrx.cluster.description import PlanSource, built_alike
 from lbrx.cluster.worker_memory import PeakMemory
-from lbrx.destinations import ArrayDestination
+from lbrx.destinations import ArrayDestination, FileWriter
 from lbrx.errors import FileError
-from lbrx.execute import units_of, write_slots
 from lbrx.expr import Blocks
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry
@@ -28,6 +27,7 @@ from lbrx.records import dataclass
 from lbrx.remote.filesystem import RemoteState
 from lbrx.remote.paths import RemotePath
 from lbrx.remote.settings import work_directory
+from lbrx.slot_writing import units_of, write_slots
 from lbrx.stages import evaluate_stores
 from lbrx.workplace import Workplace
 
@@ -98,8 +98,8 @@ def _write(plan: OutputPlan, path: Path, slots: tuple[Slot, ...], order: Order) 
 
 
 def _written(plan: OutputPlan, slots: Sequence[Slot], descriptor: int, path: Path) -> tuple[Entry, ...]:
-    units = units_of(plan, slots)
-    return tuple(entry for unit in units for entry in write_slots(plan, unit, descriptor, path))
+    file = FileWriter(descriptor, path)
+    return tuple(entry for unit in units_of(plan, slots) for entry in write_slots(plan, unit, file))
 
 
 def _upload(

@@ -32,11 +32,7 @@ def add_counts(state: HistogramState, counts: Bytes) -> None:
 def add_collected(state: CollectState, counts: Bytes, keys: Bytes, places: Bytes) -> int:
     """Add what a chunk found, and say how much; a GPU finds it in any order, so that it is sorted by place."""
     found, above = (int(count) for count in counts.view(np.uint32))
-    state.found += found
-    state.above += above
-    if state.found <= state.limit:
-        found_places = places.view(np.int64)[:found]
-        order = np.argsort(found_places)
-        state.keys.append(keys.view(np.int64)[:found][order])
-        state.places.append(found_places[order])
+    found_places = places.view(np.int64)[:found]
+    order = np.argsort(found_places)
+    state.add(found, above, keys.view(np.int64)[order], found_places[order])
     return found
