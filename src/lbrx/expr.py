@@ -111,7 +111,7 @@ class Reduce(Expr):
     __slots__ = ("args", "keepdims", "last_axis", "op")
 
     def __init__(self, op: str, args: tuple[Expr, ...], last_axis: bool, keepdims: bool = False) -> None:
-        shape = broadcast_shapes(*(arg.shape for arg in args))
+        shape = args[0].shape if len(args) == 1 else broadcast_shapes(*(arg.shape for arg in args))
         if last_axis and not shape:
             raise ShapeError(f"{op} along the last axis needs a tensor with axes")
         if op in ("min", "max", "argmax") and 0 in (shape[-1:] if last_axis else shape):
@@ -226,6 +226,8 @@ _KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2}
 
 def common_dtype(args: tuple[Expr, ...]) -> DType:
     """NumPy's promotion over the compute types, where tensors without axes do not widen those with axes."""
+    if len(args) == 1:
+        return args[0].dtype.compute
     strong = [arg.dtype for arg in args if arg.shape]
     weak = [arg.dtype for arg in args if not arg.shape]
     if not strong:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from lbrx.expr import Reduce
 
+FEW = 64  # numbers that Python compares faster than NumPy starts
+
 
 def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np.int64] | None) -> Any:
     """The value of a reduction from the partial results of its blocks; ``places`` are those of an argmax."""
@@ -20,6 +22,9 @@ def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np
         return kind(values.sum())
     if places is not None:
         return kind(places[int(np.argmax(values))])
+    numbers = values.tolist() if values.size <= FEW else []
+    if numbers and not math.isnan(sum(numbers)):  # else some are NaN, or infinities of both signs
+        return kind(min(numbers) if reduction.op == "min" else max(numbers))
     return kind((np.minimum if reduction.op == "min" else np.maximum).reduce(values))
 
 

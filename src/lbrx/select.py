@@ -37,6 +37,7 @@ SAMPLE_RUN = 16  # neighbouring elements taken together
 KEY_OF_INFINITY = 0x7F800000  # of a float32
 FEW = 1 << 16  # elements that are sorted out faster than another pass is run
 Borrow = Callable[[int], Bytes]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -220,7 +221,7 @@ def _collecting(interval: _Interval, borrow: Borrow) -> CollectState:
     low, high, guess = interval.low, interval.high, interval.guess
     if guess is not None:
         low, high = guess + 1, guess
-    return CollectState(low, high, MAX_COLLECTED, borrow=borrow)
+    return CollectState(low, high, MAX_COLLECTED, keeps_places=interval.search.task.needs_index, borrow=borrow)
 
 
 def _choose(space: Shape, interval: _Interval, state: CollectState, known: Known, borrow: Borrow) -> None:
@@ -231,31 +232,34 @@ def _choose(space: Shape, interval: _Interval, state: CollectState, known: Known
         place -= state.above
     if place < 1 or not state.found or state.found > state.limit:
         return
-    order = sorted((part for part in range(len(state.keys)) if state.keys[part].size), key=_first_place(state))
-    keys, places = (_joined([parts[part] for part in order], borrow) for parts in (state.keys, state.places))
+    keys, places = _joined(state.keys, state, borrow), None
+    if state.keeps_places:
+        places = _joined(state.places, state, borrow)
     if interval.guess is not None:
         _put_guess(search, interval.guess, keys, places, place, known)
     elif place <= state.found:
-        key, index = _chosen(keys, places, place)
-        _put(search, key, index, known)
+        key = _nth_largest(keys, place, search.kind)
+        _put(search, key, -1 if places is None else _place_of(key, keys, places, place), known)
 
 
-def _joined(parts: list[npt.NDArray[np.int64]], borrow: Borrow) -> npt.NDArray[np.int64]:
-    if len(parts) == 1:
-        return parts[0]
-    whole = borrow(sum(part.nbytes for part in parts)).view(np.int64)
-    return np.concatenate(parts, out=whole)
+def _joined(parts: list[Ints], state: CollectState, borrow: Borrow) -> Ints:
+    """What the chunks brought, in the order of the tensor if places were kept."""
+    order = [part for part in range(len(parts)) if parts[part].size]
+    if len(order) == 1:
+        return parts[order[0]]
+    if state.keeps_places:
+        order.sort(key=lambda part: int(state.places[part][0]))
+    chosen = [parts[part] for part in order]
+    return np.concatenate(chosen, out=borrow(sum(part.nbytes for part in chosen)).view(np.int64))
 
 
-def _put_guess(
-    search: _Search, key: int, counts: npt.NDArray[Any], starts: npt.NDArray[Any], place: int, known: Known
-) -> None:
+def _put_guess(search: _Search, key: int, counts: Ints, starts: Ints | None, place: int, known: Known) -> None:
     """The guess as the result, if the ``place``-th of its equals is among those that were counted."""
     counted = np.cumsum(counts)
     if place > int(counted[-1]):
         return
     index = -1
-    if search.task.needs_index:
+    if starts is not None:
         tile = int(np.searchsorted(counted, place))
         start, before = int(starts[tile]), int(counted[tile - 1]) if tile else 0
         arg = search.task.arg
@@ -267,20 +271,22 @@ def _put_guess(
     _put(search, key, index, known)
 
 
-def _first_place(state: CollectState) -> Callable[[int], int]:
-    return lambda part: int(state.places[part][0])
-
-
-def _chosen(keys: npt.NDArray[Any], places: npt.NDArray[Any], place: int) -> tuple[int, int]:
-    """Key and place of the ``place``-th largest of collected keys, whose places ascend; equals count by places."""
+def _nth_largest(keys: Ints, place: int, kind: str) -> int:
+    """The ``place``-th largest of collected keys."""
     key = _guess(keys, place) if keys.size > FEW else None
-    if key is None:
-        key = int(np.partition(keys, keys.size - place)[keys.size - place])
+    if key is not None:
+        return key
+    narrow = keys.astype(np.int32) if kind in ("f32", "i32") else keys
+    return int(np.partition(narrow, keys.size - place)[keys.size - place])
+
+
+def _place_of(key: int, keys: Ints, places: Ints, place: int) -> int:
+    """Where the ``place``-th largest of the keys is, which is ``key``; places ascend, and equals count by places."""
     rank = place - 1 - int(np.count_nonzero(keys > key))
-    return key, int(places[keys == key][rank])
+    return int(places[keys == key][rank])
 
 
-def _guess(keys: npt.NDArray[Any], place: int) -> int | None:
+def _guess(keys: Ints, place: int) -> int | None:
     """The wanted key from a sample: half-precision weights have few distinct differences, so it is often right."""
     sample = np.sort(keys[:: keys.size // 4096])
     key = int(sample[min(int((1 - place / keys.size) * sample.size), sample.size - 1)])

@@ -18,12 +18,7 @@ from lbrx import views
 from lbrx.arithmetic import Arithmetic, array_expr
 from lbrx.dtypes import DType, dtype
 from lbrx.errors import DTypeError, ShapeError, UsageError
-from lbrx.expr import (
-    Blocks,
-    Expr,
-    Source,
-    cast,
-)
+from lbrx.expr import Blocks, Expr, Reduce, Source, cast
 from lbrx.quantization import QuantizationInfo
 from lbrx.quants.encoded import blocks_in_memory, encoded
 from lbrx.quants.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
@@ -177,6 +172,11 @@ class Tensor(Arithmetic):
 
     def item(self) -> float | int | bool:
         """The single value of a tensor of one element."""
+        if not self.shape and type(self.expr) is Reduce:
+            from lbrx.stages import evaluate_exprs
+
+            found: float | int = evaluate_exprs([self.expr])[0].item()
+            return found
         if self.size != 1:
             raise ShapeError(f"a tensor of shape {self.shape} is not a single value")
         computes_in = self.dtype.compute

@@ -55,6 +55,7 @@ class CollectState:
     places: list[Ints] = field(default_factory=list)
     found: int = 0
     above: int = 0
+    keeps_places: bool = True
     borrow: Callable[[int], Bytes] | None = None  # where copies lie: memory that was in use before costs no faults
 
     def add(self, found: int, above: int, keys: Ints, places: Ints) -> None:
@@ -63,7 +64,8 @@ class CollectState:
         self.above += above
         if self.found <= self.limit:
             self.keys.append(self._copied(keys[:found]))
-            self.places.append(self._copied(places[:found]))
+            if self.keeps_places:
+                self.places.append(self._copied(places[:found]))
 
     def _copied(self, numbers: Ints) -> Ints:
         if self.borrow is None:
