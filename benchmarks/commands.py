@@ -9,6 +9,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import psutil
 
@@ -42,18 +43,21 @@ def run_command(command: list[str], work: Path, *outs: Path) -> tuple[float, int
 
 
 def watch(process: subprocess.Popen[bytes]) -> int:
-    """Look at the process rarely enough not to slow it down."""
-    watched = psutil.Process(process.pid)
-    peak = 0
-    while process.poll() is None:
-        try:
-            memory = watched.memory_info()
-        except psutil.NoSuchProcess:
-            break
-        peak = max(peak, memory.rss - getattr(memory, "shared", 0))
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.05)
+    """Wait for a process, and look at its memory rarely enough not to slow it down."""
+    watched, ended, peak = psutil.Process(process.pid), Event(), 0
+
+    def look() -> None:
+        nonlocal peak
+        with suppress(psutil.NoSuchProcess):
+            while not ended.wait(0.05):
+                memory = watched.memory_info()
+                peak = max(peak, memory.rss - getattr(memory, "shared", 0))
+
+    looking = Thread(target=look)
+    looking.start()
     process.wait()
+    ended.set()
+    looking.join()
     return peak
 
 
