@@ -23,6 +23,7 @@ from lbrx.devices.device import run_pass
 from lbrx.errors import FileError
 from lbrx.expr import Counter, Expr, KthSearch, Map, Scalar, Stored, apply
 from lbrx.fuse import Known, KthResult, SinkRequest, fuse
+from lbrx.memory import budget
 from lbrx.memory.scratch import borrowing
 from lbrx.records import dataclass
 from lbrx.scalars import scalar_value
@@ -210,11 +211,17 @@ def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
         return
     args = [each.search.task.arg for each in intervals]
     requests = [SinkRequest("collect", arg.dtype.compute, (arg,)) for arg in args]
-    with borrowing() as borrow:
+    most_bytes = 4 * 8 * MAX_COLLECTED * len(intervals)  # keys and places, of chunks and joined
+    with borrowing() as pooled:
+        borrow = pooled if most_bytes <= budget().limit_bytes // 4 else _unpooled
         states = [_collecting(each, borrow) for each in intervals]
         run_pass(fuse(space, requests, known, scalar_value), list(states))
         for interval, state in zip(intervals, states, strict=True):
             _choose(space, interval, state, known, borrow)
+
+
+def _unpooled(nbytes: int) -> Bytes:
+    return np.empty(nbytes, np.uint8)
 
 
 def _collecting(interval: _Interval, borrow: Borrow) -> CollectState:

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
+from lbrx.limits import limited
+from lbrx.memory.scratch import scratch_arena
 from lbrx.settings import using
 from strategies import assert_same, numpy_type, values, widened
 
@@ -120,6 +122,16 @@ def test_large_tensors_that_need_something_of_their_rows(shape: tuple[int, ...])
         value, mask = lbrx.evaluate(y.kth_largest(k), y.top_k_mask(k))
         assert_same(value, descending(scaled)[k - 1])
         np.testing.assert_array_equal(mask, mask_of_largest(scaled, k))
+
+
+def test_with_little_memory_what_is_collected_is_not_kept_for_the_next_search() -> None:
+    array = np.random.default_rng(8).standard_normal(3 << 20, np.float32)
+    tensor = lbrx.tensor(array)
+    with limited(2, "24MB"):
+        held = scratch_arena().statistics().held_bytes
+        assert float(tensor.kth_largest(1 << 20)) == np.sort(array)[-(1 << 20)]
+        assert int(tensor.top_k_mask(1000).to("i32").sum()) == 1000
+        assert scratch_arena().statistics().held_bytes - held < 24_000_000
 
 
 def test_masks_of_equal_elements_are_cut_at_any_index() -> None:

@@ -4,7 +4,8 @@
 vectorised. The ``*_f32`` functions here are straight lines of multiplications, additions, bit operations and
 selects, which LLVM turns into packed instructions. They are at most 2 units in the last place away from the
 true value over all of float32, subnormal numbers included, and treat zeros, infinities and NaN as NumPy does.
-Nothing is contracted or reordered, so a result depends neither on the vector width nor on the machine.
+Nothing is reordered, and contracted only where it says so, so a result depends neither on the vector width nor on the
+machine.
 
 The ``*_f64`` functions call the C library.
 
@@ -107,6 +108,18 @@ def fabs(_typing: Any, value: Any) -> Typed:
 
 
 @_intrinsic
+def _fused(_typing: Any, left: Any, right: Any, added: Any) -> Typed:
+    """``left * right + added`` of float32, rounded once: one instruction almost everywhere, the same everywhere."""
+    if not left == right == added == types.float32:
+        return None
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return types.float32(left, right, added), code
+
+
+@_intrinsic
 def _sqrt(_typing: Any, value: Any) -> Typed:
     return _llvm_unary("llvm.sqrt", value)
 
@@ -167,12 +180,14 @@ def exp_f32(x: Any) -> Any:
     """
     bounded = _EXP_ALL_ZERO_BELOW if x < _EXP_ALL_ZERO_BELOW else x
     bounded = _EXP_INFINITE_ABOVE if bounded > _EXP_INFINITE_ABOVE else bounded
-    shifted = bounded * _LOG2_E + _ROUNDER
+    shifted = _fused(bounded, _LOG2_E, _ROUNDER)
     exponent = np.int32(bits_from_f32(shifted) - _ROUNDER_BITS)
     whole = shifted - _ROUNDER
-    r = (bounded - whole * _LN2_HIGH) - whole * _LN2_LOW
-    tail = (((_EXP_4 * r + _EXP_3) * r + _EXP_2) * r + _EXP_1) * r + _EXP_0
-    mantissa = (tail * (r * r) + r) + _ONE
+    r = _fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, bounded))
+    square = r * r
+    # By halves rather than by Horner's rule, whose chain of dependent steps would set the pace.
+    tail = _fused(_fused(_EXP_4, r, _EXP_3), square, _fused(_EXP_2, r, _EXP_1))
+    mantissa = _fused(_fused(tail, r, _EXP_0), square, r) + _ONE
     # 2**exponent lies outside float32 at both ends of the range; each of two halves lies inside.
     first = np.int32(exponent >> np.int32(1))
     second = np.int32(exponent - first)
@@ -214,14 +229,13 @@ def log_f32(x: Any) -> Any:
     exponent = np.int32(exponent - _MANTISSA_BITS) if is_subnormal else exponent
     f = f32_from_bits(np.int32(np.int32(above_sqrt_half & _MANTISSA_MASK) + _SQRT_HALF_BITS)) - _ONE
     square = f * f
-    # By halves rather than by Horner's rule, whose chain of dependent steps would set the pace.
-    low = (_LOG_3 * f + _LOG_2) * square + (_LOG_1 * f + _LOG_0)
-    high = (_LOG_7 * f + _LOG_6) * square + (_LOG_5 * f + _LOG_4)
+    low = _fused(_fused(_LOG_3, f, _LOG_2), square, _fused(_LOG_1, f, _LOG_0))
+    high = _fused(_fused(_LOG_7, f, _LOG_6), square, _fused(_LOG_5, f, _LOG_4))
     fourth = square * square
-    tail = (_LOG_8 * fourth + high) * fourth + low
+    tail = _fused(_fused(_LOG_8, fourth, high), fourth, low)
     scale = np.float32(exponent)
-    small = (tail * (square * f) + scale * _LN2_LOW) - _HALF * square
-    finite = scale * _LN2_HIGH + (f + small)
+    small = _fused(-_HALF, square, _fused(tail, square * f, scale * _LN2_LOW))
+    finite = _fused(scale, _LN2_HIGH, f + small)
     # NaN fails every comparison and so ends in the last line's NaN.
     bounded = finite if x < _INFINITY else x
     positive = bounded if x > _ZERO else -_INFINITY

@@ -128,15 +128,14 @@ inline float power_of_two(int exponent) { return as_type<float>((exponent + 127)
 inline float exp_f32(float x) {
   const float bounded_below = x < -104.0f ? -104.0f : x;
   const float bounded = bounded_below > 89.0f ? 89.0f : bounded_below;
-  const float shifted = bounded * 1.4426950408889634f + 12582912.0f;
+  const float shifted = fma(bounded, 1.4426950408889634f, 12582912.0f);
   const int exponent = int(as_type<uint>(shifted) - 0x4b400000u);
   const float whole = shifted - 12582912.0f;
-  const float r = (bounded - whole * LN2_HIGH) - whole * LN2_LOW;
-  float tail = 0.0013814596459269524f * r + 0.0083687175065279f;
-  tail = tail * r + 0.04166838899254799f;
-  tail = tail * r + 0.1666652113199234f;
-  tail = tail * r + 0.4999999403953552f;
-  const float mantissa = (tail * (r * r) + r) + 1.0f;
+  const float r = fma(whole, -LN2_LOW, fma(whole, -LN2_HIGH, bounded));
+  const float square = r * r;
+  const float high = fma(0.0013814596459269524f, r, 0.0083687175065279f);
+  const float tail = fma(high, square, fma(0.04166838899254799f, r, 0.1666652113199234f));
+  const float mantissa = fma(fma(tail, r, 0.4999999403953552f), square, r) + 1.0f;
   const int first = exponent >> 1;
   const float half_way = mantissa * power_of_two(first);
   return half_way * power_of_two(exponent - first);
@@ -149,15 +148,15 @@ inline float log_f32(float x) {
   const int exponent = (above_sqrt_half >> 23) - (is_subnormal ? 23 : 0);
   const float f = as_type<float>((uint(above_sqrt_half) & 0x007fffffu) + 0x3f3504f3u) - 1.0f;
   const float square = f * f;
-  const float low = (-0.1666799634695053f * f + 0.2000211924314499f) * square +
-                    (-0.25000008940696716f * f + 0.3333331346511841f);
-  const float high = (-0.11675640940666199f * f + 0.11888174712657928f) * square +
-                     (-0.12405591458082199f * f + 0.14219550788402557f);
+  const float low = fma(fma(-0.1666799634695053f, f, 0.2000211924314499f), square,
+                        fma(-0.25000008940696716f, f, 0.3333331346511841f));
+  const float high = fma(fma(-0.11675640940666199f, f, 0.11888174712657928f), square,
+                         fma(-0.12405591458082199f, f, 0.14219550788402557f));
   const float fourth = square * square;
-  const float tail = (0.06746601313352585f * fourth + high) * fourth + low;
+  const float tail = fma(fma(0.06746601313352585f, fourth, high), fourth, low);
   const float scale = float(exponent);
-  const float small = (tail * (square * f) + scale * LN2_LOW) - 0.5f * square;
-  const float finite = scale * LN2_HIGH + (f + small);
+  const float small = fma(-0.5f, square, fma(tail, square * f, scale * LN2_LOW));
+  const float finite = fma(scale, LN2_HIGH, f + small);
   const float bounded = x < INFINITY ? finite : x;
   const float positive = x > 0.0f ? bounded : -INFINITY;
   return x >= 0.0f ? positive : NAN;
