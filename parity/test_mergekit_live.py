@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  (with it, NumPy knows bfloat16)
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
