@@ -132,6 +132,8 @@ def test_with_little_memory_what_is_collected_is_not_kept_for_the_next_search() 
         assert float(tensor.kth_largest(1 << 20)) == np.sort(array)[-(1 << 20)]
         assert int(tensor.top_k_mask(1000).to("i32").sum()) == 1000
         assert scratch_arena().statistics().held_bytes - held < 24_000_000
+        equals = lbrx.tensor(np.ones(3 << 20))  # all are collected, with their places: four times the memory
+        assert int(equals.top_k_mask(1000).to("i32").sum()) == 1000
 
 
 def test_masks_of_equal_elements_are_cut_at_any_index() -> None:

@@ -44,7 +44,7 @@ GROUP = 64
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 UNSEEN, LOWEST = np.float32(-3e38), np.float32(-1e30)
 NOT_FINITE = 0x7F80  # the bits of infinity in bf16; those of NaN are above
-CODE_ROUNDER = np.float32(12582912 + 127 + 13)  # ROUNDER, the bias of exponents, and 13: 8192 is 2**13
+CODE_ROUNDER = np.float32(ROUNDER + 127 + 13)  # the bias of exponents, and 13: 8192 is 2**13
 LOWEST_POWER, LN_2 = np.float32(-126.0), np.float32(np.log(2))
 POWER_0, POWER_1 = np.float32(0.9999280572), np.float32(0.6932610273)
 POWER_2, POWER_3 = np.float32(0.2426111102), np.float32(0.0551715456)
@@ -253,8 +253,9 @@ def _write_out(job: Any, rows: Any) -> None:
         total = peek_f32(number(job, 19) + 128 * panel, 16 + lane)
         gathered = number(job, 20) + 64 * padded * panel + 4 * lane
         out = number(job, 23) + number(job, 24) * (row % group) + 4 * size * (row // group)
+        factor = ZERO if total == 0 else ONE / total
         for i in range(size):
-            poke_f32(out, i, ZERO if total == 0 else peek_f32(gathered, 16 * i) * (ONE / total))
+            poke_f32(out, i, ZERO if total == 0 else peek_f32(gathered, 16 * i) * factor)
 
 
 @jit

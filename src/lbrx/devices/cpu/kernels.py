@@ -50,6 +50,7 @@ _LIBRARY_FILES = (
     "constants",
     "elements",
     "library",
+    "float_instructions",
     "maths",
     "narrowing",
     "random",

@@ -16,13 +16,20 @@ because Numba computes ``float32 * 0.5`` in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
+
+from lbrx.devices.cpu.float_instructions import (
+    bits_from_f32,
+    f32_from_bits,
+    fabs,
+    floor,
+    fused,
+    rint,
+    square_root,
+)
 
 __all__ = [
     "acos_f32",
@@ -43,85 +50,9 @@ __all__ = [
     "sqrt",
 ]
 
-Codegen = Callable[[Any, Any, Any, Any], Any]
-Typed = tuple[Any, Codegen] | None
-
-# Numba's own annotation of `intrinsic` keeps the typing context as an argument of the caller.
-_intrinsic: Any = intrinsic
-
 # Inlining is forced because LLVM would otherwise keep the longer functions as calls; division by zero must
 # give an infinity rather than an exception, whose branch would stop vectorisation.
 _inlined = njit(forceinline=True, error_model="numpy", nogil=True)
-
-
-def _reinterpret(source: Any, target: Any, llvm_target: ir.Type, given: Any) -> Typed:
-    """The typing and the code of a bit cast, or None (no such overload) when another type is given."""
-    if given != source:
-        return None
-
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], llvm_target)
-
-    return target(source), code
-
-
-def _llvm_unary(name: str, given: Any) -> Typed:
-    """The typing and the code of an LLVM intrinsic from a float to the same float."""
-    if given not in (types.float32, types.float64):
-        return None
-
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        function = builder.module.declare_intrinsic(name, [args[0].type])
-        return builder.call(function, args)
-
-    return given(given), code
-
-
-@_intrinsic
-def bits_from_f32(_typing: Any, value: Any) -> Typed:
-    """The 32 bits of a float32 as an int32 (inside compiled code only)."""
-    return _reinterpret(types.float32, types.int32, ir.IntType(32), value)
-
-
-@_intrinsic
-def f32_from_bits(_typing: Any, bits: Any) -> Typed:
-    """The float32 whose 32 bits an int32 holds (inside compiled code only)."""
-    return _reinterpret(types.int32, types.float32, ir.FloatType(), bits)
-
-
-@_intrinsic
-def rint(_typing: Any, value: Any) -> Typed:
-    """The nearest integer, ties to even, as the same float type (inside compiled code only)."""
-    return _llvm_unary("llvm.rint", value)
-
-
-@_intrinsic
-def floor(_typing: Any, value: Any) -> Typed:
-    """The next integer below, as the same float type (inside compiled code only)."""
-    return _llvm_unary("llvm.floor", value)
-
-
-@_intrinsic
-def fabs(_typing: Any, value: Any) -> Typed:
-    """The absolute value of a float (inside compiled code only)."""
-    return _llvm_unary("llvm.fabs", value)
-
-
-@_intrinsic
-def _fused(_typing: Any, left: Any, right: Any, added: Any) -> Typed:
-    """``left * right + added`` of float32, rounded once: one instruction almost everywhere, the same everywhere."""
-    if not left == right == added == types.float32:
-        return None
-
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return types.float32(left, right, added), code
-
-
-@_intrinsic
-def _sqrt(_typing: Any, value: Any) -> Typed:
-    return _llvm_unary("llvm.sqrt", value)
 
 
 @_inlined
@@ -131,7 +62,7 @@ def sqrt(x: Any) -> Any:
     >>> sqrt(np.float32(6.25)), sqrt(-1.0)
     (2.5, nan)
     """
-    return _sqrt(x)
+    return square_root(x)
 
 
 _ZERO = np.float32(0.0)
@@ -180,14 +111,14 @@ def exp_f32(x: Any) -> Any:
     """
     bounded = _EXP_ALL_ZERO_BELOW if x < _EXP_ALL_ZERO_BELOW else x
     bounded = _EXP_INFINITE_ABOVE if bounded > _EXP_INFINITE_ABOVE else bounded
-    shifted = _fused(bounded, _LOG2_E, _ROUNDER)
+    shifted = fused(bounded, _LOG2_E, _ROUNDER)
     exponent = np.int32(bits_from_f32(shifted) - _ROUNDER_BITS)
     whole = shifted - _ROUNDER
-    r = _fused(whole, -_LN2_LOW, _fused(whole, -_LN2_HIGH, bounded))
+    r = fused(whole, -_LN2_LOW, fused(whole, -_LN2_HIGH, bounded))
     square = r * r
     # By halves rather than by Horner's rule, whose chain of dependent steps would set the pace.
-    tail = _fused(_fused(_EXP_4, r, _EXP_3), square, _fused(_EXP_2, r, _EXP_1))
-    mantissa = _fused(_fused(tail, r, _EXP_0), square, r) + _ONE
+    tail = fused(fused(_EXP_4, r, _EXP_3), square, fused(_EXP_2, r, _EXP_1))
+    mantissa = fused(fused(tail, r, _EXP_0), square, r) + _ONE
     # 2**exponent lies outside float32 at both ends of the range; each of two halves lies inside.
     first = np.int32(exponent >> np.int32(1))
     second = np.int32(exponent - first)
@@ -229,13 +160,13 @@ def log_f32(x: Any) -> Any:
     exponent = np.int32(exponent - _MANTISSA_BITS) if is_subnormal else exponent
     f = f32_from_bits(np.int32(np.int32(above_sqrt_half & _MANTISSA_MASK) + _SQRT_HALF_BITS)) - _ONE
     square = f * f
-    low = _fused(_fused(_LOG_3, f, _LOG_2), square, _fused(_LOG_1, f, _LOG_0))
-    high = _fused(_fused(_LOG_7, f, _LOG_6), square, _fused(_LOG_5, f, _LOG_4))
+    low = fused(fused(_LOG_3, f, _LOG_2), square, fused(_LOG_1, f, _LOG_0))
+    high = fused(fused(_LOG_7, f, _LOG_6), square, fused(_LOG_5, f, _LOG_4))
     fourth = square * square
-    tail = _fused(_fused(_LOG_8, fourth, high), fourth, low)
+    tail = fused(fused(_LOG_8, fourth, high), fourth, low)
     scale = np.float32(exponent)
-    small = _fused(-_HALF, square, _fused(tail, square * f, scale * _LN2_LOW))
-    finite = _fused(scale, _LN2_HIGH, f + small)
+    small = fused(-_HALF, square, fused(tail, square * f, scale * _LN2_LOW))
+    finite = fused(scale, _LN2_HIGH, f + small)
     # NaN fails every comparison and so ends in the last line's NaN.
     bounded = finite if x < _INFINITY else x
     positive = bounded if x > _ZERO else -_INFINITY
@@ -352,7 +283,7 @@ def acos_f32(x: Any) -> Any:
     magnitude = _magnitude_f32(x)
     is_large = magnitude > _HALF
     square = (_ONE - magnitude) * _HALF if is_large else x * x
-    s = _sqrt(square) if is_large else magnitude
+    s = square_root(square) if is_large else magnitude
     tail = (((_ASIN_5 * square + _ASIN_4) * square + _ASIN_3) * square + _ASIN_2) * square + _ASIN_1
     tail = tail * square + _ASIN_0
     arcsine = tail * (square * s) + s
