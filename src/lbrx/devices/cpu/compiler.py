@@ -38,9 +38,21 @@ def _object_code(function: Any, arguments: int) -> tuple[str, bytes]:
     options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "nogil": True, "error_model": "numpy"}
     dispatcher: Any = njit(types.void(*[types.int64] * arguments), **options)(function)
     (built,) = dispatcher.overloads.values()
-    module = built.library._final_module
+    module, symbol = built.library._final_module, built.fndesc.llvm_func_name
     _check_self_contained(module)
-    return built.fndesc.llvm_func_name, built.library.codegen._tm.emit_object(module)
+    _hide_all_but(module, symbol)
+    return symbol, built.library.codegen._tm.emit_object(module)
+
+
+def _hide_all_but(module: Any, symbol: str) -> None:
+    """Leave one name for the linker to see.
+
+    Numba numbers functions anew in every process, so two kernels compiled by different processes may have different
+    functions of the same name; linked side by side, one would call those of the other.
+    """
+    for defined in (*module.functions, *module.global_variables):
+        if not defined.is_declaration and defined.name != symbol:
+            defined.linkage = "internal"
 
 
 def _check_self_contained(module: Any) -> None:
