@@ -1,4 +1,4 @@
-"""Repeated small evaluations: the plan of a simple expression, kept by its structure.
+"""Repeated evaluations: the plan of a simple expression, kept by its structure.
 
 Sorting an expression into stages, fusing it and laying out a kernel's arguments takes longer than the loop over a
 thousand elements. What comes out depends on the structure alone, so an expression over contiguous arrays of one shape,
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination
 from lbrx.devices.cpu.kernels import compiled
-from lbrx.devices.cpu.run import REDUCTION_BLOCK, is_short, run_short
+from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_in_memory
 from lbrx.dtypes import DTYPES, DType
 from lbrx.expr import Expr, Map, Reduce, Scalar, Source
 from lbrx.fuse import Known, SinkRequest, fuse
@@ -135,7 +135,7 @@ class _Plan:
         return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
 
     def _run(self, arguments: _Arguments, elements: int) -> None:
-        run_short(self.compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
+        run_in_memory(self.compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
 
     def store(self, leaves: list[int], numbers: list[Any], target: int, elements: int) -> None:
         """Store all elements at an address."""
@@ -171,7 +171,7 @@ _plans: dict[Signature, _Plan] = {}
 
 
 def quick_value(expr: Expr) -> Any | None:
-    """The value of an expression if it is simple and short: an array, or a number without axes. Else None."""
+    """The value of an expression if it is simple: an array, or a number without axes. Else None."""
     if expr.shape:
         return _stored(expr) if type(expr) is Map and expr.is_simple and not expr.dtype.is_packed else None
     reduction = _only_reduction(expr)
@@ -192,7 +192,7 @@ def _only_reduction(expr: Expr) -> Reduce | None:
 
 def _stored(expr: Expr) -> Any | None:
     elements = math.prod(expr.shape)
-    found = _planned("store", expr.dtype, (expr,), expr.shape, elements)
+    found = _planned("store", expr.dtype, (expr,), expr.shape) if elements else None
     if found is None:
         return None
     plan, reader = found
@@ -204,16 +204,14 @@ def _stored(expr: Expr) -> Any | None:
 def _reduced(expr: Reduce) -> Any | None:
     space = expr.args[0].shape
     elements = math.prod(space)
-    found = _planned(expr.op, expr.dtype, expr.args, space, elements)
+    found = _planned(expr.op, expr.dtype, expr.args, space) if elements else None
     if found is None:
         return None
     plan, reader = found
     return plan.reduce(reader.leaves, reader.numbers, elements, expr)
 
 
-def _planned(
-    sink: str, kind: DType, args: tuple[Expr, ...], space: Shape, elements: int
-) -> tuple[_Plan, _Reader] | None:
+def _planned(sink: str, kind: DType, args: tuple[Expr, ...], space: Shape) -> tuple[_Plan, _Reader] | None:
     reader = _Reader(space)
     reader.signature += (sink, kind.name)
     try:
@@ -230,6 +228,4 @@ def _planned(
         if len(_plans) >= MOST_PLANS:
             _plans.clear()
         plan = _plans[signature] = _Plan(program)
-    if not elements or not is_short(plan.compiled, elements):
-        return None
     return plan, reader

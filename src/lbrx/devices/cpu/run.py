@@ -27,9 +27,8 @@ from lbrx.records import dataclass
 from lbrx.settings import settings
 from lbrx.storage import Bytes
 
-# Nanoseconds of work below which a pass is done by one thread, and by threads that are awake anyway: waking one takes
-# some hundred thousand.
-ALONE, SHORT = 40_000, 5_000_000
+# Nanoseconds of work below which a pass is done by one thread, and that are done between two looks at signals.
+ALONE, AT_ONCE = 40_000, 100_000_000
 REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -83,17 +82,15 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     return _Run(bound, targets).run()
 
 
-def is_short(compiled: CompiledProgram, elements: int) -> bool:
-    """Whether a pass over memory is done before another thread would have woken up and been of use."""
-    return elements * compiled.nanoseconds < SHORT
-
-
-def run_short(compiled: CompiledProgram, ints: int, floats: int, elements: int, block: int) -> None:
-    """Run a kernel over a short pass whose data is all in memory."""
+def run_in_memory(compiled: CompiledProgram, ints: int, floats: int, elements: int, block: int) -> None:
+    """Run a kernel over all elements of a pass whose data is all in memory."""
     if elements * compiled.nanoseconds < ALONE:
         check_status(compiled.kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
-    else:
-        run_together(compiled.kernel, compiled.address, ints, floats, elements, block)
+        return
+    longest = max(int(AT_ONCE / compiled.nanoseconds) // block, 1) * block
+    for first in range(0, elements, longest):
+        stop = min(first + longest, elements)
+        run_together(compiled.kernel, compiled.address, ints, floats, stop, block, first, settings.chunk_elements)
 
 
 class _Run:
@@ -186,19 +183,19 @@ class _Run:
         return not self.chunked and not self.inputs.watched and not self.has_ranks
 
     def run(self) -> list[Any]:
-        if self.elements:
-            size = self._chunk_elements()
-            chunks = -(-self.elements // size)
-            if self._is_plain and is_short(self.compiled, self.elements):
-                addresses = self.ints.ctypes.data, self.floats.ctypes.data
-                run_short(self.compiled, *addresses, self.elements, self.block)
-            elif chunks == 1:
-                self._worker()(0, self.elements)
-            else:
-                self._run_chunks(chunks, size)
+        if self.elements and self._is_plain:
+            addresses = self.ints.ctypes.data, self.floats.ctypes.data
+            run_in_memory(self.compiled, *addresses, self.elements, self.block)
+        elif self.elements:
+            self._run_chunks()
         return self.partials
 
-    def _run_chunks(self, chunks: int, size: int) -> None:
+    def _run_chunks(self) -> None:
+        size = self._chunk_elements()
+        chunks = -(-self.elements // size)
+        if chunks == 1:
+            self._worker()(0, self.elements)
+            return
         ahead = self.inputs.read_ahead(chunks, size)
 
         def worker() -> Callable[[int], None]:
@@ -221,10 +218,6 @@ class _Run:
         ints = self.ints.copy() if self.chunked or self.inputs.copied or self.has_ranks else self.ints
         kernel, inputs = self.compiled.kernel, self.inputs
         int_address, float_address = ints.ctypes.data, self.floats.ctypes.data
-        if self._is_plain:
-            return lambda lo, hi: check_status(
-                kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi)
-            )
 
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:

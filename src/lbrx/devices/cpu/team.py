@@ -1,4 +1,4 @@
-"""Threads that help with short passes: waking one takes longer than the pass, so they stay awake for a moment.
+"""Threads that help with passes over memory. To wake one takes longer than a short pass: they stay awake for a moment.
 
 The caller puts a job on a board and does its pieces; helpers that watch the board take some of them. A helper watches
 for a fraction of a millisecond after its last piece and then sleeps, so the first of several short passes is done by
@@ -40,16 +40,16 @@ class Team:
         self._wanted = threading.Semaphore(0)
         self._busy = threading.Lock()
 
-    def run(self, kernel: int, ints: int, floats: int, elements: int, step: int, threads: int) -> bool:
-        """Call a kernel for the pieces of 0 to ``elements``; False, and nothing done, if another caller is at it."""
+    def run(self, kernel: int, ints: int, floats: int, first: int, stop: int, step: int, threads: int) -> bool:
+        """Call a kernel for the pieces of ``first`` to ``stop``; False, and nothing done, if they help another."""
         if not self._busy.acquire(blocking=False):
             return False
         try:
             self._wake(threads - 1)
-            pieces = -(-elements // step)
+            pieces = -((first - stop) // step)
             self._lead(
                 *(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats),
-                *(0, elements, step, pieces, RESULT_PLACE),
+                *(first, stop, step, pieces, RESULT_PLACE),
             )
             status = int(self._board[STATUS])
         finally:
@@ -77,14 +77,21 @@ def _compiled(name: str, arguments: int) -> Any:
     return native_function("lbrx.devices.cpu.team_kernels", name, arguments, _DEPENDS)
 
 
-def run_together(kernel: Kernel, place: int, ints: int, floats: int, elements: int, block: int) -> None:
-    """Call a kernel, whose code lies at ``place``, over all elements: in pieces of whole blocks if threads can help."""
+def run_together(
+    kernel: Kernel, place: int, ints: int, floats: int, stop: int, block: int, first: int = 0, most: int | None = None
+) -> None:
+    """Call a kernel, whose code lies at ``place``, over all elements: in pieces of whole blocks if threads can help.
+
+    A piece has ``most`` elements if that is a block or more.
+    """
+    elements = stop - first
     threads = min(settings.threads, team().processors, -(-elements // block))
     if threads > 1 and not is_inside_step():
-        step = max(-(-elements // (PIECES_PER_THREAD * threads * block)), 1) * block
-        if team().run(place, ints, floats, elements, step, threads):
+        blocks = max(-(-elements // (PIECES_PER_THREAD * threads * block)), 1)
+        step = block * (blocks if most is None else max(min(blocks, most // block), 1))
+        if team().run(place, ints, floats, first, stop, step, threads):
             return
-    check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
+    check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, first, stop))
 
 
 def check_status(status: int) -> None:
