@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import ArrayDestination
+from lbrx.devices.cpu import streamed_stores
 from lbrx.devices.cpu.kernels import compiled
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_in_memory
 from lbrx.dtypes import DTYPES, DType
@@ -101,7 +102,7 @@ class _Reader:
 class _Plan:
     """A compiled pass with one sink, and the places of its arguments."""
 
-    __slots__ = ("_block_place", "_free", "_leaf_places", "_number_places", "_sink_place", "compiled")
+    __slots__ = ("_block_place", "_flag_place", "_free", "_leaf_places", "_number_places", "_sink_place", "compiled")
 
     def __init__(self, program: Program) -> None:
         found = compiled(program)
@@ -114,6 +115,7 @@ class _Plan:
         ]
         self._sink_place = slots["sink0.address" if program.sinks[0].kind == "store" else "sink0.partials"]
         self._block_place = slots["block"]
+        self._flag_place = slots["is_streamed"] if slots.can_stream else None
         self._free: list[_Arguments] = []  # of calls that are over
 
     def _arguments(self, leaves: list[int], numbers: list[Any]) -> _Arguments:
@@ -137,10 +139,12 @@ class _Plan:
     def _run(self, arguments: _Arguments, elements: int) -> None:
         run_in_memory(self.compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
 
-    def store(self, leaves: list[int], numbers: list[Any], target: int, elements: int) -> None:
+    def store(self, leaves: list[int], numbers: list[Any], target: int, nbytes: int, elements: int) -> None:
         """Store all elements at an address."""
         arguments = self._arguments(leaves, numbers)
         arguments.ints[self._sink_place] = target
+        if self._flag_place is not None:
+            arguments.ints[self._flag_place] = streamed_stores.pays(nbytes)
         self._run(arguments, elements)
         self._free.append(arguments)
 
@@ -197,7 +201,8 @@ def _stored(expr: Expr) -> Any | None:
         return None
     plan, reader = found
     destination = ArrayDestination(expr.dtype, elements)
-    plan.store(reader.leaves, reader.numbers, destination.whole.__array_interface__["data"][0], elements)
+    whole = destination.whole
+    plan.store(reader.leaves, reader.numbers, whole.__array_interface__["data"][0], whole.nbytes, elements)
     return destination.array(expr.shape)
 
 

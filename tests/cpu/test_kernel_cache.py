@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KERNELS = '''
+KERNELS = """
 from numba import njit
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 
@@ -33,7 +33,7 @@ def two(place, steps):
 
 def three(place, steps):
     store(place, 0, grown_by_three(steps))
-'''
+"""
 CALLS = """
 import ctypes, sys
 from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, native_function, statistics

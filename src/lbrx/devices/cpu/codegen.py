@@ -13,6 +13,7 @@ from lbrx.devices.cpu.element_loops import ElementLoops
 from lbrx.devices.cpu.lines import SourceLines
 from lbrx.devices.cpu.registers import literal_cast, register_type, tile_type
 from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
+from lbrx.devices.cpu.streamed_stores import write_pieces
 from lbrx.devices.cpu.values import Values, rounded_once
 from lbrx.dtypes import DTYPES
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
@@ -70,9 +71,8 @@ class _Kernel:
             if leaf.step == "any":
                 self.out.add(f"stride{number} = {self._slot(f'leaf{number}.stride')}")
         for number, kind in enumerate(self.program.scalars):
-            text = (
-                f"peek_f64(f, {self.slots.floats[number]})" if kind in ("f32", "f64") else self._slot(f"scalar{number}")
-            )
+            is_float = kind in ("f32", "f64")
+            text = f"peek_f64(f, {self.slots.floats[number]})" if is_float else self._slot(f"scalar{number}")
             self.out.add(f"v{self.first_scalar + number} = {literal_cast(text, register_type(kind))}")
         for number, sink in enumerate(self.program.sinks):
             if sink.kind in ("store", "row_store"):
@@ -289,8 +289,14 @@ class _Kernel:
             for _, sink in tiled:
                 self._fill_tiles(sink, filled)
 
+        def elements(begin: str, end: str) -> None:
+            self.loops.write(begin, end, "0", roots, feed)
+
+        if self.slots.can_stream:
+            write_pieces(self.out, self._slot("is_streamed"), chosen[0][1], elements)
+            return
         if not tiled:
-            self.loops.write(first, last, "0", roots, feed)
+            elements(first, last)
             return
         self._open_tiles(first, last, roots, all(self._is_direct(sink) for _, sink in chosen), feed)
         begin = "tile_start" if row_start == "0" else f"{row_start} + tile_start"

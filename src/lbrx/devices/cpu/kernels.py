@@ -51,11 +51,13 @@ _LIBRARY_FILES = (
     "elements",
     "library",
     "float_instructions",
+    "line_stores",
     "maths",
     "narrowing",
     "random",
     "ranking",
     "selection",
+    "streamed_stores",
     "tiles",
 )
 

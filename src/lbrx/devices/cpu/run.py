@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.destinations import Destination
+from lbrx.devices.cpu import streamed_stores
 from lbrx.devices.cpu.constants import BINS, TABLES, rank_buffer_bytes
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
@@ -157,7 +158,10 @@ class _Run:
         whole = getattr(target, "whole", None)
         if whole is None or target.dtype.is_packed:
             return False
-        self.ints[self.compiled.slots[f"sink{number}.address"]] = whole.ctypes.data
+        slots = self.compiled.slots
+        self.ints[slots[f"sink{number}.address"]] = whole.ctypes.data
+        if slots.can_stream:
+            self.ints[slots["is_streamed"]] = streamed_stores.pays(whole.nbytes)
         return True
 
     # -- chunks ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ A kernel and the code that calls it agree on places through this class, built fr
 
 from __future__ import annotations
 
+from lbrx.devices.cpu.streamed_stores import can_stream
 from lbrx.passes import FLAT, Program
 
 SINK_SLOTS: dict[str, tuple[str, ...]] = {
@@ -41,6 +42,9 @@ class Slots:
         for number, sink in enumerate(program.sinks):
             self._add(*(f"sink{number}.{part}" for part in SINK_SLOTS.get(sink.kind, ("partials",))))
         self._add("block", "rank_buffer")
+        self.can_stream = can_stream(program)
+        if self.can_stream:
+            self._add("is_streamed")
         if program.mode != FLAT:
             self._add("columns", "outer_axes")
         self.variable = len(self._names)
