@@ -96,7 +96,7 @@ def _selection() -> Iterator[Figure]:
     place = count // 3
     search = lambda: lbrx.evaluate(x.kth_largest(place))
     own, peer = side_by_side(search, lambda: np.partition(a, count - place), 3)
-    read, again = side_by_side(lambda: lbrx.evaluate(x.sum()), search)
+    read, again = side_by_side(lambda: lbrx.evaluate(x.sum()), search, 15)
     own = min(own, again)
     best = max(peer / own / 20, 3 * read / own)
     detail = f"{peer / own:.1f} times numpy.partition, {own / read:.2f} passes of reading"

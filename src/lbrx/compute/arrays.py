@@ -11,11 +11,14 @@ from lbrx.compute.native import Floats
 from lbrx.errors import ShapeError
 from lbrx.tensor import Tensor
 
+_F32 = np.dtype(np.float32)
 Values = npt.NDArray[Any] | Tensor
 
 
 def floats(values: Values) -> Floats:
     """The values as f32 in C order: themselves where they are that already."""
+    if type(values) is np.ndarray and values.dtype == _F32 and values.flags.c_contiguous:
+        return values
     if isinstance(values, Tensor):
         values = values.numpy() if values.type_name == "f32" else values.to("f32").numpy()
     return np.ascontiguousarray(values, np.float32).reshape(np.shape(values))

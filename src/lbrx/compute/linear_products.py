@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from lbrx.compute.arrays import Values, floats, row_vector
@@ -41,14 +43,16 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
             "expected [..., k] and [m, k]"
         )
     rows, columns = weight.shape
-    vectors = values.reshape(-1, columns) if columns else np.empty((int(np.prod(values.shape[:-1])), 0), np.float32)
+    vectors = values
+    if values.ndim != 2:
+        vectors = values.reshape(-1, columns) if columns else np.empty((math.prod(values.shape[:-1]), 0), np.float32)
     out = _on_device(vectors, weight)
     if out is None:
         out = np.empty((vectors.shape[0], rows), np.float32)
         linear_2d(vectors, weight, out)
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")
-    return out.reshape(*values.shape[:-1], rows)
+    return out if values.ndim == 2 else out.reshape(*values.shape[:-1], rows)
 
 
 def _on_device(x: Floats, weight: Tensor) -> Floats | None:

@@ -11,16 +11,17 @@ comes back to all of its weights for every word.
 
 from __future__ import annotations
 
-import ctypes
 import struct
+import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.compute.blas import in_ranges
-from lbrx.compute.native import Floats, address, code_address, compiled, run
+from lbrx.compute.native import Floats, address, code_address, compiled, kernel, run
 from lbrx.compute.weights import HalfRows, MappedRows, Rows, rows_of
 from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.expr import Blocks
@@ -32,11 +33,35 @@ from lbrx.tensor import Tensor
 MOST_VECTORS = 4
 CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS = 32
-_CODED_ROWS, _FLOAT_ROWS = struct.Struct("=11q"), struct.Struct("=10q")
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
-_STATUS = struct.Struct("=2q")  # at the beginning of a job, after the function
+_JOB, _STATUS = struct.Struct("=11q"), struct.Struct("=2q")  # the status comes after the function
+_WATCHED_NUMBER = struct.Struct("=f")
+_WATCHED, _SCRATCH_START = 96, 128  # bytes: a job lies before them
+_ROOM = 64 << 10
 Window = Callable[[int, int], npt.NDArray[Any]]  # some rows of a weight as they are stored
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for a job and the coded vectors: it is used again, as calls are many and short."""
+
+    def __init__(self) -> None:
+        self._make(_ROOM)
+
+    def _make(self, nbytes: int) -> None:
+        memory = np.empty(nbytes + 64, np.uint8)
+        first = -memory.ctypes.data % 64
+        self._memory = memory.data[first : first + nbytes]
+        self._address = memory.ctypes.data + first
+
+    def room(self, nbytes: int) -> tuple[memoryview, int]:
+        """The memory, at least so many bytes, and where it lies."""
+        if nbytes > self._memory.nbytes:
+            self._make(nbytes)
+        return self._memory, self._address
+
+
+_scratch = _Scratch()
 
 
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
@@ -63,29 +88,49 @@ class _StoredRows(NamedTuple):
     place: int | None
 
 
+class _CodedLayout(NamedTuple):
+    """Where a thread's scratch memory has what a product with coded vectors needs, and the kernels that it takes."""
+
+    scratch_bytes: int
+    blocks: int
+    codes: int
+    scales: int
+    sums: int
+    row_bytes: int
+    function: int
+    code: Callable[..., None]
+    more: tuple[int, ...]  # arguments of ``code``
+
+
+@cache
+def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
+    kind, count = quant(kind_name), columns // _CODED_COLUMNS
+    code_bytes, scale_bytes = 2 * vectors * -(-count // 2) * 2 * _CODED_COLUMNS, 4 * vectors * count
+    scales = _SCRATCH_START + code_bytes
+    sums, row_bytes = scales + scale_bytes, columns // kind.block_elements * kind.block_bytes
+    coder, more = ("code_paired_vectors", (count,)) if kind_name == "q4_0" else ("code_vectors", ())
+    return _CodedLayout(
+        *(sums + scale_bytes, vectors * count, _SCRATCH_START, scales, sums, row_bytes),
+        *(code_address("block_products", kind_name, 9), kernel("block_products", coder, 6 + len(more)), more),
+    )
+
+
 def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """Returns False, with nothing written, if a number is not finite."""
     vectors, columns = x.shape
-    count, kind, storage = columns // _CODED_COLUMNS, quant(blocks.quant), blocks.storage
-    code_bytes, scale_bytes = 2 * vectors * -(-count // 2) * 2 * _CODED_COLUMNS, 4 * vectors * count
-    vector = np.empty(code_bytes + 2 * scale_bytes + 4, np.uint8)
-    start = address(vector)
-    coded = start, start + code_bytes, start + code_bytes + scale_bytes
-    watched = start + vector.size - 4
-    if kind.name == "q4_0":
-        run("block_products", "code_paired_vectors", address(x), vectors * count, *coded, watched, count)
-    else:
-        run("block_products", "code_vectors", address(x), vectors * count, *coded, watched)
-    if vector[-4:].view(np.float32)[0] != 0:
+    layout, storage = _coded_layout(blocks.quant, vectors, columns), blocks.storage
+    memory, start = _scratch.room(layout.scratch_bytes)
+    coded = start + layout.codes, start + layout.scales, start + layout.sums
+    layout.code(address(x), layout.blocks, *coded, start + _WATCHED, *layout.more)
+    if _WATCHED_NUMBER.unpack_from(memory, _WATCHED)[0] != 0:
         return False
-    row_bytes = columns // kind.block_elements * kind.block_bytes
+    row_bytes = layout.row_bytes
 
     def window(first: int, stop: int) -> Bytes:
         return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
 
-    def job(weights: int, target: int) -> bytes:
-        function = code_address("block_products", kind.name, 9)
-        return _CODED_ROWS.pack(function, 0, weights, 0, columns, *coded, vectors, target, out.shape[1])
+    def job(weights: int, target: int) -> tuple[int, ...]:
+        return layout.function, 0, weights, 0, columns, *coded, vectors, target, out.shape[1]
 
     _in_rows("coded_rows", job, _StoredRows(row_bytes, window, storage.address), out)
     return True
@@ -93,31 +138,31 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
 
 def _float_products(x: Floats, stored: _StoredRows, kind: str, out: Floats) -> None:
     vectors, columns = x.shape
+    function, place = code_address("row_products", kind, 8), address(x)
 
-    def job(weights: int, target: int) -> bytes:
-        numbers = weights, stored.row_bytes, 0, columns, address(x), vectors, target, out.shape[1]
-        return _FLOAT_ROWS.pack(code_address("row_products", kind, 8), 0, *numbers)
+    def job(weights: int, target: int) -> tuple[int, ...]:
+        return function, 0, weights, stored.row_bytes, 0, columns, place, vectors, target, out.shape[1], 0
 
     _in_rows("float_rows", job, stored, out)
 
 
-def _in_rows(task: str, job: Callable[[int, int], bytes], stored: _StoredRows, out: Floats) -> None:
+def _in_rows(task: str, job: Callable[[int, int], tuple[int, ...]], stored: _StoredRows, out: Floats) -> None:
     """Run a task of the kernels over all rows: where they lie, on all threads that are awake, or as they are read.
 
     ``job`` has its numbers for rows at an address whose results go to another. A row is computed by itself, so that it
     does not matter how many of them a thread takes at a time.
     """
-    rows, target = out.shape[1], address(out)
-    least_rows = max(1, _LEAST_BYTES // max(stored.row_bytes, 1))
-    kernel, place = compiled("row_tasks", task, 4), code_address("row_tasks", task, 4)
+    rows, target, row_bytes = out.shape[1], address(out), stored.row_bytes
+    least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
+    function, place = compiled("row_tasks", task, 4), code_address("row_tasks", task, 4)
 
     def work(first: int, stop: int) -> None:
         weights = stored.window(first, stop)
-        start = address(weights) if stored.place is None else stored.place + first * stored.row_bytes
-        numbers = bytearray(job(start, target + 4 * first))
-        words = ctypes.c_int64.from_buffer(numbers)
-        run_together(kernel, place, ctypes.addressof(words), stored.row_bytes, stop - first, least_rows)
-        check_status(_STATUS.unpack_from(numbers)[1])
+        start = address(weights) if stored.place is None else stored.place + first * row_bytes
+        memory, numbers = _scratch.room(0)
+        _JOB.pack_into(memory, 0, *job(start, target + 4 * first))
+        run_together(function, place, numbers, row_bytes, stop - first, least_rows)
+        check_status(_STATUS.unpack_from(memory)[1])
 
     if stored.place is None:
         in_ranges(rows, least_rows, work)

@@ -32,8 +32,8 @@ class Team:
     def __init__(self) -> None:
         memory = np.zeros(BOARD_WORDS + 16, np.int64)
         first = -(memory.ctypes.data // 8) % 16  # to the start of a pair of cache lines
-        self._board = memory[first : first + BOARD_WORDS]
-        self._address = self._board.ctypes.data
+        self._board = memory.data[first : first + BOARD_WORDS]
+        self._address = memory.ctypes.data + 8 * first
         self._lead = _compiled("lead", 9)
         self.processors = system.cpu_count()
         self._helpers = 0
@@ -47,11 +47,9 @@ class Team:
         try:
             self._wake(threads - 1)
             pieces = -((first - stop) // step)
-            self._lead(
-                *(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats),
-                *(first, stop, step, pieces, RESULT_PLACE),
-            )
-            status = int(self._board[STATUS])
+            job = first, stop, step, pieces, RESULT_PLACE
+            self._lead(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats, *job)
+            status: int = self._board[STATUS]
         finally:
             self._busy.release()
         check_status(status)
@@ -61,7 +59,7 @@ class Team:
         while self._helpers < helpers:
             self._helpers += 1
             threading.Thread(target=self._help, name="lbrx-team", daemon=True).start()
-        for _ in range(helpers - int(self._board[WATCHING])):
+        for _ in range(helpers - self._board[WATCHING]):
             self._wanted.release()
 
     def _help(self) -> None:
