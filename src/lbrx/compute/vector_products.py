@@ -35,7 +35,7 @@ CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS = 32
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
-_JOB, _STATUS = struct.Struct("=11q"), struct.Struct("=2q")  # the status comes after the function
+_JOB, _STATUS = struct.Struct("=10q"), struct.Struct("=2q")  # the status comes after the function
 _WATCHED_NUMBER = struct.Struct("=f")
 _WATCHED, _SCRATCH_START = 96, 128  # bytes: a job lies before them
 _ROOM = 64 << 10
@@ -67,7 +67,7 @@ _scratch = _Scratch()
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     blocks = weight.expr
-    if isinstance(blocks, Blocks) and blocks.quant in CODED_BLOCKS and _coded_products(x, blocks, out):
+    if type(blocks) is Blocks and blocks.quant in CODED_BLOCKS and _coded_products(x, blocks, out):
         return
     rows = rows_of(weight)
     if isinstance(rows, MappedRows):
@@ -129,45 +129,46 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     def window(first: int, stop: int) -> Bytes:
         return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
 
-    def job(weights: int, target: int) -> tuple[int, ...]:
-        return layout.function, 0, weights, 0, columns, *coded, vectors, target, out.shape[1]
-
-    _in_rows("coded_rows", job, _StoredRows(row_bytes, window, storage.address), out)
+    numbers = columns, *coded, vectors, out.shape[1]
+    _in_rows("coded_rows", layout.function, numbers, _StoredRows(row_bytes, window, storage.address), out)
     return True
 
 
 def _float_products(x: Floats, stored: _StoredRows, kind: str, out: Floats) -> None:
     vectors, columns = x.shape
-    function, place = code_address("row_products", kind, 8), address(x)
-
-    def job(weights: int, target: int) -> tuple[int, ...]:
-        return function, 0, weights, stored.row_bytes, 0, columns, place, vectors, target, out.shape[1], 0
-
-    _in_rows("float_rows", job, stored, out)
+    numbers = stored.row_bytes, columns, address(x), vectors, out.shape[1], 0
+    _in_rows("float_rows", code_address("row_products", kind, 8), numbers, stored, out)
 
 
-def _in_rows(task: str, job: Callable[[int, int], tuple[int, ...]], stored: _StoredRows, out: Floats) -> None:
+@cache
+def _task(name: str) -> tuple[Any, int]:
+    return compiled("row_tasks", name, 4), code_address("row_tasks", name, 4)
+
+
+def _in_rows(task: str, function: int, numbers: tuple[int, ...], stored: _StoredRows, out: Floats) -> None:
     """Run a task of the kernels over all rows: where they lie, on all threads that are awake, or as they are read.
 
-    ``job`` has its numbers for rows at an address whose results go to another. A row is computed by itself, so that it
-    does not matter how many of them a thread takes at a time.
+    A row is computed by itself, so that it does not matter how many of them a thread takes at a time.
     """
     rows, target, row_bytes = out.shape[1], address(out), stored.row_bytes
+    kernel, place = _task(task)
     least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
-    function, place = compiled("row_tasks", task, 4), code_address("row_tasks", task, 4)
 
-    def work(first: int, stop: int) -> None:
-        weights = stored.window(first, stop)
-        start = address(weights) if stored.place is None else stored.place + first * row_bytes
-        memory, numbers = _scratch.room(0)
-        _JOB.pack_into(memory, 0, *job(start, target + 4 * first))
-        run_together(function, place, numbers, row_bytes, stop - first, least_rows)
+    def run_rows(weights: int, first: int, stop: int) -> None:
+        memory, job = _scratch.room(0)
+        _JOB.pack_into(memory, 0, function, 0, weights, target + 4 * first, *numbers)
+        run_together(kernel, place, job, row_bytes, stop - first, least_rows)
         check_status(_STATUS.unpack_from(memory)[1])
 
+    def read_and_run(first: int, stop: int) -> None:
+        window = stored.window(first, stop)
+        run_rows(address(window), first, stop)
+
     if stored.place is None:
-        in_ranges(rows, least_rows, work)
+        in_ranges(rows, least_rows, read_and_run)
     else:
-        work(0, rows)
+        stored.window(0, rows)  # says so if they are no longer there
+        run_rows(stored.place, 0, rows)
 
 
 def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:
