@@ -70,7 +70,11 @@ def _time(value: float) -> str:
 
 
 class CopyLimit:
-    """The machine's limit: all cores copying memory. ``nbytes`` counts what is read and what is written."""
+    """The machine's limit: all cores copying memory. ``nbytes`` counts what is read and what is written.
+
+    They copy a mebibyte at a time, as a pass does. The C library copies hundreds of mebibytes in one call past the
+    caches and moves up to 1.8 times as much; a loop that only reads moves 1.1 times as much.
+    """
 
     def __init__(self, megabytes: int = 512) -> None:
         self.source = np.ones(megabytes << 20, np.uint8)
