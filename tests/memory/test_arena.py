@@ -243,3 +243,29 @@ def test_threads_never_share_a_buffer(strategy: Strategy) -> None:
     statistics = arena.statistics()
     assert statistics.hits + statistics.misses == 4 * 299
     assert statistics.lent_bytes == 0
+
+
+def test_threads_that_find_a_lower_limit_at_once_all_get_their_buffers() -> None:
+    """One of them frees what is idle; the others must not be told that it is still there."""
+    errors: list[MemoryBudgetError] = []
+
+    def ask(arena: MemoryArena, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            arena.put(arena.get(100_000))
+        except MemoryBudgetError as error:
+            errors.append(error)
+
+    for _ in range(20):
+        budget = Budget(64 << 20)
+        arena, start = MemoryArena(budget=budget), threading.Barrier(4)
+        for buffer in [arena.get(4096) for _ in range(4000)]:
+            arena.put(buffer)
+        budget.limit_bytes = 1 << 20
+        threads = [threading.Thread(target=ask, args=(arena, start)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        assert budget.used_bytes == arena.statistics().held_bytes <= 1 << 20

@@ -147,13 +147,21 @@ class MemoryArena:
             self.put(buffer)
 
     def trim(self) -> int:
-        """Free all buffers that nobody has borrowed, and return how many bytes that was."""
+        """Free all buffers that nobody has borrowed, and return how many bytes that was.
+
+        They are off the arena's books at once: another thread that needs the room does not wait until all are freed.
+        """
         with self._lock:
-            idle = [entry for pooled in self._free.values() for entry in pooled]
+            idle = [block for pooled in self._free.values() for _, block in pooled]
             freed_bytes, self._free_bytes = self._free_bytes, 0
-            self._free.clear()
-        for _, block in idle:
-            _discharge(block)
+            self._held_bytes -= freed_bytes
+            freed, self._free = self._free, {}
+        for block in idle:
+            if block.discharge is not None:
+                block.discharge.detach()
+        freed.clear()
+        if self._budget is not None:
+            self._budget.release(freed_bytes)
         return freed_bytes
 
     def statistics(self) -> ArenaStatistics:
