@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lbrx.devices.cpu.bf16_pairs import write_pairs
 from lbrx.devices.cpu.constants import LANES, TILE, rank_buffer_bytes
 from lbrx.devices.cpu.element_loops import ElementLoops
 from lbrx.devices.cpu.lines import SourceLines
@@ -18,11 +19,9 @@ from lbrx.devices.cpu.values import Values, rounded_once
 from lbrx.dtypes import DTYPES
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
 
-_TILE_BYTES = {"f32": 4, "i32": 4, "f64": 8, "i64": 8}
 _SUMS = frozenset({"sum", "sumsq", "dot"})
 _KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements
 _DIRECT = _SUMS | {"min", "max", "argmax", "collect"}
-Numbered = tuple[int, Sink]
 
 
 def _tile_name(sink: Sink, arg: int) -> str:
@@ -55,7 +54,7 @@ class _Kernel:
             self._walk_blocks(self._walk_rows)
         else:
             self._walk_blocks(self._walk_segments)
-        tiles = [f"    {name} = stack_bytes({_TILE_BYTES[kind] * TILE})" for name, kind in self.tiles.items()]
+        tiles = [f"    {name} = stack_bytes({DTYPES[kind].itemsize * TILE})" for name, kind in self.tiles.items()]
         self.out.lines[body_at:body_at] = tiles + [f"    {line}" for line in self.loops.buffers()]
         return "\n".join(self.out.lines) + "\n"
 
@@ -198,7 +197,7 @@ class _Kernel:
             keys = _KEYS_OF[tile_type(self.types[instruction.args[0]])]
             self.out.add(f"rank_row_{keys}({self.values.rank_buffer(number)}, columns, {descending})")
 
-    def _tile_loop(self, roots: tuple[int, ...], reductions: list[Numbered], ranks: list[int]) -> None:
+    def _tile_loop(self, roots: tuple[int, ...], reductions: list[tuple[int, Sink]], ranks: list[int]) -> None:
         def fill() -> None:
             filled: set[str] = set()
             for _, sink in reductions:
@@ -290,7 +289,8 @@ class _Kernel:
                 self._fill_tiles(sink, filled)
 
         def elements(begin: str, end: str) -> None:
-            self.loops.write(begin, end, "0", roots, feed)
+            left = write_pairs(self.out, self.values, begin, end)
+            self.loops.write(left, end, "0", roots, feed)
 
         if self.slots.can_stream:
             write_pieces(self.out, self._slot("is_streamed"), chosen[0][1], elements)

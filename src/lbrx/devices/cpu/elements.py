@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+_HIGH_HALF = -65536
 Builder = Any
 Value = Any
 
@@ -53,13 +54,17 @@ def _bf16_to_f32(builder: Builder, bits: Value) -> Value:
     return builder.bitcast(builder.shl(builder.zext(bits, I32), _constant(16)), FLOAT)
 
 
-def _f32_to_bf16(builder: Builder, value: Value) -> Value:
+def _bf16_in_high_half(builder: Builder, value: Value) -> Value:
+    """A float32 rounded to bf16: the high 16 bits of the result; the others are anything."""
     bits = builder.bitcast(value, I32)
-    high = builder.lshr(bits, _constant(16))
-    bias = builder.add(_constant(0x7FFF), builder.and_(high, _constant(1)))
-    rounded = builder.lshr(builder.add(bits, bias), _constant(16))
-    quiet = builder.or_(high, _constant(0x40))
-    return builder.trunc(builder.select(_is_nan(builder, value), quiet, rounded), I16)
+    odd = builder.and_(builder.lshr(bits, _constant(16)), _constant(1))
+    rounded = builder.add(bits, builder.add(odd, _constant(0x7FFF)))
+    quiet = builder.or_(bits, _constant(0x400000))
+    return builder.select(_is_nan(builder, value), quiet, rounded)
+
+
+def _f32_to_bf16(builder: Builder, value: Value) -> Value:
+    return builder.trunc(builder.lshr(_bf16_in_high_half(builder, value), _constant(16)), I16)
 
 
 def _f16_to_f32(builder: Builder, bits: Value) -> Value:
@@ -280,8 +285,38 @@ def _make_wrap_packed(bits: int) -> Any:
     return intrinsic(wrap)
 
 
+@intrinsic
+def first_bf16(_context: Any, pair: Any) -> Any:
+    """The first of two bf16 in a word, as float32."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.bitcast(builder.shl(args[0], _constant(16)), FLOAT)
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def second_bf16(_context: Any, pair: Any) -> Any:
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.bitcast(builder.and_(args[0], _constant(_HIGH_HALF)), FLOAT)
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def pair_of_bf16(_context: Any, first: Any, second: Any) -> Any:
+    """Two float32, rounded to bf16, in a word."""
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        low, high = (_bf16_in_high_half(builder, value) for value in args)
+        return builder.or_(builder.lshr(low, _constant(16)), builder.and_(high, _constant(_HIGH_HALF)))
+
+    return types.int32(types.float32, types.float32), generate
+
+
 def _all_functions() -> dict[str, Any]:
     functions: dict[str, Any] = {"f64_to_odd_f32": f64_to_odd_f32, "i64_to_sticky_f64": i64_to_sticky_f64}
+    functions |= {"first_bf16": first_bf16, "second_bf16": second_bf16, "pair_of_bf16": pair_of_bf16}
     for name in _CODECS:
         functions[f"load_{name}"] = _make_load(name)
         functions[f"store_{name}"] = _make_store(name)
