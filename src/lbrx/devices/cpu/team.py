@@ -80,7 +80,7 @@ def run_together(
 ) -> None:
     """Call a kernel, whose code lies at ``place``, over all elements: in pieces of whole blocks if threads can help.
 
-    A piece has ``most`` elements if that is a block or more.
+    A piece has at most ``most`` elements, but no less than a block.
     """
     elements = stop - first
     threads = min(settings.threads, team().processors, -(-elements // block))
