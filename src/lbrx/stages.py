@@ -35,7 +35,7 @@ from lbrx.shape import Shape, broadcast_shapes
 from lbrx.storage import Bytes, CpuStorage, MmapStorage, Storage
 from lbrx.views import row_breaks, row_range
 
-COPY_BYTES = 4 << 20
+COPY_BYTES = 2 << 20
 MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
 
 

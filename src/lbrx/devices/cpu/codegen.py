@@ -9,26 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lbrx.devices.cpu.bf16_pairs import write_pairs
-from lbrx.devices.cpu.constants import LANES, TILE, rank_buffer_bytes
+from lbrx.devices.cpu.constants import TILE, rank_buffer_bytes
 from lbrx.devices.cpu.element_loops import ElementLoops
 from lbrx.devices.cpu.lines import SourceLines
 from lbrx.devices.cpu.registers import literal_cast, register_type, tile_type
-from lbrx.devices.cpu.slots import SINK_SLOTS, Slots
+from lbrx.devices.cpu.slots import Slots
 from lbrx.devices.cpu.streamed_stores import write_pieces
+from lbrx.devices.cpu.tile_sinks import KEYS_OF, TileSinks
 from lbrx.devices.cpu.values import Values, rounded_once
 from lbrx.dtypes import DTYPES
 from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
-
-_SUMS = frozenset({"sum", "sumsq", "dot"})
-_KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements
-_DIRECT = _SUMS | {"min", "max", "argmax", "collect"}
-
-
-def _tile_name(sink: Sink, arg: int) -> str:
-    if sink.kind in ("histogram", "collect"):
-        return f"tile{arg}_{sink.kind}"
-    purpose = "sum" if sink.kind in _SUMS else "pick"
-    return f"tile{arg}_{purpose}"
 
 
 class _Kernel:
@@ -40,7 +30,7 @@ class _Kernel:
         self.types = self.values.types
         self.first_scalar, self.first_body = self.values.first_scalar, self.values.first_body
         self.reductions = [i for i, sink in enumerate(program.sinks) if sink.kind in BLOCK_REDUCTIONS]
-        self.tiles: dict[str, str] = {}
+        self.tiles = TileSinks(program, self.values, self.slots, self.out)
         self.loops = ElementLoops(self.values, self.out)
 
     def _slot(self, name: str) -> str:
@@ -54,7 +44,7 @@ class _Kernel:
             self._walk_blocks(self._walk_rows)
         else:
             self._walk_blocks(self._walk_segments)
-        tiles = [f"    {name} = stack_bytes({DTYPES[kind].itemsize * TILE})" for name, kind in self.tiles.items()]
+        tiles = [f"    {name} = stack_bytes({DTYPES[kind].itemsize * TILE})" for name, kind in self.tiles.tiles.items()]
         self.out.lines[body_at:body_at] = tiles + [f"    {line}" for line in self.loops.buffers()]
         return "\n".join(self.out.lines) + "\n"
 
@@ -94,19 +84,12 @@ class _Kernel:
         self.out.open("while start < hi:")
         self.out.add("stop = min(hi, start + block)")
         for number in self.reductions:
-            self.out.add(*self._start_reduction(f"total{number}", self.program.sinks[number]))
+            self.tiles.start(f"total{number}", self.program.sinks[number])
         walk()
         for number in self.reductions:
             self._hand_out(number)
         self.out.add("start = stop")
         self.out.close()
-
-    def _start_reduction(self, name: str, sink: Sink) -> list[str]:
-        zero = "0.0" if self.types[sink.args[0]] in ("f32", "f64") else "np.int64(0)"
-        if sink.kind in _SUMS:
-            return [f"{name} = {zero}"]
-        lines = [f"{name} = {zero}", f"{name}_empty = True"]
-        return [*lines, f"{name}_place = np.int64(0)"] if sink.kind == "argmax" else lines
 
     def _hand_out(self, number: int) -> None:
         kind = "f64" if self.types[self.program.sinks[number].args[0]] in ("f32", "f64") else "i64"
@@ -180,7 +163,7 @@ class _Kernel:
             return
         reductions = [(n, Sink(i.op.removeprefix("row_"), i.type, i.args)) for n, i in ready if i.op in ROW_OPS]
         for number, sink in reductions:
-            self.out.add(*self._start_reduction(f"row_total{number}", sink))
+            self.tiles.start(f"row_total{number}", sink)
         ranks = [number for number, i in ready if i.op in RANK_OPS]
         roots = tuple(arg for _, instruction in ready for arg in instruction.args)
         self._tile_loop(roots, reductions, ranks)
@@ -194,21 +177,20 @@ class _Kernel:
                 continue
             instruction = self.program.body[number - self.first_body]
             descending = instruction.op == "rank_descending"
-            keys = _KEYS_OF[tile_type(self.types[instruction.args[0]])]
+            keys = KEYS_OF[tile_type(self.types[instruction.args[0]])]
             self.out.add(f"rank_row_{keys}({self.values.rank_buffer(number)}, columns, {descending})")
 
     def _tile_loop(self, roots: tuple[int, ...], reductions: list[tuple[int, Sink]], ranks: list[int]) -> None:
         def fill() -> None:
             filled: set[str] = set()
             for _, sink in reductions:
-                self._fill_tiles(sink, filled)
+                self.tiles.fill(sink, filled)
             for number in ranks:
                 self._put_key(number)
 
-        all_direct = not ranks and all(self._is_direct(sink) for _, sink in reductions)
+        all_direct = not ranks and all(self.tiles.is_direct(sink) for _, sink in reductions)
         self._open_tiles("0", "columns", roots, all_direct, fill)
-        for number, sink in reductions:
-            self._reduce_tiles(f"row_total{number}", sink, "tile_start")
+        self.tiles.reduce([(f"row_total{number}", sink) for number, sink in reductions], "tile_start")
         self.out.close()
 
     def _put_key(self, rank: int) -> None:
@@ -286,7 +268,7 @@ class _Kernel:
                     self.out.add(f"store_{sink.type}(out{number}, {place}, v{sink.args[0]})")
             filled: set[str] = set()
             for _, sink in tiled:
-                self._fill_tiles(sink, filled)
+                self.tiles.fill(sink, filled)
 
         def elements(begin: str, end: str) -> None:
             left = write_pairs(self.out, self.values, begin, end)
@@ -298,101 +280,14 @@ class _Kernel:
         if not tiled:
             elements(first, last)
             return
-        self._open_tiles(first, last, roots, all(self._is_direct(sink) for _, sink in chosen), feed)
+        self._open_tiles(first, last, roots, all(self.tiles.is_direct(sink) for _, sink in chosen), feed)
         begin = "tile_start" if row_start == "0" else f"{row_start} + tile_start"
+        reductions = [(f"total{number}", sink) for number, sink in tiled if sink.kind in BLOCK_REDUCTIONS]
+        self.tiles.reduce(reductions, begin)
         for number, sink in tiled:
-            if sink.kind in BLOCK_REDUCTIONS:
-                self._reduce_tiles(f"total{number}", sink, begin)
-            else:
-                self._select_tile(number, sink, begin)
+            if sink.kind not in BLOCK_REDUCTIONS:
+                self.tiles.select(number, sink, begin)
         self.out.close()
-
-    def _is_direct(self, sink: Sink) -> bool:
-        """Whether a reduction takes its inputs as they lie in memory: a whole tile of them needs no tile."""
-        if sink.kind not in _DIRECT or any(arg >= self.first_scalar for arg in sink.args):
-            return False
-        leaves = [self.program.leaves[arg] for arg in sink.args]
-        dtypes = {leaf.dtype for leaf in leaves}
-        if not all(leaf.kind == "source" and leaf.step == "unit" for leaf in leaves):
-            return False
-        if sink.kind in ("collect", "argmax"):
-            return dtypes == {"f32"}
-        return dtypes in ({"f32"}, {"f64"}, {"f16"}, {"bf16"}, {"i32"}, {"i64"})
-
-    def _direct_address(self, arg: int) -> str:
-        item = DTYPES[self.program.leaves[arg].dtype].itemsize
-        place = "tile_start" if self.program.mode == FLAT else f"(row_offset{arg} + tile_start)"
-        return f"base{arg} + {item} * {place}"
-
-    def _fill_tiles(self, sink: Sink, filled: set[str]) -> None:
-        """Put an element into the tiles of a sink; sinks of one argument and purpose share a tile."""
-        for arg in sink.args:
-            kind = tile_type(self.types[arg])
-            tile = _tile_name(sink, arg)
-            self.tiles[tile] = kind
-            if tile in filled:
-                continue
-            filled.add(tile)
-            value = f"v{arg}"
-            if sink.kind == "histogram" or (sink.kind == "collect" and kind != "f32"):
-                value = f"key_of_{kind}({value})"
-                kind = _KEYS_OF[kind]
-            elif kind != self.types[arg]:
-                value = literal_cast(value, kind)
-            self.out.add(f"store_{kind}({tile}, j, {value})")
-
-    def _reduce_tiles(self, total: str, sink: Sink, begin: str) -> None:
-        kind = tile_type(self.types[sink.args[0]])
-        tiles = [_tile_name(sink, arg) for arg in sink.args]
-        filler = literal_cast("0", kind) if sink.kind in _SUMS else f"peek_{kind}({tiles[0]}, 0)"
-        self.out.add(f"vectors = (count + {LANES - 1}) // {LANES}")
-        self.out.open(f"for j in range(count, vectors * {LANES}):")
-        self.out.add(*(f"store_{kind}({tile}, j, {filler})" for tile in tiles))
-        self.out.close()
-        operation = "max" if sink.kind == "argmax" else sink.kind
-        by_tile = f"tile_{operation}_{kind}({tiles[0]}, {tiles[-1]}, vectors)"
-        values = tiles[0]
-        if self._is_direct(sink):
-            first, last = self._direct_address(sink.args[0]), self._direct_address(sink.args[-1])
-            values = f"({first} if count == {TILE} else {values})"
-            memory = self.program.leaves[sink.args[0]].dtype
-            whole = f"tile_{operation}_{memory}({first}, {last}, {TILE // LANES})"
-            self.out.add(f"part = {whole} if count == {TILE} else {by_tile}")
-        else:
-            self.out.add(f"part = {by_tile}")
-        if sink.kind in _SUMS:
-            self.out.add(f"{total} += part")
-            return
-        better = "<" if sink.kind == "min" else ">"
-        self.out.open(f"if {total}_empty or part {better} {total} or (part != part and {total} == {total}):")
-        self.out.add(f"{total} = part", f"{total}_empty = False")
-        if sink.kind == "argmax" and kind == "f32":
-            self.out.add(f"{total}_place = {begin} + first_largest_f32({values}, np.float32(part))")
-        elif sink.kind == "argmax":
-            self.out.add("j = 0")
-            self.out.open("while True:")
-            self.out.add(f"candidate = peek_{kind}({tiles[0]}, j)")
-            self.out.open("if candidate == part or (candidate != candidate and part != part):")
-            self.out.add("break")
-            self.out.close()
-            self.out.add("j += 1")
-            self.out.close()
-            self.out.add(f"{total}_place = {begin} + j")
-        self.out.close()
-
-    def _select_tile(self, number: int, sink: Sink, begin: str) -> None:
-        kind = tile_type(self.types[sink.args[0]])
-        keys = _KEYS_OF[kind]
-        tile = _tile_name(sink, sink.args[0])
-        arguments = [self._slot(f"sink{number}.{part}") for part in SINK_SLOTS[sink.kind]]
-        if sink.kind == "histogram":
-            self.out.add(f"histogram_{keys}({tile}, count, {', '.join(arguments)})")
-            return
-        if self._is_direct(sink):
-            self.out.add(f"values = {self._direct_address(sink.args[0])} if count == {TILE} else {tile}")
-            tile = "values"
-        form = "f32" if kind == "f32" else keys
-        self.out.add(f"collect_{form}({tile}, count, {begin}, {', '.join(arguments)})")
 
 
 def kernel_source(program: Program) -> str:

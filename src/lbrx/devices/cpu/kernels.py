@@ -54,6 +54,7 @@ _LIBRARY_FILES = (
     "line_stores",
     "maths",
     "narrowing",
+    "pair_sums",
     "random",
     "ranking",
     "selection",

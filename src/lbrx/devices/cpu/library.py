@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.devices.cpu import elements, line_stores, maths, narrowing, random, ranking, selection, tiles
+from lbrx.devices.cpu import elements, line_stores, maths, narrowing, pair_sums, random, ranking, selection, tiles
 
 _MATHS = ("exp", "log", "sin", "cos", "acos")
 
 LIBRARY: dict[str, Any] = {
     **elements.ELEMENT_FUNCTIONS,
     **tiles.TILE_FUNCTIONS,
+    **pair_sums.PAIR_FUNCTIONS,
     **line_stores.LINE_FUNCTIONS,
     **selection.SELECTION_FUNCTIONS,
     **ranking.RANKING_FUNCTIONS,

@@ -20,7 +20,7 @@ Builder = Any
 Value = Any
 
 _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
-_IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
+IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i64": I64}
 _PREFETCHED_BYTES = 8192
 _ROWS_AHEAD = {"bf16": 8, "f16": TILE // LANES}  # f16 is widened where f32 is: that goes better one after the other
@@ -93,7 +93,7 @@ def _loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any)
     """A row of lanes from a tile, or of an input where it lies, widened to the accumulator's type."""
     if memory == "bf16":
         return _widened(builder, _bf16_pairs(builder, base, index), "f32", wide)
-    element = _IN_TILES.get(memory, memory)
+    element = IN_TILES.get(memory, memory)
     vector = ir.VectorType(HALF if memory == "f16" else _ELEMENTS[element], LANES)
     pointer = builder.gep(builder.inttoptr(base, vector.as_pointer()), [index])
     value = builder.load(pointer, align=1)
@@ -102,9 +102,9 @@ def _loaded(builder: Builder, base: Value, index: Value, memory: str, wide: Any)
     return _widened(builder, value, element, wide)
 
 
-def _prefetch(builder: Builder, base: Value, index: Value, memory: str) -> None:
+def prefetch(builder: Builder, base: Value, index: Value, memory: str) -> None:
     """Ask for what comes later: converting and comparing leave the processor too few loads in flight."""
-    row_bytes = LANES * (2 if memory in _IN_TILES else 8 if _ELEMENTS[memory] in (DOUBLE, I64) else 4)
+    row_bytes = LANES * (2 if memory in IN_TILES else 8 if _ELEMENTS[memory] in (DOUBLE, I64) else 4)
     place = builder.gep(builder.inttoptr(base, I8.as_pointer()), [builder.mul(index, ir.Constant(I64, row_bytes))])
     ahead = builder.gep(place, [ir.Constant(I64, _PREFETCHED_BYTES)])
     kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
@@ -125,7 +125,7 @@ def _bf16_pairs(builder: Builder, base: Value, index: Value) -> Value:
     return builder.bitcast(both, ir.VectorType(FLOAT, LANES))
 
 
-class _Aside:
+class Aside:
     """A tile of halves as float32 on the stack, which is filled some rows ahead of those that are read.
 
     A float32 is widened as it is loaded; one that is in a register already has to be moved to another first.
@@ -157,16 +157,16 @@ def _times(builder: Builder, left: Value, right: Value, element: str) -> Value:
     return builder.fmul(left, right) if element in _FLOATS else builder.mul(left, right)
 
 
-def _add_product(builder: Builder, total: Value, left: Value, right: Value) -> Value:
+def add_product(builder: Builder, total: Value, left: Value, right: Value) -> Value:
     """total + left * right. The product of two widened float32 is exact, so fusing the two changes nothing."""
-    name = f"llvm.fmuladd.v{LANES}f64"
+    name = f"llvm.fmuladd.v{total.type.count}f64"
     function = builder.module.globals.get(name) or ir.Function(
         builder.module, ir.FunctionType(total.type, [total.type] * 3), name
     )
     return builder.call(function, [left, right, total])
 
 
-def _reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> Value:
+def reduced_lanes(builder: Builder, kind: str, element: str, value: Value) -> Value:
     count = LANES
     while count > 1:
         count //= 2
@@ -185,9 +185,9 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
 
     The addresses are of tiles or, where a sink takes an input as it is, of the input itself: the result is the same.
     """
-    element = _IN_TILES.get(memory, memory)
+    element = IN_TILES.get(memory, memory)
     wide = _accumulator(kind, element)
-    is_put_aside = memory in _IN_TILES and wide is DOUBLE
+    is_put_aside = memory in IN_TILES and wide is DOUBLE
     read = element if is_put_aside else memory
     register = types.float64 if element in _FLOATS else types.int64
     watches_nan = kind in ("min", "max") and element in _FLOATS
@@ -201,14 +201,14 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
 
         def grow(builder: Builder, total: Value, parts: tuple[Value, ...]) -> Value:
             if len(parts) == 2 and element == "f32":
-                return _add_product(builder, total, parts[0], parts[1])
+                return add_product(builder, total, parts[0], parts[1])
             item = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
             return _combine(builder, kind, element, total, item)
 
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
             inputs = args[: 2 if kind == "dot" else 1]
-            aside = [_Aside(builder, base, args[2], memory) for base in inputs] if is_put_aside else []
+            aside = [Aside(builder, base, args[2], memory) for base in inputs] if is_put_aside else []
             args = [*(each.address for each in aside), *args[len(aside) :]]
             parts = factors(builder, args, zero)
             start = parts[0] if len(parts) == 1 else _times(builder, parts[0], parts[1], element)
@@ -225,9 +225,9 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
             nans = builder.phi(lane_bits)
             builder.cbranch(builder.icmp_signed("<", index, args[2]), loop, end)
             builder.position_at_end(loop)
-            if memory in _IN_TILES or watches_nan:
+            if memory in IN_TILES or watches_nan:
                 for base in inputs:
-                    _prefetch(builder, base, index, memory)
+                    prefetch(builder, base, index, memory)
             for each in aside:
                 each.fill(builder, index)
             parts = factors(builder, args, index)
@@ -240,7 +240,7 @@ def _make_tile_reduction(kind: str, memory: str) -> Any:
                 phi.add_incoming(first_value, entry)
                 phi.add_incoming(next_value, loop)
             builder.position_at_end(end)
-            result = _reduced_lanes(builder, kind, element, total)
+            result = reduced_lanes(builder, kind, element, total)
             if watches_nan:
                 result = builder.select(_has_nan(builder, nans), ir.Constant(wide, float("nan")), result)
             if element == "f32" and wide is FLOAT:
@@ -357,7 +357,7 @@ TILE_FUNCTIONS: dict[str, Any] = {
     **{
         f"tile_{kind}_{memory}": _make_tile_reduction(kind, memory)
         for kind in ("sum", "sumsq", "dot", "min", "max")
-        for memory in (*_ELEMENTS, *_IN_TILES)
+        for memory in (*_ELEMENTS, *IN_TILES)
     },
     **{f"peek_{element}": _make_peek(element) for element in _ELEMENTS},
     **{f"poke_{element}": _make_poke(element) for element in _ELEMENTS},
