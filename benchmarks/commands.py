@@ -16,6 +16,7 @@ import psutil
 from benchmarks.harness import Figure
 
 MEMORY_LIMIT_BYTES = 400 << 20
+_READ_BYTES = 8 << 20
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin"
 
 
@@ -40,6 +41,14 @@ def run_command(command: list[str], work: Path, *outs: Path) -> tuple[float, int
             output.seek(0)
             raise RuntimeError(f"{' '.join(command)} failed:\n{output.read().decode()[-2000:]}")
     return elapsed, peak
+
+
+def read_through(*directories: Path) -> None:
+    """Bring files into the system's cache, from front to back, whoever used them last and in whatever order."""
+    for path in (path for directory in directories for path in sorted(directory.rglob("*")) if path.is_file()):
+        with path.open("rb", buffering=0) as file:
+            while file.read(_READ_BYTES):
+                pass
 
 
 def watch(process: subprocess.Popen[bytes]) -> int:

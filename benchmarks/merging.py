@@ -15,11 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.commands import PEERS, memory_figure, run_command
+from benchmarks.commands import PEERS, memory_figure, read_through, run_command
 from benchmarks.harness import Figure
 from benchmarks.models import LAYERS, make_model
 
 MERGEKIT = PEERS / "mergekit-yaml"
+MODELS = ("base", "a", "b")
 
 _WEIGHTS = "parameters: {{weight: {}}}"
 _DENSE = "parameters: {{weight: {}, density: {}}}"
@@ -78,7 +79,7 @@ def run() -> Iterator[Figure]:
     wanted = os.environ.get("LBRX_BENCH_METHODS", ",".join(RECIPES)).split(",")
     with tempfile.TemporaryDirectory(dir=os.environ.get("LBRX_BENCH_DIR")) as directory:
         work = Path(directory)
-        for seed, name in enumerate(("base", "a", "b")):
+        for seed, name in enumerate(MODELS):
             make_model(work / name, LAYERS, seed)
         os.sync()
         yield from _against_copy(work)
@@ -91,6 +92,7 @@ def run() -> Iterator[Figure]:
 def _ours(work: Path, recipe: Path, turns: int = 3) -> tuple[float, int]:
     command = [sys.executable, "-m", "lbrx", "merge", str(recipe), "ours", "--quiet", "--no-sync"]
     outs = work / "ours", work / "theirs", work / "copies"
+    read_through(*(work / name for name in MODELS))
     times = [run_command(command, work, *outs) for _ in range(turns + 1)][1:]
     return min(seconds for seconds, _ in times), max(peak for _, peak in times)
 
@@ -117,6 +119,7 @@ def _against_mergekit(work: Path, method: str, text: str, target: float) -> Iter
     yield memory_figure("merge", method, peak)
     if not MERGEKIT.exists():
         return
+    read_through(*(work / name for name in MODELS))
     command = [str(MERGEKIT), str(recipe), "theirs", "--no-copy-tokenizer", "--no-write-model-card"]
     other, other_peak = run_command(command, work, work / "ours", work / "theirs")
     detail = f"{own:.2f} s against {other:.1f} s; memory {peak / 1e6:.0f} MB against {other_peak / 1e6:.0f} MB"
