@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from lbrx import system
 from lbrx.dtypes import DType
-from lbrx.memory import budget
+from lbrx.file_writing import FileWriter
 from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import scratch_arena
 from lbrx.storage import Bytes
-
-WAITING_BYTES = 16 << 20  # that other threads may leave to the one that writes a file
 
 
 class Destination(Protocol):
@@ -33,8 +27,11 @@ class Destination(Protocol):
     def write(self, lo: int, data: Bytes) -> None:
         """Take the bytes of the elements from ``lo`` on (only where there is no memory for the whole)."""
 
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        """A scratch buffer for bytes of the elements from ``lo`` on, which is to be handed over."""
+
     def hand_over(self, lo: int, scratch: Bytes) -> None:
-        """The same with a scratch buffer that goes back to its pool when its bytes are taken, maybe later."""
+        """The same as ``write`` with such a buffer: it goes back to its pool when its bytes are taken, maybe later."""
 
     def look_at(self, values: Bytes, dtype: DType) -> None:
         """Values that are about to become blocks of this destination."""
@@ -70,6 +67,9 @@ class MemoryDestination(TakesAnything, ABC):
         start = self.dtype.nbytes(lo)
         self.whole[start : start + data.size] = data
 
+    def room(self, _lo: int, nbytes: int) -> Bytes:
+        return scratch_arena().get(nbytes)
+
     def hand_over(self, lo: int, scratch: Bytes) -> None:
         self.write(lo, scratch)
         scratch_arena().put(scratch)
@@ -92,58 +92,6 @@ class ArrayDestination(MemoryDestination):
         return self._bytes.view(self.dtype.numpy).reshape(shape)
 
 
-class FileWriter:
-    """An open file into whose slots many threads write.
-
-    File systems let one thread at a time write into a file. A thread that finds it busy leaves its buffer to the one
-    that writes and goes on computing, so nothing is left when no thread is inside ``hand_over``.
-    """
-
-    __slots__ = ("_is_writing", "_lock", "_waiting", "_waiting_bytes", "descriptor", "left", "left_and_written", "path")
-
-    def __init__(self, descriptor: int, path: Path) -> None:
-        self.descriptor = descriptor
-        self.path = path
-        self.left = self.left_and_written = 0  # buffers that were left to another thread; those that it has written
-        self._waiting: deque[tuple[int, Bytes]] = deque()
-        self._waiting_bytes = 0
-        self._is_writing = False
-        self._lock = threading.Lock()
-
-    def write(self, offset: int, data: Bytes) -> None:
-        system.pwrite_all(self.descriptor, data, offset, self.path)
-
-    def hand_over(self, offset: int, scratch: Bytes) -> None:
-        """Write a scratch buffer and give it back to its pool, or leave both to the thread that writes now."""
-        with self._lock:
-            has_room = self._waiting_bytes + scratch.size <= min(WAITING_BYTES, budget().limit_bytes // 4)
-            if self._is_writing and has_room:
-                self._waiting.append((offset, scratch))
-                self._waiting_bytes += scratch.size
-                self.left += 1
-                return
-            is_writer = not self._is_writing
-            self._is_writing = True
-        self._write_scratch(offset, scratch)
-        if is_writer:
-            self._write_waiting()
-
-    def _write_waiting(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._is_writing = False
-                    return
-                offset, scratch = self._waiting.popleft()
-                self._waiting_bytes -= scratch.size
-            self._write_scratch(offset, scratch)
-            self.left_and_written += 1
-
-    def _write_scratch(self, offset: int, scratch: Bytes) -> None:
-        self.write(offset, scratch)
-        scratch_arena().put(scratch)
-
-
 class FileDestination(TakesAnything):
     """A slot of a file: ``offset`` is the byte where the tensor begins."""
 
@@ -157,6 +105,9 @@ class FileDestination(TakesAnything):
 
     def write(self, lo: int, data: Bytes) -> None:
         self._file.write(self._offset + self.dtype.nbytes(lo), data)
+
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        return self._file.room(self._offset + self.dtype.nbytes(lo), nbytes)
 
     def hand_over(self, lo: int, scratch: Bytes) -> None:
         self._file.hand_over(self._offset + self.dtype.nbytes(lo), scratch)

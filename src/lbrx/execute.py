@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lbrx import system
 from lbrx.checksums import ALGORITHM
-from lbrx.destinations import FileWriter
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.errors import FileError, UsageError
+from lbrx.file_writing import FileWriter, writing
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry, Journal, difference
 from lbrx.nonfinite import NonFiniteError, describe
@@ -284,7 +284,11 @@ class Run:
     # -- what this run does ---------------------------------------------------------------------------------------
 
     def write_layout(self, layout: FileLayout, descriptor: int) -> None:
-        file = FileWriter(descriptor, self.place.partial / layout.name)
+        path = self.place.partial / layout.name
+        with writing(descriptor, path, layout.file_bytes, to_disk=self.sync) as file:
+            self._write_slots(layout, file)
+
+    def _write_slots(self, layout: FileLayout, file: FileWriter) -> None:
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
         units = units_of(self.plan, waiting)
         most_bytes = _most_bytes_of_one_thread(units)
@@ -297,6 +301,7 @@ class Run:
         large = [unit for unit in units if _unit_bytes(unit) >= most_bytes]
         for unit, following in zip_longest(large, large[1:]):
             self._write(unit, file, None if following is None else following[0])
+        file.finish()
         self._note_written(file)
 
     def _write(self, unit: list[Slot], file: FileWriter, following: Slot | None = None) -> None:

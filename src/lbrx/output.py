@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lbrx import system
-from lbrx.destinations import FileDestination, FileWriter
+from lbrx.destinations import FileDestination
 from lbrx.dtypes import DTYPES
 from lbrx.errors import FileError, UsageError
 from lbrx.expr import Blocks, Expr
+from lbrx.file_writing import FileWriter, writing
 from lbrx.formats import shards
 from lbrx.formats.header import FileLayout, Slot, TensorSpec
 from lbrx.quants.parts import separate_parts
@@ -193,10 +194,10 @@ def write_layout(path: Path, layout: FileLayout, tensors: Mapping[str, Tensor], 
     try:
         system.preallocate(descriptor, layout.file_bytes, path)
         system.pwrite_all(descriptor, layout.header, 0, path)
-        file = FileWriter(descriptor, path)
-        for slot in layout.slots:
-            write_tensor(tensors[slot.name].expr, slot, file)
-            report(slot)
+        with writing(descriptor, path, layout.file_bytes, to_disk=True) as file:
+            for slot in layout.slots:
+                write_tensor(tensors[slot.name].expr, slot, file)
+                report(slot)
         system.flush_to_disk(descriptor)
     except OSError as error:
         raise FileError(f"{path}: cannot be written: {error.strerror}") from error

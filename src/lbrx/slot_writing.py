@@ -10,9 +10,10 @@ import numpy as np
 
 from lbrx import system
 from lbrx.checksums import Checksum
-from lbrx.destinations import FileDestination, FileWriter
+from lbrx.destinations import FileDestination
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.dtypes import DTYPES, DType
+from lbrx.file_writing import FileWriter
 from lbrx.finite import has_nonfinite
 from lbrx.formats.header import Slot
 from lbrx.journal import Entry

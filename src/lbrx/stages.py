@@ -22,7 +22,6 @@ from lbrx.errors import MemoryBudgetError
 from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
 from lbrx.memory import budget, format_bytes
-from lbrx.memory.resident import resident_window
 from lbrx.partials import combined
 from lbrx.quants.encoded import BlockDestination, EncodedStorage
 from lbrx.quants.joint import JointDestination, PartStorage
@@ -141,6 +140,9 @@ class _PartOf:
     def write(self, lo: int, data: Bytes) -> None:
         self.parent.write(self.start + lo, data)
 
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        return self.parent.room(self.start + lo, nbytes)
+
     def hand_over(self, lo: int, scratch: Bytes) -> None:
         self.parent.hand_over(self.start + lo, scratch)
 
@@ -178,7 +180,7 @@ def copy_blocks(blocks: Blocks, destination: Destination) -> None:
 
 
 def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
-    """Copy bytes on all threads, straight from where they are mapped, or make them on the way."""
+    """Copy bytes on all threads, or make them on the way."""
     if isinstance(storage, EncodedStorage) and nbytes == storage.nbytes:
         storage.encode_into(destination)
         return
@@ -188,9 +190,14 @@ def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -
     def worker() -> Callable[[int], None]:
         def step(number: int) -> None:
             low, high = number * COPY_BYTES, min(nbytes, (number + 1) * COPY_BYTES)
-            destination.write(low // item, storage.read_at(start + low, high - low))
-            if isinstance(storage, MmapStorage) and storage.file.pinned is not None:
-                resident_window.touched(storage.file.pinned, storage.offset + start + low, high - low)
+            if not isinstance(storage, MmapStorage):
+                destination.write(low // item, storage.read_at(start + low, high - low))
+            elif destination.whole is not None:
+                storage.read_into(start + low, destination.whole[low:high])
+            else:
+                buffer = destination.room(low // item, high - low)
+                storage.read_into(start + low, buffer)
+                destination.hand_over(low // item, buffer)
 
         return step
 

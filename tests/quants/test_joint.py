@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.destinations import ArrayDestination, FileDestination, FileWriter
+from lbrx.destinations import ArrayDestination, FileDestination
 from lbrx.dtypes import DTYPES
+from lbrx.file_writing import FileWriter
 from lbrx.quants.joint import JointDestination, PartStorage
 from lbrx.quants.mlx import MlxMode, quantize
 from lbrx.stages import evaluate_tensors, part_of

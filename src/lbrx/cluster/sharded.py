@@ -21,10 +21,11 @@ from lbrx.cluster.partition import Partition
 from lbrx.compute.arrays import Values
 from lbrx.compute.native import Floats
 from lbrx.compute.shards import part
-from lbrx.destinations import FileDestination, FileWriter
+from lbrx.destinations import FileDestination
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_pass
 from lbrx.errors import FileError, ShapeError, UsageError
 from lbrx.expr import Reduce
+from lbrx.file_writing import FileWriter
 from lbrx.formats.header import TensorSpec
 from lbrx.formats.safetensors import lay_out
 from lbrx.fuse import BoundPass, Known, SinkRequest, fuse

@@ -16,9 +16,10 @@ from typing import IO
 from lbrx import system
 from lbrx.cluster.description import PlanSource, built_alike
 from lbrx.cluster.worker_memory import PeakMemory
-from lbrx.destinations import ArrayDestination, FileWriter
+from lbrx.destinations import ArrayDestination
 from lbrx.errors import FileError
 from lbrx.expr import Blocks
+from lbrx.file_writing import FileWriter
 from lbrx.formats.header import FileLayout, Slot
 from lbrx.journal import Entry
 from lbrx.limits import limited

@@ -34,6 +34,7 @@ from lbrx.formats.strict_json import decoded, parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 DATA_ALIGNMENT = 64
+LARGE_BYTES, LARGE_ALIGNMENT = 1 << 20, 16 << 10  # of data; the pages of every system that we know
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader:
@@ -195,7 +196,8 @@ def lay_out(name: str, tensors: Sequence[TensorSpec], metadata: Mapping[str, str
     """Decide the header and the slots of a SafeTensors file.
 
     Tensors are stored by descending size of their elements, else in the order given, and the data begins at a
-    multiple of 64 bytes, so that every tensor is aligned to its elements.
+    multiple of 64 bytes, so that every tensor is aligned to its elements. That of a large file begins with a page of
+    memory: tensors of whole pages can then be written, mapped and given to a GPU as such.
 
     >>> layout = lay_out("a.safetensors", [TensorSpec("b", "bf16", (3,)), TensorSpec("a", "f32", (2,))], {})
     >>> [(slot.name, slot.offset, slot.nbytes) for slot in layout.slots], layout.file_bytes
@@ -213,7 +215,7 @@ def lay_out(name: str, tensors: Sequence[TensorSpec], metadata: Mapping[str, str
             raise UsageError(f"{name}: tensor name {quoted(tensor.name)} is reserved or given twice")
         header[tensor.name] = _described_tensor(tensor, begin, nbytes)
         begin += nbytes
-    raw = _padded_header(name, header)
+    raw = _padded_header(name, header, LARGE_ALIGNMENT if begin >= LARGE_BYTES else DATA_ALIGNMENT)
     slots = []
     offset = len(raw)
     for tensor, nbytes in zip(ordered, sizes, strict=True):
@@ -249,12 +251,12 @@ def _described_metadata(file_name: str, tensors: Sequence[TensorSpec], metadata:
     return {**metadata, PACKED_KEY: describe_packed(packed)} if packed else dict(metadata)
 
 
-def _padded_header(file_name: str, header: Mapping[str, Any]) -> bytes:
+def _padded_header(file_name: str, header: Mapping[str, Any], alignment: int) -> bytes:
     try:
         raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     except UnicodeEncodeError as error:
         raise UsageError(f"{file_name}: a name or value of the header is not text: {error}") from error
-    raw += b" " * (-(8 + len(raw)) % DATA_ALIGNMENT)
+    raw += b" " * (-(8 + len(raw)) % alignment)
     if len(raw) > MAX_HEADER_BYTES:
         raise UsageError(f"{file_name}: the header would take {len(raw)} bytes, expected at most {MAX_HEADER_BYTES}")
     return len(raw).to_bytes(8, "little") + raw

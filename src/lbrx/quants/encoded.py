@@ -187,6 +187,9 @@ class BlockDestination:
         else:
             self._encode_weighted(lo, data)
 
+    def room(self, _lo: int, nbytes: int) -> Bytes:
+        return scratch_arena().get(nbytes)
+
     def hand_over(self, lo: int, scratch: Bytes) -> None:
         self.write(lo, scratch)
         scratch_arena().put(scratch)
@@ -262,7 +265,7 @@ class Room:
         whole = self._target.whole
         if whole is not None:
             return whole[self._first : self._first + self._nbytes]
-        self._scratch = scratch_arena().get(self._nbytes)
+        self._scratch = self._target.room(self._first // self._target.dtype.itemsize, self._nbytes)
         return self._scratch
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -134,6 +134,9 @@ class JointDestination:
             parts = self._parts(rooms, lo, groups)
             call(self._coding.compiled(), data.ctypes.data, parts.ctypes.data, groups)
 
+    def room(self, _lo: int, nbytes: int) -> Bytes:
+        return scratch_arena().get(nbytes)
+
     def hand_over(self, lo: int, scratch: Bytes) -> None:
         self.write(lo, scratch)
         scratch_arena().put(scratch)

@@ -9,10 +9,12 @@ from lbrx.system.durable import file_lock, flush_to_disk, replace_atomically, re
 from lbrx.system.files import (
     StrPath,
     drop_file_cache,
+    open_past_cache,
     open_read,
     pread_into,
     preallocate,
     pwrite_all,
+    pwrite_past_cache,
     read_ahead,
     seems_cached,
 )
@@ -45,6 +47,7 @@ __all__ = [
     "flush_to_disk",
     "format_bytes",
     "map_readonly",
+    "open_past_cache",
     "open_read",
     "page_bytes",
     "parse_bytes",
@@ -52,6 +55,7 @@ __all__ = [
     "pread_into",
     "preallocate",
     "pwrite_all",
+    "pwrite_past_cache",
     "read_ahead",
     "replace_atomically",
     "replace_unsynced",

@@ -87,9 +87,40 @@ def pwrite_all(fd: int, buffer: ReadableBuffer | NDArray[Any], offset: int, path
         try:
             written += os.pwrite(fd, view[written : written + _MAX_TRANSFER_BYTES], offset + written)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise _disk_full(fd, path, view.nbytes - written) from error
-            raise file_error(error, name_of(fd, path), f"write at byte {offset + written}") from error
+            raise _write_error(error, fd, path, offset + written, view.nbytes - written) from error
+
+
+def open_past_cache(path: StrPath) -> int | None:
+    """Open a file once more for writes of whole blocks that do not pass through the file cache.
+
+    None where the file system has no such writes. On macOS always: there the switch is one for the whole file
+    (``F_NOCACHE``), and whether it pays has not been measured.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise file_error(error, path, "open for writing") from error
+
+
+def pwrite_past_cache(fd: int, buffer: NDArray[Any], offset: int, path: StrPath | None = None) -> int:
+    """Write blocks through a descriptor of `open_past_cache`; how many bytes of them it took.
+
+    A file system may refuse what is not a multiple of its own, larger blocks, or all of it.
+    """
+    view = _bytes_of(buffer)
+    written = 0
+    while written < view.nbytes:
+        try:
+            written += os.pwrite(fd, view[written : written + _MAX_TRANSFER_BYTES], offset + written)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                break
+            raise _write_error(error, fd, path, offset + written, view.nbytes - written) from error
+    return written
 
 
 def preallocate(fd: int, nbytes: int, path: StrPath | None = None) -> None:
@@ -179,6 +210,12 @@ def _refused(error: OSError, fd: int) -> bool:
     except OSError:
         raise file_error(error, name_of(fd, None), "advise") from error
     return False
+
+
+def _write_error(error: OSError, fd: int, path: StrPath | None, place: int, missing_bytes: int) -> FileError:
+    if error.errno == errno.ENOSPC:
+        return _disk_full(fd, path, missing_bytes)
+    return file_error(error, name_of(fd, path), f"write at byte {place}")
 
 
 def _disk_full(fd: int, path: StrPath | None, needed_bytes: int) -> FileError:

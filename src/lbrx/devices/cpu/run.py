@@ -271,7 +271,8 @@ class _Run:
         if self.bound.program.sinks[number].kind == "row_store":
             lo, hi = lo // self.bound.columns, hi // self.bound.columns
         item_bytes, bits = target.dtype.itemsize, target.dtype.bits
-        buffer = (borrow if bits < 8 else scratch.scratch_arena().get)((hi - lo) * item_bytes)
+        nbytes = (hi - lo) * item_bytes
+        buffer = borrow(nbytes) if bits < 8 else target.room(lo, nbytes)
         ints[self.compiled.slots[f"sink{number}.address"]] = buffer.ctypes.data - lo * item_bytes
         if bits < 8:
             return lambda: target.write(lo, packed(buffer, bits))
