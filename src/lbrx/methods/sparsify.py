@@ -8,7 +8,7 @@ from lbrx.methods.context import MergeContext
 from lbrx.shape import Layout
 from lbrx.tensor import Tensor
 
-MOST_STORED_BYTES = 160 << 20  # of all masks of a tensor, one byte an element
+MOST_STORED_BYTES = 48 << 20  # of all masks of a tensor, one byte an element
 
 
 def largest(delta: Tensor, density: float) -> Tensor | None:
