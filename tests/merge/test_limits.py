@@ -13,6 +13,7 @@ import pytest
 from tiny import LINEAR, directory_bytes, random_tensors, write_model
 
 import lbrx
+from lbrx import file_writing
 from lbrx.formats.header import TensorSpec
 from lbrx.formats.safetensors import lay_out
 from lbrx.merging import merge
@@ -35,9 +36,11 @@ def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str
 # After a number of tensors the process kills itself, at whatever its threads are doing a moment later.
 KILLED_MERGE = """
 import os, signal, sys, threading, time
+from lbrx import file_writing
 from lbrx.merging import merge
 
 recipe, out, tensors, delay_seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+file_writing.LEAST_FILE_BYTES, file_writing.LEAST_PIECE_BYTES = 0, 1 << 16
 
 def kill():
     time.sleep(delay_seconds)
@@ -47,12 +50,15 @@ def progress(state):
     if state.done_tensors == tensors:
         threading.Thread(target=kill, daemon=True).start()
 
-merge(recipe, out, max_shard_bytes="8MB", sync=False, progress=progress)
+merge(recipe, out, max_shard_bytes="8MB", sync=sys.argv[5] == "to disk", progress=progress)
 """
 
 
 @pytest.mark.slow
-def test_kill_at_twenty_random_moments_and_resume(folder: Path) -> None:
+@pytest.mark.parametrize("to_disk", [False, True], ids=["through the file cache", "past it"])
+def test_kill_at_twenty_random_moments_and_resume(folder: Path, monkeypatch: pytest.MonkeyPatch, to_disk: bool) -> None:
+    monkeypatch.setattr(file_writing, "LEAST_FILE_BYTES", 0)
+    monkeypatch.setattr(file_writing, "LEAST_PIECE_BYTES", 1 << 16)
     shapes: dict[str, tuple[int, ...]] = {f"model.layers.{layer}.w": (128, 1024) for layer in range(40)}
     shapes |= {f"model.layers.{layer}.norm": (64,) for layer in range(40)}
     for number, name in enumerate(("a", "b", "base")):
@@ -65,10 +71,12 @@ def test_kill_at_twenty_random_moments_and_resume(folder: Path) -> None:
     for number in range(KILLS):
         out = folder / f"out{number}"
         tensors, delay_seconds = moments.randint(1, 70), moments.uniform(0, 0.004)
-        killed = run_python(KILLED_MERGE, "recipe.yml", out, tensors, delay_seconds)
+        killed = run_python(
+            KILLED_MERGE, "recipe.yml", out, tensors, delay_seconds, "to disk" if to_disk else "to the cache"
+        )
         assert killed.returncode == -9, killed.stderr
         assert not out.exists()
-        result = merge("recipe.yml", out, max_shard_bytes="8MB", sync=False)
+        result = merge("recipe.yml", out, max_shard_bytes="8MB", sync=to_disk)
         assert result.resumed_tensors >= tensors
         assert directory_bytes(out) == expected
         resumed.append(result.resumed_tensors)
@@ -106,7 +114,7 @@ def watch():
         peak_bytes = max(peak_bytes, system.anonymous_bytes())
 
 threading.Thread(target=watch, daemon=True).start()
-result = merge(recipe, out, sync=False)
+result = merge(recipe, out)
 over.set()
 print(json.dumps({"peak_bytes": peak_bytes, "tensors": result.tensors}))
 """
