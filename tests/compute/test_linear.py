@@ -35,7 +35,7 @@ def words_or_blas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("vectors", [5, 16, 33])
-@pytest.mark.parametrize("rows", [1, 63, 66])
+@pytest.mark.parametrize("rows", [1, 60, 63, 66])
 @pytest.mark.parametrize("columns", [256, 1280])
 @pytest.mark.parametrize("kind", vector_products.CODED_BLOCKS)
 @pytest.mark.usefixtures("words_or_blas")
@@ -49,7 +49,8 @@ def test_more_vectors_than_are_coded_at_once() -> None:
     x, weight = normal(1100, 64), weight_of("q8_0", 5, 64)
     got = linear(x, weight)
     assert_close(x, weight, got)
-    np.testing.assert_array_equal(got[600:700], linear(x[600:700], weight))
+    if panel_products.MULTIPLIES_PAIRS:  # BLAS may take another way for another number of vectors
+        np.testing.assert_array_equal(got[600:700], linear(x[600:700], weight))
 
 
 @pytest.mark.parametrize("vectors", [1, 3, 5, 40])

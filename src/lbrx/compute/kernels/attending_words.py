@@ -21,8 +21,7 @@ from lbrx.compute.kernels.attention_codes import (
     code_values,
 )
 from lbrx.compute.kernels.wide import ROUNDER, ROUNDER_BITS, bits_of, floats_of, fused, tanh
-from lbrx.compute.kernels.word_rows import add_pair
-from lbrx.compute.kernels.words import no_sums
+from lbrx.compute.kernels.word_rows import FOURS, add_pair, four_sums
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 from lbrx.quants.kernels.lanes import load_i32, peek_f32, poke_f32, stack_bytes
 from lbrx.quants.kernels.vectors import (
@@ -41,6 +40,7 @@ from lbrx.quants.kernels.vectors import (
 
 number: Any = ELEMENT_FUNCTIONS["load_i64"]
 GROUP = 64
+PARTS = 2 // FOURS  # in which a panel of scores is weighed: vectors with the lanes of a register
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 UNSEEN, LOWEST = np.float32(-3e38), np.float32(-1e30)
 NOT_FINITE = 0x7F80  # the bits of infinity in bf16; those of NaN are above
@@ -52,15 +52,27 @@ POWER_2, POWER_3 = np.float32(0.2426111102), np.float32(0.0551715456)
 
 @jit
 def _four_rows(words: Any, x: Any, blocks: Any, pairs: Any) -> Any:
-    """Four rows of words times a panel: eight vectors of sums."""
-    a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
-    e, f, g, h = no_sums(), no_sums(), no_sums(), no_sums()
+    """Four rows of words times a panel: their sums."""
+    sums = four_sums()
     for _block in range(blocks):
         for pair in range(pairs):
-            a, b, c, d, e, f, g, h = add_pair(words + 4 * pair, x + 64 * pair, a, b, c, d, e, f, g, h)
+            sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
         words += 256
         x += 1024
-    return a, b, c, d, e, f, g, h
+    return sums
+
+
+@jit
+def _eight_rows(words: Any, next_four: Any, x: Any, blocks: Any, pairs: Any) -> Any:
+    """The same of eight, of which the last four lie behind the others."""
+    sums, more = four_sums(), four_sums()
+    for _block in range(blocks):
+        for pair in range(pairs):
+            sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
+            more = add_pair(words + next_four + 4 * pair, x + 64 * pair, more)
+        words += 256
+        x += 1024
+    return sums, more
 
 
 @jit
@@ -70,25 +82,27 @@ def _score(sums: Any, scale: Any, out: Any, place: Any, is_first: Any) -> None:
 
 
 @jit
+def _score_four(sums: Any, x_scale: Any, scales: Any, out: Any, four: Any, is_first: Any) -> None:
+    _score(sums[0], x_scale * peek_f32(scales, 4 * four), out, 4 * four, is_first)
+    _score(sums[1], x_scale * peek_f32(scales, 4 * four + 1), out, 4 * four + 1, is_first)
+    _score(sums[2], x_scale * peek_f32(scales, 4 * four + 2), out, 4 * four + 2, is_first)
+    _score(sums[3], x_scale * peek_f32(scales, 4 * four + 3), out, 4 * four + 3, is_first)
+
+
+@jit
 def _score_keys(words: Any, scales: Any, fours: Any, padded: Any, x: Any, x_scales: Any, pairs: Any, out: Any) -> None:
-    """The scores of keys, four at a time, for a panel of queries."""
-    left, right = load(f32x8(0.0), x_scales, 0), load(f32x8(0.0), x_scales, 1)
-    for four in range(fours):
+    """The scores of keys, four or eight at a time, for a panel of queries; there is room for whole eights."""
+    x_scale = load(f32x16(0.0), x_scales, 0)
+    for four in range(0, fours, FOURS):
         for first in range(0, padded // 32, 2):
-            place = words + 8 * padded * four + 256 * first
-            a, b, c, d, e, f, g, h = _four_rows(place, x + 1024 * first, min(2, padded // 32 - first), pairs)
-            scale = peek_f32(scales, 4 * four)
-            _score(a, left * scale, out, 8 * four, first == 0)
-            _score(b, right * scale, out, 8 * four + 1, first == 0)
-            scale = peek_f32(scales, 4 * four + 1)
-            _score(c, left * scale, out, 8 * four + 2, first == 0)
-            _score(d, right * scale, out, 8 * four + 3, first == 0)
-            scale = peek_f32(scales, 4 * four + 2)
-            _score(e, left * scale, out, 8 * four + 4, first == 0)
-            _score(f, right * scale, out, 8 * four + 5, first == 0)
-            scale = peek_f32(scales, 4 * four + 3)
-            _score(g, left * scale, out, 8 * four + 6, first == 0)
-            _score(h, right * scale, out, 8 * four + 7, first == 0)
+            place, numbers = words + 8 * padded * four + 256 * first, x + 1024 * first
+            blocks = min(2, padded // 32 - first)
+            if FOURS == 2:
+                sums, more = _eight_rows(place, 8 * padded, numbers, blocks, pairs)
+                _score_four(more, x_scale, scales, out, four + 1, first == 0)
+            else:
+                sums = _four_rows(place, numbers, blocks, pairs)
+            _score_four(sums, x_scale, scales, out, four, first == 0)
 
 
 @jit
@@ -123,28 +137,27 @@ def _coded(scores: Any, largest: Any) -> Any:
 
 
 @jit
-def _weigh_half(scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> None:
-    """What `_weigh` does, for eight queries of sixteen."""
-    like = f32x8(0.0)
+def _weigh_part(like: Any, scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> None:
+    """What `_weigh` does, for as many queries as ``like`` has lanes: all sixteen, or half of them."""
     found, other = splat(like, LOWEST), splat(like, LOWEST)
     for pair in range(keys // 2):
-        found = maximum(found, load(like, scores, 4 * pair))
-        other = maximum(other, load(like, scores, 4 * pair + 2))
+        found = maximum(found, load(like, scores, 2 * PARTS * pair))
+        other = maximum(other, load(like, scores, 2 * PARTS * pair + PARTS))
     found = maximum(found, other)
     before = load(like, state, 0)
     largest = maximum(before, found)
     total = to_i32(like)
     for pair in range(keys // 2):
-        first = _coded(load(like, scores, 4 * pair), found)
-        second = _coded(load(like, scores, 4 * pair + 2), found)
+        first = _coded(load(like, scores, 2 * PARTS * pair), found)
+        second = _coded(load(like, scores, 2 * PARTS * pair + PARTS), found)
         total = total + (first + second)
-        store(weights, 2 * pair, (first & np.int32(0xFFFF)) | (second << 16))
+        store(weights, PARTS * pair, (first & np.int32(0xFFFF)) | (second << 16))
     kept, added = _power_of_two(before - largest), _power_of_two(found - largest)
     weighed = to_f32(total - np.int32(keys) * ROUNDER_BITS)
     store(state, 0, largest)
-    store(state, 2, load(like, state, 2) * kept + weighed * added)
+    store(state, PARTS, load(like, state, PARTS) * kept + weighed * added)
     store(factors, 0, kept)
-    store(factors, 2, added)
+    store(factors, PARTS, added)
 
 
 @jit
@@ -152,8 +165,11 @@ def _weigh(scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> No
     """Scores of up to 64 keys to coded weights. ``state`` has the largest scores and the sums of a panel; ``factors``
     gets what to multiply with: what was summed before, and then what the coded weights sum.
     """
-    _weigh_half(scores, keys, weights, state, factors)
-    _weigh_half(scores + 32, keys, weights + 32, state + 32, factors + 32)
+    if PARTS == 1:
+        _weigh_part(f32x16(0.0), scores, keys, weights, state, factors)
+    else:
+        _weigh_part(f32x8(0.0), scores, keys, weights, state, factors)
+        _weigh_part(f32x8(0.0), scores + 32, keys, weights + 32, state + 32, factors + 32)
 
 
 @jit
@@ -162,25 +178,25 @@ def _gather(sums: Any, scale: Any, kept: Any, out: Any, place: Any) -> None:
 
 
 @jit
+def _gather_four(sums: Any, factor: Any, scales: Any, kept: Any, out: Any, four: Any) -> None:
+    _gather(sums[0], factor * peek_f32(scales, 4 * four), kept, out, 4 * four)
+    _gather(sums[1], factor * peek_f32(scales, 4 * four + 1), kept, out, 4 * four + 1)
+    _gather(sums[2], factor * peek_f32(scales, 4 * four + 2), kept, out, 4 * four + 2)
+    _gather(sums[3], factor * peek_f32(scales, 4 * four + 3), kept, out, 4 * four + 3)
+
+
+@jit
 def _sum_up(words: Any, scales: Any, fours: Any, blocks: Any, weights: Any, pairs: Any, factors: Any, out: Any) -> None:
-    """What a panel of queries has gathered, and values times their weights."""
-    like = f32x8(0.0)
-    kept_left, kept_right = load(like, factors, 0), load(like, factors, 1)
-    left, right = load(like, factors, 2), load(like, factors, 3)
-    for four in range(fours):
-        a, b, c, d, e, f, g, h = _four_rows(words + VALUE_FOUR_BYTES * four, weights, blocks, pairs)
-        scale = peek_f32(scales, 4 * four)
-        _gather(a, left * scale, kept_left, out, 8 * four)
-        _gather(b, right * scale, kept_right, out, 8 * four + 1)
-        scale = peek_f32(scales, 4 * four + 1)
-        _gather(c, left * scale, kept_left, out, 8 * four + 2)
-        _gather(d, right * scale, kept_right, out, 8 * four + 3)
-        scale = peek_f32(scales, 4 * four + 2)
-        _gather(e, left * scale, kept_left, out, 8 * four + 4)
-        _gather(f, right * scale, kept_right, out, 8 * four + 5)
-        scale = peek_f32(scales, 4 * four + 3)
-        _gather(g, left * scale, kept_left, out, 8 * four + 6)
-        _gather(h, right * scale, kept_right, out, 8 * four + 7)
+    """What a panel of queries has gathered, and values times their weights. The number of fours is even."""
+    kept, factor = load(f32x16(0.0), factors, 0), load(f32x16(0.0), factors, 1)
+    for four in range(0, fours, FOURS):
+        place = words + VALUE_FOUR_BYTES * four
+        if FOURS == 2:
+            sums, more = _eight_rows(place, VALUE_FOUR_BYTES, weights, blocks, pairs)
+            _gather_four(more, factor, scales, kept, out, four + 1)
+        else:
+            sums = _four_rows(place, weights, blocks, pairs)
+        _gather_four(sums, factor, scales, kept, out, four)
 
 
 @jit

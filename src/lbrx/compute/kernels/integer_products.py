@@ -37,10 +37,11 @@ def _shuffled(builder: Builder, first: Value, second: Value, places: list[int]) 
 
 
 def pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
-    """Words multiplied, neighbours added: eight i32. One instruction on x86."""
-    wide = ir.VectorType(I32, 16)
+    """Words multiplied, neighbours added: half as many i32. One instruction on x86."""
+    count = left.type.count
+    wide = ir.VectorType(I32, count)
     products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
-    even, odd = (_shuffled(builder, products, products, list(range(at, 16, 2))) for at in (0, 1))
+    even, odd = (_shuffled(builder, products, products, list(range(at, count, 2))) for at in (0, 1))
     return builder.add(even, odd)
 
 

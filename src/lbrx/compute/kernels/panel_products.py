@@ -2,7 +2,7 @@
 
 Vectors are coded as in `block_products`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
 all 16 vectors, then 2 and 3, and so on. Rows are decoded some elements at a time into words that stay in the cache,
-and multiplied four at a time with a panel: eight vectors of sums.
+and multiplied four or eight at a time with a panel: see `word_rows`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from lbrx.compute.kernels.word_blocks import (
     take_q6_k,
     take_q8_0,
 )
-from lbrx.compute.kernels.word_rows import add_pair
-from lbrx.compute.kernels.words import no_sums, store_words, turn_eight
+from lbrx.compute.kernels.word_rows import FOURS, add_pair, four_sums
+from lbrx.compute.kernels.words import store_words, turn_eight
 from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 from lbrx.quants.kernels.lanes import peek_f32, stack_bytes, store_f32
 from lbrx.quants.kernels.vectors import (
     absolute,
-    f32x8,
     f32x16,
     f32x32,
     jit,
@@ -45,6 +44,8 @@ ZERO = np.float32(0.0)
 PANEL_VECTORS = 16
 PANEL_BLOCK_BYTES = 1024  # the words of a block of 32 elements in a panel
 MOST_ROWS = 64
+TILE_ROWS = 4 * FOURS
+TILE_BYTES = 64 * TILE_ROWS
 
 
 def code_panel(x: int, vectors: int, columns: int, codes: int, scales: int, sums: int) -> None:
@@ -67,58 +68,95 @@ def code_panel(x: int, vectors: int, columns: int, codes: int, scales: int, sums
 
 
 def _make_multiply(group: int, has_lows: bool) -> Any:
-    """The sums of products of four rows with a panel, scaled and added up in f32.
+    """The sums of products of some rows with a panel, scaled and added up in f32.
 
     Rows have a scale, and a value to take off, for every ``group`` elements: 32 or 16.
     """
     per_block = 32 // group
 
     @jit
-    def add_scaled(sums: Any, scale: Any, place: Any, number: Any, low: Any, x_sums: Any) -> None:
-        total = fused(to_f32(sums), scale, load(scale, place, number))
+    def add_scaled(total: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
+        found = fused(to_f32(sums), x_scale * peek_f32(scale, 0), total)
         if has_lows:
-            total = fused(splat(scale, -low), x_sums, total)
-        store(place, number, total)
+            found = fused(splat(total, -peek_f32(low, 0)), x_sum, found)
+        return found
 
     @jit
-    def multiply(
+    def add_four(totals: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
+        return (
+            add_scaled(totals[0], sums[0], scale, low, x_scale, x_sum),
+            add_scaled(totals[1], sums[1], scale + SCALE_ROW_BYTES, low + SCALE_ROW_BYTES, x_scale, x_sum),
+            add_scaled(totals[2], sums[2], scale + 2 * SCALE_ROW_BYTES, low + 2 * SCALE_ROW_BYTES, x_scale, x_sum),
+            add_scaled(totals[3], sums[3], scale + 3 * SCALE_ROW_BYTES, low + 3 * SCALE_ROW_BYTES, x_scale, x_sum),
+        )
+
+    @jit
+    def words_after(words: Any, place: Any) -> Any:
+        return words + (2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1))
+
+    @jit
+    def multiply_four(
         words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
     ) -> None:
-        like = f32x8(0.0)
+        like = f32x16(0.0)
+        totals = load_four(out)
         for place in range(groups):
-            a, b, c, d = no_sums(), no_sums(), no_sums(), no_sums()
-            e, f, g, h = no_sums(), no_sums(), no_sums(), no_sums()
+            sums = four_sums()
             for pair in range(pairs):
-                a, b, c, d, e, f, g, h = add_pair(words + 4 * pair, x + 64 * pair, a, b, c, d, e, f, g, h)
-            block = place // per_block
-            left_scale, right_scale = load(like, x_scales, 2 * block), load(like, x_scales, 2 * block + 1)
-            left_sum, right_sum = load(like, x_sums, 2 * block), load(like, x_sums, 2 * block + 1)
-            scale, low = peek_f32(scales, place), peek_f32(lows, place)
-            add_scaled(a, left_scale * scale, out, 0, low, left_sum)
-            add_scaled(b, right_scale * scale, out, 1, low, right_sum)
-            scale, low = peek_f32(scales + SCALE_ROW_BYTES, place), peek_f32(lows + SCALE_ROW_BYTES, place)
-            add_scaled(c, left_scale * scale, out, 2, low, left_sum)
-            add_scaled(d, right_scale * scale, out, 3, low, right_sum)
-            scale, low = peek_f32(scales + 2 * SCALE_ROW_BYTES, place), peek_f32(lows + 2 * SCALE_ROW_BYTES, place)
-            add_scaled(e, left_scale * scale, out, 4, low, left_sum)
-            add_scaled(f, right_scale * scale, out, 5, low, right_sum)
-            scale, low = peek_f32(scales + 3 * SCALE_ROW_BYTES, place), peek_f32(lows + 3 * SCALE_ROW_BYTES, place)
-            add_scaled(g, left_scale * scale, out, 6, low, left_sum)
-            add_scaled(h, right_scale * scale, out, 7, low, right_sum)
-            words += 2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1)
+                sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
+            block, at = place // per_block, 4 * place
+            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
+            totals = add_four(totals, sums, scales + at, lows + at, x_scale, x_sum)
+            words = words_after(words, place)
             x += 32 * group
+        store_four(out, totals)
 
-    return multiply
+    @jit
+    def multiply_eight(
+        words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
+    ) -> None:
+        like = f32x16(0.0)
+        totals, more_totals = load_four(out), load_four(out + 256)
+        for place in range(groups):
+            sums, more_sums = four_sums(), four_sums()
+            for pair in range(pairs):
+                sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
+                more_sums = add_pair(words + 4 * WORD_ROW_BYTES + 4 * pair, x + 64 * pair, more_sums)
+            block, at = place // per_block, 4 * place
+            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
+            totals = add_four(totals, sums, scales + at, lows + at, x_scale, x_sum)
+            at += 4 * SCALE_ROW_BYTES
+            more_totals = add_four(more_totals, more_sums, scales + at, lows + at, x_scale, x_sum)
+            words = words_after(words, place)
+            x += 32 * group
+        store_four(out, totals)
+        store_four(out + 256, more_totals)
+
+    return multiply_eight if FOURS == 2 else multiply_four
+
+
+@jit
+def load_four(place: Any) -> Any:
+    like = f32x16(0.0)
+    return load(like, place, 0), load(like, place, 1), load(like, place, 2), load(like, place, 3)
+
+
+@jit
+def store_four(place: Any, totals: Any) -> None:
+    store(place, 0, totals[0])
+    store(place, 1, totals[1])
+    store(place, 2, totals[2])
+    store(place, 3, totals[3])
 
 
 @jit
 def _write_out(totals: Any, panels: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
-    """Totals of four rows and a panel at a time, to a row of the output for every vector."""
+    """Totals of tiles, some rows of a panel each, to a row of the output for every vector."""
     for vector in range(vectors):
         panel, place = vector // PANEL_VECTORS, vector % PANEL_VECTORS
         for row in range(rows):
-            four = totals + 256 * (row // 4 * panels + panel)
-            store_f32(out, out_columns * vector + row, peek_f32(four, 16 * (row % 4) + place))
+            tile = totals + TILE_BYTES * (row // TILE_ROWS * panels + panel)
+            store_f32(out, out_columns * vector + row, peek_f32(tile, 16 * (row % TILE_ROWS) + place))
 
 
 def _make_products(take: Any, group: int, has_lows: bool) -> Any:
@@ -133,25 +171,25 @@ def _make_products(take: Any, group: int, has_lows: bool) -> Any:
         words, own_scales = scratch, scratch + WORD_ROW_BYTES * MOST_ROWS
         own_lows = own_scales + SCALE_ROW_BYTES * MOST_ROWS
         totals = own_lows + SCALE_ROW_BYTES * MOST_ROWS
-        fours = (rows + 3) // 4
-        for i in range(4 * fours * panels):
+        tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
+        for i in range(TILE_ROWS * tiles * panels):
             store(totals, i, f32x16(0.0))
         for first in range(0, columns, STEP):
             stop = min(first + STEP, columns)
             take(blocks, rows, columns, first, stop, words, own_scales, own_lows)
             for panel in range(panels):
                 block = columns // 32 * panel + first // 32
-                for four in range(fours):
+                for tile in range(tiles):
                     multiply(
-                        words + 4 * WORD_ROW_BYTES * four,
-                        own_scales + 4 * SCALE_ROW_BYTES * four,
-                        own_lows + 4 * SCALE_ROW_BYTES * four,
+                        words + TILE_ROWS * WORD_ROW_BYTES * tile,
+                        own_scales + TILE_ROWS * SCALE_ROW_BYTES * tile,
+                        own_lows + TILE_ROWS * SCALE_ROW_BYTES * tile,
                         codes + PANEL_BLOCK_BYTES * block,
                         scales + 64 * block,
                         sums + 64 * block,
                         number(job, 10),
                         (stop - first) // group,
-                        totals + 256 * (four * panels + panel),
+                        totals + TILE_BYTES * (tile * panels + panel),
                     )
         _write_out(totals, panels, rows, vectors, out, out_columns)
 

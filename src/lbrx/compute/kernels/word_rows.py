@@ -1,4 +1,4 @@
-"""Four rows of words times a panel of sixteen vectors, two elements at a time: the inner step of products of i16.
+"""Four or eight rows of words times a panel of sixteen vectors: the inner step of products of i16.
 
 Words of four rows lie together, 32 of each in turn; a panel has two elements of all its vectors in 64 bytes.
 """
@@ -7,20 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.compute.kernels.words import add_products, load_words, spread_pair
+import llvmlite.binding as llvm
+
+from lbrx.compute.kernels.words import add_products, load_panel, no_sums, spread_pair
 from lbrx.quants.kernels.vectors import jit
+
+FOURS = 2 if llvm.get_host_cpu_features().get("avx512bw") else 1
+"""How many times four rows are multiplied at a time: twice as many where there are 32 registers of 512 bits."""
 
 
 @jit
-def add_pair(words: Any, x: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-    """Two elements of four rows, times those of a panel, added to eight vectors of sums."""
-    left, right = load_words(x), load_words(x + 32)
-    row = spread_pair(words)
-    a, b = add_products(row, left, a), add_products(row, right, b)
-    row = spread_pair(words + 64)
-    c, d = add_products(row, left, c), add_products(row, right, d)
-    row = spread_pair(words + 128)
-    e, f = add_products(row, left, e), add_products(row, right, f)
-    row = spread_pair(words + 192)
-    g, h = add_products(row, left, g), add_products(row, right, h)
-    return a, b, c, d, e, f, g, h
+def four_sums() -> Any:
+    """Zeros for four rows."""
+    return no_sums(), no_sums(), no_sums(), no_sums()
+
+
+@jit
+def add_pair(words: Any, x: Any, sums: Any) -> Any:
+    """Two elements of four rows, times those of a panel, added to their sums."""
+    a, b, c, d = sums
+    numbers = load_panel(x)
+    a = add_products(spread_pair(words), numbers, a)
+    b = add_products(spread_pair(words + 64), numbers, b)
+    c = add_products(spread_pair(words + 128), numbers, c)
+    d = add_products(spread_pair(words + 192), numbers, d)
+    return a, b, c, d

@@ -1,7 +1,7 @@
-"""Sixteen i16 side by side: loaded, spread, multiplied in pairs and summed in lanes of i32, exactly.
+"""32 i16 side by side: loaded, spread, multiplied in pairs and summed in sixteen lanes of i32, exactly.
 
 Products of neighbours are added while they are multiplied: on x86 that is one instruction, and does twice as much as
-one of f32.
+one of f32. Where registers have 256 bits, each vector is two of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba.core.datamodel import models
 from numba.extending import register_model
 
 from lbrx.compute.kernels.integer_products import I16, SUMS, WORDS, pairwise_products
-from lbrx.quants.kernels.vectors import I8, I32, I64, instruction
+from lbrx.quants.kernels.vectors import I8, I32, I64, Vector, instruction
 
 Builder = Any
 Value = Any
@@ -22,19 +22,22 @@ HALF_BYTES = ir.VectorType(I8, 16)
 
 
 class Words(types.Type):
-    """The Numba type of sixteen i16."""
+    """The Numba type of some i16."""
 
-    def __init__(self) -> None:
-        super().__init__(name="i16x16")
+    def __init__(self, lanes: int) -> None:
+        self.llvm = ir.VectorType(I16, lanes)
+        super().__init__(name=f"i16x{lanes}")
 
 
 class _WordsModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Words) -> None:
-        super().__init__(manager, kind, WORDS)  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, kind.llvm)  # type: ignore[no-untyped-call]
 
 
 register_model(Words)(_WordsModel)
-WORDS_TYPE: Any = Words()
+WORDS_TYPE: Any = Words(16)
+PANEL_WORDS: Any = Words(32)
+PANEL_SUMS: Any = Vector("i32", 16)
 
 
 def _at(builder: Builder, address: Value, kind: Any) -> Value:
@@ -46,44 +49,47 @@ def _same(kind: Any, value: int) -> Value:
 
 
 @instruction
-def load_words(_context: Any, _address: Any) -> Any:
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.load(_at(builder, args[0], WORDS), align=1)
+def load_panel(_context: Any, _address: Any) -> Any:
+    """Two elements of sixteen vectors."""
 
-    return WORDS_TYPE(types.int64), generate
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        return builder.load(_at(builder, args[0], PANEL_WORDS.llvm), align=1)
+
+    return PANEL_WORDS(types.int64), generate
 
 
 @instruction
 def spread_pair(_context: Any, _address: Any) -> Any:
-    """The two i16 at an address, eight times."""
+    """The two i16 at an address, sixteen times."""
 
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        kind = SUMS.llvm
+        kind = PANEL_SUMS.llvm
         pair = builder.load(_at(builder, args[0], I32), align=1)
         single = builder.insert_element(ir.Constant(kind, ir.Undefined), pair, ir.Constant(I32, 0))
-        return builder.bitcast(builder.shuffle_vector(single, single, ir.Constant(kind, [0] * 8)), WORDS)
+        spread = builder.shuffle_vector(single, single, ir.Constant(kind, [0] * kind.count))
+        return builder.bitcast(spread, PANEL_WORDS.llvm)
 
-    return WORDS_TYPE(types.int64), generate
+    return PANEL_WORDS(types.int64), generate
 
 
 @instruction
 def no_sums(_context: Any) -> Any:
-    """Eight zeros of i32."""
+    """Sixteen zeros of i32."""
 
     def generate(_target: Any, _builder: Builder, _signature: Any, _args: Any) -> Value:
-        return ir.Constant(SUMS.llvm, [0] * 8)
+        return _same(PANEL_SUMS.llvm, 0)
 
-    return SUMS(), generate
+    return PANEL_SUMS(), generate
 
 
 @instruction
 def add_products(_context: Any, _left: Any, _right: Any, _sums: Any) -> Any:
-    """Eight sums, each plus two products of neighbours."""
+    """Sixteen sums, each plus two products of neighbours."""
 
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
         return builder.add(args[2], pairwise_products(builder, args[0], args[1]))
 
-    return SUMS(WORDS_TYPE, WORDS_TYPE, SUMS), generate
+    return PANEL_SUMS(PANEL_WORDS, PANEL_WORDS, PANEL_SUMS), generate
 
 
 @instruction
