@@ -70,9 +70,7 @@ def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
         out[:] = 0
     elif out.size and x.shape[0] <= MOST_VECTORS:
         vector_products(x, weight, out)
-    elif out.size and can_multiply_panels(weight.expr) and np.isfinite(x).all():
-        panel_products(x, weight.expr, out)
-    elif out.size:
+    elif out.size and not (can_multiply_panels(weight.expr) and panel_products(x, weight.expr, out)):
         _tiles(x, weight, out)
 
 

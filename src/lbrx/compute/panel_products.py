@@ -5,23 +5,25 @@ The vectors are coded and the bounds are those of `lbrx.compute.vector_products`
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from functools import cache
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from lbrx.compute.blas import in_ranges, in_tiles
-from lbrx.compute.native import MULTIPLIES_PAIRS, Floats, address, run
+from lbrx.compute.blas import in_ranges
+from lbrx.compute.native import MULTIPLIES_PAIRS, Floats, address, code_address, compiled
+from lbrx.devices.cpu.team import run_together
 from lbrx.expr import Blocks, Expr
 from lbrx.memory.scratch import borrowing
 from lbrx.quants.decoded import drop_behind
 from lbrx.quants.quant import quant
+from lbrx.settings import settings
 
 _SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
 _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
-_ROWS = 64
-_ROW_BYTES = 2 * 512 + 2 * 4 * 512 // 16  # words, scales and lows of a row in scratch
-_CODED_AT_ONCE = 256 << 10  # elements that are not worth another thread
+_TILE_ROWS = 64
+_SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
 
 
 def can_multiply_panels(weight: Expr) -> TypeGuard[Blocks]:
@@ -29,38 +31,51 @@ def can_multiply_panels(weight: Expr) -> TypeGuard[Blocks]:
     return MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.quant in _SCALED_PAIRS
 
 
-def panel_products(x: Floats, blocks: Blocks, out: Floats) -> None:
-    """``x`` [n, k], finite, times the rows of a weight [m, k] into ``out`` [n, m]."""
-    for first in range(0, x.shape[0], _MOST_VECTORS):
-        _some_vectors(x[first : first + _MOST_VECTORS], blocks, out[first : first + _MOST_VECTORS])
+def panel_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
+    """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m]. Returns False if a number is not finite:
+    what is in ``out`` then means nothing.
+    """
+    starts = range(0, x.shape[0], _MOST_VECTORS)
+    return all(_some_vectors(x[at : at + _MOST_VECTORS], blocks, out[at : at + _MOST_VECTORS]) for at in starts)
 
 
-def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> None:
+@cache
+def _task(name: str) -> tuple[Any, int]:
+    return compiled("panel_products", name, 4), code_address("panel_products", name, 4)
+
+
+def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
     vectors, columns = x.shape
-    panels, count = -(-vectors // _PANEL_VECTORS), columns // _CODED_COLUMNS
-    kind, rows = quant(blocks.quant), out.shape[1]
-    row_bytes, pairs = columns // kind.block_elements * kind.block_bytes, _SCALED_PAIRS[blocks.quant]
-    code_bytes, scale_bytes = 2 * _PANEL_VECTORS * columns, 4 * _PANEL_VECTORS * count
+    panels = -(-vectors // _PANEL_VECTORS)
+    scale_bytes = 4 * _PANEL_VECTORS * columns // _CODED_COLUMNS
+    watched = np.zeros(1, np.float32)
     with borrowing() as borrow:
-        codes, scales, sums = (address(borrow(panels * size)) for size in (code_bytes, scale_bytes, scale_bytes))
+        sizes = 2 * _PANEL_VECTORS * columns, scale_bytes, scale_bytes
+        coded = [address(borrow(panels * size)) for size in sizes]
+        job = np.array([address(x), vectors, *coded, address(watched)], np.int64)
+        run_together(*_task("code_panels"), address(job), columns, panels, 1, most=1)
+        if watched[0] != 0:
+            return False
+        _multiply(blocks, [columns, *coded, vectors], out)
+    return True
 
-        def code(first: int, stop: int) -> None:
-            for panel in range(first, stop):
-                start = panel * _PANEL_VECTORS
-                width = min(_PANEL_VECTORS, vectors - start)
-                places = codes + panel * code_bytes, scales + panel * scale_bytes, sums + panel * scale_bytes
-                run("panel_products", "code_panel", address(x[start:]), width, columns, *places)
 
-        in_ranges(panels, max(1, _CODED_AT_ONCE // (_PANEL_VECTORS * columns)), code)
+def _multiply(blocks: Blocks, numbers: list[int], out: Floats) -> None:
+    """All rows of a weight times coded vectors."""
+    kind, storage, (rows, columns) = quant(blocks.quant), blocks.storage, (out.shape[1], numbers[0])
+    row_bytes, pairs = columns // kind.block_elements * kind.block_bytes, _SCALED_PAIRS[blocks.quant]
 
-        def multiply(number: int) -> None:
-            first, stop = number * _ROWS, min((number + 1) * _ROWS, rows)
-            with borrowing() as borrow:
-                scratch = borrow(_ROWS * (_ROW_BYTES + 4 * _PANEL_VECTORS * panels))
-                window = blocks.storage.read_at(first * row_bytes, (stop - first) * row_bytes)
-                weight, target = (address(window), stop - first, columns), (address(out) + 4 * first, out.shape[1])
-                job = np.array([*weight, codes, scales, sums, vectors, *target, address(scratch), pairs], np.int64)
-                run("panel_products", kind.name, address(job))
-            drop_behind(blocks.storage, first * row_bytes, (stop - first) * row_bytes)
+    def multiply(first: int, stop: int) -> None:
+        start, length = first * row_bytes, (stop - first) * row_bytes
+        window = storage.read_at(start, length)
+        target = address(out) + 4 * first, rows
+        job = np.array([address(window), *numbers, *target, pairs, _TILE_ROWS * settings.threads], np.int64)
+        run_together(*_task(kind.name), address(job), row_bytes, stop - first, _TILE_ROWS, most=_TILE_ROWS)
+        drop_behind(storage, start, length)
 
-        in_tiles(-(-rows // _ROWS), lambda: multiply)
+    if storage.address is None:
+        in_ranges(rows, _TILE_ROWS, multiply)
+        return
+    span = max(_SPAN_BYTES // row_bytes // _TILE_ROWS, 1) * _TILE_ROWS
+    for first in range(0, rows, span):
+        multiply(first, min(first + span, rows))

@@ -89,7 +89,7 @@ def code_queries(job: Any, rows: Any, room: Any) -> Any:
         out = number(job, 7) + 32 * padded * (first // PANEL) + 4 * (first % PANEL)
         for half in range(padded // 16):
             target = out + 512 * half
-            turn_eight(words + 32 * half, 2 * padded, target, target + 256)
+            turn_eight(words + 32 * half, 2 * padded, target, target + 256, 64)
     return highest
 
 
@@ -166,6 +166,6 @@ def code_values(values: Any, stride: Any, count: Any, size: Any, words: Any, sca
                     odd = _value(values, stride, key + 2 * pair + 1, count, panel, width, room)
                     store(turned, pair, _code_pair(even, odd, factors))
             out = words + 4 * VALUE_FOUR_BYTES * panel + 256 * (key // 32) + 2 * (key % 32)
-            turn_eight(turned, 64, out, out + VALUE_FOUR_BYTES)
-            turn_eight(turned + 32, 64, out + 2 * VALUE_FOUR_BYTES, out + 3 * VALUE_FOUR_BYTES)
+            turn_eight(turned, 64, out, out + VALUE_FOUR_BYTES, 64)
+            turn_eight(turned + 32, 64, out + 2 * VALUE_FOUR_BYTES, out + 3 * VALUE_FOUR_BYTES, 64)
     return highest

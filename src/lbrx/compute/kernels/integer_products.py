@@ -255,4 +255,4 @@ def _make_prefetch(lines: int) -> Any:
     return instruction(prefetch)
 
 
-prefetch_3_lines, prefetch_5_lines = _make_prefetch(3), _make_prefetch(5)
+prefetch_line, prefetch_3_lines, prefetch_5_lines = _make_prefetch(1), _make_prefetch(3), _make_prefetch(5)

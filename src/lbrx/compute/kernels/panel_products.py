@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.compute.kernels.integer_products import prefetch_line
 from lbrx.compute.kernels.wide import ROUNDER, bits_of, fused, lane_sum
 from lbrx.compute.kernels.word_blocks import (
     SCALE_ROW_BYTES,
@@ -43,18 +44,23 @@ TINY = np.float32(2.0**-100)
 ZERO = np.float32(0.0)
 PANEL_VECTORS = 16
 PANEL_BLOCK_BYTES = 1024  # the words of a block of 32 elements in a panel
-MOST_ROWS = 64
+MOST_ROWS = 64  # that are decoded at a time
 TILE_ROWS = 4 * FOURS
-TILE_BYTES = 64 * TILE_ROWS
+DECODED_BYTES = MOST_ROWS * (WORD_ROW_BYTES + 2 * SCALE_ROW_BYTES)
+TOTAL_PANEL_BYTES = 64 * MOST_ROWS
+TOTAL_BYTES = TOTAL_PANEL_BYTES * 32  # of 512 vectors
 
 
-def code_panel(x: int, vectors: int, columns: int, codes: int, scales: int, sums: int) -> None:
-    """Code up to 16 vectors as one panel. ``sums`` gets the sums of the blocks as coded; tiny blocks become zeros."""
+@jit
+def _code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sums: Any) -> Any:
+    """Code up to 16 vectors. Returns 0 if all numbers are finite, else NaN."""
     words = stack_bytes(512)
+    watched = f32x32(0.0)
     for first in range(0, vectors, 8):
         for block in range(columns // 32):
             for row in range(min(8, vectors - first)):
                 values = load(f32x32(0.0), x + 4 * columns * (first + row), block)
+                watched = watched + values * ZERO
                 largest = lane_max(absolute(values))
                 is_tiny = largest < TINY
                 rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
@@ -63,8 +69,31 @@ def code_panel(x: int, vectors: int, columns: int, codes: int, scales: int, sums
                 store_f32(scales, 16 * block + first + row, scale)
                 store_f32(sums, 16 * block + first + row, lane_sum(rounded - ROUNDER) * scale)
             out = codes + PANEL_BLOCK_BYTES * block + 4 * first
-            turn_eight(words, 64, out, out + 256)
-            turn_eight(words + 32, 64, out + 512, out + 768)
+            turn_eight(words, 64, out, out + 256, 64)
+            turn_eight(words + 32, 64, out + 512, out + 768, 64)
+    return lane_sum(watched)
+
+
+def code_panels(job: int, columns: int, first: int, stop: int) -> None:
+    """Code vectors of so many columns as panels ``first`` to ``stop`` - 1; tiny blocks become zeros.
+
+    ``job`` is the address of int64 numbers: the vectors and how many there are; where codes, scales and the sums of
+    blocks as coded go; and a place for an f32 that is set to NaN if a number is not finite.
+    """
+    x, vectors = number(job, 0), number(job, 1)
+    codes, scales, sums, watched = number(job, 2), number(job, 3), number(job, 4), number(job, 5)
+    for panel in range(first, stop):
+        start, block = PANEL_VECTORS * panel, columns // 32 * panel
+        zero = _code_panel(
+            x + 4 * columns * start,
+            min(PANEL_VECTORS, vectors - start),
+            columns,
+            codes + PANEL_BLOCK_BYTES * block,
+            scales + 64 * block,
+            sums + 64 * block,
+        )
+        if zero != ZERO:
+            store_f32(watched, 0, zero)
 
 
 def _make_multiply(group: int, has_lows: bool) -> Any:
@@ -150,48 +179,71 @@ def store_four(place: Any, totals: Any) -> None:
 
 
 @jit
-def _write_out(totals: Any, panels: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
-    """Totals of tiles, some rows of a panel each, to a row of the output for every vector."""
+def _write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
+    """Totals of panels to a row of the output for every vector: eight times eight together as long as there are."""
+    even_rows, even_vectors = rows // 8 * 8, vectors // 8 * 8
+    for vector in range(0, even_vectors, 8):
+        panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS) + 4 * (vector % PANEL_VECTORS)
+        for row in range(0, even_rows, 8):
+            place = out + 4 * (out_columns * vector + row)
+            turn_eight(panel + 64 * row, 64, place, place + 16 * out_columns, 4 * out_columns)
     for vector in range(vectors):
-        panel, place = vector // PANEL_VECTORS, vector % PANEL_VECTORS
-        for row in range(rows):
-            tile = totals + TILE_BYTES * (row // TILE_ROWS * panels + panel)
-            store_f32(out, out_columns * vector + row, peek_f32(tile, 16 * (row % TILE_ROWS) + place))
+        panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS)
+        for row in range(even_rows if vector < even_vectors else 0, rows):
+            store_f32(out, out_columns * vector + row, peek_f32(panel, 16 * row + vector % PANEL_VECTORS))
+
+
+@jit
+def _ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> None:
+    """Let bytes of rows come nearer that are decoded next."""
+    for row in range(first, stop):
+        for line in range(0, nbytes + 64, 64):
+            prefetch_line(blocks + row_bytes * row + line)
 
 
 def _make_products(take: Any, group: int, has_lows: bool) -> Any:
     multiply = _make_multiply(group, has_lows)
 
     @jit
-    def products(job: Any) -> None:
-        blocks, rows, columns = number(job, 0), number(job, 1), number(job, 2)
-        codes, scales, sums, vectors = number(job, 3), number(job, 4), number(job, 5), number(job, 6)
-        out, out_columns, scratch = number(job, 7), number(job, 8), number(job, 9)
+    def tile_products(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, words: Any, totals: Any) -> None:
+        columns, codes, scales, sums = number(job, 1), number(job, 2), number(job, 3), number(job, 4)
+        vectors, out_columns, pairs = number(job, 5), number(job, 7), number(job, 8)
         panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
-        words, own_scales = scratch, scratch + WORD_ROW_BYTES * MOST_ROWS
+        own_scales = words + WORD_ROW_BYTES * MOST_ROWS
         own_lows = own_scales + SCALE_ROW_BYTES * MOST_ROWS
-        totals = own_lows + SCALE_ROW_BYTES * MOST_ROWS
-        tiles = (rows + TILE_ROWS - 1) // TILE_ROWS
-        for i in range(TILE_ROWS * tiles * panels):
+        step_bytes = row_bytes * STEP // columns
+        for i in range(MOST_ROWS * panels):
             store(totals, i, f32x16(0.0))
         for first in range(0, columns, STEP):
             stop = min(first + STEP, columns)
             take(blocks, rows, columns, first, stop, words, own_scales, own_lows)
+            next_blocks = blocks + (first // STEP + 1) * step_bytes
+            if stop == columns:
+                next_blocks = blocks + number(job, 9) * row_bytes
             for panel in range(panels):
+                part = rows * panel // panels, rows * (panel + 1) // panels
+                _ask_for(next_blocks, row_bytes, *part, step_bytes)
                 block = columns // 32 * panel + first // 32
-                for tile in range(tiles):
+                for row in range(0, rows, TILE_ROWS):
                     multiply(
-                        words + TILE_ROWS * WORD_ROW_BYTES * tile,
-                        own_scales + TILE_ROWS * SCALE_ROW_BYTES * tile,
-                        own_lows + TILE_ROWS * SCALE_ROW_BYTES * tile,
+                        words + WORD_ROW_BYTES * row,
+                        own_scales + SCALE_ROW_BYTES * row,
+                        own_lows + SCALE_ROW_BYTES * row,
                         codes + PANEL_BLOCK_BYTES * block,
                         scales + 64 * block,
                         sums + 64 * block,
-                        number(job, 10),
+                        pairs,
                         (stop - first) // group,
-                        totals + TILE_BYTES * (tile * panels + panel),
+                        totals + TOTAL_PANEL_BYTES * panel + 64 * row,
                     )
-        _write_out(totals, panels, rows, vectors, out, out_columns)
+        _write_out(totals, rows, vectors, out, out_columns)
+
+    @jit
+    def products(job: Any, row_bytes: Any, first: Any, stop: Any) -> None:
+        words, totals = stack_bytes(DECODED_BYTES), stack_bytes(TOTAL_BYTES)
+        for row in range(first, stop, MOST_ROWS):
+            blocks, out = number(job, 0) + row_bytes * row, number(job, 6) + 4 * row
+            tile_products(job, row_bytes, blocks, min(MOST_ROWS, stop - row), out, words, totals)
 
     return products
 
@@ -202,21 +254,24 @@ _q4_k = _make_products(take_q4_k, 32, has_lows=True)
 _q6_k = _make_products(take_q6_k, 16, has_lows=False)
 
 
-def q4_0(job: int) -> None:
-    """``job`` is the address of int64 numbers: blocks, rows, columns of the weight; codes, scales, sums, number of the
-    vectors; out and its columns; scratch; and pairs of elements with one scale, which is given here because loops
-    of a known small count would be unrolled until the registers do not suffice. So for the others.
+def q4_0(job: int, row_bytes: int, first: int, stop: int) -> None:
+    """Rows ``first`` to ``stop`` - 1 times all vectors.
+
+    ``job`` is the address of int64 numbers: blocks and columns of the weight; codes, scales, sums, number of the
+    vectors; out and its columns; pairs of elements with one scale, which is given here because loops of a known
+    small count would be unrolled until the registers do not suffice; and how many rows further on a thread goes on,
+    as others have taken those between. So for the others.
     """
-    _q4_0(job)
+    _q4_0(job, row_bytes, first, stop)
 
 
-def q8_0(job: int) -> None:
-    _q8_0(job)
+def q8_0(job: int, row_bytes: int, first: int, stop: int) -> None:
+    _q8_0(job, row_bytes, first, stop)
 
 
-def q4_k(job: int) -> None:
-    _q4_k(job)
+def q4_k(job: int, row_bytes: int, first: int, stop: int) -> None:
+    _q4_k(job, row_bytes, first, stop)
 
 
-def q6_k(job: int) -> None:
-    _q6_k(job)
+def q6_k(job: int, row_bytes: int, first: int, stop: int) -> None:
+    _q6_k(job, row_bytes, first, stop)

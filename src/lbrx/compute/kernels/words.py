@@ -119,21 +119,20 @@ def _turned(builder: Builder, rows: list[Value]) -> list[Value]:
 
 
 @instruction
-def turn_eight(_context: Any, _source: Any, _stride: Any, _out: Any, _second_out: Any) -> Any:
-    """Eight rows of eight i32 with a stride in bytes: their columns, 64 bytes apart, four at each of two addresses."""
+def turn_eight(_context: Any, _source: Any, _stride: Any, _out: Any, _second_out: Any, _out_stride: Any) -> Any:
+    """Eight rows of eight i32 as columns, four at each of two addresses; strides are in bytes."""
 
     def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        def place(base: Value, offset: Value) -> Value:
-            return _at(builder, builder.add(base, offset), SUMS.llvm)
+        def place(base: Value, stride: Value, number: int) -> Value:
+            return _at(builder, builder.add(base, builder.mul(stride, ir.Constant(I64, number))), SUMS.llvm)
 
-        source, stride, *outs = args
-        offsets = [builder.mul(stride, ir.Constant(I64, row)) for row in range(8)]
-        rows = [builder.load(place(source, offset), align=1) for offset in offsets]
+        source, stride, *outs, out_stride = args
+        rows = [builder.load(place(source, stride, row), align=1) for row in range(8)]
         for number, column in enumerate(_turned(builder, rows)):
-            builder.store(column, place(outs[number // 4], ir.Constant(I64, 64 * (number % 4))), align=1)
+            builder.store(column, place(outs[number // 4], out_stride, number % 4), align=1)
         return target.get_dummy_value()
 
-    return types.void(*[types.int64] * 4), generate
+    return types.void(*[types.int64] * 5), generate
 
 
 @instruction
