@@ -32,7 +32,7 @@ from lbrx.tensor import Tensor
 
 MOST_VECTORS = 4
 CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
-_CODED_COLUMNS = 32
+_CODED_COLUMNS, _MOST_TOGETHER = 32, 4  # a kernel takes so many blocks of so many columns at a time
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
 _JOB, _STATUS = struct.Struct("=10q"), struct.Struct("=2q")  # the status comes after the function
@@ -99,19 +99,20 @@ class _CodedLayout(NamedTuple):
     row_bytes: int
     function: int
     code: Callable[..., None]
-    more: tuple[int, ...]  # arguments of ``code``
+    blocks_per_vector: int
 
 
 @cache
 def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
     kind, count = quant(kind_name), columns // _CODED_COLUMNS
-    code_bytes, scale_bytes = 2 * vectors * -(-count // 2) * 2 * _CODED_COLUMNS, 4 * vectors * count
+    code_bytes = 2 * vectors * -(-count // _MOST_TOGETHER) * _MOST_TOGETHER * _CODED_COLUMNS
+    scale_bytes = 4 * vectors * count
     scales = _SCRATCH_START + code_bytes
     sums, row_bytes = scales + scale_bytes, columns // kind.block_elements * kind.block_bytes
-    coder, more = ("code_paired_vectors", (count,)) if kind_name == "q4_0" else ("code_vectors", ())
+    coder = f"code_for_{kind_name}" if kind_name in ("q4_0", "q4_k") else "code_vectors"
     return _CodedLayout(
         *(sums + scale_bytes, vectors * count, _SCRATCH_START, scales, sums, row_bytes),
-        *(code_address("block_products", kind_name, 9), kernel("block_products", coder, 6 + len(more)), more),
+        *(code_address("block_products", kind_name, 9), kernel("block_products", coder, 7), count),
     )
 
 
@@ -121,7 +122,7 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     layout, storage = _coded_layout(blocks.quant, vectors, columns), blocks.storage
     memory, start = _scratch.room(layout.scratch_bytes)
     coded = start + layout.codes, start + layout.scales, start + layout.sums
-    layout.code(address(x), layout.blocks, *coded, start + _WATCHED, *layout.more)
+    layout.code(address(x), layout.blocks, *coded, start + _WATCHED, layout.blocks_per_vector)
     if _WATCHED_NUMBER.unpack_from(memory, _WATCHED)[0] != 0:
         return False
     row_bytes = layout.row_bytes

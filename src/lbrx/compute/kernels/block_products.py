@@ -28,7 +28,10 @@ from lbrx.compute.kernels.integer_products import (
     six_bit_scales,
     store_parted,
 )
+from lbrx.compute.kernels.processor import HAS_512_BITS
 from lbrx.compute.kernels.wide import fused, lane_sum
+from lbrx.compute.kernels.wide_block_products import q4_0 as wide_q4_0
+from lbrx.compute.kernels.wide_block_products import q4_k as wide_q4_k
 from lbrx.quants.kernels.lanes import load_f16, load_f32, store_f32
 from lbrx.quants.kernels.vectors import (
     absolute,
@@ -47,54 +50,77 @@ from lbrx.quants.kernels.vectors import (
 TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
 AHEAD = 4096  # bytes
-EIGHT = np.float32(8.0)
+EIGHT, SIXTEENTH = np.float32(8.0), np.float32(0.0625)
+TOGETHER = 4 if HAS_512_BITS else 2
 SIX_0, SIX_1, SIX_2, SIX_3 = DOT_SIX_BITS
 LANE_0, LANE_1, LANE_2, LANE_3, LANE_4, LANE_5, LANE_6, LANE_7 = SPREAD_LANES
 PAIR_0, PAIR_1, PAIR_2, PAIR_3, PAIR_4, PAIR_5, PAIR_6, PAIR_7 = LANE_PAIRS
 PARTED_0, PARTED_1, PARTED_2, PARTED_3 = PARTED_PAIRS
 
 
-def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int) -> None:
+def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, _per_vector: int) -> None:
     """Code ``blocks`` times 32 numbers. ``sums`` gets the sum of each block as coded; tiny blocks become zeros.
 
     ``watched`` gets an f32 that is 0 if all numbers are finite.
     """
     zero = np.float32(0.0)
     for block in range(blocks):
-        zero += _code_block(x, block, codes + 64 * block, 16, scales + 4 * block, sums + 4 * block)
+        zero += _code_block(x, block, codes + 64 * block, 16, 32, scales + 4 * block, sums + 4 * block)
     store_f32(watched, 0, zero)
 
 
-def code_paired_vectors(
-    x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, blocks_per_vector: int
-) -> None:
-    """The same for Q4_0, which takes the blocks of a vector two at a time. A vector has room for whole pairs.
+def code_for_q4_0(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, per_vector: int) -> None:
+    """The same for Q4_0, which takes the blocks of a vector two or four at a time. A vector has room for whole ones.
 
-    Scales and sums of whole groups of eight blocks are stored in the order of `PARTED_LANES`.
+    Two at a time, scales and sums of whole groups of eight blocks are stored in the order of `PARTED_LANES`.
     """
-    pairs, whole = (blocks_per_vector + 1) // 2, blocks_per_vector // 8 * 8
+    groups, whole = (per_vector + TOGETHER - 1) // TOGETHER, per_vector // 8 * 8
     zero = np.float32(0.0)
     for block in range(blocks):
-        vector, place = block // blocks_per_vector, block % blocks_per_vector
-        target = codes + 128 * (pairs * vector + place // 2) + 16 * (place % 2)
-        own = place // 8 * 8 + place % 8 // 2 + place % 2 * 4 if place < whole else place
-        at = 4 * (blocks_per_vector * vector + own)
-        zero += _code_block(x, block, target, 32, scales + at, sums + at)
+        vector, place = block // per_vector, block % per_vector
+        target = codes + 64 * TOGETHER * (groups * vector + place // TOGETHER) + 16 * (place % TOGETHER)
+        own = place
+        if TOGETHER == 2 and place < whole:
+            own = place // 8 * 8 + place % 8 // 2 + place % 2 * 4
+        at = 4 * (per_vector * vector + own)
+        zero += _code_block(x, block, target, 16 * TOGETHER, 32 * TOGETHER, scales + at, sums + at)
+    store_f32(watched, 0, zero)
+
+
+def code_for_q4_k(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, per_vector: int) -> None:
+    """The same for Q4_K, which takes four blocks at a time where registers are large enough.
+
+    Then the first and the third of them take turns, and so do the others, whose scales are 16 times smaller, as their
+    codes are multiplied where they lie: in the high halves of bytes. Each scale has its sum behind it.
+    """
+    if not HAS_512_BITS:
+        code_evenly(x, blocks, codes, scales, sums, watched, per_vector)
+        return
+    zero = np.float32(0.0)
+    for block in range(blocks):
+        target = codes + 256 * (block // 4) + 128 * (block % 2) + 32 * (block % 4 // 2)
+        pair = scales + 8 * block
+        zero += _code_block(x, block, target, 16, 64, pair, pair + 4)
+        if block % 2:
+            store_f32(pair, 0, load_f32(pair, 0) * SIXTEENTH)
     store_f32(watched, 0, zero)
 
 
 @jit
-def _code_block(x: Any, block: Any, codes: Any, stride: Any, scale_place: Any, sum_place: Any) -> Any:
+def _code_block(x: Any, block: Any, codes: Any, stride: Any, odd: Any, scale_place: Any, sum_place: Any) -> Any:
     """Returns 0 if all numbers of the block are finite, else NaN."""
     values = load(f32x32(0.0), x, block)
     largest = lane_max(absolute(values))
     is_tiny = largest < TINY
     coded = nearest_even(values * (np.float32(0.0) if is_tiny else TOP / largest))
     scale = np.float32(0.0) if is_tiny else largest / TOP
-    store_parted(codes, stride, to_i32(coded))
+    store_parted(codes, stride, odd, to_i32(coded))
     store_f32(scale_place, 0, scale)
     store_f32(sum_place, 0, lane_sum(coded) * scale)
     return lane_sum(values * np.float32(0.0))
+
+
+code_evenly = jit(code_vectors)
 
 
 def q8_0(
@@ -124,8 +150,9 @@ def q8_0(
             store_f32(out, out_columns * vector + row, lane_sum(even + odd))
 
 
-def q4_0(
-    blocks: int, rows: int, columns: int, codes: int, scales: int, sums: int, vectors: int, out: int, out_columns: int
+@jit
+def _q4_0(
+    blocks: Any, rows: Any, columns: Any, codes: Any, scales: Any, sums: Any, vectors: Any, out: Any, out_columns: Any
 ) -> None:
     count = columns // 32
     for row in range(rows):
@@ -156,8 +183,9 @@ def q4_0(
             store_f32(out, out_columns * vector + row, lane_sum((even + odd) - eighths * EIGHT) - rest * EIGHT)
 
 
-def q4_k(
-    blocks: int, rows: int, columns: int, codes: int, scales: int, sums: int, vectors: int, out: int, out_columns: int
+@jit
+def _q4_k(
+    blocks: Any, rows: Any, columns: Any, codes: Any, scales: Any, sums: Any, vectors: Any, out: Any, out_columns: Any
 ) -> None:
     count = columns // 256
     for row in range(rows):
@@ -180,6 +208,21 @@ def q4_k(
                 even = fused(to_f32(dot_low_halves(at + 96, x + 384)), LANE_6(units), even)
                 odd = fused(to_f32(dot_high_halves(at + 96, x + 448)), LANE_7(units), odd)
             store_f32(out, out_columns * vector + row, lane_sum((even + odd) - lows))
+
+
+def q4_0(
+    blocks: int, rows: int, columns: int, codes: int, scales: int, sums: int, vectors: int, out: int, out_columns: int
+) -> None:
+    _chosen_q4_0(blocks, rows, columns, codes, scales, sums, vectors, out, out_columns)
+
+
+def q4_k(
+    blocks: int, rows: int, columns: int, codes: int, scales: int, sums: int, vectors: int, out: int, out_columns: int
+) -> None:
+    _chosen_q4_k(blocks, rows, columns, codes, scales, sums, vectors, out, out_columns)
+
+
+_chosen_q4_0, _chosen_q4_k = (wide_q4_0, wide_q4_k) if HAS_512_BITS else (_q4_0, _q4_k)
 
 
 def q6_k(

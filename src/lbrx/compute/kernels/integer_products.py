@@ -22,17 +22,17 @@ Builder = Any
 Value = Any
 
 
-def _load(builder: Builder, address: Value, kind: Any, offset_bytes: int = 0) -> Value:
+def load_vector(builder: Builder, address: Value, kind: Any, offset_bytes: int = 0) -> Value:
     """The vector of a type some bytes behind an address."""
     at = builder.add(address, ir.Constant(address.type, offset_bytes)) if offset_bytes else address
     return builder.load(builder.inttoptr(at, kind.as_pointer()), align=1)
 
 
-def _same(kind: Any, value: int) -> Value:
+def same(kind: Any, value: int) -> Value:
     return ir.Constant(kind, [value] * kind.count)
 
 
-def _shuffled(builder: Builder, first: Value, second: Value, places: list[int]) -> Value:
+def shuffled(builder: Builder, first: Value, second: Value, places: list[int]) -> Value:
     return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
@@ -41,26 +41,26 @@ def pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
     count = left.type.count
     wide = ir.VectorType(I32, count)
     products = builder.mul(builder.sext(left, wide), builder.sext(right, wide))
-    even, odd = (_shuffled(builder, products, products, list(range(at, count, 2))) for at in (0, 1))
+    even, odd = (shuffled(builder, products, products, list(range(at, count, 2))) for at in (0, 1))
     return builder.add(even, odd)
 
 
 def _dot(builder: Builder, even: Value, odd: Value, numbers: Value) -> Value:
     """Words of codes with even and with odd places, times 32 numbers."""
-    first = pairwise_products(builder, even, _load(builder, numbers, WORDS))
-    return builder.add(first, pairwise_products(builder, odd, _load(builder, numbers, WORDS, 32)))
+    first = pairwise_products(builder, even, load_vector(builder, numbers, WORDS))
+    return builder.add(first, pairwise_products(builder, odd, load_vector(builder, numbers, WORDS, 32)))
 
 
 def _signed_dot(builder: Builder, codes: Value, numbers: Value) -> Value:
     """32 signed bytes times 32 numbers."""
-    words, eight = builder.bitcast(codes, WORDS), _same(WORDS, 8)
+    words, eight = builder.bitcast(codes, WORDS), same(WORDS, 8)
     return _dot(builder, builder.ashr(builder.shl(words, eight), eight), builder.ashr(words, eight), numbers)
 
 
 def _nibble_dot(builder: Builder, words: Value, numbers: Value) -> Value:
     """The low four bits of the bytes in words times 32 numbers."""
-    mask = _same(WORDS, 15)
-    even, odd = builder.and_(words, mask), builder.and_(builder.lshr(words, _same(WORDS, 8)), mask)
+    mask = same(WORDS, 15)
+    even, odd = builder.and_(words, mask), builder.and_(builder.lshr(words, same(WORDS, 8)), mask)
     return _dot(builder, even, odd, numbers)
 
 
@@ -69,27 +69,27 @@ def dot_bytes(_context: Any, _codes: Any, _numbers: Any) -> Any:
     """32 signed bytes."""
 
     def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return _signed_dot(builder, _load(builder, args[0], BYTES), args[1])
+        return _signed_dot(builder, load_vector(builder, args[0], BYTES), args[1])
 
     return SUMS(types.int64, types.int64), generate
 
 
-def _make_dot_nibbles(has_second: bool) -> Any:
+def _make_dot_nibbles(has_second: bool, stride: int = 32) -> Any:
     """Two blocks of 16 bytes, in whose low halves are codes 0-15 and in whose high halves codes 16-31.
 
     The first four lanes of the result are of the first block, the others of the second, or zeros without one. The 64
-    numbers have been stored by `store_parted` as a pair.
+    numbers have been stored by `store_parted` with this stride.
     """
 
     def dot_nibbles(_context: Any, _first: Any, _second: Any, _numbers: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            first = _load(builder, args[0], HALF_WORDS)
-            second = _load(builder, args[1], HALF_WORDS) if has_second else _same(HALF_WORDS, 0)
-            words = _shuffled(builder, first, second, list(range(16)))
+            first = load_vector(builder, args[0], HALF_WORDS)
+            second = load_vector(builder, args[1], HALF_WORDS) if has_second else same(HALF_WORDS, 0)
+            words = shuffled(builder, first, second, list(range(16)))
             total = None
             for place, bits in enumerate((0, 4, 8, 12)):  # even low, even high, odd low, odd high
-                codes = builder.and_(builder.lshr(words, _same(WORDS, bits)), _same(WORDS, 15))
-                products = pairwise_products(builder, codes, _load(builder, args[2], WORDS, 32 * place))
+                codes = builder.and_(builder.lshr(words, same(WORDS, bits)), same(WORDS, 15))
+                products = pairwise_products(builder, codes, load_vector(builder, args[2], WORDS, stride * place))
                 total = products if total is None else builder.add(total, products)
             return total
 
@@ -99,13 +99,14 @@ def _make_dot_nibbles(has_second: bool) -> Any:
 
 
 dot_two_blocks, dot_one_block = _make_dot_nibbles(has_second=True), _make_dot_nibbles(has_second=False)
+dot_one_of_four_blocks = _make_dot_nibbles(has_second=False, stride=64)
 
 
 def _make_dot_halves(is_high: bool) -> Any:
     def dot_halves(_context: Any, _codes: Any, _numbers: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            words = _load(builder, args[0], WORDS)
-            return _nibble_dot(builder, builder.lshr(words, _same(WORDS, 4)) if is_high else words, args[1])
+            words = load_vector(builder, args[0], WORDS)
+            return _nibble_dot(builder, builder.lshr(words, same(WORDS, 4)) if is_high else words, args[1])
 
         return SUMS(types.int64, types.int64), generate
 
@@ -124,20 +125,20 @@ def _make_dot_six_bits(number: int) -> Any:
 
     def dot_six_bits(_context: Any, _low: Any, _high: Any, _numbers: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            low = builder.bitcast(_load(builder, args[0], BYTES, 32 * (number % 2)), WORDS)
-            high = builder.bitcast(_load(builder, args[1], BYTES), WORDS)
+            low = builder.bitcast(load_vector(builder, args[0], BYTES, 32 * (number % 2)), WORDS)
+            high = builder.bitcast(load_vector(builder, args[1], BYTES), WORDS)
             if number >= 2:
-                low = builder.lshr(low, _same(WORDS, 4))
+                low = builder.lshr(low, same(WORDS, 4))
             left = 4 - 2 * number
             if left > 0:
-                high = builder.shl(high, _same(WORDS, left))
+                high = builder.shl(high, same(WORDS, left))
             elif left < 0:
-                high = builder.lshr(high, _same(WORDS, -left))
+                high = builder.lshr(high, same(WORDS, -left))
             codes = builder.or_(
-                builder.and_(builder.bitcast(low, BYTES), _same(BYTES, 15)),
-                builder.and_(builder.bitcast(high, BYTES), _same(BYTES, 48)),
+                builder.and_(builder.bitcast(low, BYTES), same(BYTES, 15)),
+                builder.and_(builder.bitcast(high, BYTES), same(BYTES, 48)),
             )
-            return _signed_dot(builder, builder.sub(codes, _same(BYTES, 32)), args[2])
+            return _signed_dot(builder, builder.sub(codes, same(BYTES, 32)), args[2])
 
         return SUMS(types.int64, types.int64, types.int64), generate
 
@@ -148,21 +149,24 @@ DOT_SIX_BITS = tuple(_make_dot_six_bits(number) for number in range(4))
 
 
 @instruction
-def store_parted(_context: Any, _base: Any, _stride: Any, value: Any) -> Any:
-    """32 lanes of i32 as i16, those with even places first, in four pieces of 16 bytes with a stride in bytes.
+def store_parted(_context: Any, _base: Any, _stride: Any, _odd: Any, value: Any) -> Any:
+    """32 lanes of i32 as i16, in four pieces of 16 bytes: two with even places, a stride in bytes apart, and two with
+    odd ones, which begin ``odd`` bytes after the others.
 
-    With a stride of 16 they are one run; with one of 32, the pieces of two blocks take turns.
+    With a stride of 16 and 32 bytes they are one run; with a stride of 32 and 64 bytes, the pieces of two blocks take
+    turns.
     """
 
     def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        words = builder.trunc(args[2], ir.VectorType(I16, 32))
-        for piece, first in enumerate((0, 16, 1, 17)):
-            part = _shuffled(builder, words, words, list(range(first, first + 16, 2)))
-            at = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, piece)))
+        base, stride, odd, lanes = args
+        words = builder.trunc(lanes, ir.VectorType(I16, 32))
+        places = base, builder.add(base, stride), builder.add(base, odd), builder.add(builder.add(base, odd), stride)
+        for at, first in zip(places, (0, 16, 1, 17), strict=True):
+            part = shuffled(builder, words, words, list(range(first, first + 16, 2)))
             builder.store(part, builder.inttoptr(at, HALF_WORDS.as_pointer()), align=1)
         return target.get_dummy_value()
 
-    return types.void(types.int64, types.int64, value), generate
+    return types.void(types.int64, types.int64, types.int64, value), generate
 
 
 def _make_six_bit_numbers(is_low: bool) -> Any:
@@ -175,8 +179,8 @@ def _make_six_bit_numbers(is_low: bool) -> Any:
             def constant(value: int) -> Value:
                 return ir.Constant(I32, value)
 
-            own = _load(builder, args[0], I32, 4 if is_low else 0)
-            shared = _load(builder, args[0], I32, 8)
+            own = load_vector(builder, args[0], I32, 4 if is_low else 0)
+            shared = load_vector(builder, args[0], I32, 8)
             if is_low:
                 shared = builder.lshr(shared, constant(4))
             first = builder.and_(own, constant(0x3F3F3F3F))
@@ -198,7 +202,7 @@ def _make_shuffle(places: list[int]) -> Any:
 
     def shuffle(_context: Any, value: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return _shuffled(builder, args[0], args[0], places)
+            return shuffled(builder, args[0], args[0], places)
 
         return SUMS.of(value.element)(value), generate
 
@@ -223,7 +227,7 @@ def _make_block_scales(block_bytes: int, order: Sequence[int]) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             gathered = ir.Constant(ir.VectorType(I16, 8), [0] * 8)
             for lane, number in enumerate(order):
-                scale = _load(builder, args[0], I16, block_bytes * number)
+                scale = load_vector(builder, args[0], I16, block_bytes * number)
                 gathered = builder.insert_element(gathered, scale, ir.Constant(I32, lane))
             return builder.fpext(builder.bitcast(gathered, ir.VectorType(ir.HalfType(), 8)), kind.llvm)
 
@@ -235,8 +239,10 @@ def _make_block_scales(block_bytes: int, order: Sequence[int]) -> Any:
 parted_scales_of_18_bytes, scales_of_34_bytes = _make_block_scales(18, PARTED_LANES), _make_block_scales(34, range(8))
 
 
-def _make_prefetch(lines: int) -> Any:
-    """Ask for some cache lines of 64 bytes that will be read later; an address beyond the end does no harm."""
+def _make_prefetch(lines: int, level: int = 1) -> Any:
+    """Ask for some cache lines of 64 bytes that will be read later, in a level of the cache; an address beyond the end
+    does no harm.
+    """
 
     def prefetch(_context: Any, _address: Any) -> Any:
         def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
@@ -246,7 +252,7 @@ def _make_prefetch(lines: int) -> Any:
             )
             for line in range(lines):
                 at = builder.add(args[0], ir.Constant(I64, 64 * line))
-                options = (ir.Constant(I32, value) for value in (0, 3, 1))
+                options = (ir.Constant(I32, value) for value in (0, 4 - level, 1))
                 builder.call(function, [builder.inttoptr(at, pointer), *options])
             return target.get_dummy_value()
 
@@ -256,3 +262,4 @@ def _make_prefetch(lines: int) -> Any:
 
 
 prefetch_line, prefetch_3_lines, prefetch_5_lines = _make_prefetch(1), _make_prefetch(3), _make_prefetch(5)
+prefetch_3_lines_to_l2 = _make_prefetch(3, level=2)

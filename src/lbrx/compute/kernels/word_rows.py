@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
-
+from lbrx.compute.kernels.processor import HAS_512_BITS
 from lbrx.compute.kernels.words import add_products, load_panel, no_sums, spread_pair
 from lbrx.quants.kernels.vectors import jit
 
-FOURS = 2 if llvm.get_host_cpu_features().get("avx512bw") else 1
-"""How many times four rows are multiplied at a time: twice as many where there are 32 registers of 512 bits."""
+FOURS = 2 if HAS_512_BITS else 1
+"""How many times four rows are multiplied at a time: more where registers are larger and more."""
 
 
 @jit
