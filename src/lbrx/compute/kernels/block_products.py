@@ -91,7 +91,7 @@ def code_for_q4_k(x: int, blocks: int, codes: int, scales: int, sums: int, watch
     """The same for Q4_K, which takes four blocks at a time where registers are large enough.
 
     Then the first and the third of them take turns, and so do the others, whose scales are 16 times smaller, as their
-    codes are multiplied where they lie: in the high halves of bytes. Each scale has its sum behind it.
+    codes are multiplied where they lie: in the high halves of bytes. Scales lie in the order of `SCALE_ORDER`.
     """
     if not HAS_512_BITS:
         code_evenly(x, blocks, codes, scales, sums, watched, per_vector)
@@ -99,10 +99,10 @@ def code_for_q4_k(x: int, blocks: int, codes: int, scales: int, sums: int, watch
     zero = np.float32(0.0)
     for block in range(blocks):
         target = codes + 256 * (block // 4) + 128 * (block % 2) + 32 * (block % 4 // 2)
-        pair = scales + 8 * block
-        zero += _code_block(x, block, target, 16, 64, pair, pair + 4)
+        own = block // 8 * 8 + block % 2 + 2 * (block % 8 // 4) + 4 * (block % 4 // 2)
+        zero += _code_block(x, block, target, 16, 64, scales + 4 * own, sums + 4 * block)
         if block % 2:
-            store_f32(pair, 0, load_f32(pair, 0) * SIXTEENTH)
+            store_f32(scales, own, load_f32(scales, own) * SIXTEENTH)
     store_f32(watched, 0, zero)
 
 

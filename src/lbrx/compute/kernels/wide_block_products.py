@@ -13,22 +13,22 @@ from lbrx.compute.kernels.integer_products import dot_one_of_four_blocks, prefet
 from lbrx.compute.kernels.wide import fused, lane_sum
 from lbrx.compute.kernels.wide_blocks import (
     FOUR_LANES,
-    TWO_LANES,
+    ONE_OF_FOUR,
     dot_four_blocks,
     dot_high_halves_of_64,
     dot_low_halves_of_64,
-    f16_in_turn,
-    odd_lanes,
+    halves_twice,
+    minimums,
+    ordered_scales,
     scales_of_eight_blocks,
-    six_bit_pairs,
 )
 from lbrx.quants.kernels.lanes import load_f16, load_f32, store_f32
-from lbrx.quants.kernels.vectors import f32x8, f32x16, jit, load, to_f32
+from lbrx.quants.kernels.vectors import f32x8, f32x16, jit, load, splat, to_f32
 
 AHEAD = 8192  # bytes
 EIGHT = np.float32(8.0)
 FIRST_FOUR, LAST_FOUR = FOUR_LANES
-BLOCKS_0_2, BLOCKS_1_3, BLOCKS_4_6, BLOCKS_5_7 = TWO_LANES
+BLOCKS_0_2, BLOCKS_1_3, BLOCKS_4_6, BLOCKS_5_7 = ONE_OF_FOUR
 
 
 @jit
@@ -69,20 +69,20 @@ def q4_0(
 
 @jit
 def q4_k(
-    blocks: Any, rows: Any, columns: Any, codes: Any, scales: Any, _sums: Any, vectors: Any, out: Any, out_columns: Any
+    blocks: Any, rows: Any, columns: Any, codes: Any, scales: Any, sums: Any, vectors: Any, out: Any, out_columns: Any
 ) -> None:
     count = columns // 256
     for row in range(rows):
         for vector in range(vectors):
-            even, odd, lows = f32x16(0.0), f32x16(0.0), f32x16(0.0)
+            even, odd, lows = f32x16(0.0), f32x16(0.0), f32x8(0.0)
             for block in range(count):
                 stored, place = blocks + 144 * (count * row + block), count * vector + block
                 prefetch_3_lines_to_l2(stored + AHEAD)
-                units = six_bit_pairs(stored + 4) * load(even, scales, place) * f16_in_turn(stored)
-                lows = lows + units
+                lows = fused(minimums(stored + 4) * load(lows, sums, place), splat(lows, load_f16(stored, 1)), lows)
+                units = halves_twice(ordered_scales(stored + 4) * load(lows, scales, place) * load_f16(stored, 0))
                 at, x = stored + 16, codes + 512 * place
                 even = fused(to_f32(dot_low_halves_of_64(at, x)), BLOCKS_0_2(units), even)
                 odd = fused(to_f32(dot_high_halves_of_64(at, x)), BLOCKS_1_3(units), odd)
                 even = fused(to_f32(dot_low_halves_of_64(at + 64, x + 256)), BLOCKS_4_6(units), even)
                 odd = fused(to_f32(dot_high_halves_of_64(at + 64, x + 256)), BLOCKS_5_7(units), odd)
-            store_f32(out, out_columns * vector + row, lane_sum(even + odd) - lane_sum(odd_lanes(lows)))
+            store_f32(out, out_columns * vector + row, lane_sum(even + odd) - lane_sum(lows))

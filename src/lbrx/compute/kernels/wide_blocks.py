@@ -85,55 +85,50 @@ def _make_dot_halves(mask: int, first: int) -> Any:
 dot_low_halves_of_64, dot_high_halves_of_64 = _make_dot_halves(0x0F, 0), _make_dot_halves(0xF0, 2)
 
 
-@instruction
-def six_bit_pairs(_context: Any, _packed: Any) -> Any:
-    """The eight scales and the eight minimums in 12 bytes as f32, in turn."""
+def _make_six_bit_numbers(places: list[int]) -> Any:
+    """Eight of the numbers in 12 bytes as f32: those at some places of scales 0-3, minimums 0-3, and 4-7 of each."""
 
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        def every_byte(value: int) -> Value:
-            return ir.Constant(I64, value * 0x0101010101010101)
+    def six_bit_numbers(_context: Any, _packed: Any) -> Any:
+        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+            def every_byte(value: int) -> Value:
+                return ir.Constant(I64, value * 0x0101010101010101)
 
-        own = load_vector(builder, args[0], I64)  # scales 0-3, minimums 0-3, and two bits more of 4-7 of each
-        shared = builder.zext(load_vector(builder, args[0], I32, 8), I64)  # four bits of scales and minimums 4-7
-        both = builder.or_(shared, builder.shl(shared, ir.Constant(I64, 28)))
-        top = builder.and_(builder.lshr(own, ir.Constant(I64, 2)), every_byte(0x30))
-        parts = builder.and_(own, every_byte(0x3F)), builder.or_(builder.and_(both, every_byte(0x0F)), top)
-        numbers = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
-        for place, part in enumerate(parts):
-            numbers = builder.insert_element(numbers, part, ir.Constant(I32, place))
-        codes = builder.bitcast(numbers, ir.VectorType(I8, 16))
-        turns = [8 * (block // 4) + block % 4 + 4 * is_low for block in range(8) for is_low in (0, 1)]
-        return builder.uitofp(shuffled(builder, codes, codes, turns), WIDE_FLOATS.llvm)
+            own = load_vector(builder, args[0], I64)  # scales and minimums 0-3, and two bits more of 4-7 of each
+            shared = builder.zext(load_vector(builder, args[0], I32, 8), I64)  # four bits of 4-7 of each
+            both = builder.or_(shared, builder.shl(shared, ir.Constant(I64, 28)))
+            top = builder.and_(builder.lshr(own, ir.Constant(I64, 2)), every_byte(0x30))
+            parts = builder.and_(own, every_byte(0x3F)), builder.or_(builder.and_(both, every_byte(0x0F)), top)
+            numbers = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
+            for place, part in enumerate(parts):
+                numbers = builder.insert_element(numbers, part, ir.Constant(I32, place))
+            codes = builder.bitcast(numbers, ir.VectorType(I8, 16))
+            return builder.uitofp(shuffled(builder, codes, codes, places), EIGHT_FLOATS.llvm)
 
-    return WIDE_FLOATS(types.int64), generate
+        return EIGHT_FLOATS(types.int64), generate
 
-
-@instruction
-def f16_in_turn(_context: Any, _address: Any) -> Any:
-    """Two f16 as f32, in turn, eight times."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        pair = load_vector(builder, args[0], ir.VectorType(ir.HalfType(), 2))
-        wide = builder.fpext(pair, ir.VectorType(ir.FloatType(), 2))
-        return shuffled(builder, wide, wide, [0, 1] * 8)
-
-    return WIDE_FLOATS(types.int64), generate
+    return instruction(six_bit_numbers)
 
 
-def _make_spread(lanes: list[int], kind: Any = WIDE_FLOATS) -> Any:
-    """These lanes of a vector."""
+SCALE_ORDER = (0, 1, 4, 5, 2, 3, 6, 7)
+"""The order of scales in which spreading those of two blocks is one step."""
+ordered_scales = _make_six_bit_numbers([8 * (block // 4) + block % 4 for block in SCALE_ORDER])
+minimums = _make_six_bit_numbers([8 * (block // 4) + block % 4 + 4 for block in range(8)])
+
+
+def _make_spread(lanes: list[int]) -> Any:
+    """Sixteen lanes from these places of a vector."""
 
     def spread(_context: Any, value: Any) -> Any:
         def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
             return shuffled(builder, args[0], args[0], lanes)
 
-        return kind(value), generate
+        return WIDE_FLOATS(value), generate
 
     return instruction(spread)
 
 
 FOUR_LANES = tuple(_make_spread([first + lane // 4 for lane in range(16)]) for first in (0, 4))
 """Four lanes of eight, in four lanes each."""
-TWO_LANES = tuple(_make_spread([first] * 8 + [first + 4] * 8) for first in (0, 2, 8, 10))
-"""Two lanes of sixteen, in eight lanes each: those of the scales of blocks 0 and 2, 1 and 3, 4 and 6, 5 and 7."""
-odd_lanes = _make_spread(list(range(1, 16, 2)), EIGHT_FLOATS)
+halves_twice = _make_spread([*range(4), *range(4), *range(4, 8), *range(4, 8)])
+ONE_OF_FOUR = tuple(_make_spread([lane // 4 * 4 + number for lane in range(16)]) for number in range(4))
+"""One lane of every four, in all of them."""
