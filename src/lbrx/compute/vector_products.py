@@ -64,6 +64,10 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def _least_rows(row_bytes: int) -> int:
+    return max(1, _LEAST_BYTES // max(row_bytes, 1))
+
+
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     blocks = weight.expr
@@ -97,6 +101,7 @@ class _CodedLayout(NamedTuple):
     scales: int
     sums: int
     row_bytes: int
+    least_rows: int
     function: int
     code: Callable[..., None]
     blocks_per_vector: int
@@ -111,7 +116,7 @@ def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
     sums, row_bytes = scales + scale_bytes, columns // kind.block_elements * kind.block_bytes
     coder = f"code_for_{kind_name}" if kind_name in ("q4_0", "q4_k") else "code_vectors"
     return _CodedLayout(
-        *(sums + scale_bytes, vectors * count, _SCRATCH_START, scales, sums, row_bytes),
+        *(sums + scale_bytes, vectors * count, _SCRATCH_START, scales, sums, row_bytes, _least_rows(row_bytes)),
         *(code_address("block_products", kind_name, 9), kernel("block_products", coder, 7), count),
     )
 
@@ -125,13 +130,19 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     layout.code(address(x), layout.blocks, *coded, start + _WATCHED, layout.blocks_per_vector)
     if _WATCHED_NUMBER.unpack_from(memory, _WATCHED)[0] != 0:
         return False
-    row_bytes = layout.row_bytes
+    row_bytes, rows, place = layout.row_bytes, out.shape[1], storage.address
+    if place is not None:  # the usual case, without detours: calls are many and short
+        storage.read_at(0, rows * row_bytes)  # says so if they are no longer there
+        _JOB.pack_into(memory, 0, layout.function, 0, place, address(out), columns, *coded, vectors, rows)
+        run_together(*_task("coded_rows"), start, row_bytes, rows, layout.least_rows)
+        check_status(_STATUS.unpack_from(memory)[1])
+        return True
 
     def window(first: int, stop: int) -> Bytes:
         return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
 
-    numbers = columns, *coded, vectors, out.shape[1]
-    _in_rows("coded_rows", layout.function, numbers, _StoredRows(row_bytes, window, storage.address), out)
+    numbers = columns, *coded, vectors, rows
+    _in_rows("coded_rows", layout.function, numbers, _StoredRows(row_bytes, window, None), out)
     return True
 
 
@@ -153,7 +164,7 @@ def _in_rows(task: str, function: int, numbers: tuple[int, ...], stored: _Stored
     """
     rows, target, row_bytes = out.shape[1], address(out), stored.row_bytes
     kernel, place = _task(task)
-    least_rows = max(1, _LEAST_BYTES // max(row_bytes, 1))
+    least_rows = _least_rows(row_bytes)
 
     def run_rows(weights: int, first: int, stop: int) -> None:
         memory, job = _scratch.room(0)
