@@ -15,6 +15,7 @@ import lbrx
 from lbrx.compute import linear, panel_products, vector_products
 from lbrx.errors import ShapeError
 from lbrx.memory import scratch
+from lbrx.quants.quant import quant
 from lbrx.registry import QUANTS
 
 
@@ -63,8 +64,8 @@ def test_every_kind_of_weight(kind: str, vectors: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
-@pytest.mark.parametrize("columns", [32, 64, 224, 288, 544])
-@pytest.mark.parametrize("vectors", [2, 7])
+@pytest.mark.parametrize("columns", [32, 64, 96, 160, 224, 288, 544])
+@pytest.mark.parametrize("vectors", [1, 2, 7])
 def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int, vectors: int) -> None:
     x, weight = normal(vectors, columns), weight_of(kind, 5, columns)
     assert_close(x, weight, linear(x, weight))
@@ -79,6 +80,21 @@ def test_odd_shapes(kind: str, vectors: int, rows: int, columns: int, seed: int)
     got = linear(x, weight)
     assert got.shape == (vectors, rows)
     assert_close(x, weight, got)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(vector_products.CODED_BLOCKS),
+    st.integers(1, 40),
+    st.integers(1, 140),
+    st.integers(1, 21),
+    st.integers(0, 2**32),
+)
+def test_odd_shapes_of_blocks(kind: str, vectors: int, rows: int, blocks: int, seed: int) -> None:
+    columns = blocks * quant(kind).block_elements
+    x, weight = normal(vectors, columns, seed=seed), weight_of(kind, rows, columns)
+    x *= np.exp2(np.random.default_rng(seed).integers(-8, 8, x.shape)).astype(np.float32)
+    assert_close(x, weight, linear(x, weight))
 
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q4_k", "q5_1", "int4"])
