@@ -98,8 +98,8 @@ def _against(name: str, own: float, peer: float, target: float) -> Figure:
 
 
 def _against_torch() -> Iterator[Figure]:
-    a = _normal(SIZE, SIZE)
-    weight = lbrx.tensor(a).to("bf16").realize()
+    a = _normal(SIZE, SIZE).astype(ml_dtypes.bfloat16)
+    weight = lbrx.tensor(a).realize()
     jobs: Jobs = {"matmul_bf16": (lambda: linear(a, weight), TURNS)}
     for kind, numpy_type in (("f32", np.float32), ("bf16", ml_dtypes.bfloat16)):
         heads = [_normal(32, 2048, 64).astype(numpy_type) for _ in range(3)]

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from lbrx.compute.arrays import Values, floats, row_vector
+from lbrx.compute.bf16_products import bf16_products, halves_of, is_bf16
 from lbrx.compute.blas import in_tiles, one_blas_thread, product
 from lbrx.compute.native import Floats
 from lbrx.compute.panel_products import can_multiply_panels, panel_products
@@ -26,7 +27,8 @@ TILES_WANTED = 4
 def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     """x [..., k] times a weight [m, k] of any dtype or quantization, transposed, plus a bias: [..., m].
 
-    f32 weights are multiplied where they lie, others decoded tile by tile. A result is within k 2**-23 of the sum of
+    f32 weights are multiplied where they lie, others decoded tile by tile; bf16 times bf16 is multiplied as
+    `lbrx.compute.bf16_products` says, where the processor can. A result is within k 2**-23 of the sum of
     the magnitudes of its products. Up to four vectors at a time, and on x86 any number of them with weights in Q4_0,
     Q8_0, Q4_K and Q6_K, are multiplied as `lbrx.compute.vector_products` says.
 
@@ -35,7 +37,7 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     >>> linear(np.array([[1.0, 1.0]], np.float32), weight)
     array([[ 3.,  7., 11.]], dtype=float32)
     """
-    values = floats(x)
+    values = x if is_bf16(x) and is_bf16(weight) else floats(x)
     if weight.ndim != 2 or values.ndim == 0 or values.shape[-1] != weight.shape[1]:
         name = f" {weight.name!r}" if weight.name else ""
         raise ShapeError(
@@ -49,19 +51,26 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     out = _on_device(vectors, weight)
     if out is None:
         out = np.empty((vectors.shape[0], rows), np.float32)
-        linear_2d(vectors, weight, out)
+        values_2d(vectors, weight, out)
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")
     return out if values.ndim == 2 else out.reshape(*values.shape[:-1], rows)
 
 
-def _on_device(x: Floats, weight: Tensor) -> Floats | None:
+def _on_device(x: Values, weight: Tensor) -> Floats | None:
     """The product by the device of the settings, None if that is the CPU."""
     if settings.device != "metal" or not x.size or not weight.size:
         return None
     from lbrx.compute.on_metal import linear_on_metal
 
-    return linear_on_metal(x, weight)
+    return linear_on_metal(floats(x), weight)
+
+
+def values_2d(x: Values, weight: Tensor, out: Floats) -> None:
+    """[n, k] times [m, k] transposed, into [n, m]: bf16 times bf16 as it is, where that is faster, or else in f32."""
+    halves = halves_of(x, weight)
+    if halves is None or not bf16_products(halves, weight, out):
+        linear_2d(floats(x), weight, out)
 
 
 def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lbrx.compute.arrays import Values, floats
 from lbrx.compute.blas import in_tiles, one_blas_thread, product
-from lbrx.compute.linear_products import SQUARE_TILES, TILES_WANTED, linear_2d
+from lbrx.compute.linear_products import SQUARE_TILES, TILES_WANTED, values_2d
 from lbrx.compute.native import Floats
 from lbrx.compute.weights import MappedRows, rows_of
 from lbrx.errors import ShapeError
@@ -94,11 +94,11 @@ def _product(left: Values, right: Values, transpose_b: bool, out: Floats) -> Non
     # In this order in memory, its rows can be read as those of a weight.
     weight = (right if transpose_b else right.T) if transpose_b != _is_transposed(right) else None
     for first in range(0, rows, most_rows):
-        values, target = floats(left[first : first + most_rows]), out[first : first + most_rows]
+        values, target = left[first : first + most_rows], out[first : first + most_rows]
         if weight is None:
-            _panels(values, right.T if transpose_b else right, target)
+            _panels(floats(values), right.T if transpose_b else right, target)
         else:
-            linear_2d(values, weight if isinstance(weight, Tensor) else tensor(weight), target)
+            values_2d(values, weight if isinstance(weight, Tensor) else tensor(weight), target)
 
 
 def _is_transposed(values: Values) -> bool:

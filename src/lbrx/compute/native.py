@@ -23,6 +23,7 @@ _KERNELS = "lbrx.compute.kernels"
 _DEPENDS = (
     f"{_KERNELS}.wide",
     f"{_KERNELS}.integer_products",
+    f"{_KERNELS}.panel_products",
     f"{_KERNELS}.processor",
     f"{_KERNELS}.wide_blocks",
     f"{_KERNELS}.wide_block_products",

@@ -179,7 +179,7 @@ def store_four(place: Any, totals: Any) -> None:
 
 
 @jit
-def _write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
+def write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
     """Totals of panels to a row of the output for every vector: eight times eight together as long as there are."""
     even_rows, even_vectors = rows // 8 * 8, vectors // 8 * 8
     for vector in range(0, even_vectors, 8):
@@ -194,7 +194,7 @@ def _write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any)
 
 
 @jit
-def _ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> None:
+def ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> None:
     """Let bytes of rows come nearer that are decoded next."""
     for row in range(first, stop):
         for line in range(0, nbytes + 64, 64):
@@ -222,7 +222,7 @@ def _make_products(take: Any, group: int, has_lows: bool) -> Any:
                 next_blocks = blocks + number(job, 9) * row_bytes
             for panel in range(panels):
                 part = rows * panel // panels, rows * (panel + 1) // panels
-                _ask_for(next_blocks, row_bytes, *part, step_bytes)
+                ask_for(next_blocks, row_bytes, *part, step_bytes)
                 block = columns // 32 * panel + first // 32
                 for row in range(0, rows, TILE_ROWS):
                     multiply(
@@ -236,7 +236,7 @@ def _make_products(take: Any, group: int, has_lows: bool) -> Any:
                         (stop - first) // group,
                         totals + TOTAL_PANEL_BYTES * panel + 64 * row,
                     )
-        _write_out(totals, rows, vectors, out, out_columns)
+        write_out(totals, rows, vectors, out, out_columns)
 
     @jit
     def products(job: Any, row_bytes: Any, first: Any, stop: Any) -> None:

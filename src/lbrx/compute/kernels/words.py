@@ -93,6 +93,21 @@ def add_products(_context: Any, _left: Any, _right: Any, _sums: Any) -> Any:
 
 
 @instruction
+def add_bf16_products(_context: Any, _left: Any, _right: Any, _sums: Any) -> Any:
+    """Sixteen sums of f32, each plus two products of neighbours in bf16: for processors that have an instruction."""
+    kind = PANEL_SUMS.of("f32")
+
+    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
+        name, bits = "llvm.x86.avx512bf16.dpbf16ps.512", PANEL_SUMS.llvm
+        function = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(kind.llvm, [kind.llvm, bits, bits]), name
+        )
+        return builder.call(function, [args[2], *(builder.bitcast(words, bits) for words in args[:2])])
+
+    return kind(PANEL_WORDS, PANEL_WORDS, kind), generate
+
+
+@instruction
 def store_words(_context: Any, _base: Any, value: Any) -> Any:
     """Lanes of i32 as i16, one after the other."""
 

@@ -1,0 +1,89 @@
+"""A weight in bf16 times many vectors in bf16, on processors with instructions for that.
+
+Results are summed in f32, in the order of the elements: within k 2**-23 of the sum of the magnitudes of k products.
+Numbers, and sums, below 2**-126 count as zeros.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.compute.arrays import Values
+from lbrx.compute.blas import in_ranges
+from lbrx.compute.native import Floats, address, code_address, compiled
+from lbrx.compute.weights import HalfRows, rows_of
+from lbrx.devices.cpu.team import run_together
+from lbrx.memory.scratch import borrowing
+from lbrx.settings import settings
+from lbrx.tensor import Tensor
+
+MULTIPLIES_BF16: bool = llvm.get_host_cpu_features().get("avx512bf16", False)
+_BF16 = np.dtype(ml_dtypes.bfloat16)
+_PANEL_VECTORS, _PAIRS, _BLOCK = 16, 16, 32
+_MOST_VECTORS, _LEAST_VECTORS = 512, 16
+_TILE_ROWS = 64
+_SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
+Halves = npt.NDArray[np.uint16]
+
+
+def halves_of(x: Values, weight: Values) -> Halves | None:
+    """The vectors [n, k] as bits, if they and the weight [m, k] are of the kind that is faster here."""
+    if not MULTIPLIES_BF16 or not is_bf16(x) or not is_bf16(weight):
+        return None
+    vectors, columns = x.shape
+    if vectors < _LEAST_VECTORS or not weight.shape[0] or not columns or columns % _BLOCK:
+        return None
+    array: Any = x.numpy() if isinstance(x, Tensor) else x
+    return np.ascontiguousarray(array).view(np.uint16)
+
+
+def is_bf16(values: Values) -> bool:
+    """Whether values are stored as bf16."""
+    return values.type_name == "bf16" if isinstance(values, Tensor) else getattr(values, "dtype", None) == _BF16
+
+
+@cache
+def _task(name: str) -> tuple[Any, int]:
+    return compiled("bf16_products", name, 4), code_address("bf16_products", name, 4)
+
+
+def bf16_products(x: Halves, weight: Tensor, out: Floats) -> bool:
+    """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m]; False, and nothing done, if the rows do not
+    lie one after the other.
+    """
+    rows = rows_of(weight)
+    if not isinstance(rows, HalfRows):
+        return False
+    for first in range(0, x.shape[0], _MOST_VECTORS):
+        _some_vectors(x[first : first + _MOST_VECTORS], rows, out[first : first + _MOST_VECTORS])
+    return True
+
+
+def _some_vectors(x: Halves, rows: HalfRows, out: Floats) -> None:
+    vectors, columns = x.shape
+    panels, height = -(-vectors // _PANEL_VECTORS), out.shape[1]
+    with borrowing() as borrow:
+        packed = address(borrow(2 * _PANEL_VECTORS * columns * panels))
+        job = np.array([address(x), vectors, packed], np.int64)
+        run_together(*_task("pack_panels"), address(job), columns, panels, 1, most=1)
+
+        def multiply(first: int, stop: int) -> None:
+            window = rows.window(first, stop)
+            target = address(out) + 4 * first, height
+            numbers = address(window), columns, packed, vectors, *target, _PAIRS, _TILE_ROWS * settings.threads
+            job = np.array(numbers, np.int64)
+            run_together(*_task("multiply"), address(job), 2 * columns, stop - first, _TILE_ROWS, most=_TILE_ROWS)
+            rows.done(first, stop)
+
+        if rows.address is None:
+            in_ranges(height, _TILE_ROWS, multiply)
+            return
+        span = max(_SPAN_BYTES // (2 * columns) // _TILE_ROWS, 1) * _TILE_ROWS
+        for first in range(0, height, span):
+            multiply(first, min(first + span, height))
