@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.compute.blas import in_ranges
-from lbrx.compute.native import Floats, address, code_address, compiled, kernel, run
+from lbrx.compute.native import Floats, address, code_address, compiled, run
 from lbrx.compute.weights import HalfRows, MappedRows, Rows, rows_of
+from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE
 from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.expr import Blocks
 from lbrx.memory.scratch import borrowing
@@ -35,7 +36,7 @@ CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS, _MOST_TOGETHER = 32, 4  # a kernel takes so many blocks of so many columns at a time
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _DECODED_BYTES = 128 << 10
-_JOB, _STATUS = struct.Struct("=10q"), struct.Struct("=2q")  # the status comes after the function
+_JOB, _CODED_JOB, _STATUS = (struct.Struct(f"={count}q") for count in (10, 11, 2))  # the status is the second number
 _WATCHED_NUMBER = struct.Struct("=f")
 _WATCHED, _SCRATCH_START = 96, 128  # bytes: a job lies before them
 _ROOM = 64 << 10
@@ -96,15 +97,13 @@ class _CodedLayout(NamedTuple):
     """Where a thread's scratch memory has what a product with coded vectors needs, and the kernels that it takes."""
 
     scratch_bytes: int
-    blocks: int
     codes: int
     scales: int
     sums: int
     row_bytes: int
     least_rows: int
     function: int
-    code: Callable[..., None]
-    blocks_per_vector: int
+    code: Any
 
 
 @cache
@@ -116,8 +115,8 @@ def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
     sums, row_bytes = scales + scale_bytes, columns // kind.block_elements * kind.block_bytes
     coder = f"code_for_{kind_name}" if kind_name in ("q4_0", "q4_k") else "code_vectors"
     return _CodedLayout(
-        *(sums + scale_bytes, vectors * count, _SCRATCH_START, scales, sums, row_bytes, _least_rows(row_bytes)),
-        *(code_address("block_products", kind_name, 9), kernel("block_products", coder, 7), count),
+        *(sums + scale_bytes, _SCRATCH_START, scales, sums, row_bytes, _least_rows(row_bytes)),
+        *(code_address("block_products", kind_name, 9), compiled("block_products", coder, 1)),
     )
 
 
@@ -127,13 +126,14 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     layout, storage = _coded_layout(blocks.quant, vectors, columns), blocks.storage
     memory, start = _scratch.room(layout.scratch_bytes)
     coded = start + layout.codes, start + layout.scales, start + layout.sums
-    layout.code(address(x), layout.blocks, *coded, start + _WATCHED, layout.blocks_per_vector)
+    row_bytes, rows, place = layout.row_bytes, out.shape[1], storage.address
+    numbers = columns, *coded, vectors, rows
+    _CODED_JOB.pack_into(memory, 0, layout.function, 0, place or 0, address(out), *numbers, address(x))
+    check_status(layout.code(RESULT_PLACE, EXCEPTION_PLACE, start))
     if _WATCHED_NUMBER.unpack_from(memory, _WATCHED)[0] != 0:
         return False
-    row_bytes, rows, place = layout.row_bytes, out.shape[1], storage.address
     if place is not None:  # the usual case, without detours: calls are many and short
         storage.read_at(0, rows * row_bytes)  # says so if they are no longer there
-        _JOB.pack_into(memory, 0, layout.function, 0, place, address(out), columns, *coded, vectors, rows)
         run_together(*_task("coded_rows"), start, row_bytes, rows, layout.least_rows)
         check_status(_STATUS.unpack_from(memory)[1])
         return True
@@ -141,7 +141,6 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     def window(first: int, stop: int) -> Bytes:
         return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
 
-    numbers = columns, *coded, vectors, rows
     _in_rows("coded_rows", layout.function, numbers, _StoredRows(row_bytes, window, None), out)
     return True
 

@@ -32,6 +32,7 @@ from lbrx.compute.kernels.processor import HAS_512_BITS
 from lbrx.compute.kernels.wide import fused, lane_sum
 from lbrx.compute.kernels.wide_block_products import q4_0 as wide_q4_0
 from lbrx.compute.kernels.wide_block_products import q4_k as wide_q4_k
+from lbrx.devices.cpu.elements import ELEMENT_FUNCTIONS
 from lbrx.quants.kernels.lanes import load_f16, load_f32, store_f32
 from lbrx.quants.kernels.vectors import (
     absolute,
@@ -47,9 +48,11 @@ from lbrx.quants.kernels.vectors import (
     to_i32,
 )
 
+number: Any = ELEMENT_FUNCTIONS["load_i64"]
 TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
 AHEAD = 4096  # bytes
+WATCHED = 96  # bytes behind the beginning of a job
 EIGHT, SIXTEENTH = np.float32(8.0), np.float32(0.0625)
 TOGETHER = 4 if HAS_512_BITS else 2
 SIX_0, SIX_1, SIX_2, SIX_3 = DOT_SIX_BITS
@@ -58,52 +61,63 @@ PAIR_0, PAIR_1, PAIR_2, PAIR_3, PAIR_4, PAIR_5, PAIR_6, PAIR_7 = LANE_PAIRS
 PARTED_0, PARTED_1, PARTED_2, PARTED_3 = PARTED_PAIRS
 
 
-def code_vectors(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, _per_vector: int) -> None:
-    """Code ``blocks`` times 32 numbers. ``sums`` gets the sum of each block as coded; tiny blocks become zeros.
+def code_vectors(job: int) -> None:
+    """Code vectors in blocks of 32 numbers. The sums are those of blocks as coded; tiny blocks become zeros.
 
-    ``watched`` gets an f32 that is 0 if all numbers are finite.
+    ``job`` is that of `row_tasks.coded_rows`, with the address of the vectors behind it; at WATCHED it gets an f32 that
+    is 0 if all numbers are finite.
     """
+    code_evenly(job)
+
+
+@jit
+def code_evenly(job: Any) -> None:
+    codes, scales, sums, x = number(job, 5), number(job, 6), number(job, 7), number(job, 10)
     zero = np.float32(0.0)
-    for block in range(blocks):
+    for block in range(number(job, 4) // 32 * number(job, 8)):
         zero += _code_block(x, block, codes + 64 * block, 16, 32, scales + 4 * block, sums + 4 * block)
-    store_f32(watched, 0, zero)
+    store_f32(job + WATCHED, 0, zero)
 
 
-def code_for_q4_0(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, per_vector: int) -> None:
+def code_for_q4_0(job: int) -> None:
     """The same for Q4_0, which takes the blocks of a vector two or four at a time. A vector has room for whole ones.
 
     Two at a time, scales and sums of whole groups of eight blocks are stored in the order of `PARTED_LANES`.
     """
+    codes, scales, sums, x = number(job, 5), number(job, 6), number(job, 7), number(job, 10)
+    per_vector = number(job, 4) // 32
     groups, whole = (per_vector + TOGETHER - 1) // TOGETHER, per_vector // 8 * 8
     zero = np.float32(0.0)
-    for block in range(blocks):
-        vector, place = block // per_vector, block % per_vector
-        target = codes + 64 * TOGETHER * (groups * vector + place // TOGETHER) + 16 * (place % TOGETHER)
-        own = place
-        if TOGETHER == 2 and place < whole:
-            own = place // 8 * 8 + place % 8 // 2 + place % 2 * 4
-        at = 4 * (per_vector * vector + own)
-        zero += _code_block(x, block, target, 16 * TOGETHER, 32 * TOGETHER, scales + at, sums + at)
-    store_f32(watched, 0, zero)
+    for vector in range(number(job, 8)):
+        for place in range(per_vector):
+            target = codes + 64 * TOGETHER * (groups * vector + place // TOGETHER) + 16 * (place % TOGETHER)
+            own = place
+            if TOGETHER == 2 and place < whole:
+                own = place // 8 * 8 + place % 8 // 2 + place % 2 * 4
+            at = 4 * (per_vector * vector + own)
+            block = per_vector * vector + place
+            zero += _code_block(x, block, target, 16 * TOGETHER, 32 * TOGETHER, scales + at, sums + at)
+    store_f32(job + WATCHED, 0, zero)
 
 
-def code_for_q4_k(x: int, blocks: int, codes: int, scales: int, sums: int, watched: int, per_vector: int) -> None:
+def code_for_q4_k(job: int) -> None:
     """The same for Q4_K, which takes four blocks at a time where registers are large enough.
 
     Then the first and the third of them take turns, and so do the others, whose scales are 16 times smaller, as their
     codes are multiplied where they lie: in the high halves of bytes. Scales lie in the order of `SCALE_ORDER`.
     """
     if not HAS_512_BITS:
-        code_evenly(x, blocks, codes, scales, sums, watched, per_vector)
+        code_evenly(job)
         return
+    codes, scales, sums, x = number(job, 5), number(job, 6), number(job, 7), number(job, 10)
     zero = np.float32(0.0)
-    for block in range(blocks):
+    for block in range(number(job, 4) // 32 * number(job, 8)):
         target = codes + 256 * (block // 4) + 128 * (block % 2) + 32 * (block % 4 // 2)
         own = block // 8 * 8 + block % 2 + 2 * (block % 8 // 4) + 4 * (block % 4 // 2)
         zero += _code_block(x, block, target, 16, 64, scales + 4 * own, sums + 4 * block)
         if block % 2:
             store_f32(scales, own, load_f32(scales, own) * SIXTEENTH)
-    store_f32(watched, 0, zero)
+    store_f32(job + WATCHED, 0, zero)
 
 
 @jit
@@ -118,9 +132,6 @@ def _code_block(x: Any, block: Any, codes: Any, stride: Any, odd: Any, scale_pla
     store_f32(scale_place, 0, scale)
     store_f32(sum_place, 0, lane_sum(coded) * scale)
     return lane_sum(values * np.float32(0.0))
-
-
-code_evenly = jit(code_vectors)
 
 
 def q8_0(
