@@ -34,10 +34,10 @@ Halves = npt.NDArray[np.uint16]
 
 def halves_of(x: Values, weight: Values) -> Halves | None:
     """The vectors [n, k] as bits, if they and the weight [m, k] are of the kind that is faster here."""
-    if not MULTIPLIES_BF16 or not is_bf16(x) or not is_bf16(weight):
-        return None
     vectors, columns = x.shape
-    if vectors < _LEAST_VECTORS or not weight.shape[0] or not columns or columns % _BLOCK:
+    if vectors < _LEAST_VECTORS or not MULTIPLIES_BF16 or not is_bf16(x) or not is_bf16(weight):
+        return None
+    if not weight.shape[0] or not columns or columns % _BLOCK:
         return None
     array: Any = x.numpy() if isinstance(x, Tensor) else x
     return np.ascontiguousarray(array).view(np.uint16)
@@ -45,6 +45,8 @@ def halves_of(x: Values, weight: Values) -> Halves | None:
 
 def is_bf16(values: Values) -> bool:
     """Whether values are stored as bf16."""
+    if type(values) is np.ndarray:  # told quickly: calls are many and short
+        return bool(values.dtype == _BF16)
     return values.type_name == "bf16" if isinstance(values, Tensor) else getattr(values, "dtype", None) == _BF16
 
 

@@ -81,13 +81,7 @@ def pread_into(fd: int, buffer: WriteableBuffer | NDArray[Any], offset: int, pat
 
 def pwrite_all(fd: int, buffer: ReadableBuffer | NDArray[Any], offset: int, path: StrPath | None = None) -> None:
     """Write all of a contiguous buffer into the file at offset."""
-    view = _bytes_of(buffer)
-    written = 0
-    while written < view.nbytes:
-        try:
-            written += os.pwrite(fd, view[written : written + _MAX_TRANSFER_BYTES], offset + written)
-        except OSError as error:
-            raise _write_error(error, fd, path, offset + written, view.nbytes - written) from error
+    _pwrite(fd, _bytes_of(buffer), offset, path)
 
 
 def open_past_cache(path: StrPath) -> int | None:
@@ -111,13 +105,17 @@ def pwrite_past_cache(fd: int, buffer: NDArray[Any], offset: int, path: StrPath 
 
     A file system may refuse what is not a multiple of its own, larger blocks, or all of it.
     """
-    view = _bytes_of(buffer)
+    return _pwrite(fd, _bytes_of(buffer), offset, path, refusal=errno.EINVAL)
+
+
+def _pwrite(fd: int, view: memoryview, offset: int, path: StrPath | None, refusal: int | None = None) -> int:
+    """Write bytes until all are written, or the system refuses them with that error; how many it has taken."""
     written = 0
     while written < view.nbytes:
         try:
             written += os.pwrite(fd, view[written : written + _MAX_TRANSFER_BYTES], offset + written)
         except OSError as error:
-            if error.errno == errno.EINVAL:
+            if error.errno == refusal:
                 break
             raise _write_error(error, fd, path, offset + written, view.nbytes - written) from error
     return written
