@@ -181,16 +181,24 @@ class DirectWriter(FileWriter):
                 number = self._taken
                 self._at_hand.add(number)
                 self._changed.notify_all()
-            try:
-                self._write_blocks(offset, scratch)
-            except BaseException as error:  # raised by the thread that hands over next, or that waits for the end
-                self._is_stopped, self._error = True, error
-            finally:
-                _arena_of(scratch.size).put(scratch)
+            error = self._write_and_put_back(offset, scratch)
             with self._changed:
-                self._at_hand.remove(number)
-                self.left_and_written = min(self._at_hand, default=self._taken + 1) - 1
+                if error is None:
+                    self._at_hand.remove(number)
+                    self.left_and_written = min(self._at_hand, default=self._taken + 1) - 1
+                else:
+                    self._is_stopped, self._error = True, error
                 self._changed.notify_all()
+
+    def _write_and_put_back(self, offset: int, scratch: Bytes) -> BaseException | None:
+        """Write a buffer; what went wrong is for the thread that hands over next, or that waits for the end."""
+        try:
+            self._write_blocks(offset, scratch)
+        except BaseException as error:
+            return error
+        finally:
+            _arena_of(scratch.size).put(scratch)
+        return None
 
     def _write_blocks(self, offset: int, data: Bytes) -> None:
         """Whole blocks past the cache, and what is left at both ends, or refused by the file system, through it."""
@@ -203,3 +211,6 @@ class DirectWriter(FileWriter):
         for start, stop in ((offset, first), (first + written, end)):
             if start < stop:
                 self.write(start, data[start - offset : stop - offset])
+
+
+os.register_at_fork(after_in_child=_huge_pages.cache_clear)

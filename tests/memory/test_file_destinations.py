@@ -189,6 +189,7 @@ def test_an_error_of_a_writing_thread_reaches_those_that_hand_over(tmp_path: Pat
     writer = DirectWriter(descriptor, descriptor, path)
     with pytest.raises(FileError, match=os.strerror(errno.EBADF).lower()):
         _hand_over_and_finish(writer, 100, nbytes)
+    assert writer.left_and_written == 0 < writer.left  # what failed is not taken for written
     writer.stop()
     os.close(descriptor)
     assert file_writing._huge_pages().statistics().lent_bytes <= 2 * nbytes + HUGE_PAGE_BYTES  # one was not taken
