@@ -48,7 +48,8 @@ def run_command(command: list[str], work: Path, *outs: Path) -> tuple[float, int
 
 def bring_memory() -> None:
     """Touch free memory, so that no program has to wait until the host of a virtual machine gives it."""
-    subprocess.run([sys.executable, "-c", _TOUCH, str(MEMORY_AT_HAND_BYTES)], check=True)
+    wanted = min(MEMORY_AT_HAND_BYTES, psutil.virtual_memory().available // 2)
+    subprocess.run([sys.executable, "-c", _TOUCH, str(wanted)], check=True)
 
 
 def read_through(*directories: Path) -> None:

@@ -24,7 +24,7 @@ import lbrx
 from benchmarks.compute_peers import PROMPT_TURNS, TOKEN_TURNS, TURNS, Jobs, best
 from benchmarks.harness import Figure, faster
 from lbrx.compute import attention, linear, matmul
-from lbrx.compute.bf16_products import MULTIPLIES_BF16
+from lbrx.compute.kernels.processor import MULTIPLIES_BF16
 
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "python"
 SCRIPT = Path(__file__).parent / "compute_peers.py"

@@ -52,7 +52,23 @@ class TakesAnything:
         """Nothing to note."""
 
 
-class MemoryDestination(TakesAnything, ABC):
+class TakesAtOnce(ABC):
+    """Takes the bytes of a scratch buffer as it takes others, and then puts it back."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def write(self, lo: int, data: Bytes) -> None: ...
+
+    def room(self, _lo: int, nbytes: int) -> Bytes:
+        return scratch_arena().get(nbytes)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self.write(lo, scratch)
+        scratch_arena().put(scratch)
+
+
+class MemoryDestination(TakesAnything, TakesAtOnce):
     """Memory for a whole result."""
 
     __slots__ = ()
@@ -66,13 +82,6 @@ class MemoryDestination(TakesAnything, ABC):
     def write(self, lo: int, data: Bytes) -> None:
         start = self.dtype.nbytes(lo)
         self.whole[start : start + data.size] = data
-
-    def room(self, _lo: int, nbytes: int) -> Bytes:
-        return scratch_arena().get(nbytes)
-
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self.write(lo, scratch)
-        scratch_arena().put(scratch)
 
 
 class ArrayDestination(MemoryDestination):

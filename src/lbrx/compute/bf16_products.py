@@ -9,26 +9,23 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.compute.arrays import Values
-from lbrx.compute.blas import in_ranges
+from lbrx.compute.kernels.processor import MULTIPLIES_BF16
 from lbrx.compute.native import Floats, address, code_address, compiled
+from lbrx.compute.panel_products import TILE_ROWS, in_spans
 from lbrx.compute.weights import HalfRows, rows_of
 from lbrx.devices.cpu.team import run_together
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
 from lbrx.tensor import Tensor
 
-MULTIPLIES_BF16: bool = llvm.get_host_cpu_features().get("avx512bf16", False)
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 _PANEL_VECTORS, _PAIRS, _BLOCK = 16, 16, 32
 _MOST_VECTORS, _LEAST_VECTORS = 512, 16
-_TILE_ROWS = 64
-_SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
 Halves = npt.NDArray[np.uint16]
 
 
@@ -78,14 +75,9 @@ def _some_vectors(x: Halves, rows: HalfRows, out: Floats) -> None:
         def multiply(first: int, stop: int) -> None:
             window = rows.window(first, stop)
             target = address(out) + 4 * first, height
-            numbers = address(window), columns, packed, vectors, *target, _PAIRS, _TILE_ROWS * settings.threads
+            numbers = address(window), columns, packed, vectors, *target, _PAIRS, TILE_ROWS * settings.threads
             job = np.array(numbers, np.int64)
-            run_together(*_task("multiply"), address(job), 2 * columns, stop - first, _TILE_ROWS, most=_TILE_ROWS)
+            run_together(*_task("multiply"), address(job), 2 * columns, stop - first, TILE_ROWS, most=TILE_ROWS)
             rows.done(first, stop)
 
-        if rows.address is None:
-            in_ranges(height, _TILE_ROWS, multiply)
-            return
-        span = max(_SPAN_BYTES // (2 * columns) // _TILE_ROWS, 1) * _TILE_ROWS
-        for first in range(0, height, span):
-            multiply(first, min(first + span, height))
+        in_spans(height, 2 * columns, rows.address is not None, multiply)

@@ -5,6 +5,7 @@ The vectors are coded and the bounds are those of `lbrx.compute.vector_products`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeGuard
 
@@ -22,7 +23,7 @@ from lbrx.settings import settings
 _SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
 _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
-_TILE_ROWS = 64
+TILE_ROWS = 64
 _SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
 
 
@@ -69,13 +70,18 @@ def _multiply(blocks: Blocks, numbers: list[int], out: Floats) -> None:
         start, length = first * row_bytes, (stop - first) * row_bytes
         window = storage.read_at(start, length)
         target = address(out) + 4 * first, rows
-        job = np.array([address(window), *numbers, *target, pairs, _TILE_ROWS * settings.threads], np.int64)
-        run_together(*_task(kind.name), address(job), row_bytes, stop - first, _TILE_ROWS, most=_TILE_ROWS)
+        job = np.array([address(window), *numbers, *target, pairs, TILE_ROWS * settings.threads], np.int64)
+        run_together(*_task(kind.name), address(job), row_bytes, stop - first, TILE_ROWS, most=TILE_ROWS)
         drop_behind(storage, start, length)
 
-    if storage.address is None:
-        in_ranges(rows, _TILE_ROWS, multiply)
+    in_spans(rows, row_bytes, storage.address is not None, multiply)
+
+
+def in_spans(rows: int, row_bytes: int, is_in_memory: bool, multiply: Callable[[int, int], None]) -> None:
+    """Multiply rows that lie in memory a span after the other, whose tiles threads share; others a tile to a thread."""
+    if not is_in_memory:
+        in_ranges(rows, TILE_ROWS, multiply)
         return
-    span = max(_SPAN_BYTES // row_bytes // _TILE_ROWS, 1) * _TILE_ROWS
+    span = max(_SPAN_BYTES // row_bytes // TILE_ROWS, 1) * TILE_ROWS
     for first in range(0, rows, span):
         multiply(first, min(first + span, rows))

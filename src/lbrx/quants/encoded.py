@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.destinations import ArrayDestination, Destination
+from lbrx.destinations import ArrayDestination, Destination, TakesAtOnce
 from lbrx.dtypes import DTYPES, DType
 from lbrx.errors import KernelError, ShapeError, UsageError
 from lbrx.expr import Blocks, Expr, Reduce, Stored, cast
@@ -122,7 +122,7 @@ def checked_weights(weights: Weights, shape: Shape, quant: Quant) -> Weights:
     return array
 
 
-class BlockDestination:
+class BlockDestination(TakesAtOnce):
     """Takes f32 values in any order and from many threads, and passes on their blocks as bytes.
 
     Every piece begins and ends with a block, because pieces are runs of rows or of a power of two of elements.
@@ -186,13 +186,6 @@ class BlockDestination:
                 self._encode_weighted(start, piece)
         else:
             self._encode_weighted(lo, data)
-
-    def room(self, _lo: int, nbytes: int) -> Bytes:
-        return scratch_arena().get(nbytes)
-
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self.write(lo, scratch)
-        scratch_arena().put(scratch)
 
     def _encode(self, lo: int, values: Bytes) -> None:
         count = values.size // (4 * self._quant.block_elements)

@@ -8,10 +8,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from lbrx.destinations import ArrayDestination, Destination
+from lbrx.destinations import ArrayDestination, Destination, TakesAtOnce
 from lbrx.dtypes import DType
 from lbrx.expr import Expr
-from lbrx.memory.scratch import scratch_arena
 from lbrx.quants.encoded import F32, U8, EncodedStorage, PassValues, Room, coded_values, encode_tiles
 from lbrx.quants.quant import call, native
 from lbrx.records import dataclass
@@ -105,7 +104,7 @@ class PartStorage(EncodedStorage):
         return self.joint.in_memory()[self.part]
 
 
-class JointDestination:
+class JointDestination(TakesAtOnce):
     """Takes f32 values in any order and from many threads, and passes on their parts as bytes."""
 
     __slots__ = ("_coding", "_targets", "dtype", "whole")
@@ -133,13 +132,6 @@ class JointDestination:
         with ExitStack() as rooms:
             parts = self._parts(rooms, lo, groups)
             call(self._coding.compiled(), data.ctypes.data, parts.ctypes.data, groups)
-
-    def room(self, _lo: int, nbytes: int) -> Bytes:
-        return scratch_arena().get(nbytes)
-
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self.write(lo, scratch)
-        scratch_arena().put(scratch)
 
     def encode_tiles(self, values: PassValues, lo: int, hi: int) -> None:
         """Compute the elements ``lo`` to ``hi`` with a compiled pass and code them while the cache holds them."""

@@ -4,5 +4,9 @@ from __future__ import annotations
 
 import llvmlite.binding as llvm
 
-HAS_512_BITS: bool = llvm.get_host_cpu_features().get("avx512bw", False)
+_FEATURES = llvm.get_host_cpu_features()
+HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
 """Whether there are 32 registers of 512 bits, and instructions for words in them."""
+
+MULTIPLIES_BF16: bool = _FEATURES.get("avx512bf16", False)
+"""Whether there are instructions that multiply bf16 and sum in f32."""
