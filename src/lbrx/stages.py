@@ -23,6 +23,7 @@ from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, S
 from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
 from lbrx.memory import budget, format_bytes
 from lbrx.partials import combined
+from lbrx.quants.decoded import drop_behind
 from lbrx.quants.encoded import BlockDestination, EncodedStorage
 from lbrx.quants.joint import JointDestination, PartStorage
 from lbrx.quick import quick_value
@@ -185,13 +186,14 @@ def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -
         storage.encode_into(destination)
         return
     chunks = -(-nbytes // COPY_BYTES)
-    item = destination.dtype.itemsize
+    item, makes_blocks = destination.dtype.itemsize, block_target(destination)[0] is not None
 
     def worker() -> Callable[[int], None]:
         def step(number: int) -> None:
             low, high = number * COPY_BYTES, min(nbytes, (number + 1) * COPY_BYTES)
-            if not isinstance(storage, MmapStorage):
+            if makes_blocks or not isinstance(storage, MmapStorage):  # blocks are made of bytes where they lie
                 destination.write(low // item, storage.read_at(start + low, high - low))
+                drop_behind(storage, start + low, high - low)
             elif destination.whole is not None:
                 storage.read_into(start + low, destination.whole[low:high])
             else:
