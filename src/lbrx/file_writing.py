@@ -85,16 +85,19 @@ class FileWriter:
         """Wait until all that was handed over is written."""
 
     def _has_room_for(self, scratch: Bytes) -> bool:
-        return self._waiting_bytes + scratch.size <= min(WAITING_BYTES, budget().limit_bytes // 4)
+        return self._waiting_bytes + self._taken_by(scratch) <= min(WAITING_BYTES, budget().limit_bytes // 4)
+
+    def _taken_by(self, scratch: Bytes) -> int:
+        return scratch.size
 
     def _leave(self, offset: int, scratch: Bytes) -> None:
         self._waiting.append((offset, scratch))
-        self._waiting_bytes += scratch.size
+        self._waiting_bytes += self._taken_by(scratch)
         self.left += 1
 
     def _next(self) -> tuple[int, Bytes]:
         offset, scratch = self._waiting.popleft()
-        self._waiting_bytes -= scratch.size
+        self._waiting_bytes -= self._taken_by(scratch)
         return offset, scratch
 
     def _write_waiting(self) -> None:
@@ -142,6 +145,12 @@ class DirectWriter(FileWriter):
         """A buffer whose whole blocks are those of the file: the system takes them from there."""
         start = offset % BLOCK_BYTES
         return _arena_of(nbytes).get(start + nbytes)[start:]
+
+    def _taken_by(self, scratch: Bytes) -> int:
+        """The memory of a buffer: the system may give whole huge pages to one that uses only a part of them."""
+        if scratch.size < LEAST_PIECE_BYTES:
+            return scratch.size
+        return -(-scratch.size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
 
     def hand_over(self, offset: int, scratch: Bytes) -> None:
         with self._changed:
