@@ -19,7 +19,7 @@ from lbrx.memory import MemoryArena, budget
 from lbrx.memory.scratch import scratch_arena
 from lbrx.storage import Bytes
 
-WAITING_BYTES = 16 << 20  # that threads may leave to the one that writes a file
+WAITING_BYTES = 6 << 20  # that threads may leave to the one that writes a file
 BLOCK_BYTES, HUGE_PAGE_BYTES = 4096, 2 << 20
 THREADS = 2  # that write past the cache: while one is at the disk, the other prepares the next piece
 LEAST_FILE_BYTES, LEAST_PIECE_BYTES = 64 << 20, 1 << 20  # of a file and of a piece that go past the cache

@@ -37,6 +37,7 @@ SAMPLED_FROM = 1 << 20  # elements: below that, histograms are cheap enough
 SAMPLE_RUN = 16  # neighbouring elements taken together
 KEY_OF_INFINITY = 0x7F800000  # of a float32
 FEW = 1 << 16  # elements that are sorted out faster than another pass is run
+COLLECTED_BITS = 12  # of keys, by which they are counted
 Borrow = Callable[[int], Bytes]
 Ints = npt.NDArray[np.int64]
 
@@ -245,7 +246,7 @@ def _choose(space: Shape, interval: _Interval, state: CollectState, known: Known
     if interval.guess is not None:
         _put_guess(search, interval.guess, keys, places, place, known)
     elif place <= state.found:
-        key = _nth_largest(keys, place, search.kind)
+        key = _nth_largest(keys, place)
         _put(search, key, -1 if places is None else _place_of(key, keys, places, place), known)
 
 
@@ -278,27 +279,24 @@ def _put_guess(search: _Search, key: int, counts: Ints, starts: Ints | None, pla
     _put(search, key, index, known)
 
 
-def _nth_largest(keys: Ints, place: int, kind: str) -> int:
-    """The ``place``-th largest of collected keys."""
-    key = _guess(keys, place) if keys.size > FEW else None
-    if key is not None:
-        return key
-    narrow = keys.astype(np.int32) if kind in ("f32", "i32") else keys
-    return int(np.partition(narrow, keys.size - place)[keys.size - place])
+def _nth_largest(keys: Ints, place: int) -> int:
+    """The ``place``-th largest of collected keys: counted by their top bits, then found among those that share them."""
+    lowest = int(keys.min())
+    span = int(keys.max()) - lowest
+    bins = keys - lowest
+    bins >>= max(span.bit_length() - COLLECTED_BITS, 0)
+    counts = np.bincount(bins)
+    from_largest = np.cumsum(counts[::-1])
+    step = int(np.searchsorted(from_largest, place))
+    near = keys[bins == counts.size - 1 - step]
+    wanted = int(from_largest[step]) - place  # how many of them are smaller
+    return int(np.partition(near, wanted)[wanted])
 
 
 def _place_of(key: int, keys: Ints, places: Ints, place: int) -> int:
     """Where the ``place``-th largest of the keys is, which is ``key``; places ascend, and equals count by places."""
     rank = place - 1 - int(np.count_nonzero(keys > key))
     return int(places[keys == key][rank])
-
-
-def _guess(keys: Ints, place: int) -> int | None:
-    """The wanted key from a sample: half-precision weights have few distinct differences, so it is often right."""
-    sample = np.sort(keys[:: keys.size // 4096])
-    key = int(sample[min(int((1 - place / keys.size) * sample.size), sample.size - 1)])
-    above = int(np.count_nonzero(keys > key))
-    return key if above < place <= above + int(np.count_nonzero(keys == key)) else None
 
 
 def _put(search: _Search, key: int, index: int, known: Known) -> None:

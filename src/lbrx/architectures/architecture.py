@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from lbrx.architectures.scope import Config, Scope, text_section
@@ -117,13 +117,18 @@ class Architecture:
         >>> find_architecture({"model_type": "gpt2"}).translate("h.0.ln_1.bias", Naming("transformer."))
         'transformer.h.0.ln_1.bias'
         """
-        for own in self.namings:
+        for own, templates in self._outside_templates.items():
             if layer_number(name, self._stack_prefix(own)) is not None:
                 return naming.base + name[len(own.base) :]
-            for weight in (*self.pre, *self.post):
-                if own.expand(weight.name) == name:
-                    return naming.expand(weight.name)
+            if name in templates:
+                return naming.expand(templates[name])
         return name
+
+    @cached_property
+    def _outside_templates(self) -> dict[Naming, dict[str, str]]:
+        """For every naming, the templates of the tensors outside the layers by their names."""
+        templates = [weight.name for weight in (*self.pre, *self.post)]
+        return {naming: {naming.expand(template): template for template in templates} for naming in self.namings}
 
     def source_name(self, name: str, config: Config, names: Collection[str]) -> str | None:
         """The name under which a checkpoint holds a tensor, or None if it does not have it.
