@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.bindings import NOTHING_BOUND, Bindings
 from lbrx.dtypes import DType
 from lbrx.expr import BOOL, Blocks, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, common_dtype
 from lbrx.passes import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
@@ -42,7 +43,10 @@ class BoundLeaf:
 
 @dataclass(slots=True)
 class BoundPass:
-    """A program with its inputs: ready to run once the sinks have a place to go."""
+    """A program with its inputs: ready to run once the sinks have a place to go.
+
+    ``origins`` and ``scalar_exprs``: the expressions that leaves and scalars stand for.
+    """
 
     program: Program
     space: Shape
@@ -51,6 +55,8 @@ class BoundPass:
     scalars: list[Any]
     columns: int
     outer_shape: Shape
+    origins: list[Expr]
+    scalar_exprs: list[Expr]
 
 
 @dataclass(slots=True)
@@ -77,6 +83,15 @@ class Known:
     scalars: dict[int, Any] = field(default_factory=dict)
     stored: dict[int, Storage] = field(default_factory=dict)
     searches: dict[int, KthResult] = field(default_factory=dict)
+    bindings: Bindings = NOTHING_BOUND
+
+    def input_of(self, leaf: Expr) -> tuple[Storage | None, tuple[int, int]]:
+        """The storage of a leaf's elements, or none and the key of the stream that makes them."""
+        if isinstance(leaf, Source):
+            return self.bindings.storage(leaf), (0, 0)
+        if isinstance(leaf, Counter):
+            return None, self.bindings.key(leaf)
+        return self.stored[id(leaf.inner if isinstance(leaf, Stored) else leaf)], (0, 0)
 
 
 def needs_whole_rows(expr: Reduce | Rank, space: Shape) -> bool:
@@ -93,6 +108,26 @@ def fuse(space: Shape, sinks: list[SinkRequest], known: Known, scalar_value: Cal
     return _Fusion(space, known, scalar_value).finish(sinks)
 
 
+def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
+    """The pass over the same expressions with what another evaluation knows."""
+    leaves = []
+    for leaf, origin in zip(bound.leaves, bound.origins, strict=True):
+        storage, key = known.input_of(origin)
+        walk = leaf.offset, leaf.inner_stride, leaf.outer_strides
+        leaves.append(BoundLeaf(leaf.kind, leaf.dtype, storage, key, *walk, leaf.rows, leaf.rows_axis))
+    return BoundPass(
+        bound.program,
+        bound.space,
+        bound.elements,
+        leaves,
+        [scalar_value(expr, known) for expr in bound.scalar_exprs],
+        bound.columns,
+        bound.outer_shape,
+        bound.origins,
+        bound.scalar_exprs,
+    )
+
+
 class _Fusion:
     def __init__(self, space: Shape, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> None:
         self.space = space
@@ -101,8 +136,10 @@ class _Fusion:
         self.values: dict[int, int] = {}
         self.leaves: list[BoundLeaf] = []
         self.layouts: list[Layout] = []
+        self.origins: list[Expr] = []
         self.scalar_types: list[str] = []
         self.scalars: list[Any] = []
+        self.scalar_exprs: list[Expr] = []
         self.body: list[Instruction] = []
         self.casts: dict[tuple[int, str], int] = {}
         self.found: dict[tuple[int, str], int] = {}
@@ -122,22 +159,23 @@ class _Fusion:
         if isinstance(expr, Map):
             return self._map(expr)
         if isinstance(expr, Source):
-            return self._leaf(BoundLeaf("source", expr.dtype, expr.storage, (0, 0), 0, rows=expr.rows), expr.layout)
+            return self._leaf("source", expr, expr.layout, expr.rows)
         if isinstance(expr, Counter):
-            return self._leaf(BoundLeaf(expr.kind, expr.dtype, None, expr.key, 0), expr.layout)
+            return self._leaf(expr.kind, expr, expr.layout)
         if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
             return self._along_row(expr)
         if isinstance(expr, Blocks):
             return self.value(expr.values)
-        stored = expr if isinstance(expr, Stored) else Stored(expr, Layout.contiguous(expr.shape))
-        storage = self.known.stored[id(stored.inner)]
-        return self._leaf(BoundLeaf("source", expr.dtype, storage, (0, 0), 0, rows=stored.rows), stored.layout)
+        if isinstance(expr, Stored):
+            return self._leaf("source", expr, expr.layout, expr.rows)
+        return self._leaf("source", expr, Layout.contiguous(expr.shape))
 
-    def _leaf(self, leaf: BoundLeaf, layout: Layout) -> int:
-        if leaf.rows is not None:
-            leaf.rows_axis = len(self.space) - len(layout.shape)
-        self.leaves.append(leaf)
+    def _leaf(self, kind: str, origin: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:
+        storage, key = self.known.input_of(origin)
+        rows_axis = -1 if rows is None else len(self.space) - len(layout.shape)
+        self.leaves.append(BoundLeaf(kind, origin.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis))
         self.layouts.append(layout)
+        self.origins.append(origin)
         return len(self.leaves) - 1
 
     def _scalar(self, expr: Expr, kind: DType) -> int:
@@ -146,6 +184,7 @@ class _Fusion:
             return known
         self.scalar_types.append(kind.name)
         self.scalars.append(self.scalar_value(expr, self.known))
+        self.scalar_exprs.append(expr)
         number = _SCALAR_BASE + len(self.scalars) - 1
         if isinstance(expr, Kth):  # one scalar for all that is compared with it
             self.found[(id(expr), kind.name)] = number
@@ -221,7 +260,8 @@ class _Fusion:
         elements = 1
         for size in self.space:
             elements *= size
-        return BoundPass(program, self.space, elements, self.leaves, self.scalars, columns or 1, outer)
+        walk = self.leaves, self.scalars, columns or 1, outer
+        return BoundPass(program, self.space, elements, *walk, self.origins, self.scalar_exprs)
 
     def _sink(self, request: SinkRequest) -> Sink:
         if request.kind in ("store", "row_store"):

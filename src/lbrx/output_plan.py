@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import xxhash
 
 from lbrx import system
+from lbrx.bindings import Bound
 from lbrx.errors import FileError
 from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.records import dataclass
@@ -66,6 +67,9 @@ class OutputPlan(Protocol):
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a slot, as an expression in the slot's type."""
+
+    def bound(self, name: str) -> Bound:
+        """The same tensor to be evaluated once, perhaps as an expression that it shares with others of its kind."""
 
     def unit(self, name: str) -> str:
         """What a tensor is a part of: neighbours of the same unit are made together, from one look at their values."""

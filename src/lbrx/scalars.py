@@ -58,31 +58,53 @@ def scalar_value(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Scalar):
         return expr.value
     found = known.scalars.get(id(expr))
+    if found is not None:
+        return found
+    with np.errstate(all="ignore"):
+        return _value(expr, known)
+
+
+def _value(expr: Expr, known: Known) -> Any:
+    if isinstance(expr, Scalar):
+        return expr.value
+    found = known.scalars.get(id(expr))
     if found is None:
         found = known.scalars[id(expr)] = _computed(expr, known)
     return found
 
 
 def _computed(expr: Expr, known: Known) -> Any:
+    if isinstance(expr, Map):
+        return _mapped(expr, [_value(arg, known) for arg in expr.args])
     if isinstance(expr, Source):
-        return _read(expr.storage, expr.dtype, expr.layout.offset)
+        return _read(known.bindings.storage(expr), expr.dtype, expr.layout.offset)
     if isinstance(expr, Stored):
         return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
     if isinstance(expr, Kth):
         found = known.searches[id(expr.search)]
         return {"value": found.value, "key": found.key, "index": found.index}[expr.part]
-    if not isinstance(expr, Map):
-        raise AssertionError(f"{type(expr).__name__} should be known by now")
-    values = [scalar_value(arg, known) for arg in expr.args]
+    raise AssertionError(f"{type(expr).__name__} should be known by now")
+
+
+def _mapped(expr: Map, values: list[Any]) -> Any:
     if expr.op == "cast":
         return _cast(values[0], expr)
     if expr.op == "sqrt" and type(values[0]) is np.float64 and values[0] >= 0:
         return np.float64(math.sqrt(values[0]))  # a norm: as exact, and without the cost of NumPy's settings
     kind = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
     start = 1 if expr.op == "where" else 0
-    typed = [*values[:start], *(np.asarray(value).astype(kind.compute.numpy) for value in values[start:])]
-    with np.errstate(all="ignore"):
-        return np.asarray(_FUNCTIONS[expr.op](*typed)).astype(expr.dtype.compute.numpy)[()]
+    typed = [*values[:start], *(_typed(value, kind) for value in values[start:])]
+    return _typed(_FUNCTIONS[expr.op](*typed), expr.dtype)
+
+
+def _typed(value: Any, kind: DType) -> Any:
+    """The value in the type that a dtype computes in."""
+    wanted = kind.compute.numpy
+    if type(value) is wanted.type:
+        return value
+    if wanted.kind == "f" and isinstance(value, float):  # NumPy's float64 is one, too
+        return wanted.type(value)
+    return np.asarray(value).astype(wanted)[()]
 
 
 def _cast(value: Any, expr: Expr) -> Any:
@@ -96,14 +118,12 @@ def _cast(value: Any, expr: Expr) -> Any:
         return kind.compute.numpy.type(wrapped - (1 << kind.bits) * (wrapped >> (kind.bits - 1)))
     if kind.compute is not kind and number.dtype != np.float32:
         number = _odd_f32(number.item())
-    with np.errstate(all="ignore"):
-        return number.astype(kind.numpy).astype(kind.compute.numpy)[()]
+    return number.astype(kind.numpy).astype(kind.compute.numpy)[()]
 
 
 def _odd_f32(exact: float | int) -> npt.NDArray[np.float32]:
     """The number as float32 rounded to odd, so that a second rounding to a half type is the correct one."""
-    with np.errstate(all="ignore"):
-        narrow = np.asarray(exact, np.float32)
+    narrow = np.asarray(exact, np.float32)
     if math.isnan(exact) or narrow.item() == exact:
         return narrow
     if abs(narrow.item()) > abs(exact):

@@ -282,9 +282,9 @@ def _put_guess(search: _Search, key: int, counts: Ints, starts: Ints | None, pla
 def _nth_largest(keys: Ints, place: int) -> int:
     """The ``place``-th largest of collected keys: counted by their top bits, then found among those that share them."""
     lowest = int(keys.min())
-    span = int(keys.max()) - lowest
-    bins = keys - lowest
-    bins >>= max(span.bit_length() - COLLECTED_BITS, 0)
+    shift = max((int(keys.max()) - lowest).bit_length() - COLLECTED_BITS, 0)
+    bins = keys >> shift
+    bins -= lowest >> shift
     counts = np.bincount(bins)
     from_largest = np.cumsum(counts[::-1])
     step = int(np.searchsorted(from_largest, place))

@@ -67,14 +67,14 @@ def write_slots(plan: OutputPlan, slots: list[Slot], file: FileWriter) -> list[E
     Other threads that write may have been left some of their bytes: they are written when ``left_and_written`` of the
     file is what its ``left`` is now.
     """
-    tensors = [plan.tensor(slot.name) for slot in slots]
+    bound = [plan.bound(slot.name) for slot in slots]
     destinations = [CheckedDestination(file, slot, DTYPES.get(slot.type_name, DTYPES["u8"])) for slot in slots]
-    evaluate_tensors([(tensor.expr, target) for tensor, target in zip(tensors, destinations, strict=True)])
+    evaluate_tensors(list(zip(bound, destinations, strict=True)))
     entries = []
-    for slot, tensor, destination in zip(slots, tensors, destinations, strict=True):
+    for slot, destination in zip(slots, destinations, strict=True):
         counts: dict[str, tuple[int, int]] = {}
         if destination.has_nonfinite:
-            counts = count_nonfinite({**plan.inputs(slot.name), RESULT: tensor})
+            counts = count_nonfinite({**plan.inputs(slot.name), RESULT: plan.tensor(slot.name)})
         entries.append(Entry(slot.name, destination.checksum.hexdigest(), counts))
     return entries
 

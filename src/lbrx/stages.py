@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
 from lbrx.destinations import ArrayDestination, Destination
 from lbrx.devices.cpu.threads import run_chunks
 from lbrx.devices.device import run_pass
 from lbrx.dtypes import DType
 from lbrx.errors import MemoryBudgetError
 from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
-from lbrx.fuse import Known, SinkRequest, fuse, needs_whole_rows
+from lbrx.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound
 from lbrx.memory import budget, format_bytes
 from lbrx.partials import combined
 from lbrx.quants.decoded import drop_behind
@@ -73,7 +74,7 @@ class Stages:
 
     def _new_level(self, expr: Expr, space: Shape) -> int:
         if isinstance(expr, Map):
-            return max(self.level(arg, space) for arg in expr.args)
+            return max(self.level(arg, space) for arg in expr.args if not arg.is_simple)
         if isinstance(expr, Stored):
             return self._store_first(expr.inner)
         if isinstance(expr, Kth):
@@ -217,12 +218,12 @@ def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
     )
 
 
-def evaluate_stores(stores: list[tuple[Expr, Destination]]) -> None:
+def evaluate_stores(stores: list[tuple[Expr, Destination]], bindings: Bindings = NOTHING_BOUND) -> None:
     """Compute expressions into destinations, sharing passes."""
     stages = Stages()
     for expr, destination in stores:
         stages.add_store(expr, destination)
-    _run(stages, Known())
+    _run(stages, Known(bindings=bindings))
 
 
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
@@ -301,10 +302,26 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
             targets.append(task.destination)
     if not requests:
         return
-    partials = run_pass(fuse(space, requests, known, scalar_value), targets)
+    partials = run_pass(_fused(space, requests, tasks, known), targets)
     found = [part for part in partials if part is not None]
     for reduction, (values, places) in zip(reductions, found, strict=True):
         known.scalars[id(reduction)] = combined(reduction, values, places)
+
+
+def _fused(space: Shape, requests: list[SinkRequest], tasks: list[Any], known: Known) -> BoundPass:
+    """The pass of some tasks, put together anew or as an earlier evaluation of the same expression did."""
+    kept = known.bindings.passes
+    if kept is None:
+        return fuse(space, requests, known, scalar_value)
+    nodes = [task.expr if isinstance(task, StoreTask) else task for task in tasks]
+    key = (*map(id, nodes), *(request.dtype.name for request in requests))
+    found = kept.get(key)
+    if found is not None:
+        return rebound(found[0], known, scalar_value)
+    bound = fuse(space, requests, known, scalar_value)
+    if len(kept) < MOST_KEPT_PASSES:
+        kept[key] = bound, nodes  # which stay alive, so that their identities stay theirs
+    return bound
 
 
 def _with_axis(expr: Expr) -> Expr:
@@ -324,20 +341,20 @@ def _store_scalar(task: StoreTask, known: Known) -> None:
     task.destination.write(0, data)
 
 
-def evaluate_tensors(stores: Sequence[tuple[Expr, Destination]]) -> None:
+def evaluate_tensors(stores: Sequence[tuple[Bound, Destination]]) -> None:
     """Compute whole tensors into destinations: all at once if they are the parts of one coding, else one by one."""
-    parts = [(part_of(expr), destination) for expr, destination in stores]
+    parts = [(part_of(bound.expr), destination) for bound, destination in stores]
     joints = {id(part.joint): part.joint for part, _ in parts if part is not None}
     if len(stores) > 1 and len(joints) == 1 and all(part is not None for part, _ in parts):
         by_part = {part.part: destination for part, destination in parts if part is not None}
         (joint,) = joints.values()
         joint.encode_into([by_part.get(number) for number in range(len(joint.coding.part_bytes))])
         return
-    for expr, destination in stores:
+    for (expr, bindings), destination in stores:
         if math.prod(expr.shape) and isinstance(expr, Blocks):
             copy_blocks(expr, destination)
         elif math.prod(expr.shape):
-            evaluate_stores([(expr, destination)])
+            evaluate_stores([(expr, destination)], bindings)
 
 
 def part_of(expr: Expr) -> PartStorage | None:

@@ -8,6 +8,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from lbrx.bindings import Bound
 from lbrx.conversion.contents import Contents, PlannedTensor
 from lbrx.errors import UsageError
 from lbrx.formats.header import FileHeader, FileLayout
@@ -33,6 +34,9 @@ class ConversionPlan:
 
     def tensor(self, name: str) -> Tensor:
         return self.tensors[name].make()
+
+    def bound(self, name: str) -> Bound:
+        return Bound(self.tensor(name).expr)
 
     def unit(self, name: str) -> str:
         return self.tensors[name].unit or name

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from lbrx.creation import uniform
+from lbrx.bindings import UNNAMED, StreamKey, UnboundError
 from lbrx.records import dataclass
+from lbrx.shape import Layout, checked_shape
+from lbrx.streams import stream_key
 from lbrx.tensor import Tensor
+from lbrx.views import counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +27,25 @@ class MergeContext:
 
     def uniform(self, shape: Sequence[int], model: int) -> Tensor:
         """Uniform numbers in [0, 1) that belong to one model of this tensor: the same whenever they are asked for."""
-        return uniform(shape, self.seed, f"{self.tensor_name}#{model}")
+        return Tensor(counter("uniform", Layout.contiguous(checked_shape(shape)), self.key(model)))
+
+    def key(self, model: int) -> StreamKey:
+        """The key of the numbers that belong to one model."""
+        return stream_key(self.seed, f"{self.tensor_name}#{model}")
+
+
+class UnnamedContext(MergeContext):
+    """The place of any tensor: random numbers have no key yet, and asking for the name is an ``UnboundError``."""
+
+    __slots__ = ()
+
+    def __init__(self, seed: int) -> None:
+        object.__setattr__(self, "seed", seed)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "tensor_name":
+            raise UnboundError
+        return super().__getattribute__(name)
+
+    def key(self, model: int) -> StreamKey:
+        return UNNAMED, model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -28,6 +29,11 @@ class Method:
     name: str
     spec: MethodSpec
     function: Callable[..., Tensor]
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it comes from a user's file."""
+        return is_custom_method(self.name)
 
     def merge(
         self, inputs: Sequence[Tensor], base_index: int | None, parameters: TensorParameters, context: MergeContext
@@ -60,7 +66,7 @@ class Method:
                 parameters.across_models(parameter.name) if parameter.per_model else parameters.shared[parameter.name]
             )
             given[argument_name(parameter.name)] = values
-        return {name: given[name] for name in signature(self.function).parameters if name != "models"}
+        return {name: given[name] for name in _argument_names(self.function)}
 
     def _common_shape(self, inputs: Sequence[Tensor], context: MergeContext) -> tuple[int, ...]:
         if not inputs:
@@ -74,11 +80,18 @@ class Method:
         return inputs[0].shape
 
     def _check_result(self, result: object, like: Tensor, context: MergeContext) -> None:
+        if isinstance(result, Tensor) and result.shape == like.shape:
+            return
         where = f"{self.name}: the result for tensor {context.tensor_name!r}"
         if not isinstance(result, Tensor):
             raise UsageError(f"{where} is of type {type(result).__name__}; expected a Tensor")
-        if result.shape != like.shape:
-            raise ShapeError(f"{where} has the shape {result.shape}; expected {like.shape}")
+        raise ShapeError(f"{where} has the shape {result.shape}; expected {like.shape}")
+
+
+@cache
+def _argument_names(function: Callable[..., Tensor]) -> tuple[str, ...]:
+    """What a function takes besides the models."""
+    return tuple(name for name in signature(function).parameters if name != "models")
 
 
 def argument_name(parameter_name: str) -> str:

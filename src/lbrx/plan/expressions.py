@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from lbrx.bindings import Bound
 from lbrx.errors import TensorNotFound
 from lbrx.methods import MergeContext
 from lbrx.plan.records import Job, StagePlan
+from lbrx.plan.templates import Templates
 from lbrx.tensor import Tensor
 
 
@@ -29,6 +31,13 @@ def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:
         return inputs[0]
     context = MergeContext(stage.stream_name(job.name), seed)
     return stage.method.merge(inputs, job.base_index, job.parameters, context).to(job.dtype)
+
+
+def merged_by_template(stage: StagePlan, job: Job, seed: int, templates: Templates) -> Bound:
+    """The tensor of a job to be evaluated once, as an expression that it shares with others where that can be."""
+    context = MergeContext(stage.stream_name(job.name), seed)
+    shared = templates.bound(job, inputs_of(stage, job), context)
+    return Bound(merged(stage, job, seed).expr) if shared is None else shared
 
 
 class StageTensors(Mapping[str, Tensor]):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from lbrx.bindings import Bound
 from lbrx.formats.header import FileHeader, FileLayout
 from lbrx.output_plan import Identity, SideFile
-from lbrx.plan.expressions import inputs_of, merged
+from lbrx.plan.expressions import inputs_of, merged, merged_by_template
 from lbrx.plan.identity import merge_identity
 from lbrx.plan.records import InputModel, Job, StagePlan
+from lbrx.plan.templates import Templates
 from lbrx.records import dataclass
 from lbrx.tensor import Tensor
 
@@ -44,6 +47,13 @@ class Plan:
 
     def tensor(self, name: str) -> Tensor:
         return merged(self.stage, self.stage.by_name[name], self.seed)
+
+    def bound(self, name: str) -> Bound:
+        return merged_by_template(self.stage, self.stage.by_name[name], self.seed, self._templates)
+
+    @cached_property
+    def _templates(self) -> Templates:
+        return Templates(self.stage.method, self.seed)
 
     def unit(self, name: str) -> str:
         return name
