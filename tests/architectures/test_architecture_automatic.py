@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_architectures import TINY, Tiny
 
-from lbrx.architectures import Architecture, automatic, find_architecture
+from lbrx.architectures import Architecture, Naming, automatic, find_architecture
 from lbrx.architectures.stacks import find_stacks, layer_number, main_stack
 
 every_tiny = pytest.mark.parametrize("tiny", TINY.values(), ids=TINY)
@@ -138,3 +138,18 @@ def test_any_stack_of_layers_is_found_in_any_order(
     for role in roles:
         assert role.layer == layer_number(role.name, prefix)
     assert [roles[0].name, roles[-1].name] == [f"{container}embed.weight", f"{container}norm.weight"]
+
+
+def test_thousands_of_names_outside_the_layers_are_translated_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"part{number}.weight" for number in range(2000)]
+    inferred = automatic(names)
+    expanded = []
+    expand = Naming.expand
+
+    def counted(self: Naming, template: str, *numbers: int | None) -> str:
+        expanded.append(template)
+        return expand(self, template, *numbers)
+
+    monkeypatch.setattr(Naming, "expand", counted)
+    assert [inferred.translate(name, inferred.namings[0]) for name in names] == names
+    assert len(expanded) < 10 * len(names)
