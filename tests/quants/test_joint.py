@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.bindings import Bound
 from lbrx.destinations import ArrayDestination, FileDestination
 from lbrx.dtypes import DTYPES
 from lbrx.file_writing import FileWriter
@@ -63,7 +64,7 @@ def test_files_get_the_same_bytes_from_any_threads(tmp_path: Path, threads: int)
         starts = np.cumsum([0, *(_storage(part).nbytes for part in parts)])
         file = FileWriter(descriptor, path)
         stores = [
-            (part.expr, FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
+            (Bound(part.expr), FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
             for number, (part, start) in enumerate(zip(parts, starts, strict=False))
         ]
         evaluate_tensors(stores)
