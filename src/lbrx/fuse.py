@@ -7,7 +7,7 @@ what has to be known before the loop begins (a scalar, a stored intermediate) is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,24 +108,22 @@ def fuse(space: Shape, sinks: list[SinkRequest], known: Known, scalar_value: Cal
     return _Fusion(space, known, scalar_value).finish(sinks)
 
 
+def unbound(bound: BoundPass) -> BoundPass:
+    """The pass without inputs, which does not keep their memory alive."""
+    leaves = [_leaf_over(leaf, None, (0, 0)) for leaf in bound.leaves]
+    return replace(bound, leaves=leaves, scalars=[])
+
+
 def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
     """The pass over the same expressions with what another evaluation knows."""
-    leaves = []
-    for leaf, origin in zip(bound.leaves, bound.origins, strict=True):
-        storage, key = known.input_of(origin)
-        walk = leaf.offset, leaf.inner_stride, leaf.outer_strides
-        leaves.append(BoundLeaf(leaf.kind, leaf.dtype, storage, key, *walk, leaf.rows, leaf.rows_axis))
-    return BoundPass(
-        bound.program,
-        bound.space,
-        bound.elements,
-        leaves,
-        [scalar_value(expr, known) for expr in bound.scalar_exprs],
-        bound.columns,
-        bound.outer_shape,
-        bound.origins,
-        bound.scalar_exprs,
-    )
+    inputs = map(known.input_of, bound.origins)
+    leaves = [_leaf_over(leaf, *each) for leaf, each in zip(bound.leaves, inputs, strict=True)]
+    return replace(bound, leaves=leaves, scalars=[scalar_value(expr, known) for expr in bound.scalar_exprs])
+
+
+def _leaf_over(leaf: BoundLeaf, storage: Storage | None, key: tuple[int, int]) -> BoundLeaf:
+    walk = leaf.offset, leaf.inner_stride, leaf.outer_strides, leaf.rows, leaf.rows_axis
+    return BoundLeaf(leaf.kind, leaf.dtype, storage, key, *walk)
 
 
 class _Fusion:

@@ -21,7 +21,7 @@ from lbrx.devices.device import run_pass
 from lbrx.dtypes import DType
 from lbrx.errors import MemoryBudgetError
 from lbrx.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
-from lbrx.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound
+from lbrx.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
 from lbrx.memory import budget, format_bytes
 from lbrx.partials import combined
 from lbrx.quants.decoded import drop_behind
@@ -320,7 +320,7 @@ def _fused(space: Shape, requests: list[SinkRequest], tasks: list[Any], known: K
         return rebound(found[0], known, scalar_value)
     bound = fuse(space, requests, known, scalar_value)
     if len(kept) < MOST_KEPT_PASSES:
-        kept[key] = bound, nodes  # which stay alive, so that their identities stay theirs
+        kept[key] = unbound(bound), nodes  # which stay alive, so that their identities stay theirs
     return bound
 
 

@@ -135,6 +135,17 @@ def test_a_method_of_the_user_is_called_for_every_tensor(models: Path, monkeypat
 
 
 @pytest.mark.usefixtures("models")
+def test_what_is_kept_holds_no_memory_of_a_tensor() -> None:
+    bound = planned(recipe_of("dare_ties")).bound("model.norm.weight")
+    values(bound)
+    assert bound.bindings.passes
+    kept = [each for each, _ in bound.bindings.passes.values()]
+    assert sum(len(each.leaves) for each in kept) > 4
+    assert all(leaf.storage is None for each in kept for leaf in each.leaves)
+    assert all(not each.scalars for each in kept)
+
+
+@pytest.mark.usefixtures("models")
 def test_an_unbound_expression_cannot_be_evaluated() -> None:
     expr = planned(recipe_of("linear")).bound("model.norm.weight").expr
     with pytest.raises(UnboundError):

@@ -34,6 +34,7 @@ PASSES = {
     "sce": 5,
     "arcee_fusion": 5,
 }
+_PASS_SECONDS = 2e-4  # of Python for a pass over a tensor, however small that is
 _SAMPLE_BYTES = 16 << 20
 _PROCESS_BYTES = 100 << 20  # the interpreter, NumPy, compiled kernels and the headers of a model
 _CHUNK_BUFFERS = 3  # of 4 bytes an element, for each thread
@@ -58,6 +59,7 @@ def estimate(plan: Plan) -> Estimate:
     copy_rate = _copy_rate()
     read_rate = _read_rate(plan)
     seconds = read_bytes / min(read_rate, copy_rate) + ((passes - 1) * read_bytes + write_bytes(plan)) / copy_rate
+    seconds += len(plan.jobs) * passes * _PASS_SECONDS
     buffers = settings.threads * settings.chunk_elements * 4 * _CHUNK_BUFFERS
     return Estimate(len(plan.jobs), read_bytes, write_bytes(plan), passes, seconds, _PROCESS_BYTES + buffers)
 
