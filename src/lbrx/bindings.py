@@ -7,7 +7,6 @@ binds to others. What depends on the structure alone, the programs of its passes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any, NamedTuple, NoReturn
 
 from lbrx.expr import Counter, Expr, Source
@@ -57,7 +56,7 @@ class Bindings:
 
     storages: Sequence[Storage] = ()
     key_of: Callable[[int], StreamKey] = _no_key
-    passes: dict[tuple[Any, ...], Any] | None = field(default=None)
+    passes: dict[tuple[Any, ...], Any] | None = None
 
     def storage(self, source: Source) -> Storage:
         """Where the elements of a source are."""

@@ -26,18 +26,24 @@ def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:
 
     A method that needs scalars of its inputs first, such as karcher, reads the inputs here.
     """
-    inputs = inputs_of(stage, job)
-    if job.parameters is None:
-        return inputs[0]
-    context = MergeContext(stage.stream_name(job.name), seed)
-    return stage.method.merge(inputs, job.base_index, job.parameters, context).to(job.dtype)
+    return _merged(stage, job, inputs_of(stage, job), _context(stage, job, seed))
 
 
 def merged_by_template(stage: StagePlan, job: Job, seed: int, templates: Templates) -> Bound:
     """The tensor of a job to be evaluated once, as an expression that it shares with others where that can be."""
-    context = MergeContext(stage.stream_name(job.name), seed)
-    shared = templates.bound(job, inputs_of(stage, job), context)
-    return Bound(merged(stage, job, seed).expr) if shared is None else shared
+    inputs, context = inputs_of(stage, job), _context(stage, job, seed)
+    shared = templates.bound(job, inputs, context)
+    return Bound(_merged(stage, job, inputs, context).expr) if shared is None else shared
+
+
+def _context(stage: StagePlan, job: Job, seed: int) -> MergeContext:
+    return MergeContext(stage.stream_name(job.name), seed)
+
+
+def _merged(stage: StagePlan, job: Job, inputs: list[Tensor], context: MergeContext) -> Tensor:
+    if job.parameters is None:
+        return inputs[0]
+    return stage.method.merge(inputs, job.base_index, job.parameters, context).to(job.dtype)
 
 
 class StageTensors(Mapping[str, Tensor]):
