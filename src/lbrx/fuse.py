@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.bindings import NOTHING_BOUND, Bindings
+from lbrx.bindings import NOTHING_BOUND, Bindings, StreamKey
 from lbrx.dtypes import DType
 from lbrx.expr import BOOL, Blocks, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, common_dtype
 from lbrx.passes import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
@@ -33,7 +33,7 @@ class BoundLeaf:
     kind: str
     dtype: DType
     storage: Storage | None
-    key: tuple[int, int]
+    key: StreamKey
     offset: int
     inner_stride: int = 1
     outer_strides: Shape = ()
@@ -85,7 +85,7 @@ class Known:
     searches: dict[int, KthResult] = field(default_factory=dict)
     bindings: Bindings = NOTHING_BOUND
 
-    def input_of(self, leaf: Expr) -> tuple[Storage | None, tuple[int, int]]:
+    def input_of(self, leaf: Expr) -> tuple[Storage | None, StreamKey]:
         """The storage of a leaf's elements, or none and the key of the stream that makes them."""
         if isinstance(leaf, Source):
             return self.bindings.storage(leaf), (0, 0)
@@ -121,7 +121,7 @@ def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known]
     return replace(bound, leaves=leaves, scalars=[scalar_value(expr, known) for expr in bound.scalar_exprs])
 
 
-def _leaf_over(leaf: BoundLeaf, storage: Storage | None, key: tuple[int, int]) -> BoundLeaf:
+def _leaf_over(leaf: BoundLeaf, storage: Storage | None, key: StreamKey) -> BoundLeaf:
     walk = leaf.offset, leaf.inner_stride, leaf.outer_strides, leaf.rows, leaf.rows_axis
     return BoundLeaf(leaf.kind, leaf.dtype, storage, key, *walk)
 
