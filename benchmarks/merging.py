@@ -132,7 +132,7 @@ def _against_copy(work: Path) -> Iterator[Figure]:
 
 
 class _Alone(NamedTuple):
-    """What lbrx's start and writing as many bytes past the cache take, one after the other. Two writers can be faster."""
+    """What lbrx's start and then writing as many bytes past the cache take. Two writers can be faster."""
 
     start: float
     write: float
