@@ -24,10 +24,10 @@ from pathlib import Path
 
 from benchmarks.harness import Figure
 from benchmarks.models import LAYERS, make_model
-from lbrx import system
+from lbrx.base import system
 from lbrx.cluster import ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
-from lbrx.execute import execute
+from lbrx.files.output.run import execute
 
 TURNS = 8
 MEMORY_LIMIT_BYTES = 400_000_000

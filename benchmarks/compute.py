@@ -23,8 +23,8 @@ import numpy as np
 import lbrx
 from benchmarks.compute_peers import PROMPT_TURNS, TOKEN_TURNS, TURNS, Jobs, best
 from benchmarks.harness import Figure, faster
-from lbrx.compute import attention, linear, matmul
-from lbrx.compute.kernels.processor import MULTIPLIES_BF16
+from lbrx.devices.cpu.simd.processor import MULTIPLIES_BF16
+from lbrx.ops import attention, linear, matmul
 
 PEERS = Path(__file__).parent.parent / ".venv-mergekit" / "bin" / "python"
 SCRIPT = Path(__file__).parent / "compute_peers.py"
@@ -182,7 +182,7 @@ def make_model(path: Path, kind: str) -> None:
 
 def _random_blocks(kind: str, shape: tuple[int, int]) -> Any:
     """Bytes of whole rows; the one or two f16 at the beginning of a block are small numbers."""
-    from lbrx.quants.quant import quant
+    from lbrx.tensors.codecs.codec import quant
 
     record = quant(kind)
     count = shape[1] // record.block_elements

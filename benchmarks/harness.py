@@ -10,7 +10,7 @@ from threading import Thread
 
 import numpy as np
 
-from lbrx import system
+from lbrx.base import system
 
 Job = Callable[[], object]
 _TURN_SECONDS = 0.02

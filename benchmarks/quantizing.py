@@ -149,7 +149,7 @@ def _against_gguf_py() -> Iterator[Figure]:
 
 
 def _against_mlx() -> Iterator[Figure]:
-    from lbrx.quants.mlx import MlxMode, quantize
+    from lbrx.tensors.codecs.mlx import MlxMode, quantize
 
     rows, columns = ELEMENTS
     values = (lbrx.normal(ELEMENTS, 0, "w") * 0.02).to("bf16").realize()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import lbrx
 from benchmarks.harness import CopyLimit, Figure
-from lbrx.destinations import ArrayDestination
-from lbrx.dtypes import dtype
-from lbrx.stages import evaluate_stores
+from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.schedule import evaluate_stores
+from lbrx.tensors.dtype import dtype
 
 ELEMENTS = 256 << 20
 TARGET = 0.8

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lbrx import system
+from lbrx.base import system
 from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.driver import BufferBinding, CompileOptions
 from lbrx.devices.metal.emulated import EmulatedDriver, EmulatedLibrary

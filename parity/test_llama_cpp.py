@@ -20,9 +20,9 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import lbrx
-from lbrx.conversion.gguf_to_hf import gguf_to_hf
-from lbrx.conversion.hf_to_gguf import hf_to_gguf
-from lbrx.conversion.reading import read_contents
+from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
+from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
+from lbrx.jobs.convert.reading import read_contents
 
 Logits = npt.NDArray[np.float32]
 

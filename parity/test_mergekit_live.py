@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 import lbrx
+import support
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "mergekit"
+GOLDEN = support.GOLDEN / "mergekit"
 RECIPES = sorted(path.stem for path in (GOLDEN / "recipes").glob("*.yml"))
 OPTIONS = ("--no-copy-tokenizer", "--no-write-model-card")  # the model card asks the hub about its inputs
 LOOSE = ("karcher", "multislerp", "arcee_fusion")

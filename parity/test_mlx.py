@@ -18,12 +18,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import lbrx
-from lbrx.conversion.contents import Contents
-from lbrx.conversion.hf_to_gguf import hf_to_gguf
-from lbrx.conversion.mlx_directory import hf_to_mlx, mlx_to_hf, read_mlx
-from lbrx.conversion.mlx_gguf import gguf_to_mlx
-from lbrx.conversion.reading import read_contents
-from lbrx.quants.mlx import MlxMode, dequantize
+from lbrx.files.output.contents import Contents
+from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
+from lbrx.jobs.convert.mlx_directory import hf_to_mlx, mlx_to_hf, read_mlx
+from lbrx.jobs.convert.mlx_gguf import gguf_to_mlx
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.tensors.codecs.mlx import MlxMode, dequantize
 
 mx = pytest.importorskip("mlx.core", reason="needs mlx, which has an environment of its own")
 from mlx_lm.utils import load_model  # noqa: E402
@@ -138,7 +138,9 @@ def test_weights_of_mlx_are_decoded_as_mlx_does(bits: int, group_size: int) -> N
     values = np.random.default_rng(0).standard_normal((16, 256)).astype(np.float32)
     weight, scales, biases = mx.quantize(mx.array(values), group_size=group_size, bits=bits)
     expected = np.array(mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits))
-    words = lbrx.Tensor(lbrx.expr.Blocks(lbrx.CpuStorage.from_array(np.array(weight)), "u32", tuple(weight.shape)))
+    words = lbrx.Tensor(
+        lbrx.tensors.expr.Blocks(lbrx.CpuStorage.from_array(np.array(weight)), "u32", tuple(weight.shape))
+    )
     parts = [lbrx.tensor(np.array(part)) for part in (scales, biases)]
     found = dequantize(words, *parts, MlxMode("affine", bits, group_size)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)

@@ -13,13 +13,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import lbrx
-from lbrx.conversion.hf_to_gguf import hf_to_gguf
-from lbrx.conversion.reading import read_contents
-from lbrx.demo import demo_models
-from lbrx.models import open_model
-from lbrx.quantizing import quantize
-from lbrx.scoring import log_softmax, score, windows
-from lbrx.text import open_tokenizer
+from lbrx.demo.models import demo_models
+from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.jobs.quantize import quantize
+from lbrx.jobs.score.score import log_softmax, score, windows
+from lbrx.models.inference import open_model
+from lbrx.models.tokenizers.text import open_tokenizer
 
 TOKENS = 40
 RELATIVE = 1e-4

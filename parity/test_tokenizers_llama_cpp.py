@@ -3,7 +3,6 @@ files that are made back from those keys."""
 
 from __future__ import annotations
 
-import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +13,9 @@ from llama_cpp import Llama
 from transformers import AutoTokenizer
 
 import lbrx
-from lbrx.conversion.tokenizers import gguf_tokenizer_metadata, tokenizer_files
-from lbrx.text import open_tokenizer
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "conversion"))
-
-from tokenizer_fixtures import (
+from lbrx.models.tokenizers import gguf_tokenizer_metadata, tokenizer_files
+from lbrx.models.tokenizers.text import open_tokenizer
+from support.tokenizer_fixtures import (
     BOS,
     CORPUS,
     EOS,

@@ -12,7 +12,7 @@ import pytest
 
 import lbrx
 
-PUBLIC_MODULES = ("lbrx", "lbrx.architectures", "lbrx.memory", "lbrx.recipe")
+PUBLIC_MODULES = ("lbrx", "lbrx.models.architectures", "lbrx.memory", "lbrx.jobs.merge.recipe")
 
 
 @pytest.mark.parametrize("module_name", PUBLIC_MODULES)

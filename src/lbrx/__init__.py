@@ -1,151 +1,56 @@
 """lbrx: language-model weights larger than memory, merged, quantized, converted, checked and computed with.
 
-A name is imported when it is first asked for: opening and describing files needs no compiler, and a command imports
-what it uses. Numba is imported when the first value is computed.
+Names are imported when they are first used: opening and describing files needs no compiler, and a command imports
+only what it uses. Numba is imported when the first value is computed.
 """
 
-import importlib as _importlib
-import sys as _sys
-import types as _types
-import typing as _typing
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from lbrx.late import late_names as _late_names
+from lbrx.base.lazy_names import lazy_names as _lazy_names
 
-if _typing.TYPE_CHECKING:
-    from lbrx import memory
-    from lbrx.checkpoint import Checkpoint
-    from lbrx.checkpoint import open_checkpoint as open
-    from lbrx.compute.shards import gather
-    from lbrx.conversion.converting import convert
-    from lbrx.creation import arange, concat, evaluate, full, normal, uniform, where
-    from lbrx.devices.explain import explain
-    from lbrx.dtypes import DType, dtype
-    from lbrx.errors import (
-        DTypeError,
-        FileError,
-        FormatError,
-        KernelError,
-        LbrxError,
-        MemoryBudgetError,
-        ShapeError,
-        TensorNotFound,
-        TruncatedError,
-        UsageError,
-    )
-    from lbrx.merging import merge
-    from lbrx.models import open_model
-    from lbrx.output import Progress, save
-    from lbrx.quantization import QuantizationInfo
-    from lbrx.quantizing import quantize
-    from lbrx.scoring import score
-    from lbrx.settings import using
-    from lbrx.shape import Layout, Shape
-    from lbrx.storage import CpuStorage, MmapStorage, Storage
-    from lbrx.tensor import Tensor, TensorMetadata, tensor
-    from lbrx.verifying import verify
+if _TYPE_CHECKING:
+    from lbrx import memory as memory
+    from lbrx import ops as ops
+    from lbrx.engine.explain import explain as explain
+    from lbrx.errors import DTypeError as DTypeError
+    from lbrx.errors import FileError as FileError
+    from lbrx.errors import FormatError as FormatError
+    from lbrx.errors import KernelError as KernelError
+    from lbrx.errors import LbrxError as LbrxError
+    from lbrx.errors import MemoryBudgetError as MemoryBudgetError
+    from lbrx.errors import ShapeError as ShapeError
+    from lbrx.errors import TensorNotFound as TensorNotFound
+    from lbrx.errors import TruncatedError as TruncatedError
+    from lbrx.errors import UsageError as UsageError
+    from lbrx.files.checkpoint.opening import Checkpoint as Checkpoint
+    from lbrx.files.checkpoint.opening import open as open
+    from lbrx.files.output.save import Progress as Progress
+    from lbrx.files.output.save import save as save
+    from lbrx.jobs.convert.convert import convert as convert
+    from lbrx.jobs.merge.merge import merge as merge
+    from lbrx.jobs.quantize.quantize import quantize as quantize
+    from lbrx.jobs.score.score import score as score
+    from lbrx.jobs.verify.verify import verify as verify
+    from lbrx.models.inference import open_model as open_model
+    from lbrx.ops.shards import gather as gather
+    from lbrx.settings import using as using
+    from lbrx.tensors.creation import arange as arange
+    from lbrx.tensors.creation import concat as concat
+    from lbrx.tensors.creation import evaluate as evaluate
+    from lbrx.tensors.creation import full as full
+    from lbrx.tensors.creation import normal as normal
+    from lbrx.tensors.creation import uniform as uniform
+    from lbrx.tensors.creation import where as where
+    from lbrx.tensors.dtype import DType as DType
+    from lbrx.tensors.dtype import dtype as dtype
+    from lbrx.tensors.quantization_info import QuantizationInfo as QuantizationInfo
+    from lbrx.tensors.shape import Layout as Layout
+    from lbrx.tensors.shape import Shape as Shape
+    from lbrx.tensors.storage import CpuStorage as CpuStorage
+    from lbrx.tensors.storage import MmapStorage as MmapStorage
+    from lbrx.tensors.storage import Storage as Storage
+    from lbrx.tensors.tensor import Tensor as Tensor
+    from lbrx.tensors.tensor import TensorMetadata as TensorMetadata
+    from lbrx.tensors.tensor import tensor as tensor
 
-__all__ = [
-    "Checkpoint",
-    "CpuStorage",
-    "DType",
-    "DTypeError",
-    "FileError",
-    "FormatError",
-    "KernelError",
-    "Layout",
-    "LbrxError",
-    "MemoryBudgetError",
-    "MmapStorage",
-    "Progress",
-    "QuantizationInfo",
-    "Shape",
-    "ShapeError",
-    "Storage",
-    "Tensor",
-    "TensorMetadata",
-    "TensorNotFound",
-    "TruncatedError",
-    "UsageError",
-    "arange",
-    "concat",
-    "convert",
-    "dtype",
-    "evaluate",
-    "explain",
-    "full",
-    "gather",
-    "memory",
-    "merge",
-    "normal",
-    "open",
-    "open_model",
-    "quantize",
-    "save",
-    "score",
-    "tensor",
-    "uniform",
-    "using",
-    "verify",
-    "where",
-]
-
-
-__getattr__ = _late_names(
-    __name__,
-    {
-        "lbrx.checkpoint": ("Checkpoint", "open=open_checkpoint"),
-        "lbrx.compute.shards": ("gather",),
-        "lbrx.conversion.converting": ("convert",),
-        "lbrx.creation": ("arange", "concat", "evaluate", "full", "normal", "uniform", "where"),
-        "lbrx.devices.explain": ("explain",),
-        "lbrx.dtypes": ("DType", "dtype"),
-        "lbrx.errors": (
-            "DTypeError",
-            "FileError",
-            "FormatError",
-            "KernelError",
-            "LbrxError",
-            "MemoryBudgetError",
-            "ShapeError",
-            "TensorNotFound",
-            "TruncatedError",
-            "UsageError",
-        ),
-        "lbrx.merging": ("merge",),
-        "lbrx.models": ("open_model",),
-        "lbrx.output": ("Progress", "save"),
-        "lbrx.quantization": ("QuantizationInfo",),
-        "lbrx.quantizing": ("quantize",),
-        "lbrx.scoring": ("score",),
-        "lbrx.settings": ("using",),
-        "lbrx.shape": ("Layout", "Shape"),
-        "lbrx.storage": ("CpuStorage", "MmapStorage", "Storage"),
-        "lbrx.tensor": ("Tensor", "TensorMetadata"),
-        "lbrx.verifying": ("verify",),
-    },
-)
-
-
-class _Package(_types.ModuleType):
-    """``lbrx.tensor`` is the function, whenever the module of that name is imported."""
-
-    @property
-    def tensor(self) -> _typing.Any:
-        from lbrx.tensor import tensor
-
-        return tensor
-
-    @tensor.setter
-    def tensor(self, module: _types.ModuleType) -> None:
-        """An import puts the module here."""
-
-    def __reduce__(self) -> tuple[_typing.Any, ...]:
-        """As modules are pickled that functions for other processes refer to: by name."""
-        return _importlib.import_module, (self.__name__,)
-
-
-_sys.modules[__name__].__class__ = _Package
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = _lazy_names(__name__, __file__)

@@ -11,9 +11,9 @@ LbrxError
 ├── KernelError         a generated kernel could not be compiled or loaded
 │   └── ShaderError     a shader does not compile, or has no such function (in lbrx.devices.metal.errors)
 ├── MetalError          the device cannot do what was asked (there as well)
-├── NonFiniteError      a merge gave NaN or infinity and was told not to (in lbrx.nonfinite)
+├── NonFiniteError      a merge gave NaN or infinity and was told not to (in lbrx.files.output.nonfinite)
 └── UsageError          an argument or option has a value that makes no sense
-    └── RecipeError     a merge recipe is wrong (in lbrx.recipe)
+    └── RecipeError     a merge recipe is wrong (in lbrx.jobs.merge.recipe)
 
 A message says where, what, and what was expected.
 """

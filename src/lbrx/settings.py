@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lbrx import system
+from lbrx.base import system
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.records import dataclass
 
 DEVICES = ("cpu", "metal")
 

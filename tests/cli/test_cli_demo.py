@@ -5,31 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_running import lbrx_command
 
 import lbrx
-from lbrx import demo
 from lbrx.cli.demo import QUANTIZED_TO
-from lbrx.models import open_model
+from lbrx.demo import models
+from lbrx.models.inference import open_model
+from support.cli_running import lbrx_command
 
 
 def test_random_models_are_whole_llama_models(tmp_path: Path) -> None:
-    from lbrx.architectures import check_names, check_shapes, find_architecture
+    from lbrx.models.architectures import check_names, check_shapes, find_architecture
 
-    base = lbrx.open(demo.write_model(tmp_path / "base", demo.base_tensors()))
-    tuned = lbrx.open(demo.write_model(tmp_path / "tuned", demo.tuned_tensors(base)))
+    base = lbrx.open(models.write_model(tmp_path / "base", models.base_tensors()))
+    tuned = lbrx.open(models.write_model(tmp_path / "tuned", models.tuned_tensors(base)))
     for model in (base, tuned):
         assert model.config is not None
         llama = find_architecture(model.config)
         assert check_names(llama, model.config, list(model)) == []
         assert check_shapes(llama, model.config, {name: tensor.shape for name, tensor in model.items()}) == []
     name = "model.layers.{}.mlp.up_proj.weight"
-    near, far = (float((tuned[name.format(layer)] - base[name.format(layer)]).norm()) for layer in (0, demo.LAYERS - 1))
+    near, far = (
+        float((tuned[name.format(layer)] - base[name.format(layer)]).norm()) for layer in (0, models.LAYERS - 1)
+    )
     assert 0 < near < far
 
 
 def test_the_trained_models_and_their_texts_are_in_the_package() -> None:
-    shipped = demo.demo_models()
+    shipped = models.demo_models()
     for path in (shipped.base, shipped.prose, shipped.code):
         assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in path.iterdir()}
         spec = open_model(path).spec
@@ -64,7 +66,7 @@ def losses(printed: str) -> dict[str, tuple[float, float]]:
 
 def test_a_merge_is_better_than_both_parents_and_the_base(finished: tuple[Path, str]) -> None:
     found = losses(finished[1])
-    methods = list(demo.demo_recipes(demo.demo_models()))
+    methods = list(models.demo_recipes(models.demo_models()))
     assert list(found) == ["base", "prose", "code", *methods]
     best = min(methods, key=lambda method: found[method][0])
     for parent in ("prose", "code"):
@@ -75,8 +77,8 @@ def test_a_merge_is_better_than_both_parents_and_the_base(finished: tuple[Path, 
 
 def test_every_file_is_there_and_runs(finished: tuple[Path, str]) -> None:
     folder, printed = finished
-    for method in demo.demo_recipes(demo.demo_models()):
-        assert lbrx.open(folder / method).keys() == lbrx.open(demo.demo_models().base).keys()
+    for method in models.demo_recipes(models.demo_models()):
+        assert lbrx.open(folder / method).keys() == lbrx.open(models.demo_models().base).keys()
         assert (folder / f"{method}.yml").is_file()
     quantized = sorted(folder.glob("*.gguf"))
     assert [path.stem.split("-")[1] for path in quantized] == sorted(QUANTIZED_TO)

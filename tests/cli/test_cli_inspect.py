@@ -10,10 +10,10 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from cli_running import lbrx_command
 from safetensors.numpy import save_file
 
 import lbrx
+from support.cli_running import lbrx_command
 
 Capture = pytest.CaptureFixture[str]
 

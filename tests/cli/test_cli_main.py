@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_running import lbrx_command
 
+import support
 from lbrx.cli import main as cli
 from lbrx.cli.commands import COMMANDS
 from lbrx.errors import FileError, KernelError, LbrxError
 from lbrx.registry import load
+from support.cli_running import lbrx_command
 
 
 def test_help_lists_every_command_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +144,7 @@ print(code, sorted({"numba", "llvmlite", "yaml", "huggingface_hub"} & set(sys.mo
 
 
 def test_help_and_inspect_import_no_compiler() -> None:
-    model = Path(__file__).parent.parent / "golden" / "mergekit" / "models" / "a"
+    model = support.GOLDEN / "mergekit" / "models" / "a"
     for arguments in (["--help"], ["inspect", str(model)], ["inspect", "--json", str(model)]):
         done = in_a_process(*arguments, code=HEAVY)
         assert done.stderr == "0 []\n"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_running import lbrx_command
 
 import lbrx
 from lbrx.cli.diff import Metric, heat_map, metric_text
-from lbrx.diff import diff_models
+from lbrx.jobs.compare.diff import diff_models
+from support.cli_running import lbrx_command
 
 
 def arrays(seed: int) -> dict[str, lbrx.Tensor]:
@@ -153,7 +153,7 @@ def test_errors(
 def test_without_matplotlib_the_error_says_how_to_get_it(
     models: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbrx.plots.find_spec", lambda _name: None)
+    monkeypatch.setattr("lbrx.plots.heat_map.find_spec", lambda _name: None)
     outcome = lbrx_command(capsys, "diff", models[0], models[1], "--plot", tmp_path / "diff.png")
     assert outcome.code == 1
     assert "pip install lbrx[plot]" in outcome.err

@@ -6,11 +6,11 @@ import importlib.util
 import json
 
 import pytest
-from cli_running import lbrx_command
 
 from lbrx.devices.metal.errors import KernelFault
-from lbrx.devices.metal.self_test import SelfTest, SelfTestResult, registered_self_tests
+from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult, registered_self_tests
 from lbrx.registry import SELF_TESTS
+from support.cli_running import lbrx_command
 
 needs_emulator = pytest.mark.skipif(
     importlib.util.find_spec("ziglang") is None, reason="the Metal emulator needs clang: pip install ziglang"
@@ -18,7 +18,7 @@ needs_emulator = pytest.mark.skipif(
 
 
 def use_tests(monkeypatch: pytest.MonkeyPatch, tests: dict[str, SelfTest]) -> None:
-    monkeypatch.setattr("lbrx.devices.metal.self_test.registered_self_tests", lambda: tests)
+    monkeypatch.setattr("lbrx.jobs.doctor.self_test.registered_self_tests", lambda: tests)
 
 
 def test_the_machine_is_described_without_a_gpu(

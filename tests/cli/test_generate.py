@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
-from cli_running import lbrx_command
 
-from lbrx.demo import demo_models
-from lbrx.models import Sampling, open_model
-from lbrx.text import open_tokenizer
+from lbrx.demo.models import demo_models
+from lbrx.models.inference import Sampling, open_model
+from lbrx.models.tokenizers.text import open_tokenizer
+from support.cli_running import lbrx_command
 
 SHIPPED = demo_models()
 PROMPT = "And the king said"

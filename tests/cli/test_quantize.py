@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_running import lbrx_command
 
 import lbrx
+from support.cli_running import lbrx_command
 
 
 @pytest.fixture(scope="module")

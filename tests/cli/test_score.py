@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_running import lbrx_command
 
-from lbrx.demo import demo_models
-from lbrx.scoring import score
+from lbrx.demo.models import demo_models
+from lbrx.jobs.score.score import score
+from support.cli_running import lbrx_command
 
 SHIPPED = demo_models()
 

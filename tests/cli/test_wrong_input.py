@@ -10,16 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_running import lbrx_command
 
 import lbrx
 from lbrx.cli import main as cli
 from lbrx.cli.commands import COMMANDS
 from lbrx.cli.paths import check_replaced
 from lbrx.cli.running import within_limits
-from lbrx.demo import demo_models
+from lbrx.demo.models import demo_models
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory import budget
+from support.cli_running import lbrx_command
 
 SHIPPED = demo_models()
 LINEAR = """

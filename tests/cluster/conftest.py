@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "merge"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "remote"))
-
 import boto3
-from bucket import Bucket
-from hub_server import HubServer, hub_server
+import pytest
 from moto.server import ThreadedMotoServer
+
+from support.bucket import Bucket
+from support.hub_server import HubServer, hub_server
 
 STORE_BYTES = 80 << 20
 
@@ -71,10 +65,3 @@ def ray_cluster(s3_url: str, hub: HubServer) -> Iterator[Any]:
     yield cluster
     ray.shutdown()
     cluster.shutdown()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty directory that is the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from test_cluster_merge import CUSTOM_RECIPE, METHODS, local, on_cluster, weights
-from tiny import CONFIG, HIDDEN, llama_shapes, make_llama, random_tensors, write_model
 
 from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress, WorkerMemoryError
 from lbrx.cluster.worker_memory import PeakMemory, telling_of_memory
 from lbrx.errors import MemoryBudgetError
-from lbrx.execute import execute
+from lbrx.files.output.run import execute
+from support.tiny import CONFIG, HIDDEN, llama_shapes, make_llama, random_tensors, write_model
 
 MEMORY_LIMIT_BYTES = 400_000_000
 limits_hold = pytest.mark.skipif(sys.platform == "darwin", reason="macOS does not hold processes to a limit of memory")

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bucket import Bucket
-from tiny import directory_bytes, make_llama
 
 import lbrx
 from lbrx.cli.main import run
 from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
-from lbrx.execute import RunResult, execute
-from lbrx.merging import plan_output_of_merge
+from lbrx.files.output.run import RunResult, execute
+from lbrx.jobs.merge.merge import plan_output_of_merge
+from support.bucket import Bucket
+from support.tiny import directory_bytes, make_llama
 
 TASK_BYTES = 800
 METHODS = {
@@ -179,7 +179,7 @@ def test_a_task_that_is_slow_is_sent_again(folder: Path, monkeypatch: pytest.Mon
 def test_a_driver_that_is_killed_is_resumed(folder: Path, ray_cluster: Any) -> None:
     custom(folder, "time.sleep(0.05)")
     here = Path(__file__).parent
-    paths = [str(here), str(here.parent / "merge"), str(here.parent / "remote")]
+    paths = [str(here), str(here.parent)]
     code = (
         f"import sys; sys.path[:0] = {paths}\n"
         f"from test_cluster_merge import on_cluster; on_cluster('clustered', address={ray_cluster.address!r})"
@@ -199,7 +199,7 @@ def test_a_driver_that_is_killed_is_resumed(folder: Path, ray_cluster: Any) -> N
 
 @pytest.mark.usefixtures("ray_cluster", "folder")
 def test_quantizing_and_converting_on_a_cluster() -> None:
-    from lbrx.quantizing.options import parse_options
+    from lbrx.jobs.quantize.options import parse_options
 
     tensors = {f"blk.{layer}.ffn_up.weight": lbrx.normal((64, 256), seed=layer).to("bf16") for layer in range(4)}
     lbrx.save("a.gguf", tensors, {"general.architecture": "llama", "llama.block_count": 4})

@@ -18,9 +18,9 @@ import lbrx
 from lbrx.cli.main import run
 from lbrx.cluster import ClusterError
 from lbrx.cluster.options import MAX_FAILURES
-from lbrx.demo import demo_models
+from lbrx.demo.models import demo_models
 from lbrx.errors import UsageError
-from lbrx.scoring import Score, score
+from lbrx.jobs.score.score import Score, score
 
 SHIPPED = demo_models()
 TEXT = SHIPPED.prose_text.read_text(encoding="utf-8")[:1500]

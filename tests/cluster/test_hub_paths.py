@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import HubServer
-from tiny import directory_bytes, make_llama
+
+from support.hub_server import HubServer
+from support.tiny import directory_bytes, make_llama
 
 LINEAR = """
 merge_method: linear

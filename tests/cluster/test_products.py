@@ -14,8 +14,8 @@ import lbrx
 from lbrx.cluster import ClusterError, Partition
 from lbrx.cluster.products import LEAST_ROWS, TILE_ROWS, whole_tiles
 from lbrx.cluster.sharded import ShardedTensor
-from lbrx.compute import linear, row_parallel_linear
 from lbrx.errors import ShapeError
+from lbrx.ops import linear, row_parallel_linear
 
 ROWS, INNER = 13001, 96  # more rows than two runs of tiles, and no whole number of tiles
 KINDS = ("f32", "bf16", "q8_0", "q5_0")

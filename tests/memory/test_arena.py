@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lbrx.base.system import anonymous_bytes, page_bytes
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory import Budget, MemoryArena
 from lbrx.memory.arena import Strategy
-from lbrx.system import anonymous_bytes, page_bytes
 
 MIB = 1 << 20
 STRATEGIES: list[Strategy] = ["arena", "heap", "mapping"]

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbrx.base.system import PinnedMapping, map_readonly, page_bytes, resident_bytes
 from lbrx.errors import UsageError
 from lbrx.memory import ReadAhead, Span, prefetch
-from lbrx.system import PinnedMapping, map_readonly, page_bytes, resident_bytes
 
 MIB = 1 << 20
 PAGE = page_bytes()

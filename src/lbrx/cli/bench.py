@@ -13,8 +13,8 @@ from lbrx.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lbrx.devices.metal.bench.measure import BenchResult
     from lbrx.devices.metal.context import MetalContext
+    from lbrx.jobs.bench.measure import BenchResult
 
 EXIT_DIFFERENT = 1
 
@@ -50,8 +50,8 @@ def bench(
 
       lbrx bench --emulated
     """
-    from lbrx.devices.metal.bench.measure import measure
-    from lbrx.devices.metal.bench.report import as_json, check_report, write_report
+    from lbrx.jobs.bench.measure import measure
+    from lbrx.jobs.bench.report import as_json, check_report, write_report
 
     if device != "metal":
         raise UsageError(f"there is no device {device!r} to compare with the CPU; expected metal")
@@ -97,14 +97,14 @@ def _show_progress(name: str) -> None:
 
 
 def _tune(context: MetalContext, size: str) -> None:
-    from lbrx.devices.metal.bench.tuned import tune_all
+    from lbrx.jobs.bench.tuned import tune_all
 
     tune_all(context, size, progress=_show_progress)
 
 
 def _print(result: BenchResult, page: Path | None) -> None:
     from lbrx.cli.console import output_console, printable
-    from lbrx.devices.metal.bench.report import EMULATED_NOTE
+    from lbrx.jobs.bench.report import EMULATED_NOTE
 
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")

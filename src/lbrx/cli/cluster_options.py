@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbrx.system import format_bytes
+from lbrx.base.system import format_bytes
 
 if TYPE_CHECKING:
     from lbrx.cluster.description import PlanSource
@@ -88,8 +88,8 @@ def cluster_options(
     """What ``execute`` takes for the options of a command; None without --cluster."""
     if address is None:
         return None
+    from lbrx.base.system import parse_bytes
     from lbrx.cluster.options import WORKER_MEMORY_BYTES, ClusterOptions
-    from lbrx.system import parse_bytes
 
     memory_bytes = WORKER_MEMORY_BYTES if memory is None else parse_bytes(memory)
     return ClusterOptions(address, source, threads, memory_bytes, progress=reporter)

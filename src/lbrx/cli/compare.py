@@ -12,14 +12,15 @@ import typer
 
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
-from lbrx.comparing import Comparison, TensorError, compare_models, open_pair
-from lbrx.comparing.records import signal_to_noise
-from lbrx.diff import Sums, short_labels
+from lbrx.jobs.compare import Comparison, TensorError, compare_models, open_pair
+from lbrx.jobs.compare.diff import short_labels
+from lbrx.jobs.compare.records import signal_to_noise
+from lbrx.ops.difference import Sums
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lbrx.plots import HeatMap
+    from lbrx.plots.heat_map import HeatMap
 
 DEFAULT_ROWS = 20
 _HEADINGS = ("relative", "SNR", "cosine", "largest")
@@ -52,7 +53,7 @@ def compare(
       lbrx compare model model-q4_0.gguf --plot errors.png
     """
     if plot is not None:
-        from lbrx.plots import check_picture
+        from lbrx.plots.heat_map import check_picture
 
         check_picture(plot)
     for path in (a, b):
@@ -61,7 +62,7 @@ def compare(
     with shown_progress() as progress:
         found = compare_models(first, second, pattern=pattern, progress=progress)
     if plot is not None:
-        from lbrx.plots import draw_heat_map
+        from lbrx.plots.heat_map import draw_heat_map
 
         draw_heat_map(plot, heat_map(found, f"A: {a}   B: {b}   (empty: nothing differs, or not a number)"))
     if json_output:
@@ -196,7 +197,7 @@ def heat_map(found: Comparison, subtitle: str) -> HeatMap:
     import numpy as np
 
     from lbrx.cli.diff import layer_labels
-    from lbrx.plots import HeatMap, Panel
+    from lbrx.plots.heat_map import HeatMap, Panel
 
     rows = found.models.modules()
     modules = list(dict.fromkeys(module for row in rows.values() for module in row))

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbrx.checkpoint import open_checkpoint
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import format_bytes
 from lbrx.cli.console import columns, count_text, output_console, plural
-from lbrx.demo import DemoModels, demo_models, demo_recipes
+from lbrx.demo.models import DemoModels, demo_models, demo_recipes
 from lbrx.errors import FileError
-from lbrx.records import dataclass
-from lbrx.system import format_bytes
+from lbrx.files.checkpoint.opening import open_checkpoint
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from lbrx.scoring import Score
+    from lbrx.jobs.score.score import Score
 
 QUANTIZED_TO = ("q8_0", "q4_k_m")
 PROMPTS = ("And the king said unto", "    def __init__(self,")
@@ -110,7 +110,7 @@ def _print_model(console: Console, path: Path) -> None:
 
 
 def _merge_all(shipped: DemoModels, output: Path) -> dict[str, Path]:
-    from lbrx.merging import merge
+    from lbrx.jobs.merge.merge import merge
 
     output.mkdir(parents=True, exist_ok=True)
     merged = {}
@@ -122,7 +122,7 @@ def _merge_all(shipped: DemoModels, output: Path) -> dict[str, Path]:
 
 
 def _rate(name: str, path: Path, shipped: DemoModels) -> Rated:
-    from lbrx.scoring import score
+    from lbrx.jobs.score.score import score
 
     texts = (shipped.prose_text, shipped.code_text)
     prose, code = (score(path, text, context=_CONTEXT, stride=_STRIDE, max_tokens=_TOKENS)[0] for text in texts)
@@ -148,7 +148,7 @@ def _verdicts(rated: Sequence[Rated], best: Rated) -> Iterator[str]:
 
 
 def _quantize(best: Rated, output: Path) -> dict[str, Path]:
-    from lbrx.quantizing import quantize
+    from lbrx.jobs.quantize import quantize
 
     files = {}
     for kind in QUANTIZED_TO:
@@ -158,7 +158,7 @@ def _quantize(best: Rated, output: Path) -> dict[str, Path]:
 
 
 def _quantized_table(best: Rated, files: Mapping[str, Path], shipped: DemoModels) -> Table:
-    from lbrx.scoring import score
+    from lbrx.jobs.score.score import score
 
     headings = ("   model", "bytes", "prose", "code", "KL on prose", "KL on code", "same top")
     table = columns(*headings, left=("   model",))
@@ -179,14 +179,14 @@ def _quantized_table(best: Rated, files: Mapping[str, Path], shipped: DemoModels
 
 def _heat_map(shipped: DemoModels, output: Path) -> str:
     from lbrx.cli.diff import Metric, heat_map
-    from lbrx.diff import diff_models
+    from lbrx.jobs.compare.diff import diff_models
 
     models = [open_checkpoint(path) for path in (shipped.prose, shipped.code, shipped.base)]
     found = diff_models(models[0], models[1], models[2])
     summary = f"{found.total.task_cosine:.3f} over the whole model"
     if find_spec("matplotlib") is None:
         return f"{summary}; the heat map needs matplotlib: pip install 'lbrx[plot]'"
-    from lbrx.plots import draw_heat_map
+    from lbrx.plots.heat_map import draw_heat_map
 
     target = output / "changes.png"
     draw_heat_map(target, heat_map(found, Metric.tasks, "A: prose   B: code   base: base"))
@@ -194,8 +194,8 @@ def _heat_map(shipped: DemoModels, output: Path) -> str:
 
 
 def _continued(path: Path, prompt: str) -> str:
-    from lbrx.models import open_model
-    from lbrx.text import open_tokenizer
+    from lbrx.models.inference import open_model
+    from lbrx.models.tokenizers.text import open_tokenizer
 
     tokenizer = open_tokenizer(path)
     ids = tokenizer.encode(prompt)

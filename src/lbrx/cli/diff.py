@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lbrx.checkpoint import contents_format, open_checkpoint
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
-from lbrx.diff import METRICS, ModelDiff, ShapeMismatch, Sums, diff_models, short_labels
 from lbrx.errors import UsageError
+from lbrx.files.checkpoint.opening import contents_format, open_checkpoint
+from lbrx.jobs.compare.diff import ModelDiff, ShapeMismatch, diff_models, short_labels
+from lbrx.ops.difference import METRICS, Sums
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lbrx.plots import HeatMap
+    from lbrx.plots.heat_map import HeatMap
 
 MAX_LISTED_NAMES = 20
 
@@ -77,7 +78,7 @@ def diff(
     if metric is Metric.tasks and base is None:
         raise UsageError("--metric tasks compares what the models changed of a base; expected --base as well")
     if plot is not None:
-        from lbrx.plots import check_picture
+        from lbrx.plots.heat_map import check_picture
 
         check_picture(plot)
     for path in (a, b, base):
@@ -94,7 +95,7 @@ def diff(
     with shown_progress() as progress:
         found = diff_models(first, second, origin, pattern=pattern, progress=progress)
     if plot is not None:
-        from lbrx.plots import draw_heat_map
+        from lbrx.plots.heat_map import draw_heat_map
 
         draw_heat_map(plot, heat_map(found, metric, _subtitle(a, b, base)))
     if json_output:
@@ -254,7 +255,7 @@ def heat_map(found: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
     """The picture of a comparison: layers by kinds of modules, and below them what belongs to no layer."""
     import numpy as np
 
-    from lbrx.plots import HeatMap, Panel
+    from lbrx.plots.heat_map import HeatMap, Panel
 
     modules, values = _grid(found, metric)
     panels = []

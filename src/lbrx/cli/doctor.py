@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cli.status import shown_progress
 from lbrx.errors import LbrxError, UsageError
-from lbrx.records import dataclass
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context import MetalContext
@@ -67,7 +67,7 @@ def doctor(
 def _machine() -> dict[str, Any]:
     import psutil
 
-    from lbrx import system
+    from lbrx.base import system
     from lbrx.version import VERSION
 
     cache = system.cache_directory()
@@ -143,7 +143,7 @@ def _device(context: MetalContext) -> dict[str, Any]:
 
 
 def _run_tests(context: MetalContext, only: str | None) -> list[Outcome]:
-    from lbrx.devices.metal.self_test import registered_self_tests
+    from lbrx.jobs.doctor.self_test import registered_self_tests
 
     every = registered_self_tests()
     tests = {name: test for name, test in every.items() if only is None or only in name}
@@ -193,8 +193,8 @@ def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[Outcome])
 
 
 def _fact(name: str, value: Any) -> tuple[str, str]:
+    from lbrx.base.system import format_bytes
     from lbrx.cli.console import printable
-    from lbrx.system import format_bytes
 
     if name.endswith("_bytes") and isinstance(value, int):
         return name.removesuffix("_bytes").replace("_", " "), format_bytes(value)

@@ -37,10 +37,10 @@ def generate(
 
       lbrx generate model.gguf -p "def main():" --temperature 0.8 --top-p 0.95 --seed 7
     """
-    from lbrx.models import Sampling, open_model
-    from lbrx.models.streaming import text_pieces
+    from lbrx.models.inference import Sampling, open_model
+    from lbrx.models.inference.streaming import text_pieces
+    from lbrx.models.tokenizers.text import open_tokenizer
     from lbrx.settings import using
-    from lbrx.text import open_tokenizer
 
     check_model(model)
     text = sys.stdin.read() if prompt == "-" else prompt

@@ -14,11 +14,11 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from lbrx.checkpoint import open_checkpoint
+from lbrx.base.system import format_bytes
 from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable, shape_text, shortened
 from lbrx.cli.paths import check_model
 from lbrx.cli.summary import Summary, as_json, summarize
-from lbrx.system import format_bytes
+from lbrx.files.checkpoint.opening import open_checkpoint
 
 MAX_METADATA_ROWS = 100
 MAX_PIPED_VALUE_WIDTH = 100

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from lbrx.checkpoint import open_checkpoint
 from lbrx.cli.options import Memory, Threads
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
-from lbrx.limits import limited
-from lbrx.lora.extract import Extraction, ExtractOptions, extract_adapter
+from lbrx.files.checkpoint.opening import open_checkpoint
+from lbrx.jobs.lora.extract import Extraction, ExtractOptions, extract_adapter
+from lbrx.memory.limits import limited
 
 MAX_LISTED_TENSORS = 20
 

@@ -29,7 +29,7 @@ from lbrx.cli.running import check_overwriting, run_output, within_limits
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
-    from lbrx.output_plan import OutputPlan
+    from lbrx.files.output.plan import OutputPlan
 
 
 def merge(
@@ -114,8 +114,8 @@ def merge(
 
 
 def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:
-    from lbrx.plan import Plan
-    from lbrx.plan.estimate import estimate
+    from lbrx.jobs.merge.plan import Plan
+    from lbrx.jobs.merge.plan.estimate import estimate
 
     if isinstance(plan, Plan):
         report.planned(plan, estimate(plan))

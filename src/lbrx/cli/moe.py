@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbrx.base.system import format_bytes
 from lbrx.cli.options import (
     DryRun,
     JsonEvents,
@@ -24,11 +25,10 @@ from lbrx.cli.options import (
 from lbrx.cli.progress import reporter
 from lbrx.cli.running import check_overwriting, resumable, within_limits
 from lbrx.errors import LbrxError, UsageError
-from lbrx.system import format_bytes
 
 if TYPE_CHECKING:
-    from lbrx.moe import MoePlan
-    from lbrx.output_plan import OutputPlan
+    from lbrx.files.output.plan import OutputPlan
+    from lbrx.jobs.moe import MoePlan
 
 
 def moe(
@@ -60,8 +60,8 @@ def moe(
 
       lbrx moe recipe.yml mixture --seed 7 --shard-size 2GB
     """
-    from lbrx.execute import execute
-    from lbrx.moe import load_moe_recipe, plan_moe, plan_moe_output
+    from lbrx.files.output.run import execute
+    from lbrx.jobs.moe import load_moe_recipe, plan_moe, plan_moe_output
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from lbrx.base.system import parse_bytes
 from lbrx.errors import UsageError
-from lbrx.system import parse_bytes
 
 _OPEN_FILES = 4096
 

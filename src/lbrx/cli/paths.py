@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lbrx.errors import FileError, UsageError
-from lbrx.remote.paths import is_remote
+from lbrx.files.remote.paths import is_remote
 
 _TORCH_ENDINGS = (".bin", ".pt", ".pth")
 
@@ -20,14 +20,14 @@ def check_model(path: Path, *, may_be_adapter: bool = False) -> None:
     if not path.exists():
         raise FileError(f"{path}: cannot be opened: {os.strerror(errno.ENOENT)}{_meant(path)}")
     if not may_be_adapter and path.is_dir():
-        from lbrx.plan.locating import refuse_adapter
+        from lbrx.files.checkpoint.locating import refuse_adapter
 
         refuse_adapter(str(path), path)
 
 
 def _meant(path: Path) -> str:
-    from lbrx.hub import is_repository
-    from lbrx.plan.locating import similar_path
+    from lbrx.files.checkpoint.hub import is_repository
+    from lbrx.files.checkpoint.locating import similar_path
 
     in_hub = f"; 'hf://{path}' reads it from the Hugging Face hub" if is_repository(str(path)) else ""
     return similar_path(str(path)) or in_hub

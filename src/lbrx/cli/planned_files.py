@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lbrx.system import format_bytes
+from lbrx.base.system import format_bytes
 
 if TYPE_CHECKING:
-    from lbrx.output_plan import OutputPlan
+    from lbrx.files.output.plan import OutputPlan
 
 
 def show_files(plan: OutputPlan, *, as_json: bool) -> None:

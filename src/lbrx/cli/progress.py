@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from lbrx.system import anonymous_bytes, format_bytes
+from lbrx.base.system import anonymous_bytes, format_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from lbrx.execute import RunProgress, RunResult
-    from lbrx.plan import Plan
-    from lbrx.plan.estimate import Estimate
+    from lbrx.files.output.run import RunProgress, RunResult
+    from lbrx.jobs.merge.plan import Plan
+    from lbrx.jobs.merge.plan.estimate import Estimate
 
 _PATIENCE_SECONDS = 0.5  # a merge that is over by then shows no bar
 _LISTED_TENSORS = 5
@@ -237,7 +237,7 @@ def _result_line(result: RunResult) -> str:
 
 
 def _nonfinite_lines(result: RunResult) -> list[str]:
-    from lbrx.nonfinite import describe
+    from lbrx.files.output.nonfinite import describe
 
     lines = [f"tensor {name!r}: {describe(counts)}" for name, counts in result.nonfinite.items()]
     if len(lines) > _LISTED_TENSORS:

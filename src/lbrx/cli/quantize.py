@@ -32,7 +32,7 @@ from lbrx.cli.status import shown_progress
 from lbrx.errors import LbrxError, UsageError
 
 if TYPE_CHECKING:
-    from lbrx.quantizing.job import QuantizePlan
+    from lbrx.jobs.quantize.quantize import QuantizePlan
 
 
 def quantize(
@@ -124,8 +124,8 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
     """
     from lbrx.cluster.description import PlanSource
-    from lbrx.quantizing.job import plan_quantize
-    from lbrx.quantizing.options import parse_options
+    from lbrx.jobs.quantize.options import parse_options
+    from lbrx.jobs.quantize.quantize import plan_quantize
 
     allow_many_files()
     report = reporter(as_json=json_output, is_quiet=quiet)
@@ -190,7 +190,7 @@ def _check_used(*, tensors: bool, candidates: bool) -> None:
 
 def _unmatched(plan: QuantizePlan, choices: Sequence[str]) -> list[str]:
     """A warning for each --tensor-type whose pattern no tensor's name matches."""
-    from lbrx.quantizing.options import TypeOverride
+    from lbrx.jobs.quantize.options import TypeOverride
 
     names = [tensor.source.name for tensor in plan.quantization.coded]
     unmatched = [text for text in choices if not any(map(TypeOverride.parse(text).matches, names))]
@@ -203,8 +203,8 @@ def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(_plan_fields(plan)) + "\n")
         return
+    from lbrx.base.system import format_bytes
     from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable
-    from lbrx.system import format_bytes
 
     quantization, console = plan.quantization, output_console()
     written = f"{format_bytes(plan.file_bytes)} ({plan.file_bytes:,} bytes)"

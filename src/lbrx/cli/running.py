@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from lbrx.cli.cluster_options import ClusterReporter, cluster_options
 from lbrx.cli.paths import check_replaced
 from lbrx.errors import MemoryBudgetError
-from lbrx.remote.paths import is_remote
+from lbrx.files.remote.paths import is_remote
 
 if TYPE_CHECKING:
     from lbrx.cli.progress import Reporter
     from lbrx.cluster.description import PlanSource
-    from lbrx.output_plan import OutputPlan
+    from lbrx.files.output.plan import OutputPlan
 
 # Every method and quantization does with it: a search of the k-th largest element, and the buffers of each thread.
 _ENOUGH_BYTES = 64 << 20
@@ -25,10 +25,10 @@ _ENOUGH_BYTES_PER_THREAD = 64 << 20
 @contextmanager
 def within_limits(threads: int | None, memory: str | None) -> Iterator[None]:
     """Threads and memory for a command; if the memory is too little, the error says how much is enough."""
-    from lbrx.limits import limited
+    from lbrx.base.system import format_bytes
     from lbrx.memory import budget
+    from lbrx.memory.limits import limited
     from lbrx.settings import settings
-    from lbrx.system import format_bytes
 
     with limited(threads, memory):
         try:
@@ -76,7 +76,7 @@ def run_output(
     is_quiet: bool,
 ) -> None:
     """Write the output of a plan; ``call`` is how workers of a cluster make the same plan."""
-    from lbrx.execute import execute
+    from lbrx.files.output.run import execute
 
     nodes = ClusterReporter(as_json=as_json, is_quiet=is_quiet)
     with resumable(report):

@@ -17,7 +17,7 @@ from lbrx.cli.status import shown_progress
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lbrx.scoring import Score
+    from lbrx.jobs.score.score import Score
 
 
 def score(
@@ -76,10 +76,10 @@ def score(
 
       lbrx score /shared/a /shared/b --text held_out.txt --cluster auto
     """
-    from lbrx.scoring import score as score_models
+    from lbrx.jobs.score.score import score as score_models
 
     if plot is not None:
-        from lbrx.plots import check_picture
+        from lbrx.plots.heat_map import check_picture
 
         check_picture(plot)
     with on_device(device, _warn, cluster), shown_progress() as progress:
@@ -95,7 +95,7 @@ def score(
             cluster=cluster,
         )
     if plot is not None:
-        from lbrx.scoring_picture import draw_scores
+        from lbrx.plots.score_bars import draw_scores
 
         draw_scores(plot, scores, str(text))
     if json_output:

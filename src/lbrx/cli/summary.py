@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.checkpoint import Checkpoint
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.formats.header import FileHeader, TensorEntry, quoted
-from lbrx.records import dataclass
+from lbrx.files.checkpoint.opening import Checkpoint
+from lbrx.files.formats.header import FileHeader, TensorEntry, quoted
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 

@@ -11,8 +11,8 @@ import typer
 
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
-from lbrx.verifying import Severity, VerifyReport
-from lbrx.verifying import verify as verify_model
+from lbrx.jobs.verify import Severity, VerifyReport
+from lbrx.jobs.verify import verify as verify_model
 
 _STYLES = {Severity.error: "bold red", Severity.warning: "yellow", Severity.note: "dim"}
 EXIT_BROKEN = 1
@@ -50,8 +50,8 @@ def verify(
 def _print(report: VerifyReport) -> None:
     from rich.text import Text
 
+    from lbrx.base.system import format_bytes
     from lbrx.cli.console import columns, output_console, plural, printable
-    from lbrx.system import format_bytes
 
     console = output_console()
     if report.findings:

@@ -5,20 +5,12 @@ Nothing here imports Ray before a cluster is used.
 
 from typing import TYPE_CHECKING
 
-from lbrx.late import late_names
+from lbrx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from lbrx.cluster.description import PlanSource
-    from lbrx.cluster.options import ClusterError, ClusterOptions
-    from lbrx.cluster.partition import Partition
+    from lbrx.cluster.description import PlanSource as PlanSource
+    from lbrx.cluster.options import ClusterError as ClusterError
+    from lbrx.cluster.options import ClusterOptions as ClusterOptions
+    from lbrx.cluster.partition import Partition as Partition
 
-__all__ = ["ClusterError", "ClusterOptions", "Partition", "PlanSource"]
-
-__getattr__ = late_names(
-    __name__,
-    {
-        "lbrx.cluster.description": ("PlanSource",),
-        "lbrx.cluster.options": ("ClusterError", "ClusterOptions"),
-        "lbrx.cluster.partition": ("Partition",),
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.connection import Connection
 from lbrx.cluster.options import MAX_FAILURES, ClusterError
 from lbrx.cluster.worker_memory import telling_of_memory
 from lbrx.errors import LbrxError
-from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

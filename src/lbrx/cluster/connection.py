@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.options import MAX_THREADS_PER_TASK, ClusterError
-from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError
-from lbrx.output_plan import OutputPlan, digest
-from lbrx.records import dataclass
+from lbrx.files.output.plan import OutputPlan, digest
 from lbrx.registry import load
 
 
@@ -21,7 +21,7 @@ class PlanSource:
     ``attribute`` is where the plan stands in what the function returns, if that is not the plan itself.
 
     >>> PlanSource.merge("recipe.yml", "out", seed=3).function
-    'lbrx.merging:plan_output_of_merge'
+    'lbrx.jobs.merge.merge:plan_output_of_merge'
     """
 
     function: str
@@ -33,19 +33,21 @@ class PlanSource:
     @classmethod
     def merge(cls, recipe: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> PlanSource:
         """The call of ``lbrx.merge``, without the options of the run."""
-        return cls("lbrx.merging:plan_output_of_merge", (recipe, out), options)
+        return cls("lbrx.jobs.merge.merge:plan_output_of_merge", (recipe, out), options)
 
     @classmethod
     def convert(cls, source: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> PlanSource:
         """The call of ``lbrx.convert``, without the options of the run."""
-        return cls("lbrx.conversion.converting:plan_conversion", (source, out), options)
+        return cls("lbrx.jobs.convert.convert:plan_conversion", (source, out), options)
 
     @classmethod
     def quantize(
         cls, source: str | os.PathLike[str], out: str | os.PathLike[str], quantize_options: Any, **options: Any
     ) -> PlanSource:
         """The call of ``lbrx.quantize``, with what ``parse_options`` returned."""
-        return cls("lbrx.quantizing.job:plan_quantize", (source, out, quantize_options), options, attribute="output")
+        return cls(
+            "lbrx.jobs.quantize.quantize:plan_quantize", (source, out, quantize_options), options, attribute="output"
+        )
 
     def build(self) -> OutputPlan:
         """Make the plan, in this process."""

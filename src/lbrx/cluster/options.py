@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.description import PlanSource
 from lbrx.errors import LbrxError
-from lbrx.records import dataclass
 
 MAX_THREADS_PER_TASK = 4
 WORKER_MEMORY_BYTES = 192 << 20

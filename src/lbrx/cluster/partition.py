@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
 
-from lbrx.dtypes import DType, dtype
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
-from lbrx.quants.quant import quant
-from lbrx.records import dataclass
 from lbrx.registry import QUANTS
-from lbrx.shape import Shape
+from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.dtype import DType, dtype
+from lbrx.tensors.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ import numpy as np
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import Connection, connected, nodes_of, task_threads, worker_count
 from lbrx.cluster.sharded import Range, ShardedTensor
-from lbrx.compute.arrays import Values, floats, row_vector
-from lbrx.compute.linear_products import SQUARE_TILES, TILES_WANTED, linear
-from lbrx.compute.native import Floats
-from lbrx.compute.shards import part
-from lbrx.compute.vector_products import MOST_VECTORS
+from lbrx.devices.cpu.native import Floats
+from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
+from lbrx.devices.cpu.ops.gemv import MOST_VECTORS
 from lbrx.errors import ShapeError
+from lbrx.ops.linear import SQUARE_TILES, TILES_WANTED, linear
+from lbrx.ops.shards import part
 from lbrx.settings import using
-from lbrx.tensor import Tensor
+from lbrx.tensors.tensor import Tensor
 
 TASKS_PER_WORKER = 4
 # `linear` begins its tiles at multiples of their size, which is one of these powers of two and does not change with

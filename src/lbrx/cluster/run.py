@@ -12,6 +12,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import failed_too_often, reason
 from lbrx.cluster.connection import Connection, Node, connected, import_ray, nodes_of, task_threads, worker_count
 from lbrx.cluster.description import layout_digest
@@ -26,10 +27,9 @@ from lbrx.cluster.tasks import Task, group_slots, task_size, whole_files
 from lbrx.cluster.worker import Order, TaskReport, perform
 from lbrx.cluster.worker_memory import telling_of_memory
 from lbrx.errors import LbrxError
-from lbrx.execute import Run
-from lbrx.formats.header import FileLayout
-from lbrx.records import dataclass
-from lbrx.remote.output import RemoteWorkplace, uploaded_before
+from lbrx.files.formats.header import FileLayout
+from lbrx.files.output.run import Run
+from lbrx.files.output.upload import RemoteWorkplace, uploaded_before
 
 _POLL_SECONDS = 0.5
 _NODES_SECONDS = 2.0

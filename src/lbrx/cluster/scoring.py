@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import connected, nodes_of, task_threads, worker_count
 from lbrx.cluster.worker import alone
 from lbrx.errors import FileError
-from lbrx.models import LanguageModel, open_model
-from lbrx.records import dataclass
-from lbrx.remote.paths import is_remote
-from lbrx.scoring import ScoreJob, Tally, Window, score_window, warm_up
+from lbrx.files.remote.paths import is_remote
+from lbrx.jobs.score.score import ScoreJob, Tally, Window, score_window, warm_up
+from lbrx.models.inference import LanguageModel, open_model
 from lbrx.settings import using
 
 TASKS_PER_WORKER = 8

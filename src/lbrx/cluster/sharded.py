@@ -14,29 +14,29 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import system
+from lbrx.base import system
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import Connection, connected, nodes_of, worker_count
 from lbrx.cluster.partition import Partition
-from lbrx.compute.arrays import Values
-from lbrx.compute.native import Floats
-from lbrx.compute.shards import part
-from lbrx.destinations import FileDestination
+from lbrx.devices.cpu.native import Floats
+from lbrx.devices.cpu.ops.arrays import Values
 from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_pass
+from lbrx.engine.destination import FileDestination
+from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse
+from lbrx.engine.program import ROWS
+from lbrx.engine.reductions import combined
+from lbrx.engine.scalars import scalar_value
+from lbrx.engine.schedule import evaluate_stores
 from lbrx.errors import FileError, ShapeError, UsageError
-from lbrx.expr import Reduce
-from lbrx.file_writing import FileWriter
-from lbrx.formats.header import TensorSpec
-from lbrx.formats.safetensors import lay_out
-from lbrx.fuse import BoundPass, Known, SinkRequest, fuse
-from lbrx.partials import combined
-from lbrx.passes import ROWS
-from lbrx.records import dataclass
-from lbrx.scalars import scalar_value
+from lbrx.files.formats.header import TensorSpec
+from lbrx.files.formats.safetensors import lay_out
+from lbrx.files.output.file_writer import FileWriter
+from lbrx.ops.shards import part
 from lbrx.settings import using
-from lbrx.shape import broadcast_shapes
-from lbrx.stages import evaluate_stores
-from lbrx.tensor import Tensor
+from lbrx.tensors.expr import Reduce
+from lbrx.tensors.shape import broadcast_shapes
+from lbrx.tensors.tensor import Tensor
 
 RANGES_PER_WORKER = 4
 Range = tuple[int, int]
@@ -63,7 +63,7 @@ class ShardedTensor:
         place = os.path.abspath(path) if "://" not in os.fspath(path) else os.fspath(path)
 
         def make() -> Tensor:
-            from lbrx.checkpoint import open_checkpoint
+            from lbrx.files.checkpoint.opening import open_checkpoint
 
             return open_checkpoint(place)[name]
 
@@ -114,8 +114,8 @@ class ShardedTensor:
     def linear(self, x: Values, bias: Values | None = None, *, address: str = "auto") -> Floats:
         """x [..., k] times this tensor [m, k] transposed, plus a bias: [..., m]; see `lbrx.cluster.products`.
 
-        Cut along axis 0 (column parallel) it is `lbrx.compute.linear` on one machine, bit for bit; cut along axis 1
-        (row parallel) it is `lbrx.compute.row_parallel_linear` of the same shards, bit for bit, on any number of nodes.
+        Cut along axis 0 (column parallel) it is `lbrx.ops.linear` on one machine, bit for bit; cut along axis 1
+        (row parallel) it is `lbrx.ops.row_parallel_linear` of the same shards, bit for bit, on any number of nodes.
         """
         from lbrx.cluster.products import sharded_linear
 

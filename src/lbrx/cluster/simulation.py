@@ -11,8 +11,8 @@ from statistics import median
 
 import numpy as np
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.tasks import task_size
-from lbrx.records import dataclass
 
 SLOW_FACTOR = 3.0  # as in a real run
 MIN_SLOW_SECONDS = 5.0

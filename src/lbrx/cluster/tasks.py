@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from lbrx.formats.header import FileLayout, Slot
-from lbrx.records import dataclass
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.files.formats.header import FileLayout, Slot
 
 MIN_TASK_BYTES = 16 << 20
 MAX_TASK_BYTES = 512 << 20

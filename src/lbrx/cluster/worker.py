@@ -13,24 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from lbrx import system
+from lbrx.base import system
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.description import PlanSource, built_alike
 from lbrx.cluster.worker_memory import PeakMemory
-from lbrx.destinations import ArrayDestination
+from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.schedule import evaluate_stores
 from lbrx.errors import FileError
-from lbrx.expr import Blocks
-from lbrx.file_writing import FileWriter
-from lbrx.formats.header import FileLayout, Slot
-from lbrx.journal import Entry
-from lbrx.limits import limited
-from lbrx.output_plan import OutputPlan
-from lbrx.records import dataclass
-from lbrx.remote.filesystem import RemoteState
-from lbrx.remote.paths import RemotePath
-from lbrx.remote.settings import work_directory
-from lbrx.slot_writing import units_of, write_slots
-from lbrx.stages import evaluate_stores
-from lbrx.workplace import Workplace
+from lbrx.files.formats.header import FileLayout, Slot
+from lbrx.files.output.file_writer import FileWriter
+from lbrx.files.output.journal import Entry
+from lbrx.files.output.plan import OutputPlan
+from lbrx.files.output.slots import units_of, write_slots
+from lbrx.files.output.staging import Workplace
+from lbrx.files.remote.filesystem import RemoteState
+from lbrx.files.remote.paths import RemotePath
+from lbrx.files.remote.settings import work_directory
+from lbrx.memory.limits import limited
+from lbrx.tensors.expr import Blocks
 
 _PATIENCE_SECONDS = 30.0  # with the process that compiles kernels; two at once would only do the same work
 _WARMED_BYTES = 64 << 20  # a slot that is larger is no example
@@ -107,7 +107,7 @@ def _upload(
     plan: OutputPlan, layout: FileLayout, run: str, bucket: RemotePath
 ) -> tuple[tuple[Entry, ...], RemoteState]:
     """Make a whole file on this machine, upload it and remove it."""
-    from lbrx.remote.uploading import upload
+    from lbrx.files.remote.uploading import upload
 
     place = Workplace(work_directory() / f"{run}-{socket.gethostname()}-{os.getpid()}-{layout.name}")
     place.partial.parent.mkdir(parents=True, exist_ok=True)

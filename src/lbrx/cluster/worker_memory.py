@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from lbrx import system
+from lbrx.base import system
 from lbrx.cluster.options import WorkerMemoryError
 from lbrx.errors import MemoryBudgetError
 from lbrx.memory.scratch import scratch_arena

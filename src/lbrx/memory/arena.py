@@ -17,10 +17,10 @@ from weakref import finalize, ref
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import advise_huge_pages, format_bytes, page_bytes
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory.budget import Budget
-from lbrx.records import dataclass
-from lbrx.system import advise_huge_pages, format_bytes, page_bytes
 
 Strategy: TypeAlias = Literal["arena", "heap", "mapping"]
 Bytes: TypeAlias = NDArray[np.uint8]

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakSet
 
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import available_bytes, format_bytes, parse_bytes
 from lbrx.errors import MemoryBudgetError, UsageError
-from lbrx.records import dataclass
-from lbrx.system import available_bytes, format_bytes, parse_bytes
 
 __all__ = ["Budget", "Trimmable", "budget", "default_limit_bytes", "format_bytes", "parse_bytes", "set_budget"]
 

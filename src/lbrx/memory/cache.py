@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import field
 from typing import Any, Generic, TypeVar
 
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import parse_bytes
 from lbrx.errors import UsageError
-from lbrx.records import dataclass
-from lbrx.system import parse_bytes
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

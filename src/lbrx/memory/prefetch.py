@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
+from lbrx.base.system import PinnedMapping, page_bytes, read_ahead, seems_cached
 from lbrx.errors import UsageError
-from lbrx.system import PinnedMapping, page_bytes, read_ahead, seems_cached
 
 
 class Span(NamedTuple):
@@ -43,7 +43,7 @@ class ReadAhead:
     cannot be closed before all steps are done or ``close`` is called.
 
     >>> import tempfile
-    >>> from lbrx.system import map_readonly
+    >>> from lbrx.base.system import map_readonly
     >>> with tempfile.TemporaryFile() as file:
     ...     _ = file.write(bytes(3000) * 100)
     ...     file.flush()

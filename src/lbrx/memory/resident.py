@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from lbrx.system import PinnedMapping
+from lbrx.base.system import PinnedMapping
 
 WINDOW_BYTES = 256 << 20
 Dropped = tuple[PinnedMapping, int, int]

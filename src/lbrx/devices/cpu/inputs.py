@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.kernels import CompiledProgram
-from lbrx.fuse import BoundLeaf, BoundPass
+from lbrx.base.system import seems_cached
+from lbrx.devices.cpu.build.kernel_cache import CompiledProgram
+from lbrx.engine.fuse import BoundLeaf, BoundPass
 from lbrx.memory.prefetch import ReadAhead, Span
 from lbrx.memory.resident import resident_window
-from lbrx.storage import Bytes, MmapStorage
-from lbrx.system import seems_cached
+from lbrx.tensors.storage import Bytes, MmapStorage
 
 READ_AHEAD_BYTES = 64 << 20
 Ints = npt.NDArray[np.int64]

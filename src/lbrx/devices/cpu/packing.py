@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx.storage import Bytes
+from lbrx.tensors.storage import Bytes
 
 
 def packed(values: Bytes, bits: int) -> Bytes:

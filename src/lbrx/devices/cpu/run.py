@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.destinations import Destination
-from lbrx.devices.cpu import streamed_stores
-from lbrx.devices.cpu.constants import BINS, TABLES, rank_buffer_bytes
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.threads import run_chunks
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
+from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.devices.cpu.inputs import LeafInputs
-from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.team import check_status, run_together
-from lbrx.devices.cpu.threads import run_chunks
-from lbrx.dtypes import DTYPES
-from lbrx.fuse import BoundPass
+from lbrx.engine.block_sizes import BINS, TABLES, rank_buffer_bytes
+from lbrx.engine.destination import Destination
+from lbrx.engine.encode import BlockDestination, PassValues
+from lbrx.engine.encode_parts import JointDestination
+from lbrx.engine.fuse import BoundPass
+from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
 from lbrx.memory import budget, scratch
-from lbrx.passes import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
-from lbrx.quants.encoded import BlockDestination, PassValues
-from lbrx.quants.joint import JointDestination
-from lbrx.records import dataclass
 from lbrx.settings import settings
-from lbrx.storage import Bytes
+from lbrx.tensors.dtype import DTYPES
+from lbrx.tensors.storage import Bytes
 
 # Nanoseconds of work below which a pass is done by one thread, and that are done between two looks at signals.
 ALONE, AT_ONCE = 40_000, 100_000_000

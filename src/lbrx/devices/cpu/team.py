@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from lbrx import system
-from lbrx.devices.cpu.kernels import EXCEPTION_PLACE, RESULT_PLACE, Kernel, native_function
-from lbrx.devices.cpu.team_board import BOARD_WORDS, STATUS, WATCHING
-from lbrx.devices.cpu.threads import is_inside_step
+from lbrx.base import system
+from lbrx.base.threads import is_inside_step
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, Kernel, native_function
+from lbrx.devices.cpu.kernels.team_board import BOARD_WORDS, STATUS, WATCHING
 from lbrx.errors import KernelError
 from lbrx.settings import settings
 
 PIECES_PER_THREAD = 8
 POLLS = 20_000  # of about 20 to 40 ns each
-_DEPENDS = ("lbrx.devices.cpu.team_board", "lbrx.quants.kernels.vectors", "lbrx.quants.kernels.calls")
 
 
 class Team:
@@ -72,7 +71,7 @@ class Team:
 
 
 def _compiled(name: str, arguments: int) -> Any:
-    return native_function("lbrx.devices.cpu.team_kernels", name, arguments, _DEPENDS)
+    return native_function("lbrx.devices.cpu.kernels.team", name, arguments)
 
 
 def run_together(

@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from lbrx import system
+from lbrx.base import system
 
 _MAGIC = b"lbrx metal artifact 1\n"
 _DIGEST_BYTES = 32

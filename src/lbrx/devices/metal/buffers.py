@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.base.system import page_bytes
 from lbrx.devices.metal.driver import Bytes, Submission
 from lbrx.devices.metal.errors import MetalError
 from lbrx.errors import UsageError
-from lbrx.system import page_bytes
 
 
 class SharedMemory:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.records import dataclass
+from lbrx.base.fast_dataclass import dataclass
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int, int]

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from lbrx.base.system import available_bytes, format_bytes
 from lbrx.devices.metal.driver import CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
 from lbrx.devices.metal.emulator.build import build, emulator_version
 from lbrx.devices.metal.emulator.image import Image
@@ -17,7 +18,6 @@ from lbrx.devices.metal.emulator.memory import EmulatedBuffer, WrappedBuffer
 from lbrx.devices.metal.emulator.runtime import LoadedLibrary
 from lbrx.devices.metal.errors import MetalError, ShaderError
 from lbrx.errors import MemoryBudgetError, UsageError, nearest
-from lbrx.system import available_bytes, format_bytes
 
 _GIB = 1 << 30
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from lbrx.base.system import format_bytes
 from lbrx.devices.metal.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
 from lbrx.devices.metal.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
 from lbrx.devices.metal.pyobjc import load_metal
 from lbrx.devices.metal.scratch import scratch_directory
 from lbrx.errors import MemoryBudgetError
-from lbrx.system import format_bytes
 
 _SHARED, _COMPLETED, _ERROR = 0, 4, 5  # MTLResourceStorageModeShared, MTLCommandBufferStatus...
 _CONSTANT_FORMATS = {53: "?", 45: "b", 49: "B", 37: "h", 41: "H", 29: "i", 33: "I", 81: "q", 85: "Q", 16: "e", 3: "f"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import format_bytes
 from lbrx.devices.metal.driver import Buffer, Driver
 from lbrx.errors import MemoryBudgetError, UsageError
-from lbrx.records import dataclass
-from lbrx.system import format_bytes
 
 _SMALLEST_CLASS_BYTES = 4096
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Argument, BufferBinding, Pipeline
-from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class ProfiledContext(MetalContext):
     right, the time between them is longer than usual.
 
     >>> import numpy as np
-    >>> from lbrx.devices.metal.kernels.arrays import upload
-    >>> from lbrx.devices.metal.kernels.rows import softmax
+    >>> from lbrx.devices.metal.ops.arrays import upload
+    >>> from lbrx.devices.metal.ops.rows import softmax
     >>> context = ProfiledContext(MetalContext.open("emulated"))
     >>> _ = softmax(context, upload(context, np.zeros((2, 3), np.float32)))
     >>> [(row.kernel, row.calls, row.nbytes) for row in context.profile().summaries()]

@@ -1,12 +1,12 @@
-"""What histogram and collect sinks of a pass bring back from a device (see lbrx.select)."""
+"""What histogram and collect sinks of a pass bring back from a device (see lbrx.engine.kth)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lbrx.devices.cpu.constants import BINS
 from lbrx.devices.cpu.run import CollectState, HistogramState
 from lbrx.devices.metal.driver import Bytes
+from lbrx.engine.block_sizes import BINS
 
 HISTOGRAM_BYTES = 4 * BINS
 COLLECT_COUNT_BYTES = 8  # how many were found, how many are above

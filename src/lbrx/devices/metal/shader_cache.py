@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.driver import CompileOptions, Driver, Library, Pipeline
 from lbrx.devices.metal.errors import ShaderError
 from lbrx.errors import nearest
-from lbrx.records import dataclass
 
 _PipelineKey = tuple[str, str, tuple[tuple[str, bool | int | float], ...]]
 

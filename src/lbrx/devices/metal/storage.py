@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.destinations import MemoryDestination
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import page_bytes
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Buffer, BufferBinding
 from lbrx.devices.metal.errors import MetalError
 from lbrx.devices.metal.transfers import transfers
-from lbrx.dtypes import DType
+from lbrx.engine.destination import MemoryDestination
 from lbrx.errors import UsageError
-from lbrx.records import dataclass
-from lbrx.storage import Bytes, MmapStorage, Storage
-from lbrx.system import page_bytes
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.storage import Bytes, MmapStorage, Storage
 
 
 @dataclass(frozen=True, slots=True)

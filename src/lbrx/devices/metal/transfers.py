@@ -6,8 +6,8 @@ import threading
 from dataclasses import field, fields
 from weakref import WeakKeyDictionary
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
-from lbrx.records import dataclass
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
-from lbrx import system
+from lbrx.base import system
 from lbrx.devices.metal.context import MetalContext
 from lbrx.errors import UsageError
 

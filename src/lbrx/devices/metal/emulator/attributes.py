@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.tokens import TokenText
-from lbrx.records import dataclass
 
 # The kernel's argument as an expression over the runner's thread `t` and group `sh`, and its most components.
 POSITIONS: dict[str, tuple[str, int]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.attributes import Attribute
 from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
-from lbrx.records import dataclass
 
 _QUALIFIERS = ("static", "constexpr", "const", "constant")
 

@@ -7,11 +7,11 @@ import json
 import struct
 from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.declarations import FunctionConstant
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter
 from lbrx.devices.metal.emulator.translate import Translation
 from lbrx.devices.metal.errors import ShaderError
-from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

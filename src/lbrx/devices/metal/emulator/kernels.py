@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.attributes import POSITIONS, Attribute, AttributeList
 from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
-from lbrx.records import dataclass
 
 Kind = Literal["buffer", "threadgroup", "position", "invalid"]
 _SPACES = frozenset(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import field
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.tokens import Place, Problem, TokenText
-from lbrx.records import dataclass
 
 _FUNCTION = re.compile(
     r"^(?P<indent>[|` -]*)(?:FunctionDecl|CXXMethodDecl) (?P<id>0x[0-9a-f]+)(?: parent 0x[0-9a-f]+)?"

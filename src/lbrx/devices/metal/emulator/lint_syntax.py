@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Set
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.messages import is_glue, readable
 from lbrx.devices.metal.emulator.tokens import Place, Problem
-from lbrx.records import dataclass
 
 _NODE = re.compile(r"^[|` -]*([A-Za-z]+)(?: 0x[0-9a-f]+)?(?: prev 0x[0-9a-f]+)?(?: parent 0x[0-9a-f]+)? ?")
 _LOCATION = re.compile(r"(line):(\d+):\d+|col:\d+|([^\s<>,:][^<>,:]*):(\d+):\d+")

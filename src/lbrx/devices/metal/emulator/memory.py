@@ -6,10 +6,10 @@ import ctypes
 import weakref
 from typing import Literal
 
+from lbrx.base.system import format_bytes
 from lbrx.devices.metal.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.emulator.runtime import runner
 from lbrx.errors import MemoryBudgetError
-from lbrx.system import format_bytes
 
 Placement = Literal["end", "start"]
 _ALIGNMENT = 16

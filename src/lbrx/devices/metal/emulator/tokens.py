@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.errors import ShaderError
-from lbrx.records import dataclass
 
 _TOKEN = re.compile(
     r"""(?P<directive>^[ \t]*\#[^\n]*)|(?P<space>\s+)"""

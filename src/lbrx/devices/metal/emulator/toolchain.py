@@ -14,10 +14,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from lbrx import system
+from lbrx.base import system
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.errors import MetalUnavailable, ShaderError
 from lbrx.devices.metal.scratch import scratch_directory
-from lbrx.records import dataclass
 
 OLDEST_CLANG = 19  # 16 and older have no bfloat arithmetic
 OLDEST_APPLE_CLANG = 17

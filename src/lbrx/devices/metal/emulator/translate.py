@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator import dialect
 from lbrx.devices.metal.emulator.attributes import AttributeList, take_attributes
 from lbrx.devices.metal.emulator.conditionals import rewrite_conditionals
@@ -15,7 +16,6 @@ from lbrx.devices.metal.emulator.declarations import (
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter, entry_point, parse_parameters
 from lbrx.devices.metal.emulator.messages import glue_file
 from lbrx.devices.metal.emulator.tokens import Place, TokenText, join_words
-from lbrx.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

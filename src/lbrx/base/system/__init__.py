@@ -1,0 +1,65 @@
+"""The operating system: the one place where macOS and Linux differ.
+
+Everything that a caller needs is listed here; the calls that only macOS has are in ``lbrx.base.system.darwin``.
+Advice to the kernel never fails the work: those functions return whether the kernel took the advice.
+All other functions raise ``lbrx.errors.FileError`` with the path and the reason.
+"""
+
+from lbrx.base.sizes import format_bytes, parse_bytes
+from lbrx.base.system.durable import file_lock, flush_to_disk, replace_atomically, replace_unsynced, sync_directory
+from lbrx.base.system.files import (
+    StrPath,
+    drop_file_cache,
+    open_past_cache,
+    open_read,
+    pread_into,
+    preallocate,
+    pwrite_all,
+    pwrite_past_cache,
+    read_ahead,
+    seems_cached,
+)
+from lbrx.base.system.mapping import (
+    PinnedMapping,
+    advise_dont_need,
+    advise_huge_pages,
+    advise_sequential,
+    advise_will_need,
+    map_readonly,
+    page_bytes,
+    populate_read,
+)
+from lbrx.base.system.process import anonymous_bytes, available_bytes, cache_directory, cpu_count, resident_bytes
+
+__all__ = [
+    "PinnedMapping",
+    "StrPath",
+    "advise_dont_need",
+    "advise_huge_pages",
+    "advise_sequential",
+    "advise_will_need",
+    "anonymous_bytes",
+    "available_bytes",
+    "cache_directory",
+    "cpu_count",
+    "drop_file_cache",
+    "file_lock",
+    "flush_to_disk",
+    "format_bytes",
+    "map_readonly",
+    "open_past_cache",
+    "open_read",
+    "page_bytes",
+    "parse_bytes",
+    "populate_read",
+    "pread_into",
+    "preallocate",
+    "pwrite_all",
+    "pwrite_past_cache",
+    "read_ahead",
+    "replace_atomically",
+    "replace_unsynced",
+    "resident_bytes",
+    "seems_cached",
+    "sync_directory",
+]

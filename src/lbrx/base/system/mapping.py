@@ -1,0 +1,171 @@
+"""Read-only file mappings and advice about their pages.
+
+Advice goes through ``ctypes`` and not through ``mmap.madvise``, which holds the interpreter lock while the
+kernel works: reading ahead in one thread would stop all others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import stat
+import sys
+from typing import Final
+
+import numpy as np
+
+from lbrx.base.system.files import StrPath, file_error, name_of
+from lbrx.errors import FileError, TruncatedError
+
+_PAGE_BYTES: Final = mmap.PAGESIZE
+_MADV_HUGEPAGE: Final = 14  # Linux
+_MADV_POPULATE_READ: Final = 22  # Linux 5.14 and later
+_CANNOT_MAP = frozenset(
+    {errno.ENODEV, errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EAGAIN}
+    | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+)
+
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise.restype = ctypes.c_int
+
+
+def page_bytes() -> int:
+    """Bytes of a page of memory: 16 KiB on Apple Silicon, usually 4 KiB elsewhere.
+
+    >>> page_bytes() % 4096
+    0
+    """
+    return _PAGE_BYTES
+
+
+def map_readonly(fd: int, offset: int, length: int, path: StrPath | None = None) -> mmap.mmap | None:
+    """Map a range of a file for reading, or None where that is not possible.
+
+    A mapping starts at a page, so the file's byte at offset is the mapping's byte at ``offset % page_bytes()``.
+    None is the answer for an empty range, a pipe or device, and a file system or process limit that refuses to
+    map; positioned reads still work there. A range past the end of the file is a TruncatedError.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryFile() as file:
+    ...     _ = file.write(b"x" * 100_000 + b"weights")
+    ...     file.flush()
+    ...     mapping = map_readonly(file.fileno(), 100_000, 7)
+    >>> mapping[100_000 % page_bytes():]
+    b'weights'
+    """
+    if length == 0 or not stat.S_ISREG(os.fstat(fd).st_mode):
+        return None
+    lead = offset % _PAGE_BYTES
+    try:
+        return mmap.mmap(fd, lead + length, offset=offset - lead, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise TruncatedError(
+            f"{name_of(fd, path)}: has {os.fstat(fd).st_size} bytes, "
+            f"but bytes {offset} to {offset + length} were expected"
+        ) from error
+    except OSError as error:
+        if error.errno in _CANNOT_MAP:
+            return None
+        raise file_error(error, name_of(fd, path), f"map bytes {offset} to {offset + length}") from error
+
+
+class PinnedMapping:
+    """A mapping whose address is kept for cheap advice; the mapping cannot be closed while this lives.
+
+    Ranges are given in bytes of the mapping and clipped to it. Advice to read covers every page that the range
+    touches; advice to drop covers only pages that lie wholly in the range.
+    """
+
+    __slots__ = ("_address", "_nbytes", "_view")
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        self._view = np.frombuffer(mapping, dtype=np.uint8)  # the export that keeps the mapping open
+        self._address = int(self._view.__array_interface__["data"][0])
+        self._nbytes = self._view.nbytes
+
+    def sequential(self, start: int, length: int) -> bool:
+        """The range will be read from front to back."""
+        return self._advise(*self._touched_pages(start, length), mmap.MADV_SEQUENTIAL) == 0
+
+    def will_need(self, start: int, length: int) -> bool:
+        """The range will be read soon. Linux returns at once; macOS once the pages are there."""
+        return self._advise(*self._touched_pages(start, length), mmap.MADV_WILLNEED) == 0
+
+    def dont_need(self, start: int, length: int) -> bool:
+        """The range has been read and may leave memory.
+
+        Linux unmaps its pages at once, so the process's resident size falls; the file cache keeps them while it
+        has room. macOS moves the pages to the inactive list: the first that it takes back when memory is short,
+        though until then the resident size still counts them. MADV_FREE, which discards contents, and
+        ``msync(MS_INVALIDATE)``, which empties the cache for every process, would be wrong for a file.
+        """
+        return self._advise(*self._whole_pages(start, length), mmap.MADV_DONTNEED) == 0
+
+    def populate_read(self, start: int, length: int) -> bool:
+        """Read the range in now and map its pages, so that the loop over them does not fault.
+
+        On Linux a page that cannot be read is a FileError here, where touching it would kill the process.
+        Kernels before 5.14 and macOS take it as ``will_need``.
+        """
+        if sys.platform == "darwin":
+            return self.will_need(start, length)
+        code = self._advise(*self._touched_pages(start, length), _MADV_POPULATE_READ)
+        if code == errno.EFAULT:
+            raise FileError(
+                f"mapped bytes {start} to {start + length} cannot be read: "
+                "the file became shorter after it was mapped, or its disk fails"
+            )
+        return self.will_need(start, length) if code == errno.EINVAL else code == 0
+
+    def huge_pages(self, start: int, length: int) -> bool:
+        """Back the whole pages of an anonymous range by huge pages; macOS chooses its page size itself."""
+        if sys.platform == "darwin":
+            return False
+        return self._advise(*self._whole_pages(start, length), _MADV_HUGEPAGE) == 0
+
+    def _touched_pages(self, start: int, length: int) -> tuple[int, int]:
+        first = max(start, 0) // _PAGE_BYTES * _PAGE_BYTES
+        return first, min(start + length, self._nbytes)
+
+    def _whole_pages(self, start: int, length: int) -> tuple[int, int]:
+        first = -(-max(start, 0) // _PAGE_BYTES) * _PAGE_BYTES
+        end = start + length
+        # Nothing else can lie behind the mapping's end, so its last page is whole even if the file stops in it.
+        return first, self._nbytes if end >= self._nbytes else end // _PAGE_BYTES * _PAGE_BYTES
+
+    def _advise(self, first: int, end: int, advice: int) -> int:
+        """Zero, or the kernel's error number."""
+        if end <= first or _madvise(self._address + first, end - first, advice) == 0:
+            return 0
+        return ctypes.get_errno()
+
+
+def advise_sequential(mapping: mmap.mmap, start: int, length: int) -> bool:
+    """Tell the kernel that a range of a mapping will be read from front to back."""
+    return PinnedMapping(mapping).sequential(start, length)
+
+
+def advise_will_need(mapping: mmap.mmap, start: int, length: int) -> bool:
+    """Tell the kernel that a range of a mapping will be read soon; see PinnedMapping.will_need."""
+    return PinnedMapping(mapping).will_need(start, length)
+
+
+def advise_dont_need(mapping: mmap.mmap, start: int, length: int) -> bool:
+    """Tell the kernel that a range of a file mapping has been read; see PinnedMapping.dont_need.
+
+    Only for mappings of files: what an anonymous mapping holds would be lost.
+    """
+    return PinnedMapping(mapping).dont_need(start, length)
+
+
+def populate_read(mapping: mmap.mmap, start: int, length: int) -> bool:
+    """Read a range of a mapping in now; see PinnedMapping.populate_read."""
+    return PinnedMapping(mapping).populate_read(start, length)
+
+
+def advise_huge_pages(mapping: mmap.mmap) -> bool:
+    """Ask for huge pages behind an anonymous mapping; whether the system will try."""
+    return PinnedMapping(mapping).huge_pages(0, len(mapping))

@@ -1,0 +1,258 @@
+"""Compiled kernels: in memory by program, on disk as object code by digest.
+
+Numba compiles a kernel once; its object code is kept in the user's cache directory and later loaded by LLVM alone,
+so that a warm start imports neither Numba nor a compiler. An entry carries its own checksum: a damaged or foreign
+one is made anew, and processes that make the same entry at once replace it atomically by the same bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import re
+import struct
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from lbrx.base import system
+from lbrx.devices.cpu.codegen.pass_source import kernel_source
+from lbrx.devices.cpu.codegen.slots import Slots
+from lbrx.errors import KernelError
+from lbrx.engine.program import FLAT, Program
+
+_SLOW_OPERATIONS = {
+    "exp": 1.0,
+    "log": 1.2,
+    "sin": 2.5,
+    "cos": 2.5,
+    "acos": 1.0,
+    "div": 0.3,
+    "sqrt": 0.3,
+    "normal": 4.0,
+}
+Kernel = Callable[[int, int, int, int, int, int], int]
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 6)
+_result_places = (ctypes.c_int64 * 2)()
+RESULT_PLACE = ctypes.addressof(_result_places)  # Numba writes "None" there; nobody reads it
+EXCEPTION_PLACE = RESULT_PLACE + 8
+_MAGIC = b"lbrx kernel 1\n"
+_PACKAGE = Path(__file__).parents[3]
+_IMPORT = re.compile(r"^from (lbrx[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+_COMPILER = "lbrx.devices.cpu.build.compiler"  # imports the library of generated kernels
+
+
+class CompiledProgram:
+    """A program with its kernel and the places of its arguments.
+
+    A kernel is called with RESULT_PLACE, EXCEPTION_PLACE, the addresses of its int64 and float64 arguments, and the
+    first and one past the last element. It returns 0 and runs without the interpreter lock.
+    """
+
+    __slots__ = ("address", "kernel", "nanoseconds", "program", "slots")
+
+    def __init__(self, program: Program, kernel: Kernel) -> None:
+        self.program = program
+        self.kernel = kernel
+        self.address = address_of(kernel)
+        self.slots = Slots(program)
+        self.nanoseconds = _nanoseconds(program)
+
+
+def _nanoseconds(program: Program) -> float:
+    """Roughly what an element costs: enough to tell whether threads pay."""
+    if program.mode != FLAT:
+        return 2.0
+    work = [leaf.kind for leaf in program.leaves] + [instruction.op for instruction in program.body]
+    return 0.15 * len(program.sinks) + sum(_SLOW_OPERATIONS.get(name, 0.05) for name in work)
+
+
+class Statistics:
+    """What the cache did in this process."""
+
+    compiled = 0
+    loaded = 0
+
+
+statistics = Statistics()
+_programs: dict[Program, CompiledProgram] = {}
+_lock = threading.Lock()
+
+
+def compiled(program: Program) -> CompiledProgram:
+    """The kernel of a program: from memory, from disk, or compiled now."""
+    found = _programs.get(program)
+    if found is not None:
+        return found
+    with _lock:
+        if program not in _programs:
+            _programs[program] = CompiledProgram(program, _kernel(kernel_source(program)))
+        return _programs[program]
+
+
+@cache
+def native_function(module: str, name: str, arguments: int) -> Any:
+    """A function of a kernel module over ``arguments`` int64 (addresses and sizes), compiled and cached alike.
+
+    The module is imported, and with it Numba, only if the function has to be compiled. A change in the module or in
+    any module that it imports makes the cached code stale. Call it with RESULT_PLACE and EXCEPTION_PLACE before its
+    own arguments.
+    """
+
+    def compile_now(symbol_name: str) -> tuple[str, bytes]:
+        from lbrx.devices.cpu.build.compiler import compile_function
+
+        return compile_function(module, name, arguments, symbol_name)
+
+    with _lock:
+        address = _address(f"{module}:{name}({arguments})\n{source_digest(module)}", compile_now)
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * (arguments + 2))(address)
+
+
+@cache
+def source_digest(module: str) -> str:
+    """A digest of the source of a module and of all modules of lbrx that it imports, directly or not.
+
+    >>> source_digest("lbrx.devices.cpu.kernels.finite") == source_digest("lbrx.devices.cpu.kernels.norms")
+    False
+    """
+    digest = hashlib.sha256()
+    for name in imported_modules(module):
+        digest.update(_module_path(name).read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def imported_modules(module: str) -> tuple[str, ...]:
+    """A module and all modules of lbrx that it imports, directly or not, in the order of their names."""
+    names, waiting = set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in names:
+            names.add(name)
+            waiting += _imports(name)
+    return tuple(sorted(names))
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """The modules that a module imports at its top, read from its source."""
+    names = []
+    for package, imported in _IMPORT.findall(_module_path(module).read_text()):
+        path = _module_path(package)
+        if path.name != "__init__.py":
+            names.append(package)
+            continue
+        for name in imported.strip("()").split(","):
+            names.append(f"{package}.{name.split()[0]}")
+    return tuple(names)
+
+
+def address_of(function: Any) -> int:
+    """The address of a compiled function, for other compiled code to call."""
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+@cache
+def _module_path(module: str) -> Path:
+    package, _, rest = module.partition(".")
+    if package == _PACKAGE.name:
+        path = _PACKAGE.joinpath(*rest.split(".")) if rest else _PACKAGE
+        return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise KernelError(f"there is no module {module} to compile")
+    return Path(spec.origin)
+
+
+def _kernel(source: str) -> Kernel:
+    return _FUNCTION(_address(source, lambda name: _compile(source, name)))
+
+
+def _address(source: str, compile_now: Callable[[str], tuple[str, bytes]]) -> int:
+    """The address of compiled code for a source: loaded from the cache, or compiled and kept there."""
+    digest = hashlib.sha256((_environment() + source).encode()).hexdigest()[:40]
+    path = system.cache_directory() / "kernels" / f"{digest}.o"
+    entry = _read_entry(path)
+    if entry is None:
+        entry = compile_now(f"kernel_{digest}")
+        _write_entry(path, *entry)
+        statistics.compiled += 1
+    else:
+        statistics.loaded += 1
+    return _link(*entry)
+
+
+@cache
+def _environment() -> str:
+    """All that object code depends on besides its source: library, compiler and processor."""
+    digest = hashlib.sha256(source_digest(_COMPILER).encode())
+    numba = importlib.util.find_spec("numba")
+    assert numba is not None
+    assert numba.origin is not None
+    digest.update(Path(numba.origin).with_name("_version.py").read_bytes())
+    versions = (llvmlite.__version__, np.__version__)
+    processor = (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return "\n".join((digest.hexdigest(), *versions, *processor, ""))
+
+
+def _compile(source: str, name: str) -> tuple[str, bytes]:
+    from lbrx.devices.cpu.build.compiler import compile_object
+
+    try:
+        return compile_object(source, name)
+    except Exception as error:
+        raise KernelError(f"a generated kernel does not compile: {error}\n{source}") from error
+
+
+def _read_entry(path: Path) -> tuple[str, bytes] | None:
+    """The symbol and object code of an entry, or None if there is none that is whole."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    body = data[len(_MAGIC) + 32 :]
+    if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
+        return None
+    (length,) = struct.unpack_from("<I", body)
+    return body[4 : 4 + length].decode(), body[4 + length :]
+
+
+def _write_entry(path: Path, symbol: str, code: bytes) -> None:
+    """Keep an entry for the next start. Where the cache cannot be written, every start compiles."""
+    name = symbol.encode()
+    body = struct.pack("<I", len(name)) + name + code
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+        os.replace(file.name, path)
+    except OSError:
+        return
+
+
+@cache
+def _engine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+def _link(symbol: str, code: bytes) -> int:
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = engine.get_function_address(symbol)
+    if not address:
+        raise KernelError(f"the object code of a kernel has no symbol {symbol}")
+    return int(address)

@@ -1,0 +1,277 @@
+"""Rows of quantized blocks times many vectors, as sums of products of i16.
+
+Vectors are coded as in `block_products`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
+all 16 vectors, then 2 and 3, and so on. Rows are decoded some elements at a time into words that stay in the cache,
+and multiplied four or eight at a time with a panel: see `word_rows`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
+from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
+    SCALE_ROW_BYTES,
+    STEP,
+    WORD_ROW_BYTES,
+    take_q4_0,
+    take_q4_k,
+    take_q6_k,
+    take_q8_0,
+)
+from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
+from lbrx.devices.cpu.simd.f32 import ROUNDER, bits_of, fused, lane_sum
+from lbrx.devices.cpu.simd.i16 import store_words, turn_eight
+from lbrx.devices.cpu.simd.int_dot import prefetch_line
+from lbrx.devices.cpu.simd.lanes import peek_f32, stack_bytes, store_f32
+from lbrx.devices.cpu.simd.vectors import (
+    absolute,
+    f32x16,
+    f32x32,
+    jit,
+    lane_max,
+    load,
+    splat,
+    store,
+    to_f32,
+)
+
+number: Any = ELEMENT_FUNCTIONS["load_i64"]
+TOP = np.float32(32767.0)
+TINY = np.float32(2.0**-100)
+ZERO = np.float32(0.0)
+PANEL_VECTORS = 16
+PANEL_BLOCK_BYTES = 1024  # the words of a block of 32 elements in a panel
+MOST_ROWS = 64  # that are decoded at a time
+TILE_ROWS = 4 * FOURS
+DECODED_BYTES = MOST_ROWS * (WORD_ROW_BYTES + 2 * SCALE_ROW_BYTES)
+TOTAL_PANEL_BYTES = 64 * MOST_ROWS
+TOTAL_BYTES = TOTAL_PANEL_BYTES * 32  # of 512 vectors
+
+
+@jit
+def _code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sums: Any) -> Any:
+    """Code up to 16 vectors. Returns 0 if all numbers are finite, else NaN."""
+    words = stack_bytes(512)
+    watched = f32x32(0.0)
+    for first in range(0, vectors, 8):
+        for block in range(columns // 32):
+            for row in range(min(8, vectors - first)):
+                values = load(f32x32(0.0), x + 4 * columns * (first + row), block)
+                watched = watched + values * ZERO
+                largest = lane_max(absolute(values))
+                is_tiny = largest < TINY
+                rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
+                scale = ZERO if is_tiny else largest / TOP
+                store_words(words + 64 * row, bits_of(rounded))
+                store_f32(scales, 16 * block + first + row, scale)
+                store_f32(sums, 16 * block + first + row, lane_sum(rounded - ROUNDER) * scale)
+            out = codes + PANEL_BLOCK_BYTES * block + 4 * first
+            turn_eight(words, 64, out, out + 256, 64)
+            turn_eight(words + 32, 64, out + 512, out + 768, 64)
+    return lane_sum(watched)
+
+
+def code_panels(job: int, columns: int, first: int, stop: int) -> None:
+    """Code vectors of so many columns as panels ``first`` to ``stop`` - 1; tiny blocks become zeros.
+
+    ``job`` is the address of int64 numbers: the vectors and how many there are; where codes, scales and the sums of
+    blocks as coded go; and a place for an f32 that is set to NaN if a number is not finite.
+    """
+    x, vectors = number(job, 0), number(job, 1)
+    codes, scales, sums, watched = number(job, 2), number(job, 3), number(job, 4), number(job, 5)
+    for panel in range(first, stop):
+        start, block = PANEL_VECTORS * panel, columns // 32 * panel
+        zero = _code_panel(
+            x + 4 * columns * start,
+            min(PANEL_VECTORS, vectors - start),
+            columns,
+            codes + PANEL_BLOCK_BYTES * block,
+            scales + 64 * block,
+            sums + 64 * block,
+        )
+        if zero != ZERO:
+            store_f32(watched, 0, zero)
+
+
+def _make_multiply(group: int, has_lows: bool) -> Any:
+    """The sums of products of some rows with a panel, scaled and added up in f32.
+
+    Rows have a scale, and a value to take off, for every ``group`` elements: 32 or 16.
+    """
+    per_block = 32 // group
+
+    @jit
+    def add_scaled(total: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
+        found = fused(to_f32(sums), x_scale * peek_f32(scale, 0), total)
+        if has_lows:
+            found = fused(splat(total, -peek_f32(low, 0)), x_sum, found)
+        return found
+
+    @jit
+    def add_four(totals: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
+        return (
+            add_scaled(totals[0], sums[0], scale, low, x_scale, x_sum),
+            add_scaled(totals[1], sums[1], scale + SCALE_ROW_BYTES, low + SCALE_ROW_BYTES, x_scale, x_sum),
+            add_scaled(totals[2], sums[2], scale + 2 * SCALE_ROW_BYTES, low + 2 * SCALE_ROW_BYTES, x_scale, x_sum),
+            add_scaled(totals[3], sums[3], scale + 3 * SCALE_ROW_BYTES, low + 3 * SCALE_ROW_BYTES, x_scale, x_sum),
+        )
+
+    @jit
+    def words_after(words: Any, place: Any) -> Any:
+        return words + (2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1))
+
+    @jit
+    def multiply_four(
+        words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
+    ) -> None:
+        like = f32x16(0.0)
+        totals = load_four(out)
+        for place in range(groups):
+            sums = four_sums()
+            for pair in range(pairs):
+                sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
+            block, at = place // per_block, 4 * place
+            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
+            totals = add_four(totals, sums, scales + at, lows + at, x_scale, x_sum)
+            words = words_after(words, place)
+            x += 32 * group
+        store_four(out, totals)
+
+    @jit
+    def multiply_eight(
+        words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
+    ) -> None:
+        like = f32x16(0.0)
+        totals, more_totals = load_four(out), load_four(out + 256)
+        for place in range(groups):
+            sums, more_sums = four_sums(), four_sums()
+            for pair in range(pairs):
+                sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
+                more_sums = add_pair(words + 4 * WORD_ROW_BYTES + 4 * pair, x + 64 * pair, more_sums)
+            block, at = place // per_block, 4 * place
+            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
+            totals = add_four(totals, sums, scales + at, lows + at, x_scale, x_sum)
+            at += 4 * SCALE_ROW_BYTES
+            more_totals = add_four(more_totals, more_sums, scales + at, lows + at, x_scale, x_sum)
+            words = words_after(words, place)
+            x += 32 * group
+        store_four(out, totals)
+        store_four(out + 256, more_totals)
+
+    return multiply_eight if FOURS == 2 else multiply_four
+
+
+@jit
+def load_four(place: Any) -> Any:
+    like = f32x16(0.0)
+    return load(like, place, 0), load(like, place, 1), load(like, place, 2), load(like, place, 3)
+
+
+@jit
+def store_four(place: Any, totals: Any) -> None:
+    store(place, 0, totals[0])
+    store(place, 1, totals[1])
+    store(place, 2, totals[2])
+    store(place, 3, totals[3])
+
+
+@jit
+def write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) -> None:
+    """Totals of panels to a row of the output for every vector: eight times eight together as long as there are."""
+    even_rows, even_vectors = rows // 8 * 8, vectors // 8 * 8
+    for vector in range(0, even_vectors, 8):
+        panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS) + 4 * (vector % PANEL_VECTORS)
+        for row in range(0, even_rows, 8):
+            place = out + 4 * (out_columns * vector + row)
+            turn_eight(panel + 64 * row, 64, place, place + 16 * out_columns, 4 * out_columns)
+    for vector in range(vectors):
+        panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS)
+        for row in range(even_rows if vector < even_vectors else 0, rows):
+            store_f32(out, out_columns * vector + row, peek_f32(panel, 16 * row + vector % PANEL_VECTORS))
+
+
+@jit
+def ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> None:
+    """Let bytes of rows come nearer that are decoded next."""
+    for row in range(first, stop):
+        for line in range(0, nbytes + 64, 64):
+            prefetch_line(blocks + row_bytes * row + line)
+
+
+def _make_products(take: Any, group: int, has_lows: bool) -> Any:
+    multiply = _make_multiply(group, has_lows)
+
+    @jit
+    def tile_products(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, words: Any, totals: Any) -> None:
+        columns, codes, scales, sums = number(job, 1), number(job, 2), number(job, 3), number(job, 4)
+        vectors, out_columns, pairs = number(job, 5), number(job, 7), number(job, 8)
+        panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
+        own_scales = words + WORD_ROW_BYTES * MOST_ROWS
+        own_lows = own_scales + SCALE_ROW_BYTES * MOST_ROWS
+        step_bytes = row_bytes * STEP // columns
+        for i in range(MOST_ROWS * panels):
+            store(totals, i, f32x16(0.0))
+        for first in range(0, columns, STEP):
+            stop = min(first + STEP, columns)
+            take(blocks, rows, columns, first, stop, words, own_scales, own_lows)
+            next_blocks = blocks + (first // STEP + 1) * step_bytes
+            if stop == columns:
+                next_blocks = blocks + number(job, 9) * row_bytes
+            for panel in range(panels):
+                part = rows * panel // panels, rows * (panel + 1) // panels
+                ask_for(next_blocks, row_bytes, *part, step_bytes)
+                block = columns // 32 * panel + first // 32
+                for row in range(0, rows, TILE_ROWS):
+                    multiply(
+                        words + WORD_ROW_BYTES * row,
+                        own_scales + SCALE_ROW_BYTES * row,
+                        own_lows + SCALE_ROW_BYTES * row,
+                        codes + PANEL_BLOCK_BYTES * block,
+                        scales + 64 * block,
+                        sums + 64 * block,
+                        pairs,
+                        (stop - first) // group,
+                        totals + TOTAL_PANEL_BYTES * panel + 64 * row,
+                    )
+        write_out(totals, rows, vectors, out, out_columns)
+
+    @jit
+    def products(job: Any, row_bytes: Any, first: Any, stop: Any) -> None:
+        words, totals = stack_bytes(DECODED_BYTES), stack_bytes(TOTAL_BYTES)
+        for row in range(first, stop, MOST_ROWS):
+            blocks, out = number(job, 0) + row_bytes * row, number(job, 6) + 4 * row
+            tile_products(job, row_bytes, blocks, min(MOST_ROWS, stop - row), out, words, totals)
+
+    return products
+
+
+_q4_0 = _make_products(take_q4_0, 32, has_lows=False)
+_q8_0 = _make_products(take_q8_0, 32, has_lows=False)
+_q4_k = _make_products(take_q4_k, 32, has_lows=True)
+_q6_k = _make_products(take_q6_k, 16, has_lows=False)
+
+
+def q4_0(job: int, row_bytes: int, first: int, stop: int) -> None:
+    """Rows ``first`` to ``stop`` - 1 times all vectors.
+
+    ``job`` is the address of int64 numbers: blocks and columns of the weight; codes, scales, sums, number of the
+    vectors; out and its columns; pairs of elements with one scale, which is given here because loops of a known
+    small count would be unrolled until the registers do not suffice; and how many rows further on a thread goes on,
+    as others have taken those between. So for the others.
+    """
+    _q4_0(job, row_bytes, first, stop)
+
+
+def q8_0(job: int, row_bytes: int, first: int, stop: int) -> None:
+    _q8_0(job, row_bytes, first, stop)
+
+
+def q4_k(job: int, row_bytes: int, first: int, stop: int) -> None:
+    _q4_k(job, row_bytes, first, stop)
+
+
+def q6_k(job: int, row_bytes: int, first: int, stop: int) -> None:
+    _q6_k(job, row_bytes, first, stop)

@@ -1,0 +1,33 @@
+"""Four or eight rows of words times a panel of sixteen vectors: the inner step of products of i16.
+
+Words of four rows lie together, 32 of each in turn; a panel has two elements of all its vectors in 64 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbrx.devices.cpu.simd.i16 import add_products, load_panel, no_sums, spread_pair
+from lbrx.devices.cpu.simd.processor import HAS_512_BITS
+from lbrx.devices.cpu.simd.vectors import jit
+
+FOURS = 2 if HAS_512_BITS else 1
+"""How many times four rows are multiplied at a time: more where registers are larger and more."""
+
+
+@jit
+def four_sums() -> Any:
+    """Zeros for four rows."""
+    return no_sums(), no_sums(), no_sums(), no_sums()
+
+
+@jit
+def add_pair(words: Any, x: Any, sums: Any) -> Any:
+    """Two elements of four rows, times those of a panel, added to their sums."""
+    a, b, c, d = sums
+    numbers = load_panel(x)
+    a = add_products(spread_pair(words), numbers, a)
+    b = add_products(spread_pair(words + 64), numbers, b)
+    c = add_products(spread_pair(words + 128), numbers, c)
+    d = add_products(spread_pair(words + 192), numbers, d)
+    return a, b, c, d

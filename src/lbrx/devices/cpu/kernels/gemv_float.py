@@ -1,0 +1,61 @@
+"""Rows of f32, f16 or bf16 times a few vectors: 32 lanes side by side, added as a tree at the end of a row.
+
+``out`` has a row of ``out_columns`` numbers for each vector; a kernel fills ``rows`` of its columns.
+"""
+
+from __future__ import annotations
+
+from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
+from lbrx.devices.cpu.simd.f32 import lane_sum, load_bf16, load_f16
+from lbrx.devices.cpu.simd.lanes import load_f32, store_f32
+from lbrx.devices.cpu.simd.vectors import f32x32, load
+
+load_one_f16, load_one_bf16 = ELEMENT_FUNCTIONS["load_f16"], ELEMENT_FUNCTIONS["load_bf16"]
+
+
+def f32(
+    weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int
+) -> None:
+    for row in range(rows):
+        values = weights + row_bytes * row
+        for vector in range(vectors):
+            numbers = x + 4 * columns * vector
+            total = f32x32(0.0)
+            for i in range(columns // 32):
+                total = total + load(total, values, i) * load(total, numbers, i)
+            found = lane_sum(total)
+            for i in range(columns // 32 * 32, columns):
+                found += load_f32(values, i) * load_f32(numbers, i)
+            store_f32(out, out_columns * vector + row, found)
+
+
+def f16(
+    weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int
+) -> None:
+    for row in range(rows):
+        values = weights + row_bytes * row
+        for vector in range(vectors):
+            numbers = x + 4 * columns * vector
+            total = f32x32(0.0)
+            for i in range(columns // 32):
+                total = total + load_f16(total, values, i) * load(total, numbers, i)
+            found = lane_sum(total)
+            for i in range(columns // 32 * 32, columns):
+                found += load_one_f16(values, i) * load_f32(numbers, i)
+            store_f32(out, out_columns * vector + row, found)
+
+
+def bf16(
+    weights: int, row_bytes: int, rows: int, columns: int, x: int, vectors: int, out: int, out_columns: int
+) -> None:
+    for row in range(rows):
+        values = weights + row_bytes * row
+        for vector in range(vectors):
+            numbers = x + 4 * columns * vector
+            total = f32x32(0.0)
+            for i in range(columns // 32):
+                total = total + load_bf16(total, values, i) * load(total, numbers, i)
+            found = lane_sum(total)
+            for i in range(columns // 32 * 32, columns):
+                found += load_one_bf16(values, i) * load_f32(numbers, i)
+            store_f32(out, out_columns * vector + row, found)

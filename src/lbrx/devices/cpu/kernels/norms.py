@@ -1,0 +1,112 @@
+"""Kernels over rows of f32: softmax and norms. A row is cut into vectors of eight; its end is done one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lbrx.devices.cpu.simd.f32 import add_square, add_wide, exp_up_to_zero, no_sum, wide_sum
+from lbrx.devices.cpu.simd.lanes import load_f32, peek_f32, poke_f32, store_f32
+from lbrx.devices.cpu.simd.maths import sqrt
+from lbrx.devices.cpu.simd.vectors import f32_of_bits, f32x8, jit, lane, lane_max, load, maximum, splat, store
+
+NOTHING = np.float32(-np.inf)
+
+
+@jit
+def _largest(row: Any, columns: Any) -> Any:
+    like = f32x8(NOTHING)
+    found = splat(like, NOTHING)
+    whole = columns // 8
+    for i in range(whole):
+        found = maximum(load(like, row, i), found)
+    largest = lane_max(found)
+    for i in range(8 * whole, columns):
+        value = load_f32(row, i)
+        largest = value if value > largest else largest
+    return largest
+
+
+@jit
+def _exp_one(value: Any) -> Any:
+    return lane(exp_up_to_zero(f32x8(value)), 0)
+
+
+def softmax(source: int, target: int, rows: int, columns: int) -> None:
+    like = f32x8(0.0)
+    whole = columns // 8
+    for number in range(rows):
+        row, out = source + 4 * columns * number, target + 4 * columns * number
+        largest = _largest(row, columns)
+        total = no_sum(like)
+        for i in range(whole):
+            value = exp_up_to_zero(load(like, row, i) - largest)
+            store(out, i, value)
+            total = add_wide(total, value)
+        rest = 0.0
+        for i in range(8 * whole, columns):
+            value = _exp_one(load_f32(row, i) - largest)
+            poke_f32(out, i, value)
+            rest += np.float64(value)
+        scale = np.float32(1.0 / (wide_sum(total) + rest))
+        for i in range(whole):
+            store(out, i, load(like, out, i) * scale)
+        for i in range(8 * whole, columns):
+            poke_f32(out, i, peek_f32(out, i) * scale)
+
+
+@jit
+def _mean(row: Any, columns: Any) -> Any:
+    like = f32x8(0.0)
+    whole = columns // 8
+    total = no_sum(like)
+    for i in range(whole):
+        total = add_wide(total, load(like, row, i))
+    rest = 0.0
+    for i in range(8 * whole, columns):
+        rest += np.float64(load_f32(row, i))
+    return (wide_sum(total) + rest) / columns
+
+
+@jit
+def _mean_square(row: Any, columns: Any, mean: Any) -> Any:
+    """The mean of the squared differences from ``mean``, in f64."""
+    like = f32x8(0.0)
+    whole = columns // 8
+    total = no_sum(like)
+    for i in range(whole):
+        total = add_square(total, load(like, row, i), mean)
+    rest = 0.0
+    for i in range(8 * whole, columns):
+        difference = np.float64(load_f32(row, i)) - mean
+        rest += difference * difference
+    return (wide_sum(total) + rest) / columns
+
+
+def rms_norm(source: int, target: int, rows: int, columns: int, weight: int, eps_bits: int) -> None:
+    like = f32x8(0.0)
+    whole = columns // 8
+    eps = np.float64(f32_of_bits(eps_bits))
+    for number in range(rows):
+        row, out = source + 4 * columns * number, target + 4 * columns * number
+        scale = np.float32(1.0 / sqrt(_mean_square(row, columns, 0.0) + eps))
+        for i in range(whole):
+            store(out, i, load(like, row, i) * scale * load(like, weight, i))
+        for i in range(8 * whole, columns):
+            store_f32(out, i, load_f32(row, i) * scale * load_f32(weight, i))
+
+
+def layer_norm(source: int, target: int, rows: int, columns: int, weight: int, bias: int, eps_bits: int) -> None:
+    like = f32x8(0.0)
+    whole = columns // 8
+    eps = np.float64(f32_of_bits(eps_bits))
+    for number in range(rows):
+        row, out = source + 4 * columns * number, target + 4 * columns * number
+        mean = _mean(row, columns)
+        scale = np.float32(1.0 / sqrt(_mean_square(row, columns, mean) + eps))
+        middle = np.float32(mean)
+        for i in range(whole):
+            store(out, i, (load(like, row, i) - middle) * scale * load(like, weight, i) + load(like, bias, i))
+        for i in range(8 * whole, columns):
+            store_f32(out, i, (load_f32(row, i) - middle) * scale * load_f32(weight, i) + load_f32(bias, i))

@@ -1,0 +1,230 @@
+"""Order within a pass: sortable keys, histograms of keys, collection of keys.
+
+A key is the bits of a value turned into an integer that sorts like the value: NaN above everything, as NumPy's
+sorts have it, and both zeros alike. Keys are signed: k-th largest of keys is the key of the k-th largest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from lbrx.devices.cpu.simd.tiles import TILE_FUNCTIONS
+from lbrx.engine.block_sizes import BINS, TABLES
+
+mask_above_i32, mask_above_f32, mask_from_f32 = (
+    TILE_FUNCTIONS[f"mask_{name}"] for name in ("above_i32", "above_f32", "from_f32")
+)
+lowest_bit, bit_count, _f32_of_bits = (TILE_FUNCTIONS[name] for name in ("lowest_bit", "bit_count", "f32_of_bits"))
+_bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
+_peek_f32 = TILE_FUNCTIONS["peek_f32"]
+_peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
+_poke_i64 = TILE_FUNCTIONS["poke_i64"]
+_LARGEST_I32, _LARGEST_I64 = np.int32(0x7FFFFFFF), np.int64(0x7FFFFFFFFFFFFFFF)
+_SMALLEST_I32 = -(1 << 31)
+_KEY_OF_INFINITY = 0x7F800000
+_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ZERO_F32, _ZERO_F64 = np.float32(0.0), np.float64(0.0)
+
+
+@njit
+def key_of_f32(value: Any) -> Any:
+    bits = _bits_of_f32(value + _ZERO_F32)
+    key = np.int32(bits ^ (np.int32(bits >> np.int32(31)) & _LARGEST_I32))
+    return _LARGEST_I32 if value != value else key
+
+
+@njit
+def key_of_f64(value: Any) -> Any:
+    bits = _bits_of_f64(value + _ZERO_F64)
+    key = bits ^ ((bits >> 63) & _LARGEST_I64)
+    return _LARGEST_I64 if value != value else key
+
+
+@njit
+def key_of_i32(value: Any) -> Any:
+    return np.int32(value)
+
+
+@njit
+def key_of_i64(value: Any) -> Any:
+    return np.int64(value)
+
+
+@njit
+def _count_i32(table: Any, key: Any, shift: Any, first: Any) -> None:
+    place = (np.int64(key) >> shift) - first
+    if (place >= 0) & (place < BINS):
+        _poke_i64(table, place, _peek_i64(table, place) + 1)
+
+
+@njit
+def histogram_i32(tile: Any, count: Any, tables: Any, shift: Any, first: Any) -> None:
+    """Count the keys of a tile by ``(key >> shift) - first``; keys outside the bins are left out."""
+    whole = count - count % TABLES
+    for j in range(0, whole, TABLES):
+        _count_i32(tables, _peek_i32(tile, j), shift, first)
+        _count_i32(tables + 8 * BINS, _peek_i32(tile, j + 1), shift, first)
+        _count_i32(tables + 16 * BINS, _peek_i32(tile, j + 2), shift, first)
+        _count_i32(tables + 24 * BINS, _peek_i32(tile, j + 3), shift, first)
+    for j in range(whole, count):
+        _count_i32(tables, _peek_i32(tile, j), shift, first)
+
+
+@njit
+def histogram_i64(tile: Any, count: Any, tables: Any, shift: Any, first: Any) -> None:
+    for j in range(count):
+        _count_i32(tables + 8 * BINS * (j % TABLES), _peek_i64(tile, j), shift, first)
+
+
+@njit
+def _append(keys: Any, places: Any, found: Any, key: Any, place: Any) -> Any:
+    _poke_i64(keys, found, key)
+    _poke_i64(places, found, place)
+    return found + 1
+
+
+@njit
+def _f32_of_key(key: Any) -> Any:
+    narrow = np.int32(key)
+    return _f32_of_bits(np.int32(narrow ^ (np.int32(narrow >> np.int32(31)) & _LARGEST_I32)))
+
+
+@njit
+def _put_run(keys: Any, places: Any, state: Any, equal: Any, above: Any, start: Any) -> None:
+    """Append a tile's count of elements that are equal to the wanted key, and count those above."""
+    found = _peek_i64(state, 0)
+    if equal > 0:
+        found = _append(keys, places, found, equal, start)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, _peek_i64(state, 1) + above)
+
+
+@njit
+def _count_runs_i32(tile: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
+    equal = above = 0
+    for j in range(count):
+        other = np.int64(_peek_i32(tile, j))
+        above += other > key
+        equal += other == key
+    _put_run(keys, places, state, equal, above, start)
+
+
+@njit
+def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
+    wanted = _f32_of_key(key)
+    equal = above = 0
+    whole = count - count % 64
+    for group in range(0, whole, 64):
+        over = mask_above_f32(values + 4 * group, wanted)
+        above += bit_count(over)
+        equal += bit_count(mask_from_f32(values + 4 * group, wanted) & ~over)
+    for j in range(whole, count):
+        other = np.int64(key_of_f32(_peek_f32(values, j)))
+        above += other > key
+        equal += other == key
+    _put_run(keys, places, state, equal, above, start)
+
+
+@njit
+def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    """Append the keys within [low, high] and their indices, and count those above.
+
+    ``state`` holds how many were found and how many are above. A ``low`` above ``high`` asks for the one key ``high``
+    (not NaN): then a tile's count of it is appended, and where the tile starts.
+    """
+    if low > high:
+        _count_runs_i32(tile, count, start, high, keys, places, state)
+        return
+    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    below_low, top = np.int32(max(low - 1, _SMALLEST_I32)), np.int32(high)
+    takes_smallest = low <= _SMALLEST_I32
+    whole = count - count % 64
+    for group in range(0, whole, 64):
+        over = mask_above_i32(tile + 4 * group, top)
+        inside = (_ALL_BITS if takes_smallest else mask_above_i32(tile + 4 * group, below_low)) & ~over
+        above += bit_count(over)
+        while inside != 0:
+            j = group + lowest_bit(inside)
+            found = _append(keys, places, found, np.int64(_peek_i32(tile, j)), start + j)
+            inside &= inside - np.uint64(1)
+    for j in range(whole, count):
+        key = np.int64(_peek_i32(tile, j))
+        above += key > high
+        if (key >= low) & (key <= high):
+            found = _append(keys, places, found, key, start + j)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, above)
+
+
+@njit
+def collect_f32(values: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    """The same over float32 values as they are; only what is found is turned into keys."""
+    if low > high:
+        _count_runs_f32(values, count, start, high, keys, places, state)
+        return
+    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    takes_nan = high > _KEY_OF_INFINITY
+    lowest, highest = _f32_of_key(max(low, -_KEY_OF_INFINITY - 1)), _f32_of_key(min(high, _KEY_OF_INFINITY))
+    whole = count - count % 64
+    for group in range(0, whole, 64):
+        over = np.uint64(0) if takes_nan else mask_above_f32(values + 4 * group, highest)
+        inside = mask_from_f32(values + 4 * group, lowest) & ~over
+        above += bit_count(over)
+        while inside != 0:
+            j = group + lowest_bit(inside)
+            found = _append(keys, places, found, np.int64(key_of_f32(_peek_f32(values, j))), start + j)
+            inside &= inside - np.uint64(1)
+    for j in range(whole, count):
+        key = np.int64(key_of_f32(_peek_f32(values, j)))
+        above += key > high
+        if (key >= low) & (key <= high):
+            found = _append(keys, places, found, key, start + j)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, above)
+
+
+@njit
+def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    for j in range(count):
+        key = _peek_i64(tile, j)
+        above += key > high
+        if (key >= low) & (key <= high):
+            found = _append(keys, places, found, key, start + j)
+    _poke_i64(state, 0, found)
+    _poke_i64(state, 1, above)
+
+
+@njit
+def first_largest_f32(values: Any, largest: Any) -> Any:
+    """The place of the first value that is the largest of all, or NaN if that is what is called the largest."""
+    place = 0
+    if largest != largest:
+        while _peek_f32(values, place) == _peek_f32(values, place):
+            place += 1
+        return place
+    while True:
+        found = mask_from_f32(values + 4 * place, largest)
+        if found != 0:
+            return place + lowest_bit(found)
+        place += 64
+
+
+SELECTION_FUNCTIONS: dict[str, Any] = {
+    function.__name__: function
+    for function in (
+        key_of_f32,
+        key_of_f64,
+        key_of_i32,
+        key_of_i64,
+        histogram_i32,
+        histogram_i64,
+        collect_i32,
+        collect_f32,
+        collect_i64,
+        first_largest_f32,
+    )
+}

@@ -1,0 +1,74 @@
+"""Calling compiled kernels of this package on addresses, sizes and numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.errors import KernelError
+
+Floats = npt.NDArray[np.float32]
+
+MULTIPLIES_PAIRS = platform.machine() in ("x86_64", "AMD64")
+"""Whether products of i16 are faster than those of f32. On Arm they are not, and a Mac has a unit for BLAS."""
+
+_KERNELS = "lbrx.devices.cpu.kernels"
+
+
+@cache
+def compiled(module: str, function: str, arguments: int) -> Any:
+    """The compiled code of a function of a module of ``lbrx.devices.cpu.kernels`` over so many int64."""
+    from lbrx.devices.cpu.build.kernel_cache import native_function
+
+    return native_function(f"{_KERNELS}.{module}", function, arguments)
+
+
+@cache
+def kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
+    """The same as a function that raises if it fails."""
+    from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE
+
+    native = compiled(module, function, arguments)
+
+    def call(*given: int) -> None:
+        status = native(RESULT_PLACE, EXCEPTION_PLACE, *given)
+        if status:
+            raise KernelError(f"{module}.{function} stopped with status {status}")
+
+    return call
+
+
+def run(module: str, function: str, *arguments: int) -> None:
+    """Run a kernel."""
+    kernel(module, function, len(arguments))(*arguments)
+
+
+@cache
+def code_address(module: str, function: str, arguments: int) -> int:
+    """Where the code of a kernel lies, for another one to call."""
+    from lbrx.devices.cpu.build.kernel_cache import address_of
+
+    return address_of(compiled(module, function, arguments))
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Where the first element of an array lies."""
+    try:
+        writable: Any = array  # most arrays are: this is many times faster
+        return ctypes.addressof(ctypes.c_char.from_buffer(writable))
+    except (TypeError, ValueError, BufferError):
+        place: int = array.__array_interface__["data"][0]
+        return place
+
+
+def bits(number: float) -> int:
+    """A number as the bits of an f32: how a kernel is given one."""
+    with np.errstate(over="ignore"):
+        return int(struct.unpack("<I", np.float32(number).tobytes())[0])

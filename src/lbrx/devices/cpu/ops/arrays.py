@@ -1,0 +1,40 @@
+"""What the functions of this package take: arrays and tensors, seen as f32 in C order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.devices.cpu.native import Floats
+from lbrx.errors import ShapeError
+from lbrx.tensors.tensor import Tensor
+
+_F32 = np.dtype(np.float32)
+Values = npt.NDArray[Any] | Tensor
+
+
+def floats(values: Values) -> Floats:
+    """The values as f32 in C order: themselves where they are that already."""
+    if type(values) is np.ndarray and values.dtype == _F32 and values.flags.c_contiguous:
+        return values
+    if isinstance(values, Tensor):
+        values = values.numpy() if values.type_name == "f32" else values.to("f32").numpy()
+    return np.ascontiguousarray(values, np.float32).reshape(np.shape(values))
+
+
+def row_vector(values: Values, columns: int, what: str) -> Floats:
+    """A vector with one number for every column."""
+    found = floats(values)
+    if found.shape != (columns,):
+        raise ShapeError(f"{what} has shape {found.shape}; expected ({columns},), one number for every column")
+    return found
+
+
+def with_last_axis(values: Values, what: str) -> Floats:
+    """The values as f32, which must have at least one axis."""
+    found = floats(values)
+    if found.ndim == 0:
+        raise ShapeError(f"{what} takes an array with at least one axis, not a single number")
+    return found

@@ -1,0 +1,108 @@
+"""The rows of a weight as f32, some at a time: what is mapped stays mapped, what is coded is decoded into a tile."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from lbrx.devices.cpu.native import Floats, address, run
+from lbrx.errors import ShapeError
+from lbrx.tensors.codecs.decoded import drop_behind
+from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.storage import Bytes, Storage
+from lbrx.tensors.tensor import Tensor
+
+_HALVES = ("f16", "bf16")
+
+
+class Rows(Protocol):
+    """The rows of a matrix."""
+
+    def read(self, first: int, stop: int, out: Floats) -> None:
+        """Write rows ``first`` to ``stop`` - 1 as f32 into an array of their shape."""
+
+
+class DecodedRows:
+    """Rows of a storage of f32 without an address: decoded, or read from a file that cannot be mapped."""
+
+    def __init__(self, source: Source) -> None:
+        self._storage, self._columns, self._offset = source.storage, source.shape[1], source.layout.offset
+
+    def read(self, first: int, stop: int, out: Floats) -> None:
+        start, stop = (4 * (self._offset + row * self._columns) for row in (first, stop))
+        self._storage.read_into(start, out.reshape(-1).view(np.uint8)[: stop - start])
+
+
+class HalfRows:
+    """Rows of f16 or bf16 that lie one after the other."""
+
+    def __init__(self, source: Source) -> None:
+        self._storage, self._kind = source.storage, source.dtype.name
+        self._columns, self._offset = source.shape[1], source.layout.offset
+
+    @property
+    def address(self) -> int | None:
+        """Where the rows lie, if they lie in memory."""
+        start = self._storage.address
+        return None if start is None else start + 2 * self._offset
+
+    def window(self, first: int, stop: int) -> Bytes:
+        """The bytes of some rows."""
+        start = 2 * (self._offset + first * self._columns)
+        return self._storage.read_at(start, 2 * (stop - first) * self._columns)
+
+    def read(self, first: int, stop: int, out: Floats) -> None:
+        window = self.window(first, stop)
+        rows = stop - first
+        run("half_rows", self._kind, address(window), 2 * self._columns, address(out), rows, self._columns)
+        self.done(first, stop)
+
+    def done(self, first: int, stop: int) -> None:
+        """The pages of some rows may be dropped."""
+        drop_behind(self._storage, 2 * (self._offset + first * self._columns), 2 * (stop - first) * self._columns)
+
+
+class ComputedRows:
+    """Rows of any tensor, computed as they are needed."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def read(self, first: int, stop: int, out: Floats) -> None:
+        out[:] = self._tensor[first:stop].to("f32").numpy()
+
+
+class MappedRows:
+    """Rows of f32 in memory or in a mapped file; ``array`` is all of them, without a copy."""
+
+    def __init__(self, array: Floats, storage: Storage, first_byte: int) -> None:
+        self.array = array
+        self._storage, self._first_byte = storage, first_byte
+
+    def read(self, first: int, stop: int, out: Floats) -> None:
+        out[:] = self.array[first:stop]
+        self.done(first, stop)
+
+    def done(self, first: int, stop: int) -> None:
+        """The pages of some rows may be dropped."""
+        row_bytes = self.array.strides[0]
+        if row_bytes > 0:
+            drop_behind(self._storage, self._first_byte + first * row_bytes, (stop - first) * row_bytes)
+
+
+def rows_of(weight: Tensor) -> Rows:
+    """What reads the rows of a matrix best."""
+    if weight.ndim != 2:
+        raise ShapeError(f"a weight has shape {weight.shape}; expected two axes, outputs and inputs")
+    source = weight.expr.values if isinstance(weight.expr, Blocks) else weight.expr
+    if not isinstance(source, Source) or source.rows is not None or not weight.size:
+        return ComputedRows(weight)
+    kind, place = source.dtype.name, source.storage.address
+    if kind == "f32" and place is not None and place % 4 == 0 and source.layout.strides[1] == 1:
+        return MappedRows(Tensor(source).numpy(), source.storage, 4 * source.layout.offset)
+    if not source.layout.is_contiguous:
+        return ComputedRows(weight)
+    if kind == "f32" and place is None:
+        return DecodedRows(source)
+    return HalfRows(source) if kind in _HALVES else ComputedRows(weight)

@@ -1,0 +1,112 @@
+"""Blocks of quantized types, made on the device from values that are stored there or that a pass leaves there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lbrx.base.threads import run_chunks
+from lbrx.devices.cpu.run import SinkTarget
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
+from lbrx.devices.metal.ops.arrays import BINDING_ALIGNMENT, BLOCKS, FLOAT_NUMBERS, DeviceArray
+from lbrx.devices.metal.ops.blocks import ENCODABLE, quantize
+from lbrx.devices.metal.transfers import transfers
+from lbrx.engine.device import tell_fallback
+from lbrx.engine.encode import BlockDestination
+from lbrx.engine.encode_parts import JointDestination
+from lbrx.engine.program import FLAT, Instruction, Program, Sink
+from lbrx.engine.schedule import block_target
+from lbrx.settings import settings
+from lbrx.tensors.dtype import DTYPES
+
+_WRITE_ELEMENTS = 512 << 10  # that a thread looks at and writes as blocks at a time
+_CAST = Instruction("cast", "f32", (0,))
+
+
+class BlockSink:
+    """A result of a pass that becomes blocks: values in one buffer, then their blocks in another."""
+
+    def __init__(self, target: BlockDestination, start: int) -> None:
+        self._target = target
+        self._start = start  # where the pass begins in the target, in elements
+        self._coding = target.coding
+        self._block_elements, self._block_bytes = BLOCKS[target.coding]
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of both buffers for each element, rounded up."""
+        return self._target.dtype.itemsize + -(-self._block_bytes // self._block_elements)
+
+    def values(self, buffer: Buffer) -> DeviceArray:
+        """The values that a pass has left in a buffer."""
+        return DeviceArray(buffer, "f32", (buffer.nbytes // self._target.dtype.itemsize,))
+
+    def encode(self, context: MetalContext, values: DeviceArray) -> Buffer:
+        """Record the kernel that makes blocks of values; they are in a buffer of the pool."""
+        blocks = values.size // self._block_elements
+        made = context.get_buffer(blocks * self._block_bytes, host_access=False)
+        rows = values.reshape(blocks, self._block_elements)
+        quantize(context, rows, self._coding, out=DeviceArray(made, "u8", (made.nbytes,)))
+        transfers(context).add(dispatches=1, read_bytes=values.nbytes, written_bytes=made.nbytes)
+        return made
+
+    def take(self, lo: int, values: DeviceArray, blocks: Any) -> None:
+        """Hand the blocks of the elements from ``lo`` on to the target, which may look at their values."""
+        dtype = DTYPES[values.dtype]
+        seen = values.buffer.view()[values.offset : values.offset + values.nbytes]
+        seen_bytes = dtype.itemsize * _WRITE_ELEMENTS
+        blocks_bytes = _WRITE_ELEMENTS // self._block_elements * self._block_bytes
+
+        def worker() -> Callable[[int], None]:
+            def step(number: int) -> None:
+                self._target.look_at(seen[number * seen_bytes : (number + 1) * seen_bytes], dtype)
+                made = blocks[number * blocks_bytes : (number + 1) * blocks_bytes]
+                self._target.write_blocks(self._start + lo + number * _WRITE_ELEMENTS, made)
+
+            return step
+
+        run_chunks(-(-seen.size // seen_bytes), settings.threads, worker)
+
+
+def block_sink(target: SinkTarget) -> BlockSink | None:
+    """How a target's blocks are made on the device; None if it takes values.
+
+    None also for blocks that only the CPU makes, which is told once.
+    """
+    whole, start = block_target(target)
+    if whole is None:
+        return None
+    if isinstance(whole, JointDestination):
+        tell_fallback("codes and scales of groups have no kernel")
+    elif whole.is_weighted:
+        tell_fallback(f"blocks of {whole.coding} with an importance matrix have no kernel")
+    elif whole.coding not in ENCODABLE:
+        tell_fallback(f"blocks of {whole.coding} have no kernel")
+    else:
+        return BlockSink(whole, start)
+    return None
+
+
+def needs_no_pass(program: Program) -> bool:
+    """Whether a pass would only copy stored floats as f32: the kernel that makes blocks reads them where they are.
+
+    >>> from lbrx.engine.program import Leaf
+    >>> needs_no_pass(Program(FLAT, (Leaf("source", "bf16", "unit"),), (), (), (Sink("store", "f32", (0,)),)))
+    True
+    """
+    if program.mode != FLAT or len(program.leaves) != 1 or program.scalars or len(program.sinks) != 1:
+        return False
+    (leaf,) = program.leaves
+    is_stored = leaf.kind == "source" and leaf.step == "unit" and leaf.dtype in FLOAT_NUMBERS
+    copies = {(): Sink("store", "f32", (0,)), (_CAST,): Sink("store", "f32", (1,))}
+    return is_stored and program.sinks[0] == copies.get(program.body)
+
+
+def stored_values(argument: Argument, dtype: str) -> DeviceArray | None:
+    """What is bound to a kernel as an array, unless Metal cannot bind it at its offset as numbers of any type."""
+    assert isinstance(argument, BufferBinding)
+    if argument.offset % BINDING_ALIGNMENT:
+        return None
+    nbytes = argument.buffer.nbytes - argument.offset if argument.nbytes is None else argument.nbytes
+    return DeviceArray(argument.buffer, dtype, (nbytes // DTYPES[dtype].itemsize,), argument.offset)

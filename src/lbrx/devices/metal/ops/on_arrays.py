@@ -1,0 +1,67 @@
+"""Products and attention on Metal, for arrays: what `linear` and `attention` do where the settings name that device.
+
+Results are within the bounds that the kernels state, not the bits of the CPU. What has no kernel stays on the CPU, and
+the reason is told once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.devices.cpu.native import Floats
+from lbrx.engine.device import metal_context, tell_fallback
+from lbrx.tensors.expr import Blocks
+from lbrx.tensors.tensor import Tensor, tensor
+
+MOST_HEAD_ELEMENTS = 256
+
+
+def linear_on_metal(x: Floats, weight: Tensor) -> Floats | None:
+    """[n, k] times a weight [m, k], transposed: [n, m]; None if kernels have no such coding."""
+    from lbrx.devices.metal.ops import products
+    from lbrx.devices.metal.ops.arrays import CODING_NUMBERS
+
+    if isinstance(weight.expr, Blocks) and weight.expr.quant not in CODING_NUMBERS:
+        tell_fallback(f"there is no product with {weight.expr.quant} weights")
+        return None
+    found: Floats = products.linear(tensor(np.ascontiguousarray(x)), weight).to_device("cpu").numpy()
+    return found
+
+
+def attention_on_metal(
+    q: npt.NDArray[Any],
+    k: npt.NDArray[Any],
+    v: npt.NDArray[Any],
+    *,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    offset: int,
+) -> Floats | None:
+    """Attention as ``lbrx.ops.attention`` has it; None for heads that are larger than the kernels'."""
+    from lbrx.devices.metal.ops.arrays import download, upload
+    from lbrx.devices.metal.ops.attention import attention
+
+    if max(q.shape[2], v.shape[2]) > MOST_HEAD_ELEMENTS:
+        tell_fallback(f"there is no attention with heads of more than {MOST_HEAD_ELEMENTS} elements")
+        return None
+    context = metal_context()
+    queries, keys, values = (upload(context, np.ascontiguousarray(part)) for part in (q, k, v))
+    found = attention(
+        context,
+        queries,
+        keys,
+        values,
+        scale=scale,
+        causal=causal,
+        window=window,
+        softcap=softcap,
+        offset=offset,
+        out_dtype="f32",
+    )
+    result: Floats = download(context, found)
+    return result

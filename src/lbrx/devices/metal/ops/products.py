@@ -1,0 +1,68 @@
+"""Products of tensors on the device: what `Tensor @` and models ask of the kernels. Nobody waits for a result."""
+
+from __future__ import annotations
+
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.ops import linear as linear_kernels
+from lbrx.devices.metal.ops import matmul as matmul_kernels
+from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray
+from lbrx.devices.metal.ops.weights import device_array, device_weight
+from lbrx.devices.metal.storage import BufferWindow, MetalStorage
+from lbrx.engine.device import metal_context
+from lbrx.errors import ShapeError
+from lbrx.tensors.dtype import dtype
+from lbrx.tensors.expr import Source
+from lbrx.tensors.shape import Layout
+from lbrx.tensors.tensor import Tensor
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a [..., n, k] times b [..., k, m] in f32, on the device; leading axes broadcast, vectors are rows or columns.
+
+    A transposed view of stored elements is read as it lies.
+    """
+    if not a.ndim or not b.ndim:
+        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; a number has no matrix product")
+    context = metal_context()
+    rows = a if a.ndim > 1 else a.reshape(1, a.size)
+    columns = b if b.ndim > 1 else b.reshape(b.size, 1)
+    left, transpose_a = _operand(context, rows)
+    right, transpose_b = _operand(context, columns)
+    found = matmul_kernels.matmul(
+        context, left, right, transpose_a=transpose_a, transpose_b=transpose_b, out_dtype="f32"
+    )
+    shape = (*found.shape[:-2], *found.shape[-2:-1][: a.ndim - 1], *found.shape[-1:][: b.ndim - 1])
+    return as_tensor(context, found).reshape(shape)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., k] times a weight [m, k], transposed, in f32; blocks of a quantized weight are multiplied as they are."""
+    context = metal_context()
+    found = linear_kernels.linear(context, _numbers(context, x), device_weight(context, weight), out_dtype="f32")
+    return as_tensor(context, found)
+
+
+def as_tensor(context: MetalContext, array: DeviceArray) -> Tensor:
+    """What a kernel made, as a tensor on the device."""
+    window = BufferWindow(0, array.nbytes, array.buffer, array.offset)
+    storage = MetalStorage(context, (window,), array.nbytes, array.owner)
+    return Tensor(Source(storage, dtype(array.dtype), Layout.contiguous(array.shape)))
+
+
+def _operand(context: MetalContext, tensor: Tensor) -> tuple[DeviceArray, bool]:
+    """The elements, and whether they are those of the transposed matrix."""
+    expr = tensor.expr
+    if tensor.ndim == 2 and isinstance(expr, Source) and expr.rows is None and not expr.layout.is_contiguous:
+        flipped = tensor.T
+        assert isinstance(flipped.expr, Source)
+        if flipped.expr.layout.is_contiguous:
+            return _numbers(context, flipped), True
+    return _numbers(context, tensor), False
+
+
+def _numbers(context: MetalContext, tensor: Tensor) -> DeviceArray:
+    """Elements in a type that kernels multiply, in C order; expressions are computed, other types become f32."""
+    values = tensor.dequantize()
+    if values.dtype.name not in FLOAT_NUMBERS:
+        values = values.to("f32")
+    return device_array(context, values if values.is_view else values.to_device("metal"))

@@ -1,0 +1,122 @@
+"""Where the elements of a stored result go: an array, or a slot of a file that is being written."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from lbrx.files.output.file_writer import FileWriter
+from lbrx.memory.results import result_pool
+from lbrx.memory.scratch import scratch_arena
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.storage import Bytes
+
+
+class Destination(Protocol):
+    """Takes the elements ``lo`` to ``hi`` of a result, in any order and from many threads."""
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def whole(self) -> Bytes | None:
+        """The memory of the whole result, if it has one: kernels write there directly."""
+
+    def write(self, lo: int, data: Bytes) -> None:
+        """Take the bytes of the elements from ``lo`` on (only where there is no memory for the whole)."""
+
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        """A scratch buffer for bytes of the elements from ``lo`` on, which is to be handed over."""
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        """The same as ``write`` with such a buffer: it goes back to its pool when its bytes are taken, maybe later."""
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """Values that are about to become blocks of this destination."""
+
+    def found_nonfinite(self) -> None:
+        """Some of them are NaN or infinite."""
+
+
+class TakesAnything:
+    """Does not care about the values that it gets."""
+
+    __slots__ = ()
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        """Nothing to see."""
+
+    def found_nonfinite(self) -> None:
+        """Nothing to note."""
+
+
+class TakesAtOnce(ABC):
+    """Takes the bytes of a scratch buffer as it takes others, and then puts it back."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def write(self, lo: int, data: Bytes) -> None: ...
+
+    def room(self, _lo: int, nbytes: int) -> Bytes:
+        return scratch_arena().get(nbytes)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self.write(lo, scratch)
+        scratch_arena().put(scratch)
+
+
+class MemoryDestination(TakesAnything, TakesAtOnce):
+    """Memory for a whole result."""
+
+    __slots__ = ()
+    dtype: DType
+
+    @property
+    @abstractmethod
+    def whole(self) -> Bytes:
+        """The memory."""
+
+    def write(self, lo: int, data: Bytes) -> None:
+        start = self.dtype.nbytes(lo)
+        self.whole[start : start + data.size] = data
+
+
+class ArrayDestination(MemoryDestination):
+    """A new array. Packed dtypes are a vector of bytes."""
+
+    __slots__ = ("_bytes", "dtype")
+
+    def __init__(self, dtype: DType, elements: int) -> None:
+        self.dtype = dtype
+        self._bytes: Bytes = result_pool().take(dtype.nbytes(elements))
+
+    @property
+    def whole(self) -> Bytes:
+        return self._bytes
+
+    def array(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        return self._bytes.view(self.dtype.numpy).reshape(shape)
+
+
+class FileDestination(TakesAnything):
+    """A slot of a file: ``offset`` is the byte where the tensor begins."""
+
+    __slots__ = ("_file", "_offset", "dtype", "whole")
+
+    def __init__(self, file: FileWriter, offset: int, dtype: DType) -> None:
+        self._file = file
+        self._offset = offset
+        self.dtype = dtype
+        self.whole: Bytes | None = None
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self._file.write(self._offset + self.dtype.nbytes(lo), data)
+
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        return self._file.room(self._offset + self.dtype.nbytes(lo), nbytes)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self._file.hand_over(self._offset + self.dtype.nbytes(lo), scratch)

@@ -1,0 +1,310 @@
+"""Values that become quantized blocks: while they are written to a file, or in memory when somebody reads them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.engine.destination import ArrayDestination, Destination, TakesAtOnce
+from lbrx.errors import KernelError, ShapeError, UsageError
+from lbrx.memory.scratch import scratch_arena
+from lbrx.tensors.codecs.codec import Quant, call, native
+from lbrx.tensors.dtype import DTYPES, DType
+from lbrx.tensors.expr import Blocks, Expr, Reduce, Stored, cast
+from lbrx.tensors.shape import Layout, Shape
+from lbrx.tensors.storage import Bytes, CpuStorage
+
+F32, U8 = DTYPES["f32"], DTYPES["u8"]
+TILE_ELEMENTS = 32 << 10  # f32 values that stay in a processor's own cache between two kernels
+Weights = npt.NDArray[np.float32]
+
+
+class PassValues(NamedTuple):
+    """A compiled pass that stores f32 values: addresses of the kernel and of its arguments, and the number of the
+    argument that says where the values go."""
+
+    kernel: int
+    ints: int
+    floats: int
+    slot: int
+
+
+class EncodedStorage:
+    """The blocks of an expression. Nothing is computed until they are written (``encode_into``) or read."""
+
+    __slots__ = ("_lock", "_made", "_quant", "_values", "_weights", "nbytes")
+    device = "cpu"
+
+    def __init__(self, values: Expr, quant: Quant, weights: Weights | None = None) -> None:
+        self.nbytes = quant.nbytes(values.shape)
+        self._values: Expr | None = coded_values(values)
+        self._quant = quant
+        self._weights = None if weights is None else checked_weights(weights, values.shape, quant)
+        self._made: CpuStorage | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def values(self) -> Expr | None:
+        """What the blocks are made of, None once they are made."""
+        return self._values
+
+    def encode_into(self, target: Destination) -> None:
+        """Stream the blocks into a destination of bytes."""
+        from lbrx.engine.schedule import evaluate_stores
+
+        with self._lock:
+            values, made = self._values, self._made
+        if values is None:
+            assert made is not None
+            target.write(0, made.read_at(0, self.nbytes))
+        elif self.nbytes:
+            evaluate_stores([(values, BlockDestination(target, self._quant, values.shape, self._weights))])
+
+    def in_memory(self) -> CpuStorage:
+        """The blocks, made once and kept; what they were made of is let go."""
+        with self._lock:
+            if self._made is not None:
+                return self._made
+        target = ArrayDestination(U8, self.nbytes)
+        self.encode_into(target)
+        with self._lock:
+            if self._made is None:
+                self._made = CpuStorage(target.whole)
+                self._values = None
+            return self._made
+
+    @property
+    def address(self) -> int | None:
+        return self.in_memory().address
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        return self.in_memory().read_at(offset, length)
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        self.in_memory().read_into(offset, buffer)
+
+
+def coded_values(values: Expr) -> Expr:
+    """Values as f32 in a form that a pass computes in pieces of whole blocks, which a reduction of rows is not."""
+    found = cast(values, F32)
+    return Stored(found, Layout.contiguous(found.shape)) if isinstance(found, Reduce) else found
+
+
+def encoded(values: Expr, quant: Quant, weights: Weights | None = None) -> Blocks:
+    """An expression as blocks of a type, not computed yet."""
+    return Blocks(EncodedStorage(values, quant, weights), quant.name, values.shape)
+
+
+def blocks_in_memory(blocks: Blocks) -> Blocks:
+    """Blocks that are not made yet, made; others as they are."""
+    if not isinstance(blocks.storage, EncodedStorage):
+        return blocks
+    return Blocks(blocks.storage.in_memory(), blocks.quant, blocks.shape, blocks.decoded)
+
+
+def checked_weights(weights: Weights, shape: Shape, quant: Quant) -> Weights:
+    """Importances as (matrices, columns): one row for all matrices of the tensor, or one for each."""
+    if not quant.takes_imatrix:
+        raise UsageError(f"{quant.name} takes no importance matrix")
+    columns, matrices = shape[-1], int(np.prod(shape[:-2], dtype=np.int64))
+    if weights.size not in (columns, matrices * columns) or (weights.ndim > 1 and weights.shape[-1] != columns):
+        raise ShapeError(
+            f"an importance matrix of shape {weights.shape} does not fit a tensor of shape {shape}; expected "
+            f"({columns},)" + (f" or ({matrices}, {columns})" if matrices > 1 else "")
+        )
+    array = np.ascontiguousarray(weights, np.float32).reshape(-1, columns)
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise UsageError("an importance matrix has values that are negative or not finite")
+    return array
+
+
+class BlockDestination(TakesAtOnce):
+    """Takes f32 values in any order and from many threads, and passes on their blocks as bytes.
+
+    Every piece begins and ends with a block, because pieces are runs of rows or of a power of two of elements.
+    """
+
+    __slots__ = ("_columns", "_pending", "_quant", "_rows_per_weights", "_target", "_weights", "dtype", "whole")
+
+    def __init__(self, target: Destination, quant: Quant, shape: Shape, weights: Weights | None) -> None:
+        self.dtype = F32
+        self.whole: Bytes | None = None
+        self._target = target
+        self._quant = quant
+        self._columns = shape[-1]
+        self._weights = weights
+        rows = int(np.prod(shape[:-1], dtype=np.int64))
+        self._rows_per_weights = rows if weights is None else max(rows // weights.shape[0], 1)
+        self._pending = PendingRows(self._columns)
+
+    @property
+    def coding(self) -> str:
+        """The name of the type of the blocks."""
+        return self._quant.name
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether an importance matrix takes part."""
+        return self._weights is not None
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        self._target.look_at(values, dtype)
+
+    def found_nonfinite(self) -> None:
+        self._target.found_nonfinite()
+
+    @property
+    def can_encode_tiles(self) -> bool:
+        """Whether `encode_tiles` can be used: the coding of a block depends on its values alone."""
+        return self._weights is None and not self._quant.parameters
+
+    def encode_tiles(self, values: PassValues, lo: int, hi: int) -> None:
+        """Compute the elements ``lo`` to ``hi`` with a compiled pass and code them while the cache holds them."""
+        kind = self._quant
+        with self._room(lo, (hi - lo) // kind.block_elements) as room:
+            is_finite = encode_tiles(
+                values, lo, hi, kind.compiled_encoder(), kind.block_elements, kind.block_bytes, room.ctypes.data
+            )
+        if not is_finite:
+            self.found_nonfinite()
+
+    def write_blocks(self, lo: int, blocks: Bytes) -> None:
+        """Take blocks that a device has made of the values from ``lo`` on; ``look_at`` has seen these."""
+        with self._room(lo, blocks.size // self._quant.block_bytes) as room:
+            room[:] = blocks
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self.look_at(data, F32)
+        if self._weights is None:
+            self._encode(lo, data)
+        elif self._quant.weighs_whole_rows:
+            for start, piece in self._pending.whole_rows(lo, data):
+                self._encode_weighted(start, piece)
+        else:
+            self._encode_weighted(lo, data)
+
+    def _encode(self, lo: int, values: Bytes) -> None:
+        count = values.size // (4 * self._quant.block_elements)
+        with self._room(lo, count) as room:
+            self._quant.encode(values.ctypes.data, room.ctypes.data, count)
+
+    def _encode_weighted(self, lo: int, values: Bytes) -> None:
+        assert self._weights is not None
+        kind = self._quant
+        for start, stop in self._runs(lo, lo + values.size // 4):
+            row, column = divmod(start, self._columns)
+            rows = max((stop - start) // self._columns, 1)
+            count = (stop - start) // kind.block_elements
+            weights = self._weights[row // self._rows_per_weights, column:]
+            piece = values[4 * (start - lo) : 4 * (stop - lo)]
+            with self._room(start, count) as room:
+                kind.encode_weighted(piece.ctypes.data, room.ctypes.data, rows, count // rows, weights.ctypes.data)
+
+    def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+        """A span cut into parts of a row and runs of whole rows that share their weights."""
+        columns, shared = self._columns, self._columns * self._rows_per_weights
+        while lo < hi:
+            whole_rows_end = min(hi - hi % columns, lo - lo % shared + shared)
+            stop = min(hi, lo - lo % columns + columns) if lo % columns or whole_rows_end <= lo else whole_rows_end
+            yield lo, stop
+            lo = stop
+
+    def _room(self, lo: int, count: int) -> Room:
+        first = lo // self._quant.block_elements * self._quant.block_bytes
+        return Room(self._target, first, count * self._quant.block_bytes)
+
+
+def encode_tiles(
+    values: PassValues,
+    lo: int,
+    hi: int,
+    encoder: Callable[..., int],
+    block_elements: int,
+    block_bytes: int,
+    target: int,
+) -> bool:
+    """Compute and code elements tile by tile; whether all of them are finite.
+
+    The encoder gets f32 values, ``target`` (moved on by ``block_bytes`` for every block done) and a number of blocks.
+    """
+    from lbrx.devices.cpu.build.kernel_cache import RESULT_PLACE, address_of
+
+    report = np.zeros(2, np.int32)
+    with scratch_arena().borrow(4 * TILE_ELEMENTS) as tile:
+        call(
+            native("tile_loop", "encode_tiles", 14),
+            *(values.kernel, values.ints, values.floats, values.slot, lo, hi, tile.ctypes.data, TILE_ELEMENTS),
+            *(address_of(encoder), block_elements, block_bytes, target, RESULT_PLACE, report.ctypes.data),
+        )
+    if report[1]:
+        raise KernelError(f"a kernel stopped with status {report[1]} while values were coded")
+    return not report[0]
+
+
+class Room:
+    """Memory for encoded bytes: the target's own, or a scratch buffer that is handed over at the end."""
+
+    __slots__ = ("_first", "_nbytes", "_scratch", "_target")
+
+    def __init__(self, target: Destination, first: int, nbytes: int) -> None:
+        self._target, self._first, self._nbytes = target, first, nbytes
+        self._scratch: Bytes | None = None
+
+    def __enter__(self) -> Bytes:
+        whole = self._target.whole
+        if whole is not None:
+            return whole[self._first : self._first + self._nbytes]
+        self._scratch = self._target.room(self._first // self._target.dtype.itemsize, self._nbytes)
+        return self._scratch
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._scratch is not None and kind is None:
+            self._target.hand_over(self._first // self._target.dtype.itemsize, self._scratch)
+
+
+class PendingRows:
+    """Rows of f32 values that arrive in pieces, kept until they are whole.
+
+    >>> pending = PendingRows(columns=4)
+    >>> values = np.arange(8, dtype=np.float32).view(np.uint8)
+    >>> list(pending.whole_rows(0, values[:8]))
+    []
+    >>> [(start, row.view(np.float32).tolist()) for start, row in pending.whole_rows(2, values[8:])]
+    [(0, [0.0, 1.0, 2.0, 3.0]), (4, [4.0, 5.0, 6.0, 7.0])]
+    """
+
+    __slots__ = ("_columns", "_lock", "_parts")
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._parts: dict[int, tuple[Bytes | None, int]] = {}  # row number -> values, elements still missing
+        self._lock = threading.Lock()
+
+    def whole_rows(self, lo: int, data: Bytes) -> Iterator[tuple[int, Bytes]]:
+        """The runs of rows that are complete now, with their first element."""
+        columns, hi = self._columns, lo + data.size // 4
+        head = min(hi, -(-lo // columns) * columns)
+        tail = max(head, hi - hi % columns)
+        for start, stop in ((lo, head), (tail, hi)):
+            if start < stop:
+                row = self._completed(start, data[4 * (start - lo) : 4 * (stop - lo)])
+                if row is not None:
+                    yield start - start % columns, row
+        if head < tail:
+            yield head, data[4 * (head - lo) : 4 * (tail - lo)]
+
+    def _completed(self, start: int, piece: Bytes) -> Bytes | None:
+        number, column = divmod(start, self._columns)
+        with self._lock:
+            row, missing = self._parts.pop(number, (None, self._columns))
+            row = np.empty(4 * self._columns, np.uint8) if row is None else row
+            row[4 * column : 4 * column + piece.size] = piece
+            missing -= piece.size // 4
+            if missing:
+                self._parts[number] = (row, missing)
+                return None
+            return row

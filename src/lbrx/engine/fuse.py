@@ -1,0 +1,320 @@
+"""From expressions to passes: which leaves a pass reads, how it walks them, and the program it runs.
+
+``fuse`` takes sinks over expressions that share one iteration space. Everything element-wise goes into one loop;
+what has to be known before the loop begins (a scalar, a stored intermediate) is looked up in ``known``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.bindings import NOTHING_BOUND, Bindings, StreamKey
+from lbrx.engine.program import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.expr import BOOL, Blocks, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, common_dtype
+from lbrx.tensors.shape import Layout, Shape, coalesce
+from lbrx.tensors.storage import Storage
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_ROUNDED = frozenset({"f16", "bf16", "f8_e4m3", "f8_e5m2", "i4", "i2"})
+_SCALAR_BASE, _BODY_BASE = 1 << 20, 1 << 40
+
+
+@dataclass(slots=True)
+class BoundLeaf:
+    """A leaf of a pass with what it stands for; strides and offset in elements."""
+
+    kind: str
+    dtype: DType
+    storage: Storage | None
+    key: StreamKey
+    offset: int
+    inner_stride: int = 1
+    outer_strides: Shape = ()
+    rows: npt.NDArray[np.int64] | None = None
+    rows_axis: int = -1
+
+
+@dataclass(slots=True)
+class BoundPass:
+    """A program with its inputs: ready to run once the sinks have a place to go.
+
+    ``origins`` and ``scalar_exprs``: the expressions that leaves and scalars stand for.
+    """
+
+    program: Program
+    space: Shape
+    elements: int
+    leaves: list[BoundLeaf]
+    scalars: list[Any]
+    columns: int
+    outer_shape: Shape
+    origins: list[Expr]
+    scalar_exprs: list[Expr]
+
+
+@dataclass(slots=True)
+class SinkRequest:
+    """A sink over expressions: its kind, the dtype it stores, and its arguments."""
+
+    kind: str
+    dtype: DType
+    args: tuple[Expr, ...]
+
+
+class KthResult(NamedTuple):
+    """The k-th largest element: its value, its sortable key and its linear index (-1 if nobody asked)."""
+
+    value: Any
+    key: Any
+    index: Any
+
+
+@dataclass(slots=True)
+class Known:
+    """What earlier passes of one evaluation found, by the identity of the expression."""
+
+    scalars: dict[int, Any] = field(default_factory=dict)
+    stored: dict[int, Storage] = field(default_factory=dict)
+    searches: dict[int, KthResult] = field(default_factory=dict)
+    bindings: Bindings = NOTHING_BOUND
+
+    def input_of(self, leaf: Expr) -> tuple[Storage | None, StreamKey]:
+        """The storage of a leaf's elements, or none and the key of the stream that makes them."""
+        if isinstance(leaf, Source):
+            return self.bindings.storage(leaf), (0, 0)
+        if isinstance(leaf, Counter):
+            return None, self.bindings.key(leaf)
+        return self.stored[id(leaf.inner if isinstance(leaf, Stored) else leaf)], (0, 0)
+
+
+def needs_whole_rows(expr: Reduce | Rank, space: Shape) -> bool:
+    """Whether the expression can be computed inside a pass over ``space``, row by row."""
+    if isinstance(expr, Rank):
+        return expr.arg.shape == space
+    if not (expr.last_axis and expr.keepdims):
+        return False
+    return all(arg.shape == space for arg in expr.args)
+
+
+def fuse(space: Shape, sinks: list[SinkRequest], known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
+    """One pass over ``space`` that feeds all the sinks."""
+    return _Fusion(space, known, scalar_value).finish(sinks)
+
+
+def unbound(bound: BoundPass) -> BoundPass:
+    """The pass without inputs, which does not keep their memory alive."""
+    leaves = [_leaf_over(leaf, None, (0, 0)) for leaf in bound.leaves]
+    return replace(bound, leaves=leaves, scalars=[])
+
+
+def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
+    """The pass over the same expressions with what another evaluation knows."""
+    inputs = map(known.input_of, bound.origins)
+    leaves = [_leaf_over(leaf, *each) for leaf, each in zip(bound.leaves, inputs, strict=True)]
+    return replace(bound, leaves=leaves, scalars=[scalar_value(expr, known) for expr in bound.scalar_exprs])
+
+
+def _leaf_over(leaf: BoundLeaf, storage: Storage | None, key: StreamKey) -> BoundLeaf:
+    walk = leaf.offset, leaf.inner_stride, leaf.outer_strides, leaf.rows, leaf.rows_axis
+    return BoundLeaf(leaf.kind, leaf.dtype, storage, key, *walk)
+
+
+class _Fusion:
+    def __init__(self, space: Shape, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> None:
+        self.space = space
+        self.known = known
+        self.scalar_value = scalar_value
+        self.values: dict[int, int] = {}
+        self.leaves: list[BoundLeaf] = []
+        self.layouts: list[Layout] = []
+        self.origins: list[Expr] = []
+        self.scalar_types: list[str] = []
+        self.scalars: list[Any] = []
+        self.scalar_exprs: list[Expr] = []
+        self.body: list[Instruction] = []
+        self.casts: dict[tuple[int, str], int] = {}
+        self.found: dict[tuple[int, str], int] = {}
+        self.by_row = False
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def value(self, expr: Expr) -> int:
+        found = self.values.get(id(expr))
+        if found is None:
+            found = self.values[id(expr)] = self._new_value(expr)
+        return found
+
+    def _new_value(self, expr: Expr) -> int:
+        if not expr.shape:
+            return self._scalar(expr, expr.dtype.compute)
+        if isinstance(expr, Map):
+            return self._map(expr)
+        if isinstance(expr, Source):
+            return self._leaf("source", expr, expr.layout, expr.rows)
+        if isinstance(expr, Counter):
+            return self._leaf(expr.kind, expr, expr.layout)
+        if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
+            return self._along_row(expr)
+        if isinstance(expr, Blocks):
+            return self.value(expr.values)
+        if isinstance(expr, Stored):
+            return self._leaf("source", expr, expr.layout, expr.rows)
+        return self._leaf("source", expr, Layout.contiguous(expr.shape))
+
+    def _leaf(self, kind: str, origin: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:
+        storage, key = self.known.input_of(origin)
+        rows_axis = -1 if rows is None else len(self.space) - len(layout.shape)
+        self.leaves.append(BoundLeaf(kind, origin.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis))
+        self.layouts.append(layout)
+        self.origins.append(origin)
+        return len(self.leaves) - 1
+
+    def _scalar(self, expr: Expr, kind: DType) -> int:
+        known = self.found.get((id(expr), kind.name))
+        if known is not None:
+            return known
+        self.scalar_types.append(kind.name)
+        self.scalars.append(self.scalar_value(expr, self.known))
+        self.scalar_exprs.append(expr)
+        number = _SCALAR_BASE + len(self.scalars) - 1
+        if isinstance(expr, Kth):  # one scalar for all that is compared with it
+            self.found[(id(expr), kind.name)] = number
+        return number
+
+    def _emit(self, op: str, kind: str, args: tuple[int, ...]) -> int:
+        self.body.append(Instruction(op, kind, args))
+        return _BODY_BASE + len(self.body) - 1
+
+    def _converted(self, expr: Expr, kind: DType) -> int:
+        """The value of an expression in the register type of ``kind`` (a compute type)."""
+        if not expr.shape:
+            return self._scalar(expr, kind)
+        value = self.value(expr)
+        if expr.dtype.compute is kind:
+            return value
+        found = self.casts.get((value, kind.name))
+        if found is None:
+            found = self.casts[(value, kind.name)] = self._emit("cast", kind.name, (value,))
+        return found
+
+    def _map(self, expr: Map) -> int:
+        op = expr.op
+        if op == "cast":
+            target = expr.dtype
+            if target.name in _ROUNDED:
+                return self._emit("cast", target.name, (self.value(expr.args[0]),))
+            return self._converted(expr.args[0], target)
+        if op == "where":
+            condition = self._converted(expr.args[0], BOOL)
+            return self._emit(
+                op, expr.dtype.name, (condition, *(self._converted(a, expr.dtype) for a in expr.args[1:]))
+            )
+        kind = expr.dtype
+        if op in _COMPARISONS or op in ("isnan", "order_key"):
+            kind = common_dtype(expr.args)
+        return self._emit(op, expr.dtype.name, tuple(self._converted(arg, kind) for arg in expr.args))
+
+    def _along_row(self, expr: Reduce | Rank) -> int:
+        self.by_row = True
+        if isinstance(expr, Rank):
+            op = "rank_descending" if expr.descending else "rank_ascending"
+            return self._emit(op, "i64", (self.value(expr.arg),))
+        kind = common_dtype(expr.args)
+        args = tuple(self._converted(arg, kind) for arg in expr.args)
+        return self._emit(f"row_{expr.op}", expr.dtype.name, args)
+
+    # -- the pass -----------------------------------------------------------------------------------------------
+
+    def finish(self, requests: list[SinkRequest]) -> BoundPass:
+        sinks = [self._sink(request) for request in requests]
+        steps, columns, outer = self._walk()
+        mode = ROWS if self.by_row else STRIDED if columns is not None else FLAT
+        leaves = tuple(
+            Leaf(leaf.kind, leaf.dtype.name, step, leaf.rows is not None)
+            for leaf, step in zip(self.leaves, steps, strict=True)
+        )
+        first_scalar, first_body = len(leaves), len(leaves) + len(self.scalars)
+
+        def number(ref: int) -> int:
+            if ref >= _BODY_BASE:
+                return ref - _BODY_BASE + first_body
+            return ref - _SCALAR_BASE + first_scalar if ref >= _SCALAR_BASE else ref
+
+        body = tuple(Instruction(i.op, i.type, tuple(map(number, i.args))) for i in self.body)
+        program = Program(
+            mode,
+            leaves,
+            tuple(self.scalar_types),
+            body,
+            tuple(Sink(sink.kind, sink.type, tuple(map(number, sink.args))) for sink in sinks),
+        )
+        elements = 1
+        for size in self.space:
+            elements *= size
+        walk = self.leaves, self.scalars, columns or 1, outer
+        return BoundPass(program, self.space, elements, *walk, self.origins, self.scalar_exprs)
+
+    def _sink(self, request: SinkRequest) -> Sink:
+        if request.kind in ("store", "row_store"):
+            value = self.value(request.args[0])
+            if not request.args[0].shape:
+                raise AssertionError("a tensor without axes is not stored by a pass")
+            stored = request.dtype.compute if request.dtype.is_packed else request.dtype  # packed after the pass
+            return Sink(request.kind, stored.name, (value,))
+        kind = common_dtype(request.args)
+        return Sink(request.kind, request.dtype.name, tuple(self._converted(arg, kind) for arg in request.args))
+
+    def _walk(self) -> tuple[list[str], int | None, Shape]:
+        """Set the strides of the leaves; returns (steps, columns or None if flat, sizes of outer axes)."""
+        space = self.space
+        if not self.by_row and self._set_if_contiguous():
+            return ["unit"] * len(self.leaves), None, ()
+        layouts = [layout.broadcast_to(space) for layout in self.layouts]
+        for leaf, layout in zip(self.leaves, layouts, strict=True):
+            leaf.offset = layout.offset
+        shape, strides = self._merged(space, [layout.strides for layout in layouts])
+        if len(shape) <= 1 and not self.by_row and not any(leaf.rows is not None for leaf in self.leaves):
+            inner = [walk[0] if walk else 0 for walk in strides]
+            if all(stride in (0, 1) for stride in inner):
+                steps = ["unit" if stride else "zero" for stride in inner]
+                return steps, None, ()
+        outer, columns = shape[:-1], shape[-1] if shape else 1
+        steps = []
+        for leaf, walk in zip(self.leaves, strides, strict=True):
+            leaf.inner_stride = walk[-1] if walk else 0
+            leaf.outer_strides = walk[:-1]
+            steps.append({0: "zero", 1: "unit"}.get(leaf.inner_stride, "any"))
+        return steps, columns, outer
+
+    def _set_if_contiguous(self) -> bool:
+        space = self.space
+        for leaf, layout in zip(self.leaves, self.layouts, strict=True):
+            if leaf.rows is not None or layout.shape != space or not layout.is_contiguous:
+                return False
+        for leaf, layout in zip(self.leaves, self.layouts, strict=True):
+            leaf.offset = layout.offset
+        return True
+
+    def _merged(self, space: Shape, strides: list[Shape]) -> tuple[Shape, list[Shape]]:
+        """Axes merged where all leaves allow it, but never across a gathered axis or into a row that is needed."""
+        gathered = {leaf.rows_axis for leaf in self.leaves if leaf.rows is not None}
+        if self.by_row and gathered:
+            return space, strides
+        if self.by_row:
+            outer, merged = coalesce(space[:-1], [walk[:-1] for walk in strides])
+            return (*outer, space[-1]), [(*own, walk[-1]) for own, walk in zip(merged, strides, strict=True)]
+        if not gathered:
+            return coalesce(space, strides)
+        if len(gathered) == 1 and gathered == {0} and len(space) > 1:
+            inner, merged = coalesce(space[1:], [walk[1:] for walk in strides])
+            if not inner:
+                inner, merged = (1,), [(0,) for _ in strides]
+            return (space[0], *inner), [(walk[0], *own) for own, walk in zip(merged, strides, strict=True)]
+        return (*space, 1), [(*walk, 0) for walk in strides]

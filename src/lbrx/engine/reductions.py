@@ -1,0 +1,36 @@
+"""What the blocks of a reduction found, combined in the order of the blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.tensors.expr import Reduce
+
+FEW = 64  # numbers that Python compares faster than NumPy starts
+
+
+def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np.int64] | None) -> Any:
+    """The value of a reduction from the partial results of its blocks; ``places`` are those of an argmax."""
+    kind = reduction.dtype.compute.numpy.type
+    if reduction.op in ("sum", "sumsq", "dot"):
+        if values.dtype == np.float64:
+            return kind(_exact_sum(values))
+        return kind(values.sum())
+    if places is not None:
+        return kind(places[int(np.argmax(values))])
+    numbers = values.tolist() if values.size <= FEW else []
+    if numbers and not math.isnan(sum(numbers)):  # else some are NaN, or infinities of both signs
+        return kind(min(numbers) if reduction.op == "min" else max(numbers))
+    return kind((np.minimum if reduction.op == "min" else np.maximum).reduce(values))
+
+
+def _exact_sum(values: npt.NDArray[Any]) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # partial sums beyond float64, or infinities of both signs
+        with np.errstate(all="ignore"):
+            return float(np.add.accumulate(values)[-1])

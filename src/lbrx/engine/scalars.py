@@ -1,0 +1,148 @@
+"""Values without axes: computed with NumPy's scalars, outside of passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.engine.fuse import Known
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.expr import Expr, Kth, Map, Scalar, Source, Stored, common_dtype
+from lbrx.tensors.storage import Storage
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.true_divide,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "floor": np.floor,
+    "round": np.rint,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "acos": np.arccos,
+    "isnan": np.isnan,
+    "where": np.where,
+}
+_OWN_TYPES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan"})
+
+
+def scalar_value(expr: Expr, known: Known) -> Any:
+    """The value of an expression without axes, whose reductions are known.
+
+    >>> from lbrx.tensors.expr import apply
+    >>> float(scalar_value(apply("div", Scalar(1.0), Scalar(4.0)), Known()))
+    0.25
+    """
+    if isinstance(expr, Scalar):
+        return expr.value
+    found = known.scalars.get(id(expr))
+    if found is not None:
+        return found
+    with np.errstate(all="ignore"):
+        return _value(expr, known)
+
+
+def _value(expr: Expr, known: Known) -> Any:
+    if isinstance(expr, Scalar):
+        return expr.value
+    found = known.scalars.get(id(expr))
+    if found is None:
+        found = known.scalars[id(expr)] = _computed(expr, known)
+    return found
+
+
+def _computed(expr: Expr, known: Known) -> Any:
+    if isinstance(expr, Map):
+        return _mapped(expr, [_value(arg, known) for arg in expr.args])
+    if isinstance(expr, Source):
+        return _read(known.bindings.storage(expr), expr.dtype, expr.layout.offset)
+    if isinstance(expr, Stored):
+        return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
+    if isinstance(expr, Kth):
+        found = known.searches[id(expr.search)]
+        return {"value": found.value, "key": found.key, "index": found.index}[expr.part]
+    raise AssertionError(f"{type(expr).__name__} should be known by now")
+
+
+def _mapped(expr: Map, values: list[Any]) -> Any:
+    if expr.op == "cast":
+        return _cast(values[0], expr)
+    if expr.op == "sqrt" and type(values[0]) is np.float64 and values[0] >= 0:
+        return np.float64(math.sqrt(values[0]))  # a norm: as exact, and without the cost of NumPy's settings
+    kind = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
+    start = 1 if expr.op == "where" else 0
+    typed = [*values[:start], *(_typed(value, kind) for value in values[start:])]
+    return _typed(_FUNCTIONS[expr.op](*typed), expr.dtype)
+
+
+def _typed(value: Any, kind: DType) -> Any:
+    """The value in the type that a dtype computes in."""
+    wanted = kind.compute.numpy
+    if type(value) is wanted.type:
+        return value
+    if wanted.kind == "f" and isinstance(value, float):  # NumPy's float64 is one, too
+        return wanted.type(value)
+    return np.asarray(value).astype(wanted)[()]
+
+
+def _cast(value: Any, expr: Expr) -> Any:
+    """Rounded to the dtype and widened again to the type it computes in; floats clip at the ends of integers."""
+    kind = expr.dtype
+    number = np.asarray(value)
+    if kind.kind in "iu" and number.dtype.kind == "f":
+        return kind.compute.numpy.type(_clipped(float(number), kind.bits, kind.kind == "i"))
+    if kind.is_packed:
+        wrapped = int(number) & ((1 << kind.bits) - 1)
+        return kind.compute.numpy.type(wrapped - (1 << kind.bits) * (wrapped >> (kind.bits - 1)))
+    if kind.compute is not kind and number.dtype != np.float32:
+        number = _odd_f32(number.item())
+    return number.astype(kind.numpy).astype(kind.compute.numpy)[()]
+
+
+def _odd_f32(exact: float | int) -> npt.NDArray[np.float32]:
+    """The number as float32 rounded to odd, so that a second rounding to a half type is the correct one."""
+    narrow = np.asarray(exact, np.float32)
+    if math.isnan(exact) or narrow.item() == exact:
+        return narrow
+    if abs(narrow.item()) > abs(exact):
+        narrow = np.asarray(np.nextafter(narrow, np.float32(0.0)))
+    return (narrow.view(np.uint32) | np.uint32(1)).view(np.float32)
+
+
+def _clipped(number: float, bits: int, signed: bool) -> int:
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    if math.isnan(number):
+        return 0
+    return low if number <= low else high if number >= high else int(number)
+
+
+def _read(storage: Storage, kind: DType, place: int) -> Any:
+    """One element of a storage, in the type it computes in."""
+    if kind.is_packed:
+        byte = int(storage.read_at(place * kind.bits // 8, 1)[0])
+        code = (byte >> (place * kind.bits % 8)) & ((1 << kind.bits) - 1)
+        return np.int8(code - (1 << kind.bits) * (code >> (kind.bits - 1)))
+    window = np.array(storage.read_at(place * kind.itemsize, kind.itemsize))
+    return window.view(kind.numpy).astype(kind.compute.numpy)[0]

@@ -1,0 +1,363 @@
+"""Evaluation: expressions sorted into stages, every stage in as few passes as possible.
+
+Reductions, searches and stored intermediates that an expression needs come first. Whatever belongs to one stage and
+one iteration space shares one pass, so several reductions of the same data read it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.threads import run_chunks
+from lbrx.engine.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
+from lbrx.engine.destination import ArrayDestination, Destination
+from lbrx.engine.device import run_pass
+from lbrx.engine.encode import BlockDestination, EncodedStorage
+from lbrx.engine.encode_parts import JointDestination, PartStorage
+from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
+from lbrx.engine.kth import find_kth
+from lbrx.engine.plan_cache import quick_value
+from lbrx.engine.reductions import combined
+from lbrx.engine.scalars import scalar_value
+from lbrx.errors import MemoryBudgetError
+from lbrx.memory import budget, format_bytes
+from lbrx.settings import settings
+from lbrx.tensors.codecs.decoded import drop_behind
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
+from lbrx.tensors.shape import Shape, broadcast_shapes
+from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage
+from lbrx.tensors.views import row_breaks, row_range
+
+COPY_BYTES = 2 << 20
+MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
+
+
+@dataclass(slots=True)
+class StoreTask:
+    """An expression whose elements go to a destination."""
+
+    expr: Expr
+    destination: Destination
+
+
+Task = StoreTask | Reduce | KthSearch
+
+
+@dataclass(slots=True)
+class Stages:
+    """Tasks by the stage in which they can run: all that they need is known by then."""
+
+    tasks: dict[int, list[Task]] = field(default_factory=lambda: defaultdict(list))
+    _levels: dict[tuple[int, Shape], int] = field(default_factory=dict)
+    _planned: dict[int, int] = field(default_factory=dict)
+    _keep: list[Expr] = field(default_factory=list)
+    stored: dict[int, tuple[Expr, ArrayDestination]] = field(default_factory=dict)
+
+    def level(self, expr: Expr, space: Shape) -> int:
+        """The first stage in which a pass over ``space`` can compute the expression."""
+        if expr.is_simple:
+            return 0
+        key = (id(expr), space)
+        found = self._levels.get(key)
+        if found is None:
+            found = self._levels[key] = self._new_level(expr, space)
+            self._keep.append(expr)
+        return found
+
+    def _new_level(self, expr: Expr, space: Shape) -> int:
+        if isinstance(expr, Map):
+            return max(self.level(arg, space) for arg in expr.args if not arg.is_simple)
+        if isinstance(expr, Stored):
+            return self._store_first(expr.inner)
+        if isinstance(expr, Kth):
+            return self._plan(expr.search, self.level(expr.search.arg, expr.search.arg.shape))
+        if isinstance(expr, Reduce) and not expr.last_axis:
+            inner = broadcast_shapes(*(arg.shape for arg in expr.args))
+            return self._plan(expr, max(self.level(arg, inner) for arg in expr.args))
+        if isinstance(expr, Reduce) and needs_whole_rows(expr, space):
+            return max(self.level(arg, space) for arg in expr.args)
+        if isinstance(expr, Rank) and needs_whole_rows(expr, space):
+            return self.level(expr.arg, space)
+        return self._store_first(expr)
+
+    def _plan(self, task: Reduce | KthSearch, stage: int) -> int:
+        if id(task) not in self._planned:
+            self._planned[id(task)] = stage + 1
+            self.tasks[stage].append(task)
+        return self._planned[id(task)]
+
+    def _store_first(self, expr: Expr) -> int:
+        if id(expr) not in self._planned:
+            nbytes = expr.dtype.nbytes(math.prod(expr.shape))
+            limit = budget().limit_bytes
+            if nbytes > limit:
+                raise MemoryBudgetError(
+                    f"an intermediate {expr.dtype} of shape {expr.shape} has to be stored: that takes "
+                    f"{format_bytes(nbytes)}, the limit is {format_bytes(limit)}; raise it with LBRX_MEMORY"
+                )
+            destination = ArrayDestination(expr.dtype, math.prod(expr.shape))
+            self.stored[id(expr)] = (expr, destination)
+            self._planned[id(expr)] = self.add_store(expr, destination) + 1
+        return self._planned[id(expr)]
+
+    def add_store(self, expr: Expr, destination: Destination) -> int:
+        """Plan the storing of a whole expression; returns the last stage in which a part of it is stored."""
+        latest = 0
+        for task in _store_tasks(expr, destination):
+            stage = self.level_of_store(task.expr)
+            self.tasks[stage].append(task)
+            latest = max(latest, stage)
+        return latest
+
+    def level_of_store(self, expr: Expr) -> int:
+        if not expr.shape:
+            return self.level(expr, ())
+        if isinstance(expr, Reduce):
+            space = broadcast_shapes(*(arg.shape for arg in expr.args))
+            return max(self.level(arg, space) for arg in expr.args)
+        return self.level(expr, expr.shape)
+
+
+class _PartOf:
+    """A destination whose first element is element ``start`` of another one."""
+
+    __slots__ = ("dtype", "parent", "start", "whole")
+
+    def __init__(self, parent: Destination, start: int, elements: int) -> None:
+        self.parent = parent
+        self.start = start
+        self.dtype = parent.dtype
+        item = parent.dtype.itemsize
+        whole = None if parent.dtype.is_packed else parent.whole
+        self.whole = None if whole is None else whole[start * item : (start + elements) * item]
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self.parent.write(self.start + lo, data)
+
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        return self.parent.room(self.start + lo, nbytes)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self.parent.hand_over(self.start + lo, scratch)
+
+    def look_at(self, values: Bytes, dtype: DType) -> None:
+        self.parent.look_at(values, dtype)
+
+    def found_nonfinite(self) -> None:
+        self.parent.found_nonfinite()
+
+
+def block_target(target: object) -> tuple[BlockDestination | JointDestination | None, int]:
+    """The destination that makes blocks of what a target takes, if one does, and where in it the target begins."""
+    start = 0
+    while isinstance(target, _PartOf):
+        start, target = start + target.start, target.parent
+    return (target, start) if isinstance(target, (BlockDestination, JointDestination)) else (None, 0)
+
+
+def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
+    """One task, or one for each run of rows between the seams of joined tensors."""
+    breaks = sorted(row_breaks(expr) - {0}) if expr.shape and not expr.is_simple else []
+    if not breaks or destination.dtype.is_packed:
+        return [StoreTask(expr, destination)]
+    row = math.prod(expr.shape[1:])
+    tasks = []
+    for start, stop in zip([0, *breaks], [*breaks, expr.shape[0]], strict=True):
+        part = _PartOf(destination, start * row, (stop - start) * row)
+        tasks.append(StoreTask(row_range(expr, start, stop), part))
+    return tasks
+
+
+def copy_blocks(blocks: Blocks, destination: Destination) -> None:
+    """Copy quantized blocks as the bytes that they are, or make them on the way if they are not made yet."""
+    _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
+
+
+def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
+    """Copy bytes on all threads, or make them on the way."""
+    if isinstance(storage, EncodedStorage) and nbytes == storage.nbytes:
+        storage.encode_into(destination)
+        return
+    chunks = -(-nbytes // COPY_BYTES)
+    item, makes_blocks = destination.dtype.itemsize, block_target(destination)[0] is not None
+
+    def worker() -> Callable[[int], None]:
+        def step(number: int) -> None:
+            low, high = number * COPY_BYTES, min(nbytes, (number + 1) * COPY_BYTES)
+            if makes_blocks or not isinstance(storage, MmapStorage):  # blocks are made of bytes where they lie
+                destination.write(low // item, storage.read_at(start + low, high - low))
+                drop_behind(storage, start + low, high - low)
+            elif destination.whole is not None:
+                storage.read_into(start + low, destination.whole[low:high])
+            else:
+                buffer = destination.room(low // item, high - low)
+                storage.read_into(start + low, buffer)
+                destination.hand_over(low // item, buffer)
+
+        return step
+
+    run_chunks(chunks, settings.threads, worker)
+
+
+def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
+    return (
+        isinstance(expr, Source)
+        and expr.rows is None
+        and expr.dtype is destination.dtype
+        and not expr.dtype.is_packed
+        and expr.layout.is_contiguous
+        and not (settings.device == "metal" and block_target(destination)[0] is not None)  # blocks are made there
+    )
+
+
+def evaluate_stores(stores: list[tuple[Expr, Destination]], bindings: Bindings = NOTHING_BOUND) -> None:
+    """Compute expressions into destinations, sharing passes."""
+    stages = Stages()
+    for expr, destination in stores:
+        stages.add_store(expr, destination)
+    _run(stages, Known(bindings=bindings))
+
+
+def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
+    """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
+    quick = quick_value(exprs[0]) if len(exprs) == 1 and settings.device == "cpu" else None
+    if quick is not None:
+        return [quick]
+    stages, known = Stages(), Known()
+    outputs: list[ArrayDestination | None] = []
+    for expr in exprs:
+        if not expr.shape:
+            stages.level(expr, ())
+            outputs.append(None)
+            continue
+        array = ArrayDestination(expr.dtype, math.prod(expr.shape))
+        stages.add_store(expr, array)
+        outputs.append(array)
+    _run(stages, known)
+    results: list[Any] = []
+    for expr, output in zip(exprs, outputs, strict=True):
+        if output is None:
+            results.append(scalar_value(expr, known))
+        else:
+            results.append(output.whole if expr.dtype.is_packed else output.array(expr.shape))
+    return results
+
+
+def _run(stages: Stages, known: Known) -> None:
+    only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
+    if len(only) == 1 and not stages.stored and not isinstance(only[0], KthSearch):
+        _run_pass(_space(only[0]), only, known)
+        return
+    for stage in sorted(stages.tasks):
+        by_space: dict[Shape, list[Task]] = {}
+        for task in stages.tasks[stage]:
+            by_space.setdefault(_space(task), []).append(task)
+        for space, tasks in by_space.items():
+            searches = [task for task in tasks if isinstance(task, KthSearch)]
+            others = [task for task in tasks if not isinstance(task, KthSearch)]
+            for first in range(0, len(others), MAX_SINKS):
+                _run_pass(space, others[first : first + MAX_SINKS], known)
+            if searches:
+                find_kth(space, searches, known)
+        for key, (_, destination) in stages.stored.items():
+            if key not in known.stored:
+                known.stored[key] = CpuStorage(destination.whole)
+
+
+def _space(task: Task) -> Shape:
+    if isinstance(task, KthSearch):
+        return task.arg.shape
+    expr = task.expr if isinstance(task, StoreTask) else task
+    if isinstance(expr, Reduce):
+        return broadcast_shapes(*(arg.shape for arg in expr.args))
+    return expr.shape
+
+
+def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
+    requests: list[SinkRequest] = []
+    targets: list[Any] = []
+    reductions: list[Reduce] = []
+    for task in tasks:
+        if isinstance(task, Reduce):
+            requests.append(SinkRequest(task.op, task.dtype, task.args))
+            targets.append(None)
+            reductions.append(task)
+        elif _is_plain_copy(task.expr, task.destination):
+            item = task.expr.dtype.itemsize
+            start = task.expr.layout.offset * item
+            _copy(task.expr.storage, start, math.prod(task.expr.shape) * item, task.destination)
+        elif not task.expr.shape:
+            _store_scalar(task, known)
+        else:
+            kind = "row_store" if isinstance(task.expr, Reduce) else "store"
+            requests.append(SinkRequest(kind, task.destination.dtype, (_with_axis(task.expr),)))
+            targets.append(task.destination)
+    if not requests:
+        return
+    partials = run_pass(_fused(space, requests, tasks, known), targets)
+    found = [part for part in partials if part is not None]
+    for reduction, (values, places) in zip(reductions, found, strict=True):
+        known.scalars[id(reduction)] = combined(reduction, values, places)
+
+
+def _fused(space: Shape, requests: list[SinkRequest], tasks: list[Any], known: Known) -> BoundPass:
+    """The pass of some tasks, put together anew or as an earlier evaluation of the same expression did."""
+    kept = known.bindings.passes
+    if kept is None:
+        return fuse(space, requests, known, scalar_value)
+    nodes = [task.expr if isinstance(task, StoreTask) else task for task in tasks]
+    key = (*map(id, nodes), *(request.dtype.name for request in requests))
+    found = kept.get(key)
+    if found is not None:
+        return rebound(found[0], known, scalar_value)
+    bound = fuse(space, requests, known, scalar_value)
+    if len(kept) < MOST_KEPT_PASSES:
+        kept[key] = unbound(bound), nodes  # which stay alive, so that their identities stay theirs
+    return bound
+
+
+def _with_axis(expr: Expr) -> Expr:
+    """A reduction along rows in the form that a pass over its rows can take."""
+    if isinstance(expr, Reduce) and not expr.keepdims:
+        return Reduce(expr.op, expr.args, last_axis=True, keepdims=True)
+    return expr
+
+
+def _store_scalar(task: StoreTask, known: Known) -> None:
+    kind = task.destination.dtype
+    value = np.asarray(scalar_value(task.expr, known))
+    if kind.is_packed:
+        data = np.array([int(value) & ((1 << kind.bits) - 1)], np.uint8)
+    else:
+        data = value.astype(kind.numpy).reshape(1).view(np.uint8)
+    task.destination.write(0, data)
+
+
+def evaluate_tensors(stores: Sequence[tuple[Bound, Destination]]) -> None:
+    """Compute whole tensors into destinations: all at once if they are the parts of one coding, else one by one."""
+    parts = [(part_of(bound.expr), destination) for bound, destination in stores]
+    joints = {id(part.joint): part.joint for part, _ in parts if part is not None}
+    if len(stores) > 1 and len(joints) == 1 and all(part is not None for part, _ in parts):
+        by_part = {part.part: destination for part, destination in parts if part is not None}
+        (joint,) = joints.values()
+        joint.encode_into([by_part.get(number) for number in range(len(joint.coding.part_bytes))])
+        return
+    for (expr, bindings), destination in stores:
+        if math.prod(expr.shape) and isinstance(expr, Blocks):
+            copy_blocks(expr, destination)
+        elif math.prod(expr.shape):
+            evaluate_stores([(expr, destination)], bindings)
+
+
+def part_of(expr: Expr) -> PartStorage | None:
+    """The part of a joint coding that an expression is."""
+    storage = expr.storage if isinstance(expr, Blocks | Source) else None
+    return storage if isinstance(storage, PartStorage) else None

@@ -1,0 +1,77 @@
+"""Finding what a recipe or a command line names, with a hint where it is misspelt or of another kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lbrx.errors import FileError, UsageError, nearest
+from lbrx.files.checkpoint.hub import locate_model
+from lbrx.files.formats.model_files import ADAPTER_CONFIG_NAME
+from lbrx.files.formats.source import open_source, read_at, size_of
+from lbrx.files.formats.strict_json import MAX_JSON_BYTES, parse_object
+
+_FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+
+
+def locate(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:
+    """The place of a model or adapter as ``locate_model`` has it; an error also names what is called alike.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / "model-b").mkdir()
+    >>> locate("./modell-b", directories=[folder])
+    Traceback (most recent call last):
+    lbrx.errors.FileError: ./modell-b: no such file or directory; did you mean './model-b'?
+    """
+    try:
+        return locate_model(path, revision, directories)
+    except FileError as error:
+        hint = similar_path(path, directories)
+        if not hint:
+            raise
+        raise FileError(f"{error}{hint}") from error
+
+
+def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
+    """A hint such as ``; did you mean './model-b'?`` if a model with a similar name lies where a path leads.
+
+    >>> similar_path("no/such/directory")
+    ''
+    """
+    parent, name = os.path.split(path.rstrip("/"))
+    places = [directory / Path(parent).expanduser() for directory in directories]
+    names = [found for place in places if place.is_dir() and os.access(place, os.R_OK) for found in _model_names(place)]
+    return nearest(os.path.join(parent, name), [os.path.join(parent, found) for found in names])
+
+
+def _model_names(directory: Path) -> list[str]:
+    """The entries of a directory that can be models: directories, and files of weights."""
+    with os.scandir(directory) as entries:
+        found = [entry.name for entry in entries if entry.name.endswith(_FILE_SUFFIXES) or entry.is_dir()]
+    return sorted(name for name in found if not name.startswith("."))
+
+
+def is_adapter(place: Path) -> bool:
+    """Whether a place is the directory of a PEFT adapter, and of no whole model."""
+    return (place / ADAPTER_CONFIG_NAME).exists() and not (place / "config.json").exists()
+
+
+def refuse_adapter(name: str, place: Path) -> None:
+    """Raise if a place that should be a model is an adapter, and say how a recipe names the two together."""
+    if is_adapter(place):
+        base = _base_of_adapter(place)
+        raise UsageError(
+            f"{name}: is a LoRA adapter (it has {ADAPTER_CONFIG_NAME}), not a model; "
+            f"expected a base model with it, as 'BASE+ADAPTER' in a recipe: '{base}+{name}'"
+        )
+
+
+def _base_of_adapter(place: Path) -> str:
+    """The model that an adapter says it was made for."""
+    path = place / ADAPTER_CONFIG_NAME
+    with open_source(path) as file:
+        config = parse_object(read_at(file, path, 0, min(size_of(file), MAX_JSON_BYTES)), str(path))
+    base = config.get("base_model_name_or_path")
+    return base if isinstance(base, str) and base else "BASE"

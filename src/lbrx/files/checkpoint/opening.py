@@ -1,0 +1,199 @@
+"""Opening files: names and tensors of a checkpoint, of which only the headers have been read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lbrx.errors import FormatError, TensorNotFound, nearest
+from lbrx.files.checkpoint.integer_parts import Coding, join_parts, parts_of_codings, read_codings
+from lbrx.files.formats.detect import detect_format
+from lbrx.files.formats.directory import DirectoryHeader, read_directory, read_file
+from lbrx.files.formats.header import FileHeader, TensorEntry
+from lbrx.files.remote.paths import RemotePath, as_path
+from lbrx.tensors.expr import Blocks, Expr, Source
+from lbrx.tensors.quantization_info import QuantizationInfo
+from lbrx.tensors.storage import Bytes, MmapStorage, OpenFile, ReadStorage, Storage
+from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
+
+if TYPE_CHECKING:
+    from lbrx.files.remote.reading import RemoteFile
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """The tensors of a file or directory by name, in the order of the files.
+
+    Reading a name costs nothing: the file is mapped when its first tensor is taken, and data is read when values
+    are computed.
+    """
+
+    def __init__(self, path: Path, format: str, files: tuple[FileHeader, ...], config: dict[str, Any] | None) -> None:
+        self.path = path
+        self.format = format
+        self.files = files
+        self.config = config
+        self._tensors: dict[str, Tensor] = {}
+        self._open_files: dict[Path, OpenFile | RemoteFile] = {}
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[FileHeader, TensorEntry]]:
+        return {entry.name: (header, entry) for header in self.files for entry in header.entries}
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the first file: that is where split models keep it."""
+        return self.files[0].metadata if self.files else {}
+
+    @property
+    def entries(self) -> list[TensorEntry]:
+        """What the headers say of every tensor."""
+        return [entry for header in self.files for entry in header.entries]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.entries)
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self._tensors.get(name)
+        if found is None:
+            if name not in self._places:
+                raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._places)}")
+            found = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        parts = parts_of_codings(self._codings)
+        return (name for name in self._places if name not in parts) if parts else iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places) - len(parts_of_codings(self._codings) & self._places.keys())
+
+    @cached_property
+    def _codings(self) -> Mapping[str, Coding]:
+        """What the metadata says of tensors that are coded as integers: their scales are tensors of their own."""
+        return read_codings(self.path, self.metadata)
+
+    def _stored(self, name: str) -> Tensor:
+        return self._tensor(*self._places[name])
+
+    def _joined(self, name: str) -> Tensor:
+        coding = join_parts(self.path, name, self._codings[name], self._places.__contains__, self._stored)
+        return integer_tensor(coding, name)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors, {self.nbytes} bytes)"
+
+    def _open_file(self, header: FileHeader) -> OpenFile | RemoteFile:
+        found = self._open_files.get(header.path)
+        if found is None:
+            found = _opened(header.path)
+            if found.file_bytes != header.file_bytes:
+                raise FormatError(
+                    f"{header.path}: has {found.file_bytes} bytes now, "
+                    f"but had {header.file_bytes} when its header was read"
+                )
+            self._open_files[header.path] = found
+        return found
+
+    def _tensor(self, header: FileHeader, entry: TensorEntry) -> Tensor:
+        storage = _storage(self._open_file(header), entry)
+        if entry.dtype is None:
+            return _quantized(storage, header, entry)
+        layout = entry.layout
+        expr: Expr = Source(storage, entry.dtype, layout)
+        if header.byte_order == "big" and entry.dtype.itemsize > 1:
+            expr = Source(SwappedStorage(storage, entry.dtype.itemsize), entry.dtype, layout)
+        return Tensor(expr, TensorMetadata(name=entry.name))
+
+
+def _opened(path: Path) -> OpenFile | RemoteFile:
+    if not isinstance(path, RemotePath):
+        return OpenFile(path)
+    from lbrx.files.remote.reading import RemoteFile
+
+    return RemoteFile(path)
+
+
+def _storage(file: OpenFile | RemoteFile, entry: TensorEntry) -> Storage:
+    if isinstance(file, OpenFile):
+        return MmapStorage(file, entry.offset, entry.nbytes)
+    from lbrx.files.remote.reading import RemoteStorage
+
+    return RemoteStorage(file, entry.offset, entry.nbytes)
+
+
+def _quantized(storage: Storage, header: FileHeader, entry: TensorEntry) -> Tensor:
+    if header.byte_order == "big":
+        raise FormatError(f"{header.path}: tensor {entry.name!r} has {entry.type_name} blocks in big-endian order")
+    elements = int(np.prod(entry.shape, dtype=np.int64))
+    bits = 8 * entry.nbytes / elements if elements else 0.0
+    info = QuantizationInfo(scheme=entry.type_name, bits=bits, group_size=_block_elements(entry.type_name))
+    return Tensor(Blocks(storage, entry.type_name, entry.shape), TensorMetadata(name=entry.name, quantization=info))
+
+
+def _block_elements(type_name: str) -> int:
+    from lbrx.files.formats.gguf_types import GGML_TYPES
+
+    found = GGML_TYPES.get(type_name)
+    return found.block_elements if found else 1
+
+
+class SwappedStorage(ReadStorage):
+    """Elements of the other byte order, turned round as they are read."""
+
+    __slots__ = ("_inner", "_item_bytes")
+
+    def __init__(self, inner: Storage, item_bytes: int) -> None:
+        self._inner = inner
+        self._item_bytes = item_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self._inner.nbytes
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        self._inner.read_into(offset, buffer)
+        turned = buffer.reshape(-1, self._item_bytes)
+        turned[:] = turned[:, ::-1].copy()
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
+
+    Reads headers only.
+
+    >>> import lbrx, numpy as np, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.safetensors"
+    >>> lbrx.save(path, {"w": lbrx.tensor(np.ones((2, 2), np.float32))})
+    >>> model = lbrx.open(path)
+    >>> model["w"]
+    Tensor('w', f32, shape=(2, 2))
+    """
+    place = as_path(path)
+    if isinstance(place, RemotePath):
+        place.forget_listing()
+    kind = detect_format(place)
+    if kind in ("huggingface", "gguf-split", "pytorch-directory"):
+        directory: DirectoryHeader = read_directory(place)
+        return Checkpoint(place, kind, directory.files, directory.config)
+    return Checkpoint(place, kind, (read_file(place),), None)
+
+
+def contents_format(checkpoint: Checkpoint) -> str:
+    """``"gguf"``, ``"mlx"`` or ``"safetensors"``.
+
+    MLX directories look like those of Hugging Face, but their config.json says how weights are quantized, or their
+    files say that they are of MLX.
+    """
+    if checkpoint.format.startswith("gguf"):
+        return "gguf"
+    config = checkpoint.config or {}
+    is_mlx = isinstance(config.get("quantization"), Mapping) or checkpoint.metadata.get("format") == "mlx"
+    return "mlx" if is_mlx and checkpoint.format == "huggingface" else "safetensors"
+
+
+open = open_checkpoint  # its public name, `lbrx.open`

@@ -1,0 +1,135 @@
+"""What the header of a weight file says, and what a file to be written will look like.
+
+Readers turn bytes into a `FileHeader`, writers turn a list of `TensorSpec` into a `FileLayout`. Neither
+touches tensor data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from reprlib import Repr
+from typing import Any, NamedTuple
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import ShapeError
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.shape import Layout
+
+MAX_INT64 = 2**63 - 1
+MAX_DIMENSIONS = 64  # what NumPy can hold
+GGUF_MAGIC = b"GGUF"
+ZIP_MAGIC = b"PK\x03\x04"  # of PyTorch files
+
+
+class TensorEntry(NamedTuple):
+    """One tensor of a file: its type, its shape and where its bytes lie.
+
+    >>> entry = TensorEntry("output.weight", "q4_k", None, (2, 256), offset=4096, nbytes=288)
+    >>> entry.end, entry.layout.strides
+    (4384, (256, 1))
+    """
+
+    name: str
+    type_name: str  # an lbrx dtype ("bf16"), a ggml type ("q4_k") or a SafeTensors id in lower case ("u32")
+    dtype: DType | None  # None where lbrx has no such element type, as for block quantization
+    shape: tuple[int, ...]  # row-major, slowest first
+    offset: int  # in bytes from the beginning of the file
+    nbytes: int  # with strides, of the span that the elements touch
+    strides: tuple[int, ...] | None = None  # None where elements lie one after the other
+
+    @property
+    def end(self) -> int:
+        """The byte after the last one."""
+        return self.offset + self.nbytes
+
+    @property
+    def layout(self) -> Layout:
+        """Where the elements lie in the span."""
+        return Layout.contiguous(self.shape) if self.strides is None else Layout(self.shape, self.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """All that is known of a file before its data is read; entries stand in the order of their bytes.
+
+    >>> FileHeader(Path("a.gguf"), "gguf", 64, "little", (), {}).format
+    'gguf'
+    """
+
+    path: Path
+    format: str  # "safetensors" | "gguf"
+    file_bytes: int
+    byte_order: str  # "little" | "big"
+    entries: tuple[TensorEntry, ...]
+    metadata: Mapping[str, Any]  # strings of a SafeTensors header, or `GgufMetadata`
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor that is to be written.
+
+    >>> TensorSpec("norm.weight", "bf16", (4096,)).shape
+    (4096,)
+    """
+
+    name: str
+    type_name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of one tensor in a file to be written.
+
+    >>> Slot("norm.weight", "bf16", (8,), offset=128, nbytes=16).offset
+    128
+    """
+
+    name: str
+    type_name: str
+    shape: tuple[int, ...]
+    offset: int  # in bytes from the beginning of the file
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """A file to be written, decided before the first byte of data. Bytes between slots are zero.
+
+    >>> FileLayout("empty.gguf", b"GGUF", (), 4).file_bytes
+    4
+    """
+
+    name: str
+    header: bytes  # everything before the data, padding included
+    slots: tuple[Slot, ...]
+    file_bytes: int
+
+
+def element_count(shape: Sequence[int]) -> int:
+    """The number of elements of a shape whose sizes and product fit into 63 bits.
+
+    >>> element_count((2, 3)), element_count(()), element_count((5, 0))
+    (6, 1, 0)
+    """
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"shape {quoted(tuple(shape))} has a negative size; expected sizes of at least 0")
+    if prod(size or 1 for size in shape) > MAX_INT64:  # a zero must not hide an overflow
+        raise ShapeError(f"shape {quoted(tuple(shape))} has more than 2^63 - 1 elements")
+    return prod(shape)
+
+
+_MESSAGE_REPR = Repr()
+_MESSAGE_REPR.maxstring = 100
+_MESSAGE_REPR.maxlist = _MESSAGE_REPR.maxtuple = 8
+
+
+def quoted(value: object) -> str:
+    """A value from a file as it may appear in a message: escaped, and short however long or deep it is.
+
+    >>> quoted("a\\n"), quoted([1] * 1000), len(quoted("x" * 1000))
+    ("'a\\\\n'", '[1, 1, 1, 1, 1, 1, 1, 1, ...]', 100)
+    """
+    return _MESSAGE_REPR.repr(value)

@@ -1,0 +1,138 @@
+"""PyTorch files: a zip archive with a pickle, ``data.pkl``, and a member ``data/N`` for the elements of each storage.
+
+Several tensors can share a storage, and each sees it through an offset and strides. Elements lie in the archive as they
+are, so that they are mapped like those of any other format. Files from before PyTorch 1.6 are one long pickle, of which
+nothing can be mapped: they are an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lbrx.errors import FormatError, ShapeError
+from lbrx.files.formats.header import MAX_DIMENSIONS, FileHeader, TensorEntry, element_count, quoted
+from lbrx.files.formats.pickled_archive import Member, find_one, read_member, read_members
+from lbrx.files.formats.pickled_values import MAX_PICKLE_BYTES, PickledTensor, unpickle
+from lbrx.files.formats.source import size_of
+from lbrx.tensors.dtype import DTYPES
+from lbrx.tensors.shape import Layout
+
+MAX_TENSORS = 1_000_000
+MAX_NAME_LENGTH = 4096
+_MAX_DEPTH = 16
+_MAX_BYTE_ORDER_BYTES = 16
+# Where training programs put the weights, beside optimizer states and counters.
+_MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
+
+
+def read_header(path: Path, file: BinaryIO) -> FileHeader:
+    """Read and check what an open PyTorch file says of its tensors; nothing that its pickle names is called."""
+    members = read_members(path, file)
+    pickled = find_one(members, "data.pkl")
+    if pickled is None:
+        raise FormatError(f"{path}: is a zip archive without a pickle 'data.pkl'; expected a PyTorch checkpoint")
+    folder = pickled.name.removesuffix("data.pkl")
+    if f"{folder}constants.pkl" in members:
+        raise FormatError(f"{path}: is a TorchScript program; expected a PyTorch checkpoint of tensors")
+    where = f"{path}: {pickled.name}"
+    content = unpickle(read_member(path, file, pickled, MAX_PICKLE_BYTES), where)
+    entries = [
+        _entry(path, folder, name, tensor, members) for name, tensor in _named_tensors(where, _model_part(content))
+    ]
+    if not entries:
+        raise FormatError(f"{where}: has no dictionary with tensors; expected a model's state_dict")
+    entries.sort(key=lambda entry: entry.offset)
+    byte_order = _byte_order(path, file, members.get(f"{folder}byteorder"))
+    return FileHeader(path, "pytorch", size_of(file), byte_order, tuple(entries), {})
+
+
+def _byte_order(path: Path, file: BinaryIO, member: Member | None) -> str:
+    if member is None:
+        return "little"
+    text = read_member(path, file, member, _MAX_BYTE_ORDER_BYTES)
+    if text not in (b"little", b"big"):
+        raise FormatError(f"{path}: {quoted(member.name)} is {text!r}, expected 'little' or 'big'")
+    return text.decode()
+
+
+def _model_part(content: Any) -> Any:
+    """The dictionary itself, or the one in it that is the model, if a training program saved more than that."""
+    if isinstance(content, dict) and not any(isinstance(value, PickledTensor) for value in content.values()):
+        for key in _MODEL_KEYS:
+            if isinstance(content.get(key), dict):
+                return content[key]
+    return content
+
+
+def _named_tensors(where: str, content: Any) -> Iterator[tuple[str, PickledTensor]]:
+    """The tensors of a dictionary, and those of dictionaries in it with dotted names; other values are left out."""
+    names: set[str] = set()
+    visited = 0
+    waiting: list[tuple[str, int, Any]] = [("", 0, content)]
+    while waiting:
+        prefix, depth, value = waiting.pop()
+        visited += 1
+        if visited > MAX_TENSORS or depth > _MAX_DEPTH:
+            raise FormatError(
+                f"{where}: has more than {MAX_TENSORS:,} values, or dictionaries nested deeper than {_MAX_DEPTH}"
+            )
+        if isinstance(value, PickledTensor):
+            if prefix in names:
+                raise FormatError(f"{where}: tensor {quoted(prefix)} is there twice")
+            names.add(prefix)
+            yield prefix, value
+        elif isinstance(value, dict):
+            children = [
+                (_joined(where, prefix, key), depth + 1, child)
+                for key, child in value.items()
+                if isinstance(child, (PickledTensor, dict))
+            ]
+            waiting += reversed(children)
+
+
+def _joined(where: str, prefix: str, key: Any) -> str:
+    if not isinstance(key, str) and type(key) is not int:
+        raise FormatError(f"{where}: a tensor has the key {quoted(key)}, expected a name")
+    name = f"{prefix}.{key}" if prefix else str(key)
+    if len(name) > MAX_NAME_LENGTH:
+        raise FormatError(f"{where}: a tensor's name has {len(name)} characters, expected at most {MAX_NAME_LENGTH}")
+    return name
+
+
+def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: Mapping[str, Member]) -> TensorEntry:
+    where = f"{path}: tensor {quoted(name)}"
+    storage = tensor.storage
+    member = members.get(f"{folder}data/{storage.key}")
+    if member is None:
+        raise FormatError(f"{where} has its elements in {quoted(f'data/{storage.key}')}, which is not in the archive")
+    kind = DTYPES[tensor.dtype_name]
+    if storage.elements < 0 or member.nbytes != storage.elements * (kind.itemsize if storage.dtype_name else 1):
+        raise FormatError(
+            f"{where}: {quoted(member.name)} has {member.nbytes} bytes, expected those of {storage.elements} elements"
+            f" of {storage.dtype_name or 'one byte'}"
+        )
+    _check_shape(where, tensor)
+    layout = Layout(tensor.shape, tensor.strides, tensor.offset)
+    first, end = layout.span()
+    if first < 0 or end * kind.itemsize > member.nbytes:
+        raise FormatError(
+            f"{where} reaches to element {end} of its storage, which has {member.nbytes // kind.itemsize}"
+        )
+    nbytes = (end - first) * kind.itemsize
+    offset = member.offset + first * kind.itemsize
+    return TensorEntry(name, kind.name, kind, tensor.shape, offset, nbytes, tensor.strides)
+
+
+def _check_shape(where: str, tensor: PickledTensor) -> None:
+    if len(tensor.shape) > MAX_DIMENSIONS:
+        raise FormatError(f"{where} has {len(tensor.shape)} dimensions, expected at most {MAX_DIMENSIONS}")
+    try:
+        element_count(tensor.shape)
+    except ShapeError as error:
+        raise FormatError(f"{where}: {error}") from error
+    if tensor.offset < 0 or any(stride < 0 for stride in tensor.strides):
+        raise FormatError(
+            f"{where} has offset {quoted(tensor.offset)} and strides {quoted(tensor.strides)}, expected none below 0"
+        )

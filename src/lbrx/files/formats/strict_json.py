@@ -1,0 +1,61 @@
+"""JSON that comes from strangers: every way in which it can be wrong becomes one kind of error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from lbrx.errors import FormatError
+from lbrx.files.formats.header import quoted
+
+MAX_JSON_BYTES = 100_000_000
+MAX_CONTAINERS = 2_000_000  # each costs some 80 bytes of memory; a tensor of a SafeTensors header needs three
+
+
+def parse_object(text: bytes | str, where: str, *, unique_keys: bool = True) -> dict[str, Any]:
+    """The JSON object in `text`; `where` begins the message of the error if there is none.
+
+    >>> parse_object(b'{"a": [1, 2]}', "config.json")
+    {'a': [1, 2]}
+    """
+    plain = decoded(text, where) if isinstance(text, bytes) else text
+    containers = plain.count("{") + plain.count("[")
+    if containers > MAX_CONTAINERS:
+        raise FormatError(f"{where}: has {containers:,} JSON brackets, expected at most {MAX_CONTAINERS:,}")
+    try:
+        parsed = json.loads(plain, object_pairs_hook=unique_keys_hook(where) if unique_keys else None)
+    except RecursionError as error:
+        raise FormatError(f"{where}: is JSON that is nested too deeply") from error
+    except ValueError as error:
+        raise FormatError(f"{where}: is not valid JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise FormatError(f"{where}: is a JSON {type(parsed).__name__}, expected an object")
+    return parsed
+
+
+def decoded(raw: bytes, where: str) -> str:
+    """The text of these bytes.
+
+    >>> decoded(b"a\\xff", "config.json")
+    Traceback (most recent call last):
+    lbrx.errors.FormatError: config.json: is not valid UTF-8 at byte 1
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where}: is not valid UTF-8 at byte {error.start}") from error
+
+
+def unique_keys_hook(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """The ``object_pairs_hook`` of a decoder that takes no key twice."""
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        built = dict(pairs)
+        if len(built) != len(pairs):
+            repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise FormatError(f"{where}: key {quoted(repeated)} appears twice in one object")
+        return built
+
+    return build

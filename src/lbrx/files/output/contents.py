@@ -1,0 +1,86 @@
+"""A model before it is written: its tensors as recipes, its metadata and its small files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.files.formats.header import FileHeader, TensorSpec
+from lbrx.files.output.plan import SideFile
+from lbrx.tensors.tensor import Tensor
+
+Format = Literal["safetensors", "gguf", "mlx"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """A tensor that can be made: what a header has to say of it, and a function that builds its expression.
+
+    ``type_name`` is a dtype (``"bf16"``) or a quantization (``"q4_k"``). ``make`` is called when the tensor is written,
+    perhaps in another thread, and perhaps again when a run is resumed; it reads as little as it can.
+    """
+
+    name: str
+    type_name: str
+    shape: tuple[int, ...]
+    make: Callable[[], Tensor]
+    unit: str | None = None  # the tensor that this is a part of: its parts are made together
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> PlannedTensor:
+        """A tensor that exists.
+
+        >>> import lbrx
+        >>> PlannedTensor.of("w", lbrx.full((2, 3), 1.0, "bf16")).shape
+        (2, 3)
+        """
+        return cls(name, tensor.type_name, tensor.shape, lambda: tensor)
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec(self.name, self.type_name, self.shape)
+
+    def renamed(self, name: str) -> PlannedTensor:
+        """The same tensor under another name."""
+        return replace(self, name=name)
+
+    def mapped(
+        self, change: Callable[[Tensor], Tensor], *, shape: Sequence[int] | None = None, type_name: str | None = None
+    ) -> PlannedTensor:
+        """The tensor that a function makes of this one; ``shape`` and ``type_name`` are what it has then.
+
+        >>> import lbrx
+        >>> planned = PlannedTensor.of("w", lbrx.full((2, 3), 1.0, "f32")).mapped(lambda w: w + 1)
+        >>> float(planned.make().max())
+        2.0
+        """
+        make, changed_shape = self.make, self.shape if shape is None else tuple(shape)
+        return PlannedTensor(self.name, type_name or self.type_name, changed_shape, lambda: change(make()))
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """A whole model in one of the formats.
+
+    ``tensors`` stand in the order in which files have them. ``config`` is a Hugging Face ``config.json`` (of
+    safetensors and mlx), ``metadata`` GGUF key-values or the strings of a SafeTensors header. ``side_files`` are the
+    small files of a directory, ``config.json`` and the index of shards not among them. ``sources`` are the files that
+    tensors are read from.
+    """
+
+    format: Format
+    tensors: tuple[PlannedTensor, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None
+    side_files: tuple[SideFile, ...] = ()
+    sources: tuple[FileHeader, ...] = ()
+    directory: Path | None = None  # where tokenizer files of the model are
+    warnings: tuple[str, ...] = ()  # what was lost on the way here
+
+    @cached_property
+    def by_name(self) -> dict[str, PlannedTensor]:
+        return {tensor.name: tensor for tensor in self.tensors}

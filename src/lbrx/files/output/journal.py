@@ -1,0 +1,173 @@
+"""The journal of a run: what is finished, so that the same command goes on where a killed one stopped.
+
+Lines of JSON beside the output: first the identity of the plan, then a line for each finished tensor with its checksum,
+at last a line that says that all files are complete. A line is written after the bytes that it speaks of. What a power
+failure can make of that order does not matter: whoever resumes checks the bytes against the checksums.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import pwrite_all
+from lbrx.errors import FileError, UsageError
+from lbrx.files.output.plan import Identity
+
+JOURNAL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A finished tensor: its checksum, and the values that are not finite, by where they are."""
+
+    tensor: str
+    checksum: str
+    nonfinite: dict[str, tuple[int, int]] = field(default_factory=dict)  # place -> (NaN, infinities)
+
+
+class Journal:
+    """An open journal, locked against other processes; a context manager. ``discard`` forgets what it holds.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "journal"
+    >>> with Journal(path) as journal:
+    ...     journal.begin({"seed": 1})
+    ...     journal.add(Entry("w", "00ff"))
+    >>> with Journal(path) as journal:
+    ...     journal.identity, journal.entries["w"].checksum, journal.is_complete
+    ({'seed': 1}, '00ff', False)
+    """
+
+    def __init__(self, path: Path, discard: bool = False) -> None:
+        self.path = path
+        self.identity: Identity | None = None
+        self.entries: dict[str, Entry] = {}
+        self.is_complete = False
+        self._descriptor = _open_locked(path)
+        self._end = 0
+        try:
+            if discard:
+                os.ftruncate(self._descriptor, 0)
+            self._read()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def begin(self, identity: Identity) -> None:
+        """Start anew for a plan."""
+        os.ftruncate(self._descriptor, 0)
+        self.entries, self.is_complete, self._end = {}, False, 0
+        self.identity = identity
+        self._append({"version": JOURNAL_VERSION, "plan": identity})
+
+    def add(self, entry: Entry) -> None:
+        """A tensor is finished."""
+        self.entries[entry.tensor] = entry
+        line: dict[str, Any] = {"tensor": entry.tensor, "checksum": entry.checksum}
+        if entry.nonfinite:
+            line["nonfinite"] = entry.nonfinite
+        self._append(line)
+
+    def complete(self) -> None:
+        """Everything is written; only the output's name is missing."""
+        self.is_complete = True
+        self._append({"complete": True})
+
+    def remove(self) -> None:
+        """The run is over."""
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        data = (json.dumps(line) + "\n").encode()
+        pwrite_all(self._descriptor, data, self._end, self.path)
+        self._end += len(data)
+
+    def _read(self) -> None:
+        """Read all whole lines; what follows them was cut off in the middle of a write."""
+        size = os.fstat(self._descriptor).st_size
+        content = os.pread(self._descriptor, size, 0)
+        end = content.rfind(b"\n") + 1
+        try:
+            lines = [json.loads(line) for line in content[:end].splitlines()]
+            self._take(lines)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FileError(f"{self.path}: is no journal of a run; remove it, or give --restart") from error
+        self._end = end
+        os.ftruncate(self._descriptor, end)
+
+    def _take(self, lines: list[dict[str, Any]]) -> None:
+        if not lines:
+            return
+        self.identity = lines[0]["plan"] if lines[0].get("version") == JOURNAL_VERSION else {}
+        for line in lines[1:]:
+            if "complete" in line:
+                self.is_complete = True
+            else:
+                nonfinite = {place: (counts[0], counts[1]) for place, counts in line.get("nonfinite", {}).items()}
+                self.entries[line["tensor"]] = Entry(line["tensor"], line["checksum"], nonfinite)
+
+
+def _open_locked(path: Path) -> int:
+    """Open the journal, made if missing, and lock it; another run into the same output is an error."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise UsageError(f"{path}: another run into the same output is going on") from error
+        # Whoever held the lock before may have removed the file: a lock on a nameless file guards nothing.
+        if _is_same(path, descriptor):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(descriptor))
+
+
+def difference(before: Identity, now: Identity) -> str | None:
+    """What two plans differ in, in words; None if they are the same.
+
+    >>> difference({"seed": 1}, {"seed": 2})
+    'the seed was 1 and is 2'
+    """
+    for key in (*now, *(key for key in before if key not in now)):
+        was, is_now = before.get(key), now.get(key)
+        if was == is_now:
+            continue
+        if isinstance(was, dict) and isinstance(is_now, dict):
+            changed = next(name for name in (*is_now, *was) if was.get(name) != is_now.get(name))
+            return f"the {key} {changed!r} {_change(was, is_now, changed)}"
+        if isinstance(was, int) and isinstance(is_now, int):
+            return f"the {key} was {was} and is {is_now}"
+        return f"the {key} is another"
+    return None
+
+
+def _change(was: dict[str, Any], is_now: dict[str, Any], name: str) -> str:
+    if name not in was:
+        return "is new"
+    return "was changed" if name in is_now else "is missing"

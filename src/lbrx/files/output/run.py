@@ -1,0 +1,352 @@
+"""Running a plan: tensors streamed into their slots, journalled, and the finished directory renamed into place.
+
+Big tensors are computed on all threads together; small ones are handed out, one to a thread. What is written does not
+depend on either, nor on the memory that is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from lbrx.base import system
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.threads import run_chunks
+from lbrx.errors import FileError, UsageError
+from lbrx.files.formats.header import FileLayout, Slot
+from lbrx.files.output.checksum import ALGORITHM
+from lbrx.files.output.file_writer import FileWriter, writing
+from lbrx.files.output.journal import Entry, Journal, difference
+from lbrx.files.output.nonfinite import NonFiniteError, describe
+from lbrx.files.output.plan import Identity, OutputPlan, write_bytes
+from lbrx.files.output.slots import file_checksum, units_of, write_slots
+from lbrx.files.output.staging import Workplace
+from lbrx.files.remote.paths import as_path, is_remote
+from lbrx.settings import settings
+
+if TYPE_CHECKING:
+    from lbrx.cluster.options import ClusterOptions
+
+CHECKSUMS_NAME = "lbrx.checksums.json"
+SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
+SIDE_BY_SIDE_BYTES = 128 << 20  # and so are larger ones, if as many as there are threads are not more than this
+SIDE_BY_SIDE_UNITS = 4  # for each thread: with fewer, threads would wait for the last
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """How far a run is. ``tensor`` was finished last, ``at_hand`` is computed now if that is one large tensor;
+    ``resumed_bytes`` were done by an earlier run."""
+
+    done_bytes: int
+    total_bytes: int
+    done_tensors: int
+    total_tensors: int
+    tensor: str
+    at_hand: str | None = None
+    resumed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run did. ``nonfinite`` has, by tensor and place, how many values are NaN and how many infinite."""
+
+    out: Path
+    tensors: int
+    written_bytes: int
+    resumed_tensors: int
+    nonfinite: dict[str, dict[str, tuple[int, int]]]
+    seconds: float
+
+
+ProgressCallback = Callable[[RunProgress], None]
+
+
+def execute(
+    plan: OutputPlan,
+    *,
+    strict: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    sync: bool = True,
+    progress: ProgressCallback | None = None,
+    cluster: ClusterOptions | None = None,
+) -> RunResult:
+    """Run a plan. After a failure or a kill, running the same plan again does what is missing.
+
+    ``strict`` makes NaN and infinities an error. ``overwrite`` lets a directory be replaced, at the very end.
+    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk. With
+    ``cluster`` the tensors are computed by the workers of a Ray cluster, which write the same bytes.
+    """
+    started = time.monotonic()
+    make_run = _run_of(plan, cluster)
+    place = _workplace(plan)
+    restore_replaced(place)
+    if not place.journal.exists():
+        place.check_target(overwrite)
+    contents = {file.name: file.read() for file in plan.side_files}
+    identity = plan.identity(contents)
+    with Journal(place.journal, discard=restart) as journal:
+        if _is_finished(journal, identity) and place.finish_publishing():
+            resumed_tensors = tensor_count(plan)
+        else:
+            place.check_target(overwrite)
+            _begin(place, journal, identity)
+            run = make_run(plan, place, journal, strict, sync, progress)
+            run.run()
+            _check_inputs(identity, plan.identity(contents))
+            _finish(plan, place, journal, contents, sync)
+            resumed_tensors = run.resumed_tensors
+        journal.remove()
+    nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
+    seconds = time.monotonic() - started
+    return RunResult(as_path(plan.out), tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
+
+
+def _workplace(plan: OutputPlan) -> Workplace:
+    names = None if plan.is_directory else [layout.name for layout in plan.layouts]
+    if not is_remote(plan.out):
+        return Workplace(plan.out, names)
+    from lbrx.files.output.upload import RemoteWorkplace
+
+    return RemoteWorkplace(plan, names)
+
+
+def _run_of(plan: OutputPlan, cluster: ClusterOptions | None) -> Callable[..., Run]:
+    if cluster is not None:
+        from lbrx.cluster.run import cluster_run
+
+        return cluster_run(cluster)
+    if not is_remote(plan.out):
+        return Run
+    from lbrx.files.output.upload import UploadingRun
+
+    return UploadingRun
+
+
+def tensor_count(plan: OutputPlan) -> int:
+    return sum(len(layout.slots) for layout in plan.layouts)
+
+
+def restore_replaced(place: Workplace) -> None:
+    """Put an old output back that a killed run had moved aside; if that run still goes on, that is an error."""
+    if place.has_lost_target:
+        with Journal(place.journal):
+            place.restore_target()
+
+
+def _is_finished(journal: Journal, identity: Identity) -> bool:
+    """Whether an earlier run of the same plan wrote everything, and at most the last renames are missing."""
+    return journal.is_complete and journal.identity is not None and difference(journal.identity, identity) is None
+
+
+def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
+    """Go on with the journal's work if it is of the same plan, or start anew if there is none to lose."""
+    if journal.identity is None or not journal.entries:
+        place.prepare(discard=True)
+        journal.begin(identity)
+        return
+    changed = difference(journal.identity, identity)
+    if changed is not None:
+        raise UsageError(
+            f"{place.partial}: holds the unfinished work of another run: {changed}; "
+            f"run that one again to finish it, or give --restart to discard it"
+        )
+    place.prepare(discard=False)
+
+
+def _check_inputs(before: Identity, now: Identity) -> None:
+    changed = difference(before, now)
+    if changed is not None:
+        raise FileError(f"{changed} while it was read; run it again with --restart")
+
+
+def _finish(plan: OutputPlan, place: Workplace, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
+    """Write the small files, see that nothing is missing, and give the output its name."""
+    names = [slot.name for layout in plan.layouts for slot in layout.slots]
+    missing = [name for name in names if name not in journal.entries]
+    if missing:
+        raise FileError(f"{place.partial}: {len(missing)} tensors were not written, such as {missing[0]!r}")
+    if plan.is_directory:
+        checksums = {name: journal.entries[name].checksum for name in names}
+        contents = contents | {CHECKSUMS_NAME: checksums_json(checksums)}
+    for name, content in contents.items():
+        place.write_file(name, content, sync)
+    if sync:
+        system.sync_directory(place.partial)
+    journal.complete()
+    place.publish(sync)
+
+
+def checksums_json(checksums: dict[str, str]) -> bytes:
+    """The content of the checksums' file.
+
+    >>> json.loads(checksums_json({"w": "00ff"}))["tensors"]
+    {'w': '00ff'}
+    """
+    return (json.dumps({"algorithm": ALGORITHM, "tensors": checksums}, indent=1) + "\n").encode()
+
+
+class _Computed(NamedTuple):
+    """A unit that is computed, and written when so many buffers of its file that were left to a writer are."""
+
+    left: int
+    unit: list[Slot]
+    entries: list[Entry]
+    following: Slot | None
+
+
+class Run:
+    """The part of a run that computes: every tensor that the journal does not have yet, on this machine's threads."""
+
+    def __init__(
+        self,
+        plan: OutputPlan,
+        place: Workplace,
+        journal: Journal,
+        strict: bool,
+        sync: bool,
+        progress: ProgressCallback | None,
+    ) -> None:
+        self.plan = plan
+        self.place = place
+        self.journal = journal
+        self.strict = strict
+        self.sync = sync
+        self.progress = progress
+        self.resumed_tensors = 0
+        self._total_tensors, self._total_bytes = tensor_count(plan), write_bytes(plan)
+        self._done_bytes = self._resumed_bytes = 0
+        self._lock = threading.Lock()
+        self._unnoted: deque[_Computed] = deque()
+
+    def run(self) -> None:
+        # Every file is made in its full size first, so that a full disk shows before the work begins. Few are open at
+        # a time: a model can have more shards than a process may have files.
+        for layout in self.plan.layouts:
+            with self.opened(layout) as descriptor:
+                self.check_finished(layout, descriptor)
+        with ThreadPoolExecutor(1, "lbrx-flush") as flusher:
+            flushes = []
+            for layout in self.plan.layouts:
+                with self.opened(layout) as descriptor:
+                    self.write_layout(layout, descriptor)
+                if self.sync:
+                    flushes.append(flusher.submit(self.flush, layout))
+            for flush in flushes:
+                flush.result()
+
+    @contextmanager
+    def opened(self, layout: FileLayout) -> Iterator[int]:
+        descriptor = self.place.open_file(layout.name, layout.file_bytes, layout.header)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def flush(self, layout: FileLayout) -> None:
+        with self.opened(layout) as descriptor:
+            system.flush_to_disk(descriptor, self.place.partial / layout.name)
+
+    # -- what an earlier run did ----------------------------------------------------------------------------------
+
+    def check_finished(self, layout: FileLayout, descriptor: int) -> None:
+        """Forget journalled tensors whose bytes are not what their checksums say, and count the others as done."""
+        for slot in layout.slots:
+            entry = self.journal.entries.get(slot.name)
+            if entry is None:
+                continue
+            if file_checksum(descriptor, slot.offset, slot.nbytes, self.place.partial / layout.name) != entry.checksum:
+                del self.journal.entries[slot.name]
+                continue
+            self.count_resumed(slot, entry)
+
+    def count_resumed(self, slot: Slot, entry: Entry) -> None:
+        """A tensor of an earlier run is whole."""
+        self._check_strict(slot.name, entry.nonfinite)
+        self.resumed_tensors += 1
+        self._resumed_bytes += slot.nbytes
+        self._done_bytes += slot.nbytes
+
+    def _check_strict(self, name: str, counts: dict[str, tuple[int, int]]) -> None:
+        if self.strict and counts:
+            raise NonFiniteError(f"tensor {name!r}: {describe(counts)}; without --strict this is only reported")
+
+    # -- what this run does ---------------------------------------------------------------------------------------
+
+    def write_layout(self, layout: FileLayout, descriptor: int) -> None:
+        path = self.place.partial / layout.name
+        with writing(descriptor, path, layout.file_bytes, to_disk=self.sync) as file:
+            self._write_slots(layout, file)
+
+    def _write_slots(self, layout: FileLayout, file: FileWriter) -> None:
+        waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
+        units = units_of(self.plan, waiting)
+        most_bytes = _most_bytes_of_one_thread(units)
+        small = [unit for unit in units if _unit_bytes(unit) < most_bytes]
+
+        def worker() -> Callable[[int], None]:
+            return lambda number: self._write(small[number], file)
+
+        run_chunks(len(small), settings.threads, worker)
+        large = [unit for unit in units if _unit_bytes(unit) >= most_bytes]
+        for unit, following in zip_longest(large, large[1:]):
+            self._write(unit, file, None if following is None else following[0])
+        file.finish()
+        self._note_written(file)
+
+    def _write(self, unit: list[Slot], file: FileWriter, following: Slot | None = None) -> None:
+        entries = write_slots(self.plan, unit, file)
+        with self._lock:
+            self._unnoted.append(_Computed(file.left, unit, entries, following))
+        self._note_written(file)
+
+    def _note_written(self, file: FileWriter) -> None:
+        """Finish what is computed and has no bytes left with a thread that is still writing."""
+        while True:
+            with self._lock:
+                if not self._unnoted or self._unnoted[0].left > file.left_and_written:
+                    return
+                done = self._unnoted.popleft()
+            for slot, entry in zip(done.unit, done.entries, strict=True):
+                self.finish(slot, entry, done.following)
+
+    def finish(self, slot: Slot, entry: Entry, following: Slot | None = None) -> None:
+        """A tensor is written: note that down and say so."""
+        self._check_strict(slot.name, entry.nonfinite)
+        with self._lock:
+            self.journal.add(entry)
+            self._done_bytes += slot.nbytes
+            if self.progress is not None:
+                self.progress(self._state(slot, following))
+
+    def _state(self, finished: Slot, following: Slot | None) -> RunProgress:
+        return RunProgress(
+            self._done_bytes,
+            self._total_bytes,
+            len(self.journal.entries),
+            self._total_tensors,
+            finished.name,
+            None if following is None else following.name,
+            self._resumed_bytes,
+        )
+
+
+def _unit_bytes(unit: list[Slot]) -> int:
+    return sum(slot.nbytes for slot in unit)
+
+
+def _most_bytes_of_one_thread(units: list[list[Slot]]) -> int:
+    """Units below that size are computed side by side, a thread each; all threads share larger ones."""
+    most_bytes = max(SMALL_BYTES, SIDE_BY_SIDE_BYTES // settings.threads)
+    between = sum(SMALL_BYTES <= _unit_bytes(unit) < most_bytes for unit in units)
+    return most_bytes if between >= SIDE_BY_SIDE_UNITS * settings.threads else SMALL_BYTES

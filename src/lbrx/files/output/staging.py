@@ -1,0 +1,140 @@
+"""The place where an output is made: beside its target, under a name that a later run finds again.
+
+For ``models/out`` these are ``models/.out.partial``, the files; ``models/.out.partial.journal``; and, while an old
+output is being replaced, ``models/.out.replaced``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from lbrx.base import system
+from lbrx.errors import FileError
+
+
+class Workplace:
+    """The paths around an output, and the moves between them: a directory, or files if their names are given.
+
+    >>> place = Workplace(Path("models/out"))
+    >>> str(place.partial), str(place.journal)
+    ('models/.out.partial', 'models/.out.partial.journal')
+    """
+
+    def __init__(self, target: Path, file_names: Sequence[str] | None = None) -> None:
+        if target.name in ("", "..", "."):
+            target = target.resolve()
+        self.target = target
+        self.partial = target.with_name(f".{target.name}.partial")
+        self.journal = target.with_name(f".{target.name}.partial.journal")
+        self.replaced = target.with_name(f".{target.name}.replaced")
+        self._files = None if file_names is None else [target.with_name(name) for name in file_names]
+
+    @property
+    def has_lost_target(self) -> bool:
+        """Whether an old output was moved aside and nothing has been put in its place."""
+        return self.replaced.exists() and not self.target.exists()
+
+    def restore_target(self) -> None:
+        """Put back an old output that was moved aside."""
+        if self.has_lost_target:
+            system.replace_atomically(self.replaced, self.target)
+
+    def check_target(self, overwrite: bool) -> None:
+        """Raise if the target exists and may not be replaced, or if there is no place to make it."""
+        parent = self.target.parent
+        if not parent.is_dir():
+            raise FileError(f"{parent}: no such directory to write to")
+        if self._files is not None:
+            _check_files(self._files, overwrite)
+            return
+        if not self.target.exists() and not self.target.is_symlink():
+            return
+        if not self.target.is_dir():
+            raise FileError(f"{self.target}: is a file; expected a directory to write to")
+        if any(self.target.iterdir()) and not overwrite:
+            raise FileError(f"{self.target}: exists and is not empty; --overwrite replaces it")
+
+    def prepare(self, discard: bool) -> None:
+        """Make the directory of partial files, emptied first if ``discard``."""
+        try:
+            if discard and self.partial.exists():
+                shutil.rmtree(self.partial)
+            self.partial.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{self.partial}: cannot be made: {error.strerror}") from error
+
+    def publish(self, sync: bool) -> None:
+        """Give the finished directory, or files, the target's name; what stood there goes only now."""
+        if self._files is not None:
+            self._publish_files(self._files, sync)
+            return
+        replace = system.replace_atomically if sync else system.replace_unsynced
+        if self.target.exists():
+            self.discard_replaced()
+            replace(self.target, self.replaced)
+        replace(self.partial, self.target)
+        self.discard_replaced()
+
+    def finish_publishing(self) -> bool:
+        """Do what is missing of the renames of a run that wrote everything; False if it got to none of them."""
+        if self._files is None:
+            if self.partial.exists() or not self.target.exists():
+                return False
+            self.discard_replaced()
+            return True
+        waiting = [file for file in self._files if (self.partial / file.name).exists()]
+        if any(not file.exists() for file in self._files if file not in waiting) or len(waiting) == len(self._files):
+            return False
+        self._publish_files(waiting, sync=True)
+        return True
+
+    def _publish_files(self, files: Sequence[Path], sync: bool) -> None:
+        replace = system.replace_atomically if sync else system.replace_unsynced
+        for file in files:
+            replace(self.partial / file.name, file)
+        if self.partial.exists():
+            self.partial.rmdir()
+
+    def discard_replaced(self) -> None:
+        """Remove an old output that has been replaced."""
+        if self.replaced.exists():
+            shutil.rmtree(self.replaced)
+
+    def write_file(self, name: str, content: bytes, sync: bool) -> None:
+        """Write a small file of the output."""
+        path = self.partial / name
+        try:
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                if sync:
+                    system.flush_to_disk(file.fileno(), path)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def open_file(self, name: str, file_bytes: int, header: bytes) -> int:
+        """Open a file of the output for reading and writing, in its full size and with its header."""
+        path = self.partial / name
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise FileError(f"{path}: cannot be opened: {error.strerror}") from error
+        try:
+            if os.fstat(descriptor).st_size != file_bytes or os.pread(descriptor, len(header), 0) != header:
+                system.preallocate(descriptor, file_bytes, path)
+                system.pwrite_all(descriptor, header, 0, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _check_files(files: Sequence[Path], overwrite: bool) -> None:
+    for file in files:
+        if file.is_dir():
+            raise FileError(f"{file}: is a directory; expected a file to write to")
+        if (file.exists() or file.is_symlink()) and not overwrite:
+            raise FileError(f"{file}: exists; --overwrite replaces it")

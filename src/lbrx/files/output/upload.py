@@ -1,0 +1,140 @@
+"""Outputs in a bucket: each shard is made on this machine, uploaded when it is complete, and removed; the index last.
+
+At most two shards lie on this machine at a time: one that is made, one that is uploaded.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from lbrx.errors import FileError
+from lbrx.files.formats.header import FileLayout
+from lbrx.files.output.plan import OutputPlan, digest
+from lbrx.files.output.run import Run
+from lbrx.files.output.staging import Workplace
+from lbrx.files.remote.filesystem import RemoteState, fresh_state_of
+from lbrx.files.remote.paths import RemotePath, as_path
+from lbrx.files.remote.settings import work_directory
+from lbrx.files.remote.uploading import check_apart, check_writable, remove, upload
+
+_RECORD_NAME = ".uploaded.json"
+_INDEX_SUFFIX = ".index.json"
+
+
+class RemoteWorkplace(Workplace):
+    """The local place of an output in a bucket, and what of it is uploaded. ``remote`` is its directory there."""
+
+    def __init__(self, plan: OutputPlan, file_names: Sequence[str] | None) -> None:
+        target = as_path(plan.out)
+        assert isinstance(target, RemotePath)
+        check_writable(target)
+        self.remote = target if file_names is None else target.parent
+        check_apart(self.remote, [header.path for header in plan.sources if isinstance(header.path, RemotePath)])
+        directory = work_directory()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{directory}: cannot be made: {error.strerror}") from error
+        super().__init__(directory / f"{target.name}-{digest(str(target).encode())}")
+        self._file_names = None if file_names is None else [*file_names]
+        self.uploaded: dict[str, RemoteState] = self._read_record()
+
+    def check_target(self, overwrite: bool) -> None:
+        """Raise if there is something in the bucket that this output did not put there."""
+        if overwrite or not self.remote.exists():
+            return
+        names = [child.name for child in self.remote.iterdir() if child.name not in self.uploaded]
+        if self._file_names is not None:
+            names = [name for name in names if name in self._file_names]
+        if names:
+            raise FileError(f"{self.remote}: exists and holds {names[0]}; --overwrite replaces it")
+
+    def prepare(self, discard: bool) -> None:
+        super().prepare(discard)
+        self.uploaded = self._read_record()
+
+    def upload(self, name: str) -> None:
+        """Upload a file that is complete, note it down, and remove it from this machine."""
+        self.begin_uploads()
+        self.note_uploaded(name, upload(self.partial / name, self.remote / name))
+        (self.partial / name).unlink()
+
+    def begin_uploads(self) -> None:
+        """Before the first upload: whoever reads meanwhile must not find an index of other shards."""
+        if not self.uploaded and self._file_names is None and self.remote.exists():
+            for child in list(self.remote.iterdir()):
+                if child.name.endswith(_INDEX_SUFFIX):
+                    remove(child)
+
+    def note_uploaded(self, name: str, state: RemoteState) -> None:
+        """Remember that a file is in the bucket, and how it looks there."""
+        self.uploaded[name] = state
+        record = {name: [state.nbytes, state.version] for name, state in self.uploaded.items()}
+        self.write_file(_RECORD_NAME, json.dumps(record).encode(), sync=True)
+
+    def is_uploaded(self, name: str) -> bool:
+        """Whether a file is in the bucket as it was uploaded."""
+        state = self.uploaded.get(name)
+        if state is None:
+            return False
+        path = self.remote / name
+        return path.exists() and fresh_state_of(path) == state
+
+    def publish(self, sync: bool) -> None:
+        """Upload the small files, the index last, and remove old shards that the output does not have."""
+        del sync  # what is uploaded is on a disk
+        waiting = sorted(file.name for file in self.partial.iterdir() if file.name != _RECORD_NAME)
+        for name in sorted(waiting, key=lambda name: name.endswith(_INDEX_SUFFIX)):
+            self.upload(name)
+        if self._file_names is None:
+            for child in list(self.remote.iterdir()):
+                if child.suffix == ".safetensors" and child.name not in self.uploaded:
+                    remove(child)
+        shutil.rmtree(self.partial)
+
+    def finish_publishing(self) -> bool:
+        """Whether an earlier run did all; what it did not is found by looking at the bucket again."""
+        return not self.partial.exists()
+
+    def _read_record(self) -> dict[str, RemoteState]:
+        path: Path = self.partial / _RECORD_NAME
+        if not path.exists():
+            return {}
+        return {name: RemoteState(*state) for name, state in json.loads(path.read_bytes()).items()}
+
+
+class UploadingRun(Run):
+    """A run whose files are uploaded one after the other, each while the next is made."""
+
+    place: RemoteWorkplace
+
+    def run(self) -> None:
+        before: Future[None] | None = None
+        with ThreadPoolExecutor(1, "lbrx-upload") as uploader:
+            for layout in self.plan.layouts:
+                if uploaded_before(self, self.place, layout):
+                    continue
+                with self.opened(layout) as descriptor:
+                    self.check_finished(layout, descriptor)
+                    self.write_layout(layout, descriptor)
+                if before is not None:
+                    before.result()
+                before = uploader.submit(self.place.upload, layout.name)
+            if before is not None:
+                before.result()
+
+
+def uploaded_before(run: Run, place: RemoteWorkplace, layout: FileLayout) -> bool:
+    """Whether an earlier run uploaded the file; if it is not there any more, its tensors are made again."""
+    entries = [run.journal.entries.get(slot.name) for slot in layout.slots]
+    is_uploaded = None not in entries and place.is_uploaded(layout.name)
+    for slot, entry in zip(layout.slots, entries, strict=True):
+        if entry is not None and is_uploaded:
+            run.count_resumed(slot, entry)
+        elif entry is not None and layout.name in place.uploaded:
+            del run.journal.entries[slot.name]
+    return is_uploaded

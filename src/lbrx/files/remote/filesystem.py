@@ -1,0 +1,171 @@
+"""The border to fsspec: file systems by scheme, requests that are tried again, and errors turned into ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError
+from lbrx.files.remote.paths import RemotePath
+from lbrx.files.remote.settings import remote_settings
+
+T = TypeVar("T")
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}
+# What tells one content of a file from another, in the words of the different services; the first that is there.
+_VERSION_KEYS = ("ETag", "etag", "generation", "VersionId", "blob_id", "Last-Modified", "LastModified", "created")
+_FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt", ".json", ".txt", ".model", ".jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteState:
+    """The size of a remote file, and a text that changes when its content does (empty if the service has none)."""
+
+    nbytes: int
+    version: str
+
+
+def filesystem(scheme: str) -> Any:
+    """The fsspec file system of a scheme, with this process's timeouts; requests are counted by ``attempt`` alone."""
+    return _filesystem(scheme, remote_settings.timeout_seconds)
+
+
+@cache
+def _filesystem(scheme: str, timeout_seconds: float) -> Any:
+    try:
+        import fsspec
+
+        made = fsspec.filesystem(scheme, skip_instance_cache=True, **_options(scheme, timeout_seconds))
+    except ImportError as error:
+        package = _PACKAGES.get(scheme, "fsspec")
+        raise FileError(f"{scheme}://: cannot be read without {package}; run: pip install 'lbrx[remote]'") from error
+    if scheme == "s3":
+        made.retries = 1
+    return made
+
+
+def _options(scheme: str, timeout_seconds: float) -> dict[str, Any]:
+    if scheme == "s3":
+        timeouts = {"connect_timeout": timeout_seconds, "read_timeout": timeout_seconds}
+        return {"config_kwargs": {**timeouts, "retries": {"total_max_attempts": 1}}}
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=timeout_seconds, sock_read=timeout_seconds)
+        return {"client_kwargs": {"timeout": limits}}
+    return {}
+
+
+def attempt(path: RemotePath, what: str, action: Callable[[], T]) -> T:
+    """The result of a request, made again after errors that may pass, up to the limit; then a ``FileError``."""
+    pause_seconds = remote_settings.pause_seconds
+    for number in range(1, remote_settings.attempts + 1):
+        try:
+            return action()
+        except Exception as error:  # file systems raise their own errors, those of their HTTP clients, and OSError
+            lasting = _lasting(error)
+            if lasting is not None:
+                raise FileError(f"{path}: {lasting}") from error
+            if number == remote_settings.attempts:
+                failure = f"{number} attempts failed, the last with {_text(error)}"
+                raise FileError(f"{path}: cannot {what}: {failure}") from error
+            time.sleep(pause_seconds)
+            pause_seconds *= 2
+    raise AssertionError("there is at least one attempt")
+
+
+def _lasting(error: Exception) -> str | None:
+    """The reason of an error that another attempt would meet again, else None."""
+    if isinstance(error, FileError):
+        return str(error).partition(": ")[2] or str(error)
+    if isinstance(error, FileNotFoundError):
+        return "no such file or directory"
+    if isinstance(error, PermissionError):
+        return f"permission denied ({_text(error)})"
+    if "NoSuchBucket" in str(error):
+        return "no such bucket"
+    kind = type(error).__name__
+    if kind == "FileExpired":
+        return "was changed while it was read; run it again"
+    if kind in ("NoCredentialsError", "PartialCredentialsError"):
+        return f"no credentials were found ({_text(error)})"
+    if isinstance(error, NotImplementedError):
+        return "this kind of storage does not allow that"
+    return None
+
+
+def _text(error: Exception) -> str:
+    first_line = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+def _info(path: RemotePath) -> dict[str, Any] | None:
+    made = filesystem(path.scheme)
+
+    def ask() -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = made.info(str(path))
+        except FileNotFoundError as error:
+            _raise_other_cause(error)
+            return None
+        return found
+
+    return attempt(path, "be looked up", ask)
+
+
+def _raise_other_cause(error: FileNotFoundError) -> None:
+    """Over HTTP whatever goes wrong is said to be a missing file; what it really is stands behind it."""
+    response = getattr(error.__cause__, "response", None)  # of the hub's errors
+    status = getattr(error.__cause__, "status", getattr(response, "status_code", None))
+    if status in (401, 403):
+        raise PermissionError(f"status {status}") from error
+    if error.__cause__ is not None and status not in (404, 410):
+        raise OSError(f"{type(error.__cause__).__name__}: {error.__cause__}") from error
+
+
+def kind_of(path: RemotePath) -> str | None:
+    """``"file"``, ``"directory"``, or None if there is nothing.
+
+    A web server does not tell files from directories; there the name's ending does.
+    """
+    if path.scheme in ("http", "https") and path.suffix not in _FILE_SUFFIXES:
+        return "directory"
+    found = _info(path)
+    return None if found is None else str(found["type"])
+
+
+def state_of(path: RemotePath) -> RemoteState:
+    """The size and version of a file that must be there, as far as is known without asking again."""
+    found = _info(path)
+    if found is None:
+        raise FileError(f"{path}: no such file or directory")
+    if found["type"] != "file" or found.get("size") is None:
+        expected = "a size" if found["type"] == "file" else "a file"
+        raise FileError(f"{path}: has no size; expected {expected}, read from a service that takes ranges")
+    version = next((str(found[key]) for key in _VERSION_KEYS if found.get(key)), "")
+    return RemoteState(int(found["size"]), version)
+
+
+def fresh_state_of(path: RemotePath) -> RemoteState:
+    """The same, asked from the service now."""
+    forget_listings(path.parent)
+    return state_of(path)
+
+
+def forget_listings(path: RemotePath) -> None:
+    """Ask the service again for what is below a directory."""
+    made = filesystem(path.scheme)
+    if path.scheme != "memory":
+        made.invalidate_cache(str(path))
+        if path.scheme != "hf" or len(path.parts) > 3:  # above a repository of the hub there is no listing
+            made.invalidate_cache(str(path.parent))
+
+
+def child_names(path: RemotePath) -> list[str]:
+    """The names in a directory, sorted."""
+    made = filesystem(path.scheme)
+    listed: list[str] = attempt(path, "be listed", lambda: made.ls(str(path), detail=False))
+    names = {entry.rstrip("/").rpartition("/")[2] for entry in listed}
+    return sorted(name for name in names if name and name != path.name)

@@ -1,0 +1,128 @@
+"""Paths of remote files, which behave like local ones where they are only looked at and read."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Generator
+from fnmatch import fnmatchcase
+from pathlib import Path, PosixPath
+from typing import Self
+
+from lbrx.errors import FileError
+
+SCHEMES = ("s3", "gs", "hf", "http", "https", "memory")
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a URL of a kind that is read remotely. A ``Path`` made of one has lost a slash and still is.
+
+    >>> is_remote("s3://bucket/model"), is_remote(Path("s3://bucket/model")), is_remote("models/a")
+    (True, True, False)
+    """
+    if isinstance(path, RemotePath):
+        return True
+    if isinstance(path, Path):
+        return len(path.parts) > 1 and path.parts[0].removesuffix(":") in SCHEMES and path.parts[0][-1] == ":"
+    scheme, found, _ = os.fspath(path).partition("://")
+    return bool(found) and scheme in SCHEMES
+
+
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """A ``RemotePath`` for what is remote, else a ``Path``.
+
+    >>> as_path("s3://bucket/model"), as_path("a/b")
+    (RemotePath('s3://bucket/model'), PosixPath('a/b'))
+    """
+    if isinstance(path, RemotePath):
+        return path
+    return RemotePath(path) if is_remote(path) else Path(path)
+
+
+class RangedSource(io.RawIOBase):
+    """A file that is read by ranges and has no descriptor; see ``lbrx.files.formats.source``."""
+
+    nbytes: int
+
+    def read_range(self, offset: int, count: int) -> bytes:
+        """Exactly these bytes."""
+        raise NotImplementedError
+
+
+class RemotePath(PosixPath):
+    """A URL as a path: names, parents and children as ever; what asks the file system asks the remote one.
+
+    >>> path = RemotePath("s3://bucket/models/a.gguf")
+    >>> path.name, str(path.parent), str(path.parent / "b.gguf")
+    ('a.gguf', 's3://bucket/models', 's3://bucket/models/b.gguf')
+    """
+
+    __slots__ = ()
+
+    @property
+    def scheme(self) -> str:
+        return self.parts[0][:-1]
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{'/'.join(self.parts[1:])}"
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def as_posix(self) -> str:
+        return str(self)
+
+    def __fspath__(self) -> str:
+        raise FileError(f"{self}: is a remote file; expected one on this machine")
+
+    def resolve(self, strict: bool = False) -> Self:
+        del strict  # a URL has no links to follow
+        return self
+
+    def expanduser(self) -> Self:
+        return self
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        del follow_symlinks
+        return self._kind() is not None
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        del follow_symlinks
+        return self._kind() == "file"
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        del follow_symlinks
+        return self._kind() == "directory"
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def _kind(self) -> str | None:
+        from lbrx.files.remote.filesystem import kind_of
+
+        return kind_of(self)
+
+    def forget_listing(self) -> None:
+        """Ask the service again for what is here: listings are kept."""
+        from lbrx.files.remote.filesystem import forget_listings
+
+        forget_listings(self)
+
+    def iterdir(self) -> Generator[Self, None, None]:
+        from lbrx.files.remote.filesystem import child_names
+
+        return (self / name for name in child_names(self))
+
+    def glob(self, pattern: str, **_: object) -> Generator[Self, None, None]:
+        """The children whose names match; patterns are of one level."""
+        return (child for child in self.iterdir() if fnmatchcase(child.name, pattern))
+
+    def read_bytes(self) -> bytes:
+        from lbrx.files.remote.reading import RemoteFile
+
+        file = RemoteFile(self)
+        return file.fetch(0, file.file_bytes)
+
+    def read_text(self, encoding: str | None = None, errors: str | None = None, newline: str | None = None) -> str:
+        text = self.read_bytes().decode(encoding or "utf-8", errors or "strict")
+        return text if newline == "" else text.replace("\r\n", "\n")

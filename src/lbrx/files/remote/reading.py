@@ -1,0 +1,211 @@
+"""Reading remote files by ranges: blocks fetched in parallel and ahead, checked for length, kept up to a limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from lbrx.errors import FileError, TruncatedError
+from lbrx.files.remote.filesystem import RemoteState, attempt, filesystem, state_of
+from lbrx.files.remote.paths import RangedSource, RemotePath
+from lbrx.files.remote.settings import remote_settings
+from lbrx.memory.cache import ByteLRU
+from lbrx.tensors.storage import Bytes, ReadStorage
+
+HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
+HEADS_BYTES = 16 << 20  # of all headers together
+# Where an open file asks for the same version each time, checks the range, or would otherwise read megabytes ahead.
+_BY_HANDLE = ("s3", "http", "https", "hf")
+
+BlockKey = tuple[str, str, int]
+
+
+class RemoteFile:
+    """A remote file of which the size and the version are known; safe to read from many threads.
+
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe_file("/doctest/a", b"0123456789")
+    >>> RemoteFile(RemotePath("memory://doctest/a")).fetch(3, 4)
+    b'3456'
+    """
+
+    def __init__(self, path: RemotePath, state: RemoteState | None = None) -> None:
+        self.path = path
+        self.state = state_of(path) if state is None else state
+        self.file_bytes = self.state.nbytes
+        self._handles: list[Any] = []
+        self._lock = threading.Lock()
+
+    def fetch(self, offset: int, length: int) -> bytes:
+        """Exactly these bytes, by one request of the service, or as many as its faults make necessary."""
+        self._check(offset, length)
+        if not length:
+            return b""
+        return attempt(
+            self.path, f"be read from byte {offset} to {offset + length}", lambda: self._once(offset, length)
+        )
+
+    def read_into(self, offset: int, buffer: Bytes, end: int | None = None) -> None:
+        """Fill a buffer from the blocks of the file; blocks after it and before ``end`` are fetched ahead."""
+        self._check(offset, buffer.size)
+        if buffer.size:
+            _blocks(remote_settings.cache_bytes, remote_settings.transfers).read_into(
+                self, offset, buffer, min(end or self.file_bytes, self.file_bytes)
+            )
+
+    def _check(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0 or offset + length > self.file_bytes:
+            raise TruncatedError(
+                f"{self.path}: bytes {offset} to {offset + length} were asked for, but the file has {self.file_bytes}"
+            )
+
+    def _once(self, offset: int, length: int) -> bytes:
+        if self.path.scheme in _BY_HANDLE:
+            data = self._read_handle(offset, length)
+        else:
+            data = filesystem(self.path.scheme).cat_file(str(self.path), offset, offset + length)
+        if len(data) != length:
+            raise OSError(f"{len(data)} bytes came instead of {length}")
+        return data
+
+    def _read_handle(self, offset: int, length: int) -> bytes:
+        handle = self._taken_handle()
+        handle.seek(offset)
+        data: bytes = handle.read(length)
+        with self._lock:  # a handle that failed is not used again
+            self._handles.append(handle)
+        return data
+
+    def _taken_handle(self) -> Any:
+        with self._lock:
+            if self._handles:
+                return self._handles.pop()
+        handle = filesystem(self.path.scheme).open(str(self.path), "rb", cache_type="none", block_size=1 << 20)
+        found = getattr(handle, "details", {}).get("ETag", self.state.version)
+        if handle.size != self.file_bytes or (self.path.scheme == "s3" and found != self.state.version):
+            raise FileError(f"{self.path}: was changed while it was read; run it again")
+        return handle
+
+
+class _Blocks:
+    """The blocks of all remote files, and the threads that fetch them ahead."""
+
+    def __init__(self, cache_bytes: int, transfers: int) -> None:
+        self._cache: ByteLRU[BlockKey, bytes] = ByteLRU(cache_bytes)
+        self._pool = ThreadPoolExecutor(transfers, "lbrx-remote")
+        self._asked: set[BlockKey] = set()
+        self._lock = threading.Lock()
+
+    def read_into(self, file: RemoteFile, offset: int, buffer: Bytes, end: int) -> None:
+        size = remote_settings.block_bytes
+        first, last = offset // size, (offset + buffer.size - 1) // size
+        ahead = min(last + remote_settings.ahead_blocks, (end - 1) // size)
+        for number in range(first + 1, ahead + 1):
+            self._fetch_ahead(file, number)
+        for number in range(first, last + 1):
+            block = self._block(file, number)
+            start = number * size
+            low, high = max(offset, start), min(offset + buffer.size, start + len(block))
+            buffer[low - offset : high - offset] = np.frombuffer(block, np.uint8)[low - start : high - start]
+
+    def _block(self, file: RemoteFile, number: int) -> bytes:
+        size = remote_settings.block_bytes
+        start = number * size
+        length = min(size, file.file_bytes - start)
+        return self._cache.get_or_create(_key(file, number), lambda: file.fetch(start, length))
+
+    def _fetch_ahead(self, file: RemoteFile, number: int) -> None:
+        key = _key(file, number)
+        with self._lock:
+            if key in self._asked or key in self._cache:
+                return
+            self._asked.add(key)
+
+        def fetch() -> None:
+            try:
+                self._block(file, number)
+            finally:
+                with self._lock:
+                    self._asked.discard(key)
+
+        self._pool.submit(fetch)  # if it fails, the reader that needs the block tries again and has the error
+
+
+def _key(file: RemoteFile, number: int) -> BlockKey:
+    return f"{file.path} {remote_settings.block_bytes}", file.state.version, number
+
+
+@cache
+def _blocks(cache_bytes: int, transfers: int) -> _Blocks:
+    return _Blocks(cache_bytes, transfers)
+
+
+class RemoteReader(RangedSource):
+    """A remote file as readers of headers take it: small reads near its beginning, of which the first is kept."""
+
+    def __init__(self, path: RemotePath) -> None:
+        super().__init__()
+        self._file = RemoteFile(path)
+        self._own_head: bytes | None = None
+        self.nbytes = self._file.file_bytes
+
+    def read_range(self, offset: int, count: int) -> bytes:
+        head = self.head() if offset < HEAD_BYTES else b""
+        known = head[offset : offset + count]
+        return known + self._file.fetch(offset + len(known), count - len(known))
+
+    def head(self) -> bytes:
+        """The first bytes of the file. Where versions tell contents apart, they are kept for other readers too."""
+        if self._own_head is None:
+            state = self._file.state
+            if state.version:
+                key = (str(self._file.path), state.version, state.nbytes)
+                self._own_head = _heads.get_or_create(key, self._fetch_head)
+            else:
+                self._own_head = self._fetch_head()
+        return self._own_head
+
+    def _fetch_head(self) -> bytes:
+        return self._file.fetch(0, min(HEAD_BYTES, self.nbytes))
+
+
+_heads: ByteLRU[BlockKey, bytes] = ByteLRU(HEADS_BYTES)
+
+
+def fetch_heads(paths: Sequence[RemotePath]) -> None:
+    """Read the beginnings of files at once, which their readers then find. What is missing is left to them."""
+
+    def fetch(path: RemotePath) -> None:
+        if path.exists():
+            RemoteReader(path).head()
+
+    with ThreadPoolExecutor(remote_settings.transfers, "lbrx-headers") as pool:
+        for done in [pool.submit(fetch, path) for path in paths]:
+            done.result()
+
+
+class RemoteStorage(ReadStorage):
+    """A run of bytes of a remote file: without an address, read by windows."""
+
+    __slots__ = ("_offset", "file", "nbytes")
+
+    def __init__(self, file: RemoteFile, offset: int, nbytes: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > file.file_bytes:
+            raise FileError(
+                f"{file.path}: bytes {offset} to {offset + nbytes} were asked for, but the file has {file.file_bytes}"
+            )
+        self.file = file
+        self.nbytes = nbytes
+        self._offset = offset
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        if offset < 0 or offset + buffer.size > self.nbytes:
+            raise FileError(
+                f"{self.file.path}: bytes {offset} to {offset + buffer.size} lie outside a storage of {self.nbytes}"
+            )
+        self.file.read_into(self._offset + offset, buffer, self._offset + self.nbytes)

@@ -1,0 +1,66 @@
+"""Putting files into a bucket: in parts where they are large, again where that fails, and checked afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lbrx.errors import FileError, UsageError
+from lbrx.files.remote.filesystem import RemoteState, attempt, filesystem, fresh_state_of
+from lbrx.files.remote.paths import RemotePath
+from lbrx.files.remote.settings import remote_settings
+
+_MAX_PARTS = 9_000  # S3 allows ten thousand
+_PARALLEL_PARTS = 4
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
+
+
+def check_writable(target: RemotePath) -> None:
+    """Raise if nothing can be written by this scheme."""
+    if target.scheme in ("http", "https"):
+        raise UsageError(f"{target}: cannot be written over {target.scheme}; expected a bucket, such as s3://")
+
+
+def upload(source: Path, target: RemotePath) -> RemoteState:
+    """Upload a file and return the state that the service says it has.
+
+    What was put in parts appears at once, when the last part is there; a failed upload leaves nothing behind.
+    """
+    nbytes = source.stat().st_size
+    options = {}
+    if target.scheme == "s3":
+        part_bytes = max(remote_settings.part_bytes, -(-nbytes // _MAX_PARTS))
+        options = {"chunksize": part_bytes, "max_concurrency": _PARALLEL_PARTS}
+
+    def put() -> RemoteState:
+        _put(source, target, nbytes, options)
+        state = fresh_state_of(target)
+        if state.nbytes != nbytes:
+            raise OSError(f"{state.nbytes} of {nbytes} bytes arrived")
+        return state
+
+    return attempt(target, "be uploaded", put)
+
+
+def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int]) -> None:
+    """One upload, given up when it takes much longer than a slow line would: a service may never answer."""
+    made = filesystem(target.scheme)
+    if not made.async_impl:
+        made.put_file(str(source), str(target), **options)
+        return
+    from fsspec.asyn import sync
+
+    allowed_seconds = 2 * remote_settings.timeout_seconds + nbytes / _SLOWEST_BYTES_PER_SECOND
+    sync(made.loop, made._put_file, str(source), str(target), timeout=allowed_seconds, **options)
+
+
+def remove(target: RemotePath) -> None:
+    """Remove a file if it is there."""
+    if target.exists():
+        attempt(target, "be removed", lambda: filesystem(target.scheme).rm_file(str(target)))
+
+
+def check_apart(target: RemotePath, inputs: list[RemotePath]) -> None:
+    """Raise if an input lies where the output goes: a bucket has no renames that would keep it until the end."""
+    for path in inputs:
+        if target in (path, *path.parents):
+            raise FileError(f"{path}: is an input in the directory of the output; expected another place for one")

@@ -1,0 +1,126 @@
+"""The report of a comparison: a page of Markdown with pictures, the numbers as JSON, and a trace of all dispatches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lbrx.base import system
+from lbrx.jobs.bench.measure import BenchResult
+from lbrx.plots.heat_map import check_picture, write_figure
+
+EMULATED_NOTE = "The device is emulated on the CPU: its times say nothing about any GPU."
+_CPU_COLOUR, _METAL_COLOUR, _FAINT = "#b8c4c9", "#1f6f8b", "#555555"
+_PICTURES = ("times.png", "throughput.png")
+
+
+def check_report(directory: Path) -> None:
+    """Make the directory; raise now if the report could not be written later."""
+    directory.mkdir(parents=True, exist_ok=True)
+    check_picture(directory / _PICTURES[0])
+
+
+def write_report(directory: Path, result: BenchResult) -> Path:
+    """Write everything into a directory; the page that shows it."""
+    write_figure(directory / _PICTURES[0], _times(result))
+    write_figure(directory / _PICTURES[1], _throughput(result))
+    _write(directory / "bench.json", as_json(result))
+    _write(directory / "trace.json", result.profile.chrome_trace())
+    page = directory / "report.md"
+    _write(page, as_markdown(result))
+    return page
+
+
+def as_json(result: BenchResult) -> str:
+    """Device and rows."""
+    rows = [{**asdict(row), "speedup": row.speedup, "agrees": row.agrees} for row in result.rows]
+    fields = {"device": result.device, "emulated": result.emulated, "size": result.size, "cases": rows}
+    return json.dumps(fields, indent=2)
+
+
+def as_markdown(result: BenchResult) -> str:
+    """The page, whose pictures lie beside it."""
+    lines = [f"# CPU and Metal: {result.device}", ""]
+    if result.emulated:
+        lines += [f"> {EMULATED_NOTE}", ""]
+    lines += [
+        f"Size: {result.size}. Times are the best of several runs; on Metal by the GPU's own time stamps.",
+        "",
+        "| work | CPU ms | Metal ms | times faster | GB/s | GFLOP/s | difference |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result.rows:
+        mark = "" if row.agrees else f" (more than {row.bound:g})"
+        lines.append(
+            f"| {row.name} | {row.cpu_seconds * 1e3:.3f} | {row.metal_seconds * 1e3:.3f} | {row.speedup:.2f} "
+            f"| {row.gigabytes_per_second:.1f} | {row.gigaflops:.1f} | {row.error:.1e}{mark} |"
+        )
+    lines += ["", "![times](times.png)", "", "![throughput](throughput.png)", ""]
+    lines += ["## Kernels", "", "```", result.profile.table(), "```", ""]
+    lines.append("`trace.json` has every dispatch on a time line: open it in chrome://tracing or Perfetto.")
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    system.replace_atomically(temporary, path)
+
+
+def _new_figure(result: BenchResult, panels: int) -> tuple[Any, Any]:
+    new_figure: Any = import_module("matplotlib.figure").Figure
+    figure = new_figure(figsize=(3.0 + 4.4 * panels, 0.34 * len(result.rows) + 1.9), layout="constrained")
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
+
+
+def _title(figure: Any, axis: Any, title: str, result: BenchResult) -> None:
+    note = " - EMULATED, times mean nothing" if result.emulated else ""
+    figure.suptitle(title, fontsize=14, fontweight="bold", x=0.02, ha="left")
+    axis.set_title(f"{result.device}{note}", fontsize=10, color=_FAINT, loc="left", pad=10)
+
+
+def _names(axis: Any, names: list[str]) -> None:
+    axis.set_yticks(range(len(names)), names, fontsize=9)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", length=0)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+
+
+def _times(result: BenchResult) -> Any:
+    """Two bars for each case, on a scale of powers of ten."""
+    figure, (axis,) = _new_figure(result, 1)
+    places = range(len(result.rows))
+    kinds = (
+        ("CPU", _CPU_COLOUR, -0.2, [row.cpu_seconds for row in result.rows]),
+        ("Metal", _METAL_COLOUR, 0.2, [row.metal_seconds for row in result.rows]),
+    )
+    for label, colour, shift, seconds in kinds:
+        axis.barh([place + shift for place in places], [1e3 * s for s in seconds], 0.38, color=colour, label=label)
+    axis.set_xscale("log")
+    axis.set_xlabel("milliseconds (fewer is better)", fontsize=9)
+    _names(axis, [row.name for row in result.rows])
+    axis.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
+    _title(figure, axis, "Time on CPU and Metal", result)
+    return figure
+
+
+def _throughput(result: BenchResult) -> Any:
+    figure, axes = _new_figure(result, 2)
+    panels = (
+        ("bytes moved, GB/s", [row.gigabytes_per_second for row in result.rows]),
+        ("arithmetic, GFLOP/s", [row.gigaflops for row in result.rows]),
+    )
+    for axis, (label, values) in zip(axes, panels, strict=True):
+        axis.barh(range(len(values)), values, 0.68, color=_METAL_COLOUR)
+        longest = max(values, default=0.0)
+        for place, value in enumerate(values):
+            axis.text(value + 0.015 * longest, place, f"{value:.3g}", va="center", fontsize=8, color="#222222")
+        axis.set_xlim(0, 1.16 * longest if longest > 0 else 1.0)
+        axis.set_xlabel(label, fontsize=9)
+        _names(axis, [row.name if axis is axes[0] else "" for row in result.rows])
+    _title(figure, axes[0], "Throughput on Metal", result)
+    return figure

@@ -1,0 +1,93 @@
+"""Finding the fastest variants of the kernels that have some, for the shapes of a size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.ops.arrays import DeviceArray, DeviceWeight, empty, upload, weight_bytes
+from lbrx.devices.metal.ops.attention import PARTS, attention, attention_question, block_names, vector_question
+from lbrx.devices.metal.ops.linear import VECTOR_VARIANTS, linear, linear_question
+from lbrx.devices.metal.ops.matmul import VARIANTS, product_question
+from lbrx.devices.metal.tuning import Tuning, tune
+from lbrx.errors import UsageError
+from lbrx.jobs.bench.cases import WIDTHS
+
+_CODINGS = ("f16", "q4_0", "q8_0", "q4_k", "q6_k")
+_HEAD_SIZES = (64, 128)
+_HEADS = 8
+
+
+class Question(NamedTuple):
+    """What is asked, what the answers can be, and how one of them is run."""
+
+    name: str
+    variants: tuple[str, ...]
+    run: Callable[[str], DeviceArray]
+
+
+def tune_all(
+    context: MetalContext,
+    size: str,
+    *,
+    tuning: Tuning | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, dict[str, float]]:
+    """Measure variants of products and of attention, and remember the best: seconds by question and variant."""
+    if size not in WIDTHS:
+        raise UsageError(f"there is no size {size!r}; expected one of {', '.join(WIDTHS)}")
+    found: dict[str, dict[str, float]] = {}
+    for question in _questions(context, WIDTHS[size]):
+        if progress is not None:
+            progress(f"tuning {question.name}")
+        found[question.name] = tune(context, question.name, question.variants, question.run, tuning=tuning)
+    return found
+
+
+def _questions(context: MetalContext, width: int) -> Iterator[Question]:
+    for coding in _CODINGS:
+        shape = (width, width)
+        weight = DeviceWeight(coding, shape, empty(context, "u8", (weight_bytes(coding, shape),)))
+        yield _vector(context, weight)
+        yield _product(context, weight, width // 4)
+    for size in _HEAD_SIZES:
+        yield _attention(context, size, width // 2)
+        yield _one_query(context, size, 4 * width)
+
+
+def _ones(context: MetalContext, *shape: int) -> DeviceArray:
+    return upload(context, np.ones(shape, np.float16))
+
+
+def _vector(context: MetalContext, weight: DeviceWeight) -> Question:
+    x = _ones(context, 1, weight.shape[1])
+    return Question(
+        linear_question(weight, 1), VECTOR_VARIANTS, lambda variant: linear(context, x, weight, variant=variant)
+    )
+
+
+def _product(context: MetalContext, weight: DeviceWeight, vectors: int) -> Question:
+    x = _ones(context, vectors, weight.shape[1])
+    name = product_question(context, "f16", weight.coding, (vectors, *weight.shape))
+    return Question(name, VARIANTS, lambda variant: linear(context, x, weight, variant=variant))
+
+
+def _attention(context: MetalContext, size: int, queries: int) -> Question:
+    q, k = _ones(context, _HEADS, queries, size), _ones(context, _HEADS, queries, size)
+    return Question(
+        attention_question("f16", size, size, queries),
+        block_names(context, "f16", size, size),
+        lambda variant: attention(context, q, k, k, kernel="long", variant=variant),
+    )
+
+
+def _one_query(context: MetalContext, size: int, keys: int) -> Question:
+    q, k = _ones(context, _HEADS, 1, size), _ones(context, _HEADS, keys, size)
+    return Question(
+        vector_question(_HEADS, keys, size),
+        PARTS,
+        lambda variant: attention(context, q, k, k, causal=False, kernel="vector", variant=variant),
+    )

@@ -1,0 +1,188 @@
+"""How two models differ, tensor by tensor: each pair of tensors is read once, in one fused pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.ops.difference import Sums, compare
+from lbrx.tensors.shape import Shape
+from lbrx.tensors.tensor import Tensor
+
+
+class Place(NamedTuple):
+    """Where a tensor is in a model: its stack of layers and the number in it, or none, and its kind of module."""
+
+    stack: str
+    layer: int | None
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDiff:
+    """One tensor that both models have."""
+
+    name: str
+    shape: Shape
+    place: Place
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeMismatch:
+    """A tensor that has different shapes in the two models."""
+
+    name: str
+    shape_a: Shape
+    shape_b: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDiff:
+    """The tensors that were compared, and all that could not be."""
+
+    tensors: tuple[TensorDiff, ...]
+    only_in_a: tuple[str, ...] = ()
+    only_in_b: tuple[str, ...] = ()
+    shape_mismatches: tuple[ShapeMismatch, ...] = ()
+    without_base: tuple[str, ...] = ()  # compared, but without the base's tensor
+
+    @property
+    def total(self) -> Sums:
+        return sum((tensor.sums for tensor in self.tensors), Sums())
+
+    def layers(self) -> dict[tuple[str, int], Sums]:
+        """The sums of each layer, by its stack and number, in order."""
+        found: dict[tuple[str, int], Sums] = {}
+        for tensor in self.tensors:
+            stack, layer, _ = tensor.place
+            if layer is not None:
+                found[stack, layer] = found.get((stack, layer), Sums()) + tensor.sums
+        return dict(sorted(found.items()))
+
+    def outside_layers(self) -> list[TensorDiff]:
+        """The tensors that belong to no layer."""
+        return [tensor for tensor in self.tensors if tensor.place.layer is None]
+
+    def modules(self) -> dict[tuple[str, int], dict[str, Sums]]:
+        """The sums of each kind of module in each layer; experts of one layer are one kind."""
+        found: dict[tuple[str, int], dict[str, Sums]] = {key: {} for key in self.layers()}
+        for tensor in self.tensors:
+            stack, layer, module = tensor.place
+            if layer is not None:
+                row = found[stack, layer]
+                row[module] = row.get(module, Sums()) + tensor.sums
+        return found
+
+
+ProgressCallback = Callable[[int, int, str], None]
+Measure = Callable[[str, Tensor, Tensor, Tensor | None], Sums]
+
+
+def diff_models(
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    base: Mapping[str, Tensor] | None = None,
+    *,
+    pattern: str | None = None,
+    progress: ProgressCallback | None = None,
+    measure: Measure | None = None,
+) -> ModelDiff:
+    """Compare all tensors of two models that have the same names, or those whose names match a pattern.
+
+    A pattern with ``*``, ``?`` or ``[`` is matched with the whole name, other text anywhere in it. ``progress`` is
+    called with tensors done, tensors in all, and a name; ``measure`` can stand for ``compare`` where more is wanted.
+
+    >>> import lbrx
+    >>> one, two = ({"w": lbrx.tensor(values, "f32")} for values in ([3.0, 4.0], [3.0, -4.0]))
+    >>> sums = diff_models(one, two).tensors[0].sums
+    >>> sums.relative_change, sums.cosine, sums.sign_agreement, sums.max_difference
+    (1.6, -0.28, 0.5, 8.0)
+    """
+    chosen_a, chosen_b = ([name for name in model if _matches(name, pattern)] for model in (a, b))
+    common = [name for name in chosen_a if name in b]
+    if not common:
+        raise UsageError(_nothing_in_common(chosen_a, chosen_b, pattern))
+    mismatches = tuple(
+        ShapeMismatch(name, a[name].shape, b[name].shape) for name in common if a[name].shape != b[name].shape
+    )
+    odd = {mismatch.name for mismatch in mismatches}
+    compared = [name for name in common if name not in odd]
+    without_base = [
+        name for name in compared if base is not None and (name not in base or base[name].shape != a[name].shape)
+    ]
+    lacking = set(without_base)
+    places = places_of([*a, *(name for name in b if name not in a)])
+    found = []
+    for number, name in enumerate(compared):
+        origin = None if base is None or name in lacking else base[name]
+        pair = a[name], b[name]
+        sums = compare(*pair, origin) if measure is None else measure(name, *pair, origin)
+        found.append(TensorDiff(name, pair[0].shape, places[name], sums))
+        if progress is not None:
+            progress(number + 1, len(compared), name)
+    return ModelDiff(
+        tuple(found),
+        tuple(name for name in chosen_a if name not in b),
+        tuple(name for name in chosen_b if name not in a),
+        mismatches,
+        tuple(without_base),
+    )
+
+
+def _matches(name: str, pattern: str | None) -> bool:
+    if pattern is None:
+        return True
+    return fnmatchcase(name, pattern) if any(mark in pattern for mark in "*?[") else pattern in name
+
+
+def _nothing_in_common(a: Sequence[str], b: Sequence[str], pattern: str | None) -> str:
+    which = "" if pattern is None else f" that matches {pattern!r}"
+    examples = f": {a[0]!r} is in the first, {b[0]!r} in the second" if a and b else ""
+    return f"the models have no tensor{which} in common{examples}"
+
+
+def places_of(names: Iterable[str]) -> dict[str, Place]:
+    """Where every tensor of a model is, told by all the names together.
+
+    >>> places = places_of(["embed.weight", "model.layers.0.mlp.experts.3.up.weight", "model.layers.0.norm.bias"])
+    >>> places["model.layers.0.mlp.experts.3.up.weight"]
+    Place(stack='model.layers', layer=0, module='mlp.experts.*.up')
+    >>> places["embed.weight"], places["model.layers.0.norm.bias"].module
+    (Place(stack='', layer=None, module='embed'), 'norm.bias')
+    """
+    from lbrx.models.architectures.stacks import find_stacks, layer_number
+
+    listed = list(names)
+    prefixes = [stack.prefix for stack in find_stacks(listed)]
+    places = {}
+    for name in listed:
+        numbers = ((prefix, layer_number(name, prefix)) for prefix in prefixes)
+        prefix, layer = next((found for found in numbers if found[1] is not None), ("", None))
+        rest = name if layer is None else name[len(f"{prefix}{layer}.") :]
+        places[name] = Place(prefix.rstrip("."), layer, _module(rest))
+    return places
+
+
+def _module(name: str) -> str:
+    parts = name.removesuffix(".weight").split(".")
+    return ".".join("*" if part.isdigit() else part for part in parts)
+
+
+def short_labels(modules: Sequence[str]) -> list[str]:
+    """The ends of dotted names, as short as they can be without two becoming equal.
+
+    >>> short_labels(["self_attn.q_proj", "mlp.up_proj", "shared.up_proj"])
+    ['q_proj', 'mlp.up_proj', 'shared.up_proj']
+    """
+    labels = []
+    for module in modules:
+        parts = module.split(".")
+        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        others = [other for other in modules if other != module]
+        is_free = (end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others))
+        labels.append(next(is_free, module))
+    return labels

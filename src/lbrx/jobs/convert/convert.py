@@ -1,0 +1,149 @@
+"""``lbrx.convert``: a model in one format in, the same model in another out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from lbrx.errors import UsageError, nearest
+from lbrx.files.output.contents import Contents, Format, PlannedTensor
+from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
+from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.staging import Workplace
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.memory.limits import limited
+from lbrx.registry import load
+from lbrx.tensors.dtype import DTYPES
+
+FORMATS: tuple[Format, ...] = ("gguf", "mlx", "safetensors")
+VALUE_TYPES = ("f32", "f16", "bf16")
+
+_STEPS: dict[tuple[Format, Format], str] = {
+    ("safetensors", "gguf"): "lbrx.jobs.convert.hf_to_gguf:hf_to_gguf",
+    ("gguf", "safetensors"): "lbrx.jobs.convert.gguf_to_hf:gguf_to_hf",
+    ("safetensors", "mlx"): "lbrx.jobs.convert.mlx_directory:hf_to_mlx",
+    ("mlx", "safetensors"): "lbrx.jobs.convert.mlx_directory:mlx_to_hf",
+    ("gguf", "mlx"): "lbrx.jobs.convert.mlx_gguf:gguf_to_mlx",
+    ("mlx", "gguf"): "lbrx.jobs.convert.mlx_gguf:mlx_to_gguf",
+}
+
+
+def convert(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    type: str | None = None,
+    max_shard_bytes: int | str | None = None,
+    strict: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    sync: bool = True,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    progress: ProgressCallback | None = None,
+) -> RunResult:
+    """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
+
+    ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
+    they are, quantized wherever the format has the same coding. A run that was stopped goes on when it is called
+    again with the same arguments.
+
+    >>> import lbrx, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> lbrx.save(f"{folder}/a.safetensors", {"w": lbrx.full((4, 2), 1.0, "bf16")})
+    >>> convert(f"{folder}/a.safetensors", f"{folder}/b.safetensors", type="f32").written_bytes
+    32
+    """
+    with limited(threads, memory):
+        plan = plan_conversion(source, out, format=format, type=type, max_shard_bytes=max_shard_bytes)
+        return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+
+
+def plan_conversion(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    type: str | None = None,
+    max_shard_bytes: int | str | None = None,
+) -> ConversionPlan:
+    """What ``convert`` would do. Headers, configs and tokenizers are read, weights are not."""
+    target = Path(out)
+    restore_replaced(Workplace(target))  # it may be the source
+    wanted = output_format(target, format)
+    kind = checked_type(type)
+    contents = read_contents(Path(source))
+    converted = in_format(contents, wanted, kind)
+    limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
+    return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": kind})
+
+
+def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Contents:
+    """The same model in a format, with weights of a type if one is given; nothing is computed yet."""
+    if type is not None:
+        return _in_format_and_type(contents, wanted, type)
+    return contents if contents.format == wanted else _step(contents.format, wanted)(contents)
+
+
+def _in_format_and_type(contents: Contents, wanted: Format, type: str) -> Contents:
+    """Blocks are decoded straight into the type; a GGUF file keeps in f32 what llama.cpp wants so."""
+    if contents.format == wanted == "gguf":
+        from lbrx.jobs.quantize.gguf_model import quantize_gguf
+        from lbrx.jobs.quantize.options import parse_options
+
+        return quantize_gguf(contents, parse_options(type, allow_requantize=True)).contents
+    if contents.format == "safetensors":
+        plain = with_type(contents, type)
+    else:
+        plain = with_type(_step(contents.format, "safetensors")(contents, type_name=type), type)
+    if wanted == "gguf":
+        return _step("safetensors", "gguf")(plain, type_name=type)
+    return in_format(plain, wanted)
+
+
+def _step(source: Format, target: Format) -> Callable[..., Contents]:
+    found: Callable[..., Contents] = load(_STEPS[source, target])
+    return found
+
+
+def output_format(out: Path, format: str | None) -> Format:
+    """The format that is meant by a name of it, or by the ending of a path.
+
+    >>> output_format(Path("model.gguf"), None), output_format(Path("model"), "mlx")
+    ('gguf', 'mlx')
+    """
+    if format is None:
+        return "gguf" if out.suffix == ".gguf" else "safetensors"
+    if format not in FORMATS:
+        raise UsageError(f"unknown format {format!r}; expected one of {', '.join(FORMATS)}{nearest(format, FORMATS)}")
+    return format
+
+
+def checked_type(type: str | None) -> str | None:
+    if type is not None and type not in VALUE_TYPES:
+        raise UsageError(
+            f"{type!r} is no type to convert to; expected one of {', '.join(VALUE_TYPES)} "
+            f"(lbrx quantize makes quantized ones)"
+        )
+    return type
+
+
+def with_type(contents: Contents, type: str) -> Contents:
+    """Floating weights cast to a type, in the config as well."""
+    tensors = tuple(_cast(tensor, type) for tensor in contents.tensors)
+    config = contents.config
+    if config is not None:
+        key = "dtype" if "dtype" in config else "torch_dtype"
+        config = {**config, key: {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[type]}
+    return replace(contents, tensors=tensors, config=config)
+
+
+def _cast(tensor: PlannedTensor, type: str) -> PlannedTensor:
+    found = DTYPES.get(tensor.type_name)
+    if found is None or not found.is_float or found.name == type:
+        return tensor
+    return tensor.mapped(lambda values: values.to(type), type_name=type)

@@ -1,0 +1,83 @@
+"""Which tensors of a model the rules of its family name, checked: nothing missing, nothing left over, shapes right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.dimensions import Dimensions
+from lbrx.models.architectures.gguf_families import Family, Rule
+
+_LISTED_PROBLEMS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One use of a rule: its name in GGUF and the names, one for each expert of a stack, that it has in the other."""
+
+    rule: Rule
+    gguf_name: str
+    hf_names: tuple[str, ...]
+
+
+def places(family: Family, sizes: Dimensions) -> Iterator[Place]:
+    """Every tensor that a model of the family can have, in the order in which files have them."""
+    outer = [rule for rule in family.rules if not rule.is_per_layer]
+    layered = [rule for rule in family.rules if rule.is_per_layer]
+    yield from (_place(rule, None, sizes) for rule in outer[:1])
+    for layer in range(sizes.layers):
+        yield from (_place(rule, layer, sizes) for rule in layered)
+    yield from (_place(rule, None, sizes) for rule in outer[1:])
+
+
+def _place(rule: Rule, layer: int | None, sizes: Dimensions) -> Place:
+    experts = range(sizes.experts) if rule.is_stack else (0,)
+    hf_names = tuple(rule.hf.format(layer=layer, expert=expert) for expert in experts)
+    return Place(rule, rule.gguf.format(layer=layer), hf_names)
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """The places that a model fills, with its tensors: as many as a place has names in the model's format."""
+
+    place: Place
+    tensors: tuple[PlannedTensor, ...]
+
+
+def match_tensors(
+    wanted: Iterator[Place],
+    tensors: Mapping[str, PlannedTensor],
+    *,
+    names_of: Callable[[Place], Sequence[str]],
+    shape_of: Callable[[Rule], tuple[int, ...]],
+    where: str,
+) -> list[Match]:
+    """Give every place its tensors. What is missing, left over or of another shape is one error that names it."""
+    found: list[Match] = []
+    problems: list[str] = []
+    unused = dict.fromkeys(tensors)
+    for place in wanted:
+        names = names_of(place)
+        held = [tensors[name] for name in names if name in tensors]
+        if place.rule.is_required or held:
+            problems += [f"tensor {name!r} is missing" for name in names if name not in tensors]
+        expected = shape_of(place.rule)
+        for tensor in held:
+            unused.pop(tensor.name, None)
+            if _without_ones(tensor.shape) != _without_ones(expected):
+                problems.append(f"tensor {tensor.name!r} has shape {tensor.shape}, expected {expected}")
+        if len(held) == len(names):
+            found.append(Match(place, tuple(held)))
+    problems += [f"tensor {name!r} has no place in the other format" for name in unused]
+    if problems:
+        listed = "; ".join(problems[:_LISTED_PROBLEMS])
+        more = f"; and {len(problems) - _LISTED_PROBLEMS} more" if len(problems) > _LISTED_PROBLEMS else ""
+        raise UsageError(f"{where}: the model cannot be converted: {listed}{more}")
+    return found
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes that count: some files have a gate as a vector, others as a matrix of one row."""
+    return tuple(size for size in shape if size != 1)

@@ -1,0 +1,134 @@
+"""The adapter_config.json of a PEFT directory."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.files.formats.model_files import ADAPTER_CONFIG_NAME
+from lbrx.files.formats.source import is_directory, open_source, read_at, size_of
+from lbrx.files.formats.strict_json import MAX_JSON_BYTES, parse_object
+
+CONFIG_NAME = ADAPTER_CONFIG_NAME
+WEIGHTS_NAME = "adapter_model.safetensors"
+
+# Settings under which an adapter is more than a product added to each weight.
+_UNSUPPORTED = (
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "use_qalora",
+    "use_bdlora",
+)
+# Initialisations that also change the base weights: such an adapter does not fit the base model as it is published.
+_CHANGES_BASE = re.compile(r"(pissa|olora|corda|loftq|lora_ga)")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """What a LoRA adapter's config says about its products.
+
+    >>> config = AdapterConfig(Path("a"), rank=8, alpha=16.0, rank_pattern={"layers.1.mlp": 4})
+    >>> config.scale("model.layers.0.mlp"), config.rank_of("model.layers.1.mlp"), config.scale("model.layers.1.mlp")
+    (2.0, 4, 4.0)
+    """
+
+    path: Path
+    rank: int
+    alpha: float
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float] | None = None
+    use_rslora: bool = False
+    use_dora: bool = False
+    fan_in_fan_out: bool = False  # weights are stored as (inputs, outputs)
+
+    def rank_of(self, module: str) -> int:
+        """The rank of a module's product."""
+        return int(_first_match(self.rank_pattern, module, self.rank))
+
+    def scale(self, module: str) -> float:
+        """What a module's product is multiplied by."""
+        alpha = _first_match(self.alpha_pattern or {}, module, self.alpha)
+        rank = self.rank_of(module)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+
+
+def _first_match(pattern: Mapping[str, float], module: str, default: float) -> float:
+    """The value of the first regular expression that is the end of the module's name, from a dot on."""
+    found = (value for key, value in pattern.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+    return next(found, default)
+
+
+def read_config(directory: Path) -> AdapterConfig:
+    """The config of a PEFT directory; anything that lbrx cannot apply exactly is an error.
+
+    >>> import json, tempfile
+    >>> directory = Path(tempfile.mkdtemp())
+    >>> _ = (directory / CONFIG_NAME).write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 16}))
+    >>> read_config(directory).scale("model.layers.0.self_attn.q_proj")
+    2.0
+    """
+    path = directory / CONFIG_NAME
+    if not is_directory(directory):
+        raise FileError(f"{directory}: is a file; expected the directory of an adapter, with {CONFIG_NAME}")
+    if not path.exists():
+        raise FileError(f"{directory}: has no {CONFIG_NAME}; expected the directory of a PEFT adapter")
+    with open_source(path) as file:
+        raw = parse_object(read_at(file, path, 0, min(size_of(file), MAX_JSON_BYTES)), str(path))
+    _check_kind(path, raw)
+    return AdapterConfig(
+        path,
+        _whole(path, "r", raw.get("r")),
+        _number(path, "lora_alpha", raw.get("lora_alpha")),
+        {key: _whole(path, f"rank_pattern[{key!r}]", value) for key, value in _pattern(path, raw, "rank_pattern")},
+        {key: _number(path, f"alpha_pattern[{key!r}]", value) for key, value in _pattern(path, raw, "alpha_pattern")},
+        bool(raw.get("use_rslora")),
+        bool(raw.get("use_dora")),
+        bool(raw.get("fan_in_fan_out")),
+    )
+
+
+def _check_kind(path: Path, raw: Mapping[str, Any]) -> None:
+    kind = raw.get("peft_type")
+    if kind != "LORA":
+        raise UsageError(f"{path}: peft_type is {kind!r}; expected 'LORA', the only kind that lbrx applies")
+    unsupported = next((key for key in _UNSUPPORTED if raw.get(key)), None)
+    if unsupported is not None:
+        raise UsageError(f"{path}: {unsupported} is set, which lbrx does not apply; expected a plain LoRA adapter")
+    initial = raw.get("init_lora_weights")
+    if isinstance(initial, str) and _CHANGES_BASE.match(initial):
+        raise UsageError(
+            f"{path}: init_lora_weights is {initial!r}, which also changed the base weights; "
+            f"expected an adapter that was converted to plain LoRA when it was saved"
+        )
+
+
+def _pattern(path: Path, raw: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
+    pattern = raw.get(key) or {}
+    if not isinstance(pattern, dict):
+        raise FormatError(f"{path}: {key} is a {type(pattern).__name__}; expected an object of module names")
+    for expression in pattern:
+        try:
+            re.compile(expression)
+        except re.error as error:
+            raise FormatError(f"{path}: {key} has {expression!r}, which is no regular expression: {error}") from error
+    return list(pattern.items())
+
+
+def _whole(path: Path, key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise FormatError(f"{path}: {key} is {value!r}; expected a whole number of at least 1")
+    return value
+
+
+def _number(path: Path, key: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise FormatError(f"{path}: {key} is {value!r}; expected a number")
+    return float(value)

@@ -1,0 +1,277 @@
+"""The difference of a fine-tuned model and its base as a LoRA adapter."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import DTypeError, FormatError, UsageError
+from lbrx.jobs.lora.adapter import PREFIX
+from lbrx.jobs.lora.peft_directory import new_directory, peft_config, write_adapter
+from lbrx.jobs.lora.spool import Spool
+from lbrx.jobs.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
+from lbrx.tensors.creation import evaluate
+from lbrx.tensors.dtype import dtype
+from lbrx.tensors.expr import Blocks
+from lbrx.tensors.tensor import Tensor
+
+DEFAULT_RANK = 32
+_FIRST_TRIED_RANK = 32
+# Of the ranks that exact factors need, for rounded ones.
+_SPARE_RANKS = {"f32": 1 / 16, "f16": 1 / 4, "bf16": 1}
+ADAPTER_TYPES = ("f32", "bf16", "f16")
+_EMBEDDING = re.compile(r"embed(?!_out)|embd|wte|wpe")
+# Models whose linear layers keep their weights as (inputs, outputs), and the modules that do.
+_TRANSPOSED_MODELS = frozenset({"gpt2", "openai-gpt", "imagegpt"})
+_TRANSPOSED_MODULES = frozenset({"c_attn", "q_attn", "c_proj", "c_fc"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractOptions:
+    """How an adapter is extracted.
+
+    Without ``max_error`` every matrix gets ``rank`` (32 if None). With it, every matrix gets the smallest rank whose
+    product is within that share of its difference's length, and at most ``rank`` if that is given.
+    ``modules`` is a regular expression of the modules to look at. With ``save_modules`` whatever else changed
+    (embeddings, norms, biases) is stored whole.
+    """
+
+    rank: int | None = None
+    max_error: float | None = None
+    modules: str | None = None
+    save_modules: bool = False
+    dtype: str = "f32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank is not None and self.rank < 1:
+            raise UsageError(f"a rank of {self.rank} was asked for; expected at least 1")
+        if self.max_error is not None and not 0 < self.max_error < 1:
+            raise UsageError(f"a largest error of {self.max_error} was asked for; expected more than 0 and less than 1")
+        if self.dtype not in ADAPTER_TYPES:
+            raise UsageError(f"adapters are not stored as {self.dtype!r}; expected one of {', '.join(ADAPTER_TYPES)}")
+        if self.modules is not None:
+            try:
+                re.compile(self.modules)
+            except re.error as error:
+                raise UsageError(f"{self.modules!r} is no regular expression: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTensor:
+    """A weight whose difference became a product. Errors and changes are shares of lengths (Euclidean norms)."""
+
+    name: str
+    shape: tuple[int, ...]
+    rank: int
+    relative_change: float  # of the weight
+    relative_error: float  # of the difference, measured on the factors as they are stored
+
+    @property
+    def captured_energy(self) -> float:
+        """The share of the difference's sum of squares that the adapter has."""
+        return 1 - self.relative_error**2
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutTensor:
+    """A tensor that changed and is not in the adapter."""
+
+    name: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Extraction:
+    """What an extraction found: captured as products, saved whole, or left out, each in the order of the files."""
+
+    captured: list[CapturedTensor] = field(default_factory=list)
+    saved: list[str] = field(default_factory=list)
+    left_out: list[LeftOutTensor] = field(default_factory=list)
+    unchanged: int = 0
+
+
+ProgressCallback = Callable[[int, int, str], None]
+
+
+def extract_adapter(
+    tuned: Mapping[str, Tensor],
+    base: Mapping[str, Tensor],
+    out: str | Path,
+    options: ExtractOptions | None = None,
+    *,
+    base_name: str = "",
+    model_type: str | None = None,
+    progress: ProgressCallback | None = None,
+) -> Extraction:
+    """Write the difference of two models as a PEFT directory, a matrix at a time, and tell what it captures.
+
+    ``base_name`` goes into the adapter's config. ``progress`` is called with tensors done, tensors in all, and a name.
+
+    >>> import lbrx, tempfile
+    >>> base = {"q_proj.weight": lbrx.full((4, 4), 1, "f32")}
+    >>> tuned = {"q_proj.weight": lbrx.full((4, 4), 1.5, "f32")}
+    >>> found = extract_adapter(tuned, base, tempfile.mkdtemp() + "/adapter", ExtractOptions(max_error=0.01))
+    >>> [(tensor.name, tensor.rank) for tensor in found.captured]
+    [('q_proj.weight', 1)]
+    """
+    chosen = options or ExtractOptions()
+    for name, tensor in (*tuned.items(), *base.items()):
+        if isinstance(tensor.expr, Blocks):
+            raise DTypeError(f"{name!r} is quantized as {tensor.expr.quant}; expected models of float weights")
+    with new_directory(Path(out)) as directory, Spool(directory / "factors.partial") as spool:
+        extractor = _Extractor(chosen, base, spool, model_type)
+        for number, name in enumerate(tuned):
+            extractor.add(name, tuned[name])
+            if progress is not None:
+                progress(number + 1, len(tuned), name)
+        found = extractor.found
+        found.left_out += [LeftOutTensor(name, "only the base has it") for name in base if name not in tuned]
+        if not found.captured and not found.saved:
+            raise UsageError(f"nothing to extract: {extractor.summary_of_nothing()}")
+        write_adapter(directory, spool.tensors() | extractor.whole_tensors(), extractor.config(base_name))
+    return found
+
+
+class _Extractor:
+    """Goes through the tensors of a fine-tuned model, one after the other."""
+
+    def __init__(
+        self, options: ExtractOptions, base: Mapping[str, Tensor], spool: Spool, model_type: str | None
+    ) -> None:
+        self.options = options
+        self.base = base
+        self.spool = spool
+        self.found = Extraction()
+        self._whole: dict[str, Tensor] = {}
+        self._has_transposed = False
+        self._transposes = model_type in _TRANSPOSED_MODELS
+
+    def add(self, name: str, tuned: Tensor) -> None:
+        base = self.base.get(name)
+        if base is None:
+            self._leave_out(name, "the base does not have it")
+            return
+        if base.shape != tuned.shape:
+            self._leave_out(name, f"its shape is {tuned.shape}, that of the base {base.shape}")
+            return
+        squares, base_squares = _squares(tuned, base)
+        if not math.isfinite(squares):
+            raise FormatError(f"{name!r} has NaN or infinite values in one of the models")
+        if squares == 0:
+            self.found.unchanged += 1
+            return
+        module, _, kind = name.rpartition(".")
+        if self.options.modules is not None and not re.search(self.options.modules, module):
+            self._leave_out(name, "its module was not chosen")
+        elif kind == "weight" and base.ndim == 2 and not _EMBEDDING.search(module.rpartition(".")[2]):
+            self._capture(name, tuned - base, squares, base_squares)
+        elif self.options.save_modules and module:
+            self._whole[name] = tuned
+            self.found.saved.append(name)
+        else:
+            self._leave_out(name, "not a weight of a linear layer")
+
+    def summary_of_nothing(self) -> str:
+        reasons = Counter(tensor.reason for tensor in self.found.left_out)
+        counts = [("equal in both models", self.found.unchanged), *reasons.most_common()]
+        return (
+            "; ".join(f"{count} tensors: {reason}" for reason, count in counts if count) or "the model has no tensors"
+        )
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.found.left_out.append(LeftOutTensor(name, reason))
+
+    def _capture(self, name: str, difference: Tensor, squares: float, base_squares: float) -> None:
+        blocks = RowBlocks(difference)
+        left, right, left_over = self._factors(name, blocks, squares)
+        module = name.removesuffix(".weight")
+        is_transposed = self._transposes and module.rpartition(".")[2] in _TRANSPOSED_MODULES
+        self._has_transposed |= is_transposed
+        a, b = (left.T, right.T) if is_transposed else (right, left)
+        kind = dtype(self.options.dtype)
+        self.spool.put(f"{PREFIX}{module}.lora_A.weight", a, kind)
+        self.spool.put(f"{PREFIX}{module}.lora_B.weight", b, kind)
+        change = math.sqrt(squares / base_squares) if base_squares else math.inf
+        error = math.sqrt(left_over / squares)
+        self.found.captured.append(CapturedTensor(name, difference.shape, left.shape[1], change, error))
+
+    def _factors(self, name: str, blocks: RowBlocks, squares: float) -> tuple[Matrix, Matrix, float]:
+        """The factors as they will be stored, and the sum of squares that they leave of the difference."""
+        most = min(blocks.shape)
+        limit = min(self.options.rank or (DEFAULT_RANK if self.options.max_error is None else most), most)
+        max_error = self.options.max_error
+        if max_error is None:
+            return self._stored(self._vectors(name, blocks, limit), limit, blocks)
+        # A rank as usual is found by a thin sketch. A matrix that needs more is decomposed as a whole.
+        tried = min(limit, _FIRST_TRIED_RANK)
+        vectors = self._vectors(name, blocks, tried)
+        found = self._smallest(vectors, blocks, squares)
+        if found is None and tried < limit:
+            every = vectors_within(blocks, max_error, limit, _SPARE_RANKS[self.options.dtype], name)
+            vectors = every or self._vectors(name, blocks, limit)
+            found = self._smallest(vectors, blocks, squares)
+        return found or self._stored(vectors, len(vectors.values), blocks)
+
+    def _smallest(
+        self, vectors: SingularVectors, blocks: RowBlocks, squares: float
+    ) -> tuple[Matrix, Matrix, float] | None:
+        """The stored factors of the smallest rank that is within the error; None if these vectors do not suffice.
+
+        Rounding costs some ranks more than the singular values say: their number is searched for in growing steps.
+        """
+        max_error = self.options.max_error
+        assert max_error is not None
+        too_few = (vectors.smallest_rank(squares, max_error) or len(vectors.values) + 1) - 1
+        enough, step, found = len(vectors.values) + 1, 1, None
+        while too_few + 1 < enough:
+            rank = min(too_few + step, enough - 1) if found is None else (too_few + enough) // 2
+            stored = self._stored(vectors, rank, blocks)
+            if stored[2] <= max_error**2 * squares:
+                enough, found = rank, stored
+            else:
+                too_few, step = rank, 2 * step
+        return found
+
+    def _vectors(self, name: str, blocks: RowBlocks, count: int) -> SingularVectors:
+        return leading_singular_vectors(blocks, count, self.options.seed, name)
+
+    def _stored(self, vectors: SingularVectors, rank: int, blocks: RowBlocks) -> tuple[Matrix, Matrix, float]:
+        rounded = dtype(self.options.dtype).numpy
+        left, right = (factor.astype(rounded).astype("f4") for factor in vectors.factors(rank))
+        return left, right, blocks.squared_distance(left, right)
+
+    def whole_tensors(self) -> dict[str, Tensor]:
+        """What is stored whole, under PEFT's names: it wraps a module with a product around the one with the bias.
+
+        Of a module that PEFT replaces it wants every tensor, also those that did not change.
+        """
+        wrapped = {tensor.name.removesuffix(".weight") for tensor in self.found.captured}
+        replaced = {name.rpartition(".")[0] for name in self._whole} - wrapped
+        unchanged = {name: self.base[name] for name in self.base if name.rpartition(".")[0] in replaced}
+        named = {}
+        for name, tensor in (unchanged | self._whole).items():
+            module, _, kind = name.rpartition(".")
+            named[f"{PREFIX}{module}.base_layer.{kind}" if module in wrapped else PREFIX + name] = tensor
+        return named
+
+    def config(self, base_name: str) -> dict[str, Any]:
+        ranks = {tensor.name.removesuffix(".weight"): tensor.rank for tensor in self.found.captured}
+        modules = [name.removesuffix(".weight") for name in self.base if name.endswith(".weight")]
+        return peft_config(base_name, ranks, modules, self.found.saved, self._has_transposed)
+
+
+def _squares(tuned: Tensor, base: Tensor) -> tuple[float, float]:
+    """The sums of squares of the difference and of the base, from one pass."""
+    if not tuned.size:
+        return 0.0, 0.0
+    before = base.to("f32")
+    difference = tuned.to("f32") - before
+    of_difference, of_base = evaluate(difference.dot(difference), before.dot(before))
+    return float(of_difference), float(of_base)

@@ -1,0 +1,57 @@
+"""Tensors put away in a file while the rest of them is computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.errors import FileError
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.expr import Source
+from lbrx.tensors.shape import Layout
+from lbrx.tensors.storage import MmapStorage
+from lbrx.tensors.tensor import Tensor
+
+
+class Spool:
+    """A file to which arrays are appended, and which gives them back as tensors that take no memory.
+
+    >>> import tempfile
+    >>> from lbrx.tensors.dtype import dtype
+    >>> with tempfile.TemporaryDirectory() as directory, Spool(Path(directory) / "spool") as spool:
+    ...     spool.put("w", np.ones((1, 2)), dtype("bf16"))
+    ...     spool.tensors()
+    {'w': Tensor(bf16, shape=(1, 2))}
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("xb")
+        self._places: dict[str, tuple[int, DType, tuple[int, ...]]] = {}
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def put(self, name: str, values: npt.NDArray[Any], kind: DType) -> None:
+        """Append an array, rounded to a dtype."""
+        try:
+            self._places[name] = (self._file.tell(), kind, values.shape)
+            self._file.write(np.ascontiguousarray(values, kind.numpy).view(np.uint8).data)
+        except OSError as error:
+            raise FileError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that was put away so far, in order."""
+        self._file.flush()
+        found = {}
+        for name, (start, kind, shape) in self._places.items():
+            storage = MmapStorage.from_file(self._path, start, kind.nbytes(int(np.prod(shape))))
+            found[name] = Tensor(Source(storage, kind, Layout.contiguous(shape)))
+        return found

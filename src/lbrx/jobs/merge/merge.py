@@ -1,0 +1,100 @@
+"""``lbrx.merge``: a recipe in, a merged model out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lbrx.files.output.plan import OutputPlan, shard_limit
+from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.staging import Workplace
+from lbrx.jobs.merge.methods import method_lookup
+from lbrx.jobs.merge.plan import Plan, plan_merge
+from lbrx.jobs.merge.recipe import load_recipes, parse_recipes
+from lbrx.memory.limits import limited
+
+
+def merge(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    quantize: str | None = None,
+    max_shard_bytes: int | str | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    sync: bool = True,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    progress: ProgressCallback | None = None,
+) -> RunResult:
+    """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
+
+    ``recipe`` is the path of a YAML file in mergekit's language, or its text (anything with a line break or a brace).
+    Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. A run that was
+    stopped goes on when it is called again with the same arguments. ``format`` is ``"gguf"``, ``"mlx"`` or
+    ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``: both are done in the same
+    pass, and nothing but the result is written. The bytes written depend on the recipe, the models
+    and the ``seed`` only, not on ``threads`` or ``memory``.
+
+    >>> import lbrx, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> for name, value in (("a", 1.0), ("b", 3.0)):
+    ...     lbrx.save(f"{folder}/{name}.safetensors", {"w": lbrx.full((4,), value, "bf16")})
+    >>> recipe = f'''
+    ... merge_method: linear
+    ... models:
+    ...   - {{model: {folder}/a.safetensors, parameters: {{weight: 3}}}}
+    ...   - {{model: {folder}/b.safetensors, parameters: {{weight: 1}}}}
+    ... '''
+    >>> merge(recipe, f"{folder}/out").tensors
+    1
+    >>> float(lbrx.open(f"{folder}/out")["w"].max())
+    1.5
+    """
+    with limited(threads, memory):
+        plan = plan_output_of_merge(
+            recipe, out, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes, seed=seed
+        )
+        return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+
+
+def read_and_plan(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | str | None = None,
+    seed: int = 0,
+) -> Plan:
+    """The plan of a recipe's file or text; see ``merge``."""
+    restore_replaced(Workplace(Path(out)))  # it may be one of the inputs
+    limit_bytes = shard_limit(max_shard_bytes)
+    if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
+        recipes = parse_recipes(recipe, lookup=method_lookup())
+        return plan_merge(recipes, out, recipe_text=recipe, max_shard_bytes=limit_bytes, seed=seed)
+    path = Path(recipe)
+    recipes = load_recipes(path, lookup=method_lookup(path.parent))
+    text = path.read_text(encoding="utf-8-sig")
+    return plan_merge(recipes, out, recipe_text=text, directory=path.parent, max_shard_bytes=limit_bytes, seed=seed)
+
+
+def plan_output_of_merge(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    quantize: str | None = None,
+    max_shard_bytes: int | str | None = None,
+    seed: int = 0,
+) -> OutputPlan:
+    """What ``merge`` writes for these arguments."""
+    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
+    if format is None and quantize is None and plan.out.suffix != ".gguf":
+        return plan
+    from lbrx.jobs.merge.other_formats import is_plain_merge, plan_in_format
+
+    if is_plain_merge(plan.out, format, quantize):
+        return plan
+    return plan_in_format(plan, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes)

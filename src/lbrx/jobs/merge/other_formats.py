@@ -1,0 +1,73 @@
+"""A merge whose result is written in another format, or quantized, in the same pass: nothing lies between on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME
+from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
+from lbrx.jobs.convert.convert import in_format, output_format
+from lbrx.jobs.merge.plan import Plan
+from lbrx.jobs.merge.plan.records import Job
+from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
+from lbrx.jobs.quantize.quantize import plan_contents
+
+_OWN_IDENTITY = ("recipe", "seed", "adapter file", "method file", "vocabulary")  # of a merge, besides the files
+
+
+def is_plain_merge(out: Path, format: str | None, quantize: str | None) -> bool:
+    """Whether a merge is written as it comes: a directory of SafeTensors."""
+    return quantize is None and output_format(out, format) == "safetensors"
+
+
+def plan_in_format(
+    plan: Plan,
+    *,
+    format: str | None = None,
+    quantize: str | None = None,
+    max_shard_bytes: int | str | None = None,
+) -> ConversionPlan:
+    """The plan of a merge with another output: ``format`` as in ``lbrx.convert``, ``quantize`` as in
+    ``lbrx.quantize``. The values are those of a merge into SafeTensors that is converted afterwards."""
+    options = None if quantize is None else parse_options(quantize)
+    with tempfile.TemporaryDirectory(prefix="lbrx-") as folder:
+        directory = Path(folder) / plan.out.stem  # a conversion names the model after its directory
+        directory.mkdir()
+        contents = _converted(merged_contents(plan, directory), plan, format, options)
+    limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if contents.format == "gguf" else DEFAULT_SHARD_BYTES)
+    merge_identity = plan.identity({})
+    identity = {key: merge_identity[key] for key in _OWN_IDENTITY}
+    if options is not None:
+        identity |= options.identity()
+    warnings = (*plan.warnings, *contents.warnings)
+    return plan_output(
+        replace(contents, warnings=warnings), plan.out, max_shard_bytes=limit_bytes, settings_identity=identity
+    )
+
+
+def _converted(contents: Contents, plan: Plan, format: str | None, options: QuantizeOptions | None) -> Contents:
+    if options is not None:
+        return plan_contents(contents, options).contents
+    return in_format(contents, output_format(plan.out, format))
+
+
+def merged_contents(plan: Plan, directory: Path) -> Contents:
+    """What a merge makes, as a model that is not written yet; its tokenizer's files are put into ``directory``."""
+    for file in plan.side_files:
+        (directory / file.name).write_bytes(file.read())
+    return Contents(
+        "safetensors",
+        tuple(_planned(plan, job) for job in plan.jobs),
+        config=plan.stage.config,
+        side_files=tuple(file for file in plan.side_files if file.name not in (CONFIG_NAME, INDEX_NAME)),
+        sources=plan.sources,
+        directory=directory,
+    )
+
+
+def _planned(plan: Plan, job: Job) -> PlannedTensor:
+    return PlannedTensor(job.name, job.dtype.name, job.shape, lambda: plan.tensor(job.name))

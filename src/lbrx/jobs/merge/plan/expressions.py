@@ -1,0 +1,74 @@
+"""From a job to the expression that computes its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lbrx.engine.bindings import Bound
+from lbrx.errors import TensorNotFound
+from lbrx.jobs.merge.methods import MergeContext
+from lbrx.jobs.merge.plan.records import Job, StagePlan
+from lbrx.jobs.merge.plan.templates import Templates
+from lbrx.tensors.tensor import Tensor
+
+
+def inputs_of(stage: StagePlan, job: Job) -> list[Tensor]:
+    """The input tensors of a job, with the rows of the output's vocabulary."""
+    if stage.vocabulary is None or not job.is_vocabulary:
+        return [stage.models[source.model].tensors[source.tensor] for source in job.inputs]
+    own = [(index, model, model.find(job.name)) for index, model in enumerate(stage.models)]
+    tensors = {index: model.tensors[name] for index, model, name in own if name is not None}
+    return stage.vocabulary.aligned([source.model for source in job.inputs], tensors)
+
+
+def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:
+    """The tensor of a job as an expression in its output type.
+
+    A method that needs scalars of its inputs first, such as karcher, reads the inputs here.
+    """
+    return _merged(stage, job, inputs_of(stage, job), _context(stage, job, seed))
+
+
+def merged_by_template(stage: StagePlan, job: Job, seed: int, templates: Templates) -> Bound:
+    """The tensor of a job to be evaluated once, as an expression that it shares with others where that can be."""
+    inputs, context = inputs_of(stage, job), _context(stage, job, seed)
+    shared = templates.bound(job, inputs, context)
+    return Bound(_merged(stage, job, inputs, context).expr) if shared is None else shared
+
+
+def _context(stage: StagePlan, job: Job, seed: int) -> MergeContext:
+    return MergeContext(stage.stream_name(job.name), seed)
+
+
+def _merged(stage: StagePlan, job: Job, inputs: list[Tensor], context: MergeContext) -> Tensor:
+    if job.parameters is None:
+        return inputs[0]
+    return stage.method.merge(inputs, job.base_index, job.parameters, context).to(job.dtype)
+
+
+class StageTensors(Mapping[str, Tensor]):
+    """The tensors of a stage, made into expressions when they are asked for.
+
+    A later stage computes with these expressions in its own passes: the values are those that a file between the two
+    stages would hold, rounded to the stage's type, but there is no file.
+    """
+
+    def __init__(self, stage: StagePlan, seed: int) -> None:
+        self._stage = stage
+        self._seed = seed
+        self._latest: tuple[str, Tensor] | None = None  # two models of one job may be made from the same stage
+
+    def __getitem__(self, name: str) -> Tensor:
+        latest = self._latest
+        if latest is None or latest[0] != name:
+            job = self._stage.by_name.get(name)
+            if job is None:
+                raise TensorNotFound(f"stage {self._stage.recipe.name!r} has no tensor {name!r}")
+            latest = self._latest = (name, merged(self._stage, job, self._seed))
+        return latest[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stage.by_name)
+
+    def __len__(self) -> int:
+        return len(self._stage.jobs)

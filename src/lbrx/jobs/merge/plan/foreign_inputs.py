@@ -1,0 +1,83 @@
+"""Models of other formats as inputs of a merge: GGUF files and MLX directories, seen as Hugging Face models.
+
+Nothing is written for the weights: quantized blocks are decoded piece by piece while they are merged. The tokenizer's
+files, which merges look for in a directory, are made once and kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from lbrx.base import system
+from lbrx.errors import FileError, TensorNotFound
+from lbrx.files.checkpoint.opening import Checkpoint, contents_format
+from lbrx.files.formats.shards import tensor_nbytes
+from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.files.output.plan import digest
+from lbrx.jobs.convert.convert import in_format
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.jobs.merge.plan.records import TensorInfo
+from lbrx.models.architectures.gguf_families import GGUF_ARCHITECTURES
+from lbrx.tensors.dtype import DTYPES
+from lbrx.tensors.tensor import Tensor
+
+
+def hugging_face_form(checkpoint: Checkpoint) -> Contents | None:
+    """The model with the names and values of Hugging Face if it is one of another format that lbrx can convert."""
+    kind = contents_format(checkpoint)
+    if kind == "safetensors" or (kind == "gguf" and not _is_known_model(checkpoint)):
+        return None
+    return in_format(read_contents(checkpoint.path), "safetensors")
+
+
+def _is_known_model(checkpoint: Checkpoint) -> bool:
+    """Whether a GGUF file is a whole model, not just some tensors."""
+    architecture = checkpoint.metadata.get("general.architecture")
+    return architecture in GGUF_ARCHITECTURES and f"{architecture}.block_count" in checkpoint.metadata
+
+
+def tensor_infos(contents: Contents) -> dict[str, TensorInfo]:
+    """What a plan has to know of the tensors."""
+    return {
+        each.name: TensorInfo(each.shape, DTYPES.get(each.type_name), each.type_name, tensor_nbytes(each.spec), place)
+        for place, each in enumerate(contents.tensors)
+    }
+
+
+class PlannedTensors(Mapping[str, Tensor]):
+    """The tensors of a model as expressions, made when they are asked for."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._planned: Mapping[str, PlannedTensor] = contents.by_name
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self._planned.get(name)
+        if found is None:
+            raise TensorNotFound(f"the model has no tensor {name!r}")
+        return found.make()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._planned)
+
+    def __len__(self) -> int:
+        return len(self._planned)
+
+
+def kept_side_files(contents: Contents) -> Path | None:
+    """A directory with the small files of a model: its own, or one in the cache with those that were made for it."""
+    if contents.directory is not None or not contents.side_files:
+        return contents.directory
+    files = {file.name: file.read() for file in contents.side_files}
+    name = digest(*(part for key, content in files.items() for part in (key.encode(), content)))
+    directory = system.cache_directory() / "tokenizers" / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for key, content in files.items():
+            if not (directory / key).exists():
+                partial = directory / f".{key}.partial"
+                partial.write_bytes(content)
+                partial.replace(directory / key)
+    except OSError as error:
+        raise FileError(f"{directory}: cannot be written: {error.strerror}") from error
+    return directory

@@ -1,0 +1,147 @@
+"""From the outline of an output to jobs: types, shapes and parameters of every tensor, and all that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.jobs.merge.methods import Method
+from lbrx.jobs.merge.plan.outline import Outline, OutputTensor
+from lbrx.jobs.merge.plan.records import InputModel, Job, JobInput, TensorInfo
+from lbrx.jobs.merge.recipe import ModelRef, Recipe, base_index, resolve_tensor
+from lbrx.tensors.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    index: int  # of the model
+    model: InputModel
+    name: str
+    is_base: bool
+
+    @property
+    def info(self) -> TensorInfo:
+        return self.model.infos[self.name]
+
+
+@dataclass
+class JobPlanner:
+    """Makes the jobs of a recipe; ``problems`` collects what keeps the models from being merged."""
+
+    recipe: Recipe
+    method: Method
+    models: Mapping[ModelRef, InputModel]
+    resizes_vocabulary: bool = False
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._index = {ref: index for index, ref in enumerate(self.models)}
+        self._donor, self._is_whole = self.recipe.donor, self.recipe.whole_model
+
+    def jobs(self, outline: Outline) -> list[Job]:
+        """The jobs in the order in which the donor's files hold their tensors, so that they are read in order."""
+        planned = [(self._order(tensor), job) for tensor in outline.tensors() if (job := self._job(tensor))]
+        self._check_vocabulary([job for _, job in planned])
+        return [job for _, job in sorted(planned, key=lambda pair: pair[0])]
+
+    def _order(self, tensor: OutputTensor) -> tuple[int, int, int]:
+        places = zip(tensor.part.sources, tensor.names, strict=True)
+        found = [
+            (source.model != self._donor, self.models[source.model].infos[name].place)
+            for source, name in places
+            if name is not None
+        ]
+        place = min(found)[1] if found else 0
+        if self._is_whole:
+            return 0, 0, place
+        part = {"pre": 0, "layer": 1, "post": 2}[tensor.role.part]
+        return part, tensor.role.layer or 0, place
+
+    def _job(self, tensor: OutputTensor) -> Job | None:
+        base = self.recipe.base_of(tensor.part)
+        inputs = [
+            _Input(self._index[source.model], self.models[source.model], name, source.model == base)
+            for source, name in zip(tensor.part.sources, tensor.names, strict=True)
+            if name is not None
+        ]
+        if not inputs:
+            return None  # optional, or a problem of its own that the checks of the models report
+        # The base speaks for buffers and types, else the first model.
+        speaker = next((found for found in inputs if found.is_base), inputs[0])
+        kind = speaker.info.dtype
+        if kind is not None and (tensor.role.is_buffer or not kind.is_float):
+            source = (JobInput(speaker.index, speaker.name),)
+            return Job(tensor.role.name, speaker.info.shape, kind, source)
+        if self._has_problem(tensor, inputs, speaker) or kind is None:
+            return None
+        return self._merge_job(tensor, inputs, self.recipe.output_dtype or kind)
+
+    def _merge_job(self, tensor: OutputTensor, inputs: Sequence[_Input], kind: DType) -> Job:
+        parameters = resolve_tensor(
+            self.recipe,
+            self.method.spec,
+            module=tensor.module,
+            slice_index=tensor.slice_index,
+            input_names=[found.name for found in inputs],
+            output_name=tensor.role.name,
+            t=tensor.t,
+        )
+        return Job(
+            tensor.role.name,
+            inputs[0].info.shape,
+            kind,
+            tuple(JobInput(found.index, found.name) for found in inputs),
+            parameters,
+            base_index(self.recipe, self.method.spec, tensor.part),
+            tensor.role.is_vocabulary,
+        )
+
+    def _has_problem(self, tensor: OutputTensor, inputs: Sequence[_Input], speaker: _Input) -> bool:
+        before = len(self.problems)
+        self._check_presence(tensor, inputs)
+        for found in inputs:
+            self._check_type(found, speaker)
+            self._check_shape(tensor, found, speaker)
+        return len(self.problems) > before
+
+    def _check_presence(self, tensor: OutputTensor, inputs: Sequence[_Input]) -> None:
+        for source, name in zip(tensor.part.sources, tensor.names, strict=True):
+            if name is None:
+                self.problems.append(
+                    f"tensor {inputs[0].name!r} is in {inputs[0].model.label}, but not in {source.model}"
+                )
+
+    def _check_type(self, found: _Input, speaker: _Input) -> None:
+        if found.info.dtype is None:
+            self.problems.append(
+                f"tensor {found.name!r} of {found.model.label} is quantized as {found.info.type_name}; "
+                f"expected a floating type: only such tensors can be merged"
+            )
+        elif not found.info.dtype.is_float:
+            self.problems.append(
+                f"tensor {found.name!r} is {found.info.type_name} in {found.model.label}, "
+                f"but {speaker.info.type_name} in {speaker.model.label}"
+            )
+
+    def _check_shape(self, tensor: OutputTensor, found: _Input, speaker: _Input) -> None:
+        shape, expected = found.info.shape, speaker.info.shape
+        if shape == expected:
+            return
+        if not (tensor.role.is_vocabulary and shape[1:] == expected[1:]):
+            self.problems.append(
+                f"tensor {found.name!r} has shape {shape} in {found.model.label}, "
+                f"but {expected} in {speaker.model.label}"
+            )
+        elif not self.resizes_vocabulary:
+            self.problems.append(
+                f"the vocabularies differ: {found.name!r} has {shape[0]} rows in {found.model.label}, "
+                f"but {expected[0]} in {speaker.model.label}; expected models with one vocabulary"
+            )
+
+    def _check_vocabulary(self, jobs: Sequence[Job]) -> None:
+        """The embedding and the head come from different slices, and must have rows for the same tokens."""
+        sizes = {job.name: job.shape[0] for job in jobs if job.is_vocabulary and job.shape}
+        if len(set(sizes.values())) > 1 and not self.resizes_vocabulary:
+            listed = " and ".join(f"{rows} rows in {name!r}" for name, rows in sizes.items())
+            self.problems.append(f"the vocabularies of the first and the last slice differ: {listed}")

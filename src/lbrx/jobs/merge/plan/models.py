@@ -1,0 +1,123 @@
+"""Opening the models of a recipe: headers, configs and architectures; no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FileError, LbrxError, UsageError, nearest
+from lbrx.files.checkpoint.hub import local_path
+from lbrx.files.checkpoint.locating import locate, refuse_adapter
+from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
+from lbrx.jobs.merge.plan.expressions import StageTensors
+from lbrx.jobs.merge.plan.records import InputModel, StagePlan, TensorInfo
+from lbrx.jobs.merge.recipe import ModelRef
+from lbrx.models.architectures import ARCHITECTURES, Architecture, automatic, known_architecture
+from lbrx.tensors.tensor import Tensor
+
+
+class ModelOpener:
+    """Opens each model once, from the first directory that has it, or from the hub."""
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = tuple(directories)
+        self._opened: dict[ModelRef, InputModel] = {}
+
+    @property
+    def opened(self) -> tuple[InputModel, ...]:
+        """The models that were opened so far, in that order."""
+        return tuple(self._opened.values())
+
+    def open(self, ref: ModelRef) -> InputModel:
+        """The model of a reference."""
+        found = self._opened.get(ref)
+        if found is None:
+            found = self._opened[ref] = open_model(ref, self._directories)
+        return found
+
+
+def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputModel:
+    """The model of a reference: its tensors by name, and what its headers say.
+
+    >>> import lbrx, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.safetensors"
+    >>> lbrx.save(path, {"w": lbrx.tensor([1.0, 2.0], "f32")})
+    >>> open_model(ModelRef(path)).infos["w"].shape
+    (2,)
+    """
+    place = locate(ref.path, ref.revision, directories)
+    refuse_adapter(ref.path, place)
+    checkpoint = open_checkpoint(place)
+    if not len(checkpoint):
+        raise FileError(f"{place}: has no tensors; expected a model")
+    tensors: Mapping[str, Tensor] = checkpoint
+    config: Mapping[str, Any] = checkpoint.config or {}
+    infos, directory = _infos(checkpoint), place if place.is_dir() else place.parent
+    if contents_format(checkpoint) != "safetensors":
+        from lbrx.jobs.merge.plan.foreign_inputs import PlannedTensors, hugging_face_form, kept_side_files, tensor_infos
+
+        converted = hugging_face_form(checkpoint)
+        if converted is not None:
+            tensors, infos, config = PlannedTensors(converted), tensor_infos(converted), converted.config or {}
+            directory = kept_side_files(converted) or directory
+    adapter = None if ref.lora is None else locate(ref.lora.path, ref.lora.revision, directories)
+    return InputModel(
+        ref,
+        tensors if adapter is None else _with_adapter(tensors, adapter),
+        infos,
+        config,
+        _architecture(ref, config, infos),
+        directory,
+        checkpoint.files,
+        adapter,
+        repository=ref.path if local_path(ref.path, directories) is None else None,
+    )
+
+
+def _with_adapter(tensors: Mapping[str, Tensor], adapter: Path) -> Mapping[str, Tensor]:
+    from lbrx.jobs.lora import open_with_adapter
+
+    return open_with_adapter(tensors, adapter)
+
+
+def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
+    """The result of an earlier stage as a model: its tensors are expressions, and nothing is written for it."""
+    infos = {
+        job.name: TensorInfo(job.shape, job.dtype, job.dtype.name, 0, place) for place, job in enumerate(stage.jobs)
+    }
+    config = stage.config or {}
+    return InputModel(
+        ref,
+        StageTensors(stage, seed),
+        infos,
+        config,
+        _architecture(ref, config, infos),
+        stage.tokenizer_model.directory,
+        stage=stage,
+    )
+
+
+def _infos(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
+    return {
+        entry.name: TensorInfo(entry.shape, entry.dtype, entry.type_name, entry.nbytes, place)
+        for place, entry in enumerate(checkpoint.entries)
+    }
+
+
+def _architecture(ref: ModelRef, config: Mapping[str, Any], names: Mapping[str, TensorInfo]) -> Architecture:
+    """The architecture that the reference or the config names, or what the tensors' names tell."""
+    if ref.architecture is not None:
+        named = ARCHITECTURES.get(ref.architecture) or known_architecture({"architectures": [ref.architecture]})
+        if named is None:
+            hint = nearest(ref.architecture, ARCHITECTURES) or f"; expected one of {', '.join(ARCHITECTURES)}"
+            raise UsageError(f"{ref}: unknown architecture {ref.architecture!r}{hint}")
+        return named
+    found = known_architecture(config)
+    if found is None:
+        return automatic(names)
+    try:
+        found.layer_count(config)
+    except LbrxError as error:
+        raise UsageError(f"{ref}: {error}") from error
+    return found

@@ -1,0 +1,74 @@
+"""Recipes: mergekit's YAML language to a frozen, strictly validated ``Recipe``.
+
+``load_recipes`` reads a file, ``resolve_tensor`` says which parameters hold for one tensor. Every mistake
+that can be seen without a model is a ``RecipeError`` that begins with the file and the line.
+"""
+
+from lbrx.jobs.merge.recipe.checks import check_method
+from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.frozen import FrozenMap
+from lbrx.jobs.merge.recipe.load import load_recipes, parse_recipes
+from lbrx.jobs.merge.recipe.method_specs import METHOD_SPECS, is_custom_method, method_spec
+from lbrx.jobs.merge.recipe.parameters import (
+    REQUIRED,
+    Lookup,
+    MethodParameter,
+    MethodSpec,
+    TensorParameters,
+    Violation,
+    base_index,
+    resolve,
+    resolve_tensor,
+)
+from lbrx.jobs.merge.recipe.references import LoraRef, ModelRef, parse_reference
+from lbrx.jobs.merge.recipe.schema import (
+    EVERY_MODULE,
+    ModelToken,
+    Module,
+    Recipe,
+    Slice,
+    Source,
+    TokenizerSpec,
+    TokenSpec,
+    ZeroToken,
+)
+from lbrx.jobs.merge.recipe.tokenizer import CHAT_TEMPLATES
+from lbrx.jobs.merge.recipe.values import Branch, Scalar, Value, layer_position
+
+__all__ = [
+    "CHAT_TEMPLATES",
+    "EVERY_MODULE",
+    "METHOD_SPECS",
+    "REQUIRED",
+    "Branch",
+    "FrozenMap",
+    "Lookup",
+    "LoraRef",
+    "MethodParameter",
+    "MethodSpec",
+    "ModelRef",
+    "ModelToken",
+    "Module",
+    "Place",
+    "Recipe",
+    "RecipeError",
+    "Scalar",
+    "Slice",
+    "Source",
+    "TensorParameters",
+    "TokenSpec",
+    "TokenizerSpec",
+    "Value",
+    "Violation",
+    "ZeroToken",
+    "base_index",
+    "check_method",
+    "is_custom_method",
+    "layer_position",
+    "load_recipes",
+    "method_spec",
+    "parse_recipes",
+    "parse_reference",
+    "resolve",
+    "resolve_tensor",
+]

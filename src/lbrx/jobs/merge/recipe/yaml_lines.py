@@ -1,0 +1,235 @@
+"""YAML text to a tree that remembers the line of everything, within fixed bounds.
+
+Only plain data is read: mappings with text keys, lists, and null, bool, number and text scalars. Anchors,
+aliases and merge keys (``<<``) are expanded; duplicate keys, other tags and anything that would grow
+without bound are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import yaml
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.frozen import FrozenMap
+
+MAX_RECIPE_BYTES = 256 * 1024
+MAX_NODES = 20_000  # after aliases are expanded
+MAX_DEPTH = 32
+
+_TAG = "tag:yaml.org,2002:"
+_MERGE = _TAG + "merge"
+# A date or a lone "=" has a type of its own in YAML 1.1; in a recipe both are just text.
+_TEXT_TAGS = frozenset({_TAG + "str", _TAG + "timestamp", _TAG + "value"})
+
+
+@dataclass(frozen=True, slots=True)
+class YamlScalar:
+    """One scalar: its value by YAML 1.1's rules, and the characters it was written with."""
+
+    value: bool | int | float | str | None
+    text: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class YamlList:
+    """A list of nodes."""
+
+    items: tuple[YamlNode, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class YamlMap:
+    """A mapping from text to nodes; ``key_places`` says where each key stands."""
+
+    entries: Mapping[str, YamlNode]
+    key_places: Mapping[str, Place]
+    place: Place
+
+
+YamlNode: TypeAlias = YamlScalar | YamlList | YamlMap
+
+
+def parse_documents(text: str, source: str = "recipe.yml") -> tuple[YamlNode, ...]:
+    """Every document of a YAML stream.
+
+    >>> (document,) = parse_documents("merge_method: linear")
+    >>> document.entries["merge_method"].value, document.key_places["merge_method"].line
+    ('linear', 1)
+    """
+    check_size(len(text.encode("utf-8", errors="surrogatepass")), source)
+    return tuple(_documents(text, source))
+
+
+def check_size(size_bytes: int, source: str) -> None:
+    """Raise an error if a recipe is larger than any sensible one."""
+    if size_bytes > MAX_RECIPE_BYTES:
+        raise Place(source, 1).error(f"the recipe is too large; expected at most {MAX_RECIPE_BYTES} bytes")
+
+
+def _documents(text: str, source: str) -> Iterator[YamlNode]:
+    loader = None
+    try:
+        loader = _BoundedLoader(text, source)
+        while loader.check_node():
+            node = loader.get_node()
+            if node is not None:
+                yield _Expansion(loader, source).expand(node, depth=1)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise Place(source, line).error(f"not valid YAML: {_reason(error)}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Place(source, line).error(f"not valid YAML: {error.reason}") from error
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, RecipeError) or loader is None:
+            raise
+        # The scanner passes escapes and version numbers on to chr() and int() without a look at their size.
+        problem = "not valid YAML: an escape or a number is out of range"
+        raise Place(source, loader.line + 1).error(problem) from error
+
+
+def _reason(error: yaml.MarkedYAMLError) -> str:
+    return ", ".join(part for part in (error.context, error.problem) if part) or str(error)
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, with a bound on nesting (its composer is recursive)."""
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)
+        self.source = source
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Place(self.source, self.line + 1).error(_too_deep())
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def _too_deep() -> str:
+    return f"nested too deeply; expected at most {MAX_DEPTH} levels"
+
+
+class _Expansion:
+    """The conversion of one document, counting nodes so that aliases cannot multiply without end."""
+
+    def __init__(self, loader: _BoundedLoader, source: str) -> None:
+        self._loader = loader
+        self._source = source
+        self._nodes = 0
+
+    def expand(self, node: yaml.Node, depth: int) -> YamlNode:
+        place = self._place(node)
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise place.error(f"too many values after aliases are expanded; expected at most {MAX_NODES}")
+        if depth > MAX_DEPTH:  # only an alias to its own parent gets here
+            raise place.error(_too_deep())
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, place)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return YamlList(tuple(self.expand(item, depth + 1) for item in node.value), place)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, place, depth)
+        raise place.error(f"the tag {_short(node.tag)!r} is not supported; expected plain YAML")
+
+    def _mapping(self, node: yaml.MappingNode, place: Place, depth: int) -> YamlMap:
+        entries: dict[str, YamlNode] = {}
+        key_places: dict[str, Place] = {}
+        inherited: list[YamlMap] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                inherited.extend(_merged_maps(self.expand(value_node, depth + 1)))
+                continue
+            key = self._key(key_node, depth)
+            if key in entries:
+                raise self._place(key_node).error(f"key {key!r} is given twice; first on line {key_places[key].line}")
+            entries[key] = self.expand(value_node, depth + 1)
+            key_places[key] = self._place(key_node)
+        for parent in inherited:  # own keys win over inherited ones, earlier parents over later ones
+            for key, value in parent.entries.items():
+                if key not in entries:
+                    entries[key] = value
+                    key_places[key] = parent.key_places[key]
+        return YamlMap(FrozenMap(entries), FrozenMap(key_places), place)
+
+    def _key(self, node: yaml.Node, depth: int) -> str:
+        key = self.expand(node, depth + 1)
+        if not isinstance(key, YamlScalar):
+            raise key.place.error(f"a key must be text, found {describe(key)}")
+        if not isinstance(key.value, str):
+            raise key.place.error(f"a key must be text, found {describe(key)}; quote it: '{key.text}'")
+        return key.value
+
+    def _scalar(self, node: yaml.ScalarNode, place: Place) -> YamlScalar:
+        return YamlScalar(self._scalar_value(node, place), node.value, place)
+
+    def _scalar_value(self, node: yaml.ScalarNode, place: Place) -> bool | int | float | str | None:
+        if node.tag in _TEXT_TAGS or node.tag == _MERGE:
+            return str(node.value)
+        try:
+            match node.tag.removeprefix(_TAG):
+                case "null":
+                    return None
+                case "bool":
+                    return bool(self._loader.construct_yaml_bool(node))
+                case "int":
+                    return int(self._loader.construct_yaml_int(node))
+                case "float":
+                    return float(self._loader.construct_yaml_float(node))
+        except (ValueError, KeyError, IndexError, ArithmeticError) as error:
+            kind = _short(node.tag)
+            raise place.error(f"{_shortened(node.value)} is not a value of the type {kind!r}") from error
+        raise place.error(f"the tag {_short(node.tag)!r} is not supported; expected plain YAML")
+
+    def _place(self, node: yaml.Node) -> Place:
+        return Place(self._source, node.start_mark.line + 1)
+
+
+def _merged_maps(node: YamlNode) -> tuple[YamlMap, ...]:
+    maps = node.items if isinstance(node, YamlList) else (node,)
+    for item in maps:
+        if not isinstance(item, YamlMap):
+            raise item.place.error(f"'<<' takes a mapping or a list of mappings, found {describe(item)}")
+    return tuple(item for item in maps if isinstance(item, YamlMap))
+
+
+def _short(tag: str) -> str:
+    return tag.replace(_TAG, "!!")
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def describe(node: YamlNode) -> str:
+    """What a node is, for the end of an error message.
+
+    >>> (document,) = parse_documents("[1, yes]")
+    >>> describe(document), describe(document.items[1])
+    ('a list', 'the boolean yes')
+    """
+    match node:
+        case YamlList():
+            return "a list"
+        case YamlMap():
+            return "a mapping"
+        case YamlScalar(value=None):
+            return "nothing"
+        case YamlScalar(value=bool()):
+            return f"the boolean {node.text}"
+        case YamlScalar(value=str()):
+            return f"the text {_shortened(node.text)}"
+        case _:
+            return f"the number {node.text if len(node.text) <= 60 else node.text[:57] + '...'}"

@@ -1,0 +1,48 @@
+"""Writing a mixture, as every output is written: streamed, journalled, and renamed when it is complete."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.plan import shard_limit
+from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.staging import Workplace
+from lbrx.jobs.moe.mixture import MoePlan
+
+
+def write_moe(
+    plan: MoePlan,
+    out: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | str | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    progress: ProgressCallback | None = None,
+) -> RunResult:
+    """Write a mixture into a directory.
+
+    Memory does not grow with the models. What stands at ``out`` is replaced only with ``overwrite``, at the very end.
+    """
+    planned = plan_moe_output(plan, out, max_shard_bytes=max_shard_bytes)
+    return execute(planned, overwrite=overwrite, restart=restart, progress=progress)
+
+
+def plan_moe_output(
+    plan: MoePlan, out: str | os.PathLike[str], *, max_shard_bytes: int | str | None = None
+) -> ConversionPlan:
+    """What ``write_moe`` writes: the files of a mixture, and how each tensor is made."""
+    target = Path(out)
+    restore_replaced(Workplace(target))
+    contents = Contents(
+        "safetensors",
+        tuple(PlannedTensor.of(name, tensor) for name, tensor in plan.tensors.items()),
+        config=plan.config,
+        side_files=plan.side_files,
+        sources=tuple(header for model in plan.models for header in model.files),
+    )
+    limit_bytes = shard_limit(max_shard_bytes)
+    settings = {"recipe": plan.recipe_text, "seed": plan.seed}
+    return plan_output(contents, target, max_shard_bytes=limit_bytes, settings_identity=settings)

@@ -1,0 +1,104 @@
+"""Tensors with what becomes of them, and the totals that a dry run shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.files.formats.gguf_types import GGML_TYPES
+from lbrx.files.formats.shards import tensor_nbytes
+from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.quantize.choice import Choice
+from lbrx.tensors.codecs.integers import SCHEMES
+
+
+@dataclass(frozen=True, slots=True)
+class CodedTensor:
+    """A tensor of the source, the type it gets, and the tensors that the output has of it."""
+
+    source: PlannedTensor
+    choice: Choice
+    parts: tuple[PlannedTensor, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.source.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its parts."""
+        return sum(tensor_nbytes(part.spec) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTotal:
+    """All tensors that get one type."""
+
+    type_name: str
+    tensors: int
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """A model as it will be written, and how each of its tensors came to its type."""
+
+    contents: Contents
+    coded: tuple[CodedTensor, ...]
+    total_error: float | None = None  # measured, where types were chosen for a size
+    old_names: Mapping[str, str] | None = None  # by the new ones, where layers were removed
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.elements for tensor in self.coded)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, without headers."""
+        return sum(tensor.nbytes for tensor in self.coded)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.nbytes / max(self.parameters, 1)
+
+    def type_totals(self) -> list[TypeTotal]:
+        """One row for each type, the one with most bytes first."""
+        rows = [_total(name, self.coded) for name in {tensor.choice.type_name: None for tensor in self.coded}]
+        return sorted(rows, key=lambda row: (-row.nbytes, row.type_name))
+
+
+def _total(type_name: str, coded: Iterable[CodedTensor]) -> TypeTotal:
+    own = [tensor for tensor in coded if tensor.choice.type_name == type_name]
+    return TypeTotal(type_name, len(own), sum(t.elements for t in own), sum(t.nbytes for t in own))
+
+
+def is_coded(type_name: str) -> bool:
+    """Whether a tensor of this type is quantized already.
+
+    >>> is_coded("q4_k"), is_coded("bf16"), is_coded("int4")
+    (True, False, True)
+    """
+    kind = GGML_TYPES.get(type_name)
+    return type_name in SCHEMES or (kind is not None and kind.dtype is None)
+
+
+def refuse_to_requantize(tensor: PlannedTensor, wanted: str) -> None:
+    """An error that says how a quantized source can be quantized nevertheless."""
+    raise UsageError(
+        f"tensor {tensor.name!r} is {tensor.type_name} already, and would lose more as {wanted}; "
+        "quantize the original model, or give --allow-requantize"
+    )
+
+
+def misfit_warnings(choices: Iterable[Choice]) -> Iterator[str]:
+    """One warning for each type that did not fit some tensors."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for choice in choices:
+        if choice.misfit is not None:
+            key = (choice.misfit, choice.type_name, choice.reason)
+            counts[key] = counts.get(key, 0) + 1
+    for (_, chosen, reason), count in counts.items():
+        yield f"{count} tensor{'s' * (count != 1)} of type {chosen}: {reason}"

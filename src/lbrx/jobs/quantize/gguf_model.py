@@ -1,0 +1,96 @@
+"""A GGUF model quantized: types chosen, tensors coded, metadata brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lbrx.errors import UsageError
+from lbrx.files.formats.gguf_encode import encode_pair, typed_metadata
+from lbrx.files.formats.gguf_values import Typed
+from lbrx.files.formats.shards import SPLIT_KEYS
+from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.quantize.budget import Measuring, choose_for_size
+from lbrx.jobs.quantize.choice import Choice, choose_types
+from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, misfit_warnings, refuse_to_requantize
+from lbrx.jobs.quantize.file_types import FLOAT_TYPES, QUANTIZATION_VERSION, FileType
+from lbrx.jobs.quantize.imatrix import Importance
+from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
+from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
+from lbrx.jobs.quantize.pruning import pruned
+from lbrx.tensors.tensor import Tensor
+
+FILE_TYPE_KEY = "general.file_type"
+
+
+def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
+    """What becomes of a GGUF model; nothing is computed but, where a size is to be met, the errors of samples."""
+    old_names = None
+    if options.prune_layers:
+        left = pruned(contents, options.prune_layers)
+        contents, old_names = left.contents, left.old_names
+    importances = read_importances(options.imatrix, old_names)
+    contents = replace(contents, metadata=_metadata(contents.metadata, options, importances))
+    kind, total_error = options.target, None
+    assert isinstance(kind, FileType)
+    if options.has_size:
+        selection = choose_for_size(contents, options, importances, measuring)
+        choices, kind, total_error = selection.choices, selection.file_type, selection.total_error
+    else:
+        choices = choose_types(contents, kind, options)
+    warnings = [*misfit_warnings(choices.values()), *check_importances(importances, kind, contents.tensors, choices)]
+    coded = tuple(_coded(tensor, choices[tensor.name], options, importances) for tensor in contents.tensors)
+    result = replace(
+        contents,
+        tensors=tuple(part for tensor in coded for part in tensor.parts),
+        metadata=_with_file_type(contents.metadata, kind, options),
+        warnings=(*contents.warnings, *warnings),
+    )
+    return Quantization(result, coded, total_error, old_names)
+
+
+def _coded(tensor: PlannedTensor, choice: Choice, options: QuantizeOptions, importances: Importances) -> CodedTensor:
+    if choice.type_name == tensor.type_name:
+        return CodedTensor(tensor, choice, (tensor,))
+    if is_coded(tensor.type_name) and not options.allow_requantize:
+        refuse_to_requantize(tensor, choice.type_name)
+    weights = importances.for_type(tensor, choice.type_name)
+    part = tensor.mapped(lambda values: _recoded(values, choice.type_name, weights), type_name=choice.type_name)
+    return CodedTensor(tensor, choice, (part,))
+
+
+def _recoded(values: Tensor, type_name: str, weights: Importance | None) -> Tensor:
+    decoded = values.dequantize()
+    return decoded.to(type_name) if type_name in FLOAT_TYPES else decoded.quantize(type_name, weights)
+
+
+def _metadata(metadata: Mapping[str, Any], options: QuantizeOptions, importances: Importances) -> dict[str, Typed]:
+    """All key-values of the output; the file type is set once it is known, and has its place already."""
+    pairs = {key: typed for key, typed in typed_metadata(metadata).items() if key not in SPLIT_KEYS}
+    pairs["general.quantization_version"] = Typed(QUANTIZATION_VERSION, "u32")
+    pairs[FILE_TYPE_KEY] = Typed(0, "u32")
+    pairs |= {override.key: _typed_as_before(override, pairs) for override in options.key_overrides}
+    return pairs | importances.metadata()
+
+
+def _with_file_type(metadata: Mapping[str, Any], kind: FileType, options: QuantizeOptions) -> dict[str, Any]:
+    if any(override.key == FILE_TYPE_KEY for override in options.key_overrides):
+        return dict(metadata)
+    return {**metadata, FILE_TYPE_KEY: Typed(kind.number, "u32")}
+
+
+def _typed_as_before(override: KeyOverride, pairs: Mapping[str, Typed]) -> Typed:
+    """The value in the type that the key has, if both are numbers of a kind and it fits."""
+    before = pairs.get(override.key)
+    if before is None or before.type == override.typed.type:
+        return override.typed
+    kinds = {before.type[0], override.typed.type[0]}
+    if before.element_type is not None or not (kinds <= {"u", "i"} or kinds == {"f"}):
+        return override.typed
+    typed = Typed(override.typed.value, before.type)
+    try:
+        encode_pair(override.key, typed)
+    except UsageError:
+        return override.typed
+    return typed

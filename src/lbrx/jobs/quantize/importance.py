@@ -1,0 +1,99 @@
+"""The importance matrix of a model that is quantized: which rows of it belong to which tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FormatError, UsageError
+from lbrx.files.formats.gguf_values import Typed
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.jobs.quantize.choice import Choice
+from lbrx.jobs.quantize.file_types import FLOAT_TYPES, FileType
+from lbrx.jobs.quantize.imatrix import Importance, ImportanceMatrix, read_imatrix
+from lbrx.jobs.quantize.roles import EMBEDDING_NAMES, OUTPUT_NAME
+from lbrx.tensors.codecs.codec import quant
+
+
+@dataclass(frozen=True, slots=True)
+class Importances:
+    """The importances of a model's tensors; ``old_names`` are those that tensors had before layers were removed."""
+
+    matrix: ImportanceMatrix | None = None
+    old_names: Mapping[str, str] | None = None
+
+    def of(self, tensor: PlannedTensor) -> Importance | None:
+        """A row for each matrix of the tensor, or None if there are none for it."""
+        name = (self.old_names or {}).get(tensor.name, tensor.name)
+        if self.matrix is None or name not in self.matrix.entries:
+            return None
+        entry, columns = self.matrix[name], tensor.shape[-1]
+        matrices = math.prod(tensor.shape[:-2])
+        if entry.size == columns * matrices:
+            return entry.reshape(matrices, columns)
+        if tensor.name in EMBEDDING_NAMES:  # rows of an embedding are looked up, not multiplied with
+            return None
+        raise FormatError(
+            f"{self.matrix.path}: has {entry.size} importances of {name!r}, "
+            f"expected {columns * matrices} for its shape {tensor.shape}"
+        )
+
+    def for_type(self, tensor: PlannedTensor, type_name: str) -> Importance | None:
+        """The importances of a tensor, if the coding can make use of them."""
+        if type_name in FLOAT_TYPES or not quant(type_name).takes_imatrix:
+            return None
+        return self.of(tensor)
+
+    def metadata(self) -> dict[str, Typed]:
+        """What a quantized file says of its importance matrix."""
+        if self.matrix is None:
+            return {}
+        pairs: dict[str, Any] = {"quantize.imatrix.file": Typed(str(self.matrix.path), "str")}
+        if self.matrix.datasets:
+            pairs["quantize.imatrix.dataset"] = Typed(self.matrix.datasets[0], "str")
+        pairs["quantize.imatrix.entries_count"] = Typed(len(self.matrix), "u32")
+        if self.matrix.chunk_count > 0:
+            pairs["quantize.imatrix.chunks_count"] = Typed(self.matrix.chunk_count, "u32")
+        return pairs
+
+
+def read_importances(path: Path | None, old_names: Mapping[str, str] | None = None) -> Importances:
+    """The importances of a file, all of which have to be numbers; without a file, none."""
+    if path is None:
+        return Importances()
+    matrix = read_imatrix(path)
+    for name, values in matrix.entries.items():
+        if not np.isfinite(values).all():
+            raise FormatError(f"{path}: the importances of {name!r} are not all finite")
+    return Importances(matrix, old_names)
+
+
+def check_importances(
+    importances: Importances, kind: FileType, tensors: Iterable[PlannedTensor], choices: Mapping[str, Choice]
+) -> list[str]:
+    """Warnings of tensors that have no importances; an error where a coding is useless without."""
+    missing = []
+    for tensor in tensors:
+        type_name = choices[tensor.name].type_name
+        if type_name in FLOAT_TYPES or type_name == tensor.type_name or importances.of(tensor) is not None:
+            continue
+        if _needs_importances(tensor.name, type_name, kind):
+            where = "" if importances.matrix is None else f", and {importances.matrix.path} has none of them"
+            raise UsageError(
+                f"tensor {tensor.name!r}: {type_name} in a {kind.name} file needs importances{where}; "
+                "give an importance matrix with --imatrix, or another type"
+            )
+        if importances.matrix is not None and quant(type_name).takes_imatrix and tensor.name not in EMBEDDING_NAMES:
+            missing.append(tensor.name)
+    if not missing or importances.matrix is None:
+        return []
+    return [f"{importances.matrix.path}: has no importances of {len(missing)} tensors, such as {missing[0]!r}"]
+
+
+def _needs_importances(name: str, type_name: str, kind: FileType) -> bool:
+    return kind.name == "q2_k_s" and type_name == "q2_k" and name not in (*EMBEDDING_NAMES, OUTPUT_NAME)

@@ -1,0 +1,135 @@
+"""The rules by which a GGUF file of a type mixes tensor types: those of llama.cpp's ``llama-quantize``.
+
+A rule gives the type of a tensor by its place among those of its role, or None for the base type of the file. Places
+are counted in the order of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.jobs.quantize.file_types import FileType
+from lbrx.jobs.quantize.model_facts import ModelFacts
+from lbrx.jobs.quantize.roles import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor stands: the number of its layer, out of how many, and in what model."""
+
+    layer: int
+    layers: int
+    facts: ModelFacts
+    has_imatrix: bool
+
+
+def deserves_more_bits(layer: int, layers: int) -> bool:
+    """Whether a layer is of the first or the last eighth, or every third one between.
+
+    >>> [layer for layer in range(16) if deserves_more_bits(layer, 16)]
+    [0, 1, 4, 7, 10, 13, 14, 15]
+    """
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+Rule = Callable[[Place], str | None]
+
+
+def _always(chosen: str) -> Rule:
+    return lambda _: chosen
+
+
+def _with_shared_keys(chosen: str, otherwise: str | None = None) -> Rule:
+    return lambda place: chosen if place.facts.shares_keys else otherwise
+
+
+def _first(count: int, chosen: str, otherwise: str | None = None) -> Rule:
+    return lambda place: chosen if place.layer < count else otherwise
+
+
+def _first_part(divisor: int, chosen: str, otherwise: str | None = None) -> Rule:
+    return lambda place: chosen if place.layer < place.layers // divisor else otherwise
+
+
+def _more(chosen: str, otherwise: str | None = None) -> Rule:
+    return lambda place: chosen if deserves_more_bits(place.layer, place.layers) else otherwise
+
+
+def _if_imatrix(wanted: bool, rule: Rule) -> Rule:
+    return lambda place: rule(place) if place.has_imatrix == wanted else None
+
+
+_VALUE: Mapping[str, Rule] = {
+    "q2_k": _with_shared_keys("q4_k", "q3_k"),
+    "q2_k_s": _with_shared_keys("q4_k"),
+    "q3_k_m": _first(2, "q5_k", "q4_k"),
+    "q3_k_l": _always("q5_k"),
+    "q4_k_s": _first(4, "q5_k"),
+    "q4_k_m": _more("q6_k"),
+    "q5_k_m": _more("q6_k"),
+    "iq4_nl": _with_shared_keys("q5_k"),
+    "iq4_xs": _with_shared_keys("q5_k"),
+}
+_DOWN: Mapping[str, Rule] = {
+    "q2_k": _always("q3_k"),
+    "q2_k_s": _first_part(8, "q4_k"),
+    "q3_k_m": _first_part(16, "q5_k", "q4_k"),
+    "q3_k_l": _always("q5_k"),
+    "q4_k_s": _first_part(8, "q5_k"),
+    "q4_k_m": _more("q6_k"),
+    "q5_k_m": _more("q6_k"),
+    "iq4_nl": _if_imatrix(False, _first_part(8, "q5_k")),
+    "iq4_xs": _if_imatrix(False, _first_part(8, "q5_k")),
+    # With an importance matrix, these two codings can go wrong in the first layers.
+    "q4_0": _if_imatrix(True, _first_part(8, "q4_1")),
+    "q5_0": _if_imatrix(True, _first_part(8, "q5_1")),
+}
+_FALCON_DOWN: Mapping[str, Rule] = {
+    **_DOWN,
+    "q3_k_m": lambda place: _first_part(16, "q5_k")(place) or _more("q4_k", "q3_k")(place),
+    "q3_k_l": _always("q4_k"),
+    "q4_k_m": lambda place: _first_part(16, "q6_k")(place) or _more("q5_k", "q4_k")(place),
+    "q4_k_s": lambda _: None,
+}
+_ATTENTION_OUTPUT = {"q2_k": "q3_k", "q3_k_m": "q4_k", "q3_k_l": "q5_k"}
+_FALCON_ATTENTION_OUTPUT = {"q3_k_l": "q4_k"}
+_ATTENTION_OUTPUT_OF_EIGHT_EXPERTS = frozenset(("q2_k", "q3_k_s", "q3_k_m", "q4_k_s", "q4_k_m", "iq4_nl", "iq4_xs"))
+_EMBEDDING = {"tq1_0": "q4_k", "tq2_0": "q4_k"}
+
+
+def block_type(kind: FileType, role: Role, place: Place) -> str:
+    """The type of a tensor of a block, as a file type has it."""
+    facts = place.facts
+    if role is Role.VALUE:
+        return _value_type(kind, place)
+    if role is Role.KEY and facts.has_eight_experts:
+        return "q8_0"
+    if role is Role.DOWN:
+        rule = (_FALCON_DOWN if facts.is_falcon else _DOWN).get(kind.name)
+        return (rule(place) if rule else None) or kind.base
+    if role is Role.ATTENTION_OUTPUT:
+        if facts.is_falcon:
+            return _FALCON_ATTENTION_OUTPUT.get(kind.name, kind.base)
+        if facts.has_eight_experts:
+            return "q5_k" if kind.name in _ATTENTION_OUTPUT_OF_EIGHT_EXPERTS else kind.base
+        return _ATTENTION_OUTPUT.get(kind.name, kind.base)
+    if role is Role.EMBEDDING:
+        return _EMBEDDING.get(kind.name, kind.base)
+    return kind.base
+
+
+def _value_type(kind: FileType, place: Place) -> str:
+    if place.facts.has_eight_experts:
+        return "q8_0"
+    rule = _VALUE.get(kind.name)
+    chosen = (rule(place) if rule else None) or kind.base
+    return "q5_k" if place.facts.is_large and chosen in ("q3_k", "q4_k") else chosen
+
+
+def head_type(kind: FileType, facts: ModelFacts, base_fits: bool) -> str:
+    """The type of the output matrix, or of the embedding where that is the output too."""
+    if kind.name == "mxfp4_moe" or facts.is_falcon or not base_fits or kind.base == "q8_0":
+        return "q8_0"
+    return "q6_k"

@@ -1,0 +1,166 @@
+"""``quantize``: a model in, the same model in fewer bits out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.files.output.contents import Contents
+from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
+from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.staging import Workplace
+from lbrx.jobs.convert.convert import in_format
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.jobs.quantize.budget import Measuring
+from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.file_types import FileType
+from lbrx.jobs.quantize.gguf_model import quantize_gguf
+from lbrx.jobs.quantize.integer_model import quantize_integers
+from lbrx.jobs.quantize.kept_split import lay_out_as_source
+from lbrx.jobs.quantize.mlx_model import quantize_mlx
+from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
+from lbrx.jobs.quantize.targets import MlxTarget
+from lbrx.memory.limits import limited
+
+_CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizePlan:
+    """What will be written, and how every tensor came to its type."""
+
+    output: ConversionPlan
+    quantization: Quantization
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files of weights, headers included."""
+        return sum(layout.file_bytes for layout in self.output.layouts)
+
+
+def quantize(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    to: str | None = None,
+    *,
+    max_shard_bytes: int | str | None = None,
+    strict: bool = False,
+    overwrite: bool = False,
+    restart: bool = False,
+    sync: bool = True,
+    threads: int | None = None,
+    memory: int | str | None = None,
+    progress: ProgressCallback | None = None,
+    **options: Any,
+) -> RunResult:
+    """Quantize a model of any format that lbrx reads.
+
+    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
+    (``"int4"``); ``target_bpw`` or ``target_size`` is given in its place to choose types for a size. The other
+    ``options`` are those of ``parse_options``: ``tensor_types``, ``output_type``, ``embedding_type``, ``pure``,
+    ``leave_output``, ``override_kv``, ``prune_layers``, ``keep_split``, ``allow_requantize``, ``imatrix``,
+    ``group_size``, ``candidates``. A run that was stopped goes on when it is called again with the same arguments.
+
+    >>> import lbrx, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> tensors = {"blk.0.ffn_up.weight": lbrx.normal((512, 256), seed=1).to("bf16")}
+    >>> lbrx.save(f"{folder}/a.gguf", tensors, {"general.architecture": "llama", "llama.block_count": 1})
+    >>> quantize(f"{folder}/a.gguf", f"{folder}/b.gguf", "q4_k_m").written_bytes
+    73728
+    >>> lbrx.open(f"{folder}/b.gguf")["blk.0.ffn_up.weight"].type_name
+    'q4_k'
+    """
+    with limited(threads, memory):
+        plan = plan_quantize(source, out, parse_options(to, **options), max_shard_bytes=max_shard_bytes)
+        return execute(plan.output, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+
+
+def plan_quantize(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: QuantizeOptions,
+    *,
+    max_shard_bytes: int | str | None = None,
+    measuring: Measuring | None = None,
+) -> QuantizePlan:
+    """What ``quantize`` would do. Weights are read only where types are chosen by their errors, and then a few rows;
+    ``measuring`` is told of each tensor that is."""
+    path = Path(out)
+    is_gguf = isinstance(options.target, FileType)
+    if not is_gguf and path.suffix == ".gguf":
+        raise UsageError(f"{path}: {options.to} is not made in GGUF files; expected the name of a directory")
+    if options.target_bytes is not None and (max_shard_bytes is not None or options.keep_split):
+        raise UsageError("a target size is that of one file, without shards; give bits per weight instead")
+    restore_replaced(Workplace(path))  # it may be the source
+    quantization = plan_contents(read_contents(Path(source)), options, measuring)
+    limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if is_gguf else DEFAULT_SHARD_BYTES)
+    output = plan_output(quantization.contents, path, max_shard_bytes=limit_bytes, settings_identity=_identity(options))
+    if options.keep_split:
+        layouts = lay_out_as_source(quantization.contents, path.name.removesuffix(".gguf"), quantization.old_names)
+        output = replace(output, layouts=layouts)
+    return QuantizePlan(output, quantization)
+
+
+def quantized(contents: Contents, options: QuantizeOptions) -> Contents:
+    """A model in fewer bits, in the format that the target demands; nothing is computed until it is written.
+
+    >>> import lbrx
+    >>> from lbrx.files.output.contents import PlannedTensor
+    >>> up = PlannedTensor.of("blk.0.ffn_up.weight", lbrx.normal((512, 256), seed=1))
+    >>> model = Contents("gguf", (up,), {"general.architecture": "llama", "llama.block_count": 1})
+    >>> quantized(model, QuantizeOptions("q6_k")).tensors[0].type_name
+    'q6_k'
+    """
+    return plan_contents(contents, options).contents
+
+
+def plan_contents(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
+    """A model in fewer bits, with the choice for each of its tensors."""
+    target = options.target
+    if isinstance(target, FileType) and contents.format == "gguf":
+        return quantize_gguf(contents, options, measuring)
+    _check_source(contents, options)
+    plain = _decoded(in_format(contents, "safetensors"))
+    if isinstance(target, FileType):
+        return quantize_gguf(in_format(plain, "gguf"), options, measuring)
+    if isinstance(target, MlxTarget):
+        return quantize_mlx(in_format(plain, "mlx"), options)
+    return quantize_integers(plain, options)
+
+
+def _decoded(contents: Contents) -> Contents:
+    """A model without quantized tensors, which would keep their codings in another format."""
+    config = contents.config or {}
+    kind = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
+    tensors = tuple(
+        tensor.mapped(lambda values: values.dequantize().to(kind), type_name=kind)
+        if is_coded(tensor.type_name)
+        else tensor
+        for tensor in contents.tensors
+    )
+    return replace(contents, tensors=tensors)
+
+
+def _check_source(contents: Contents, options: QuantizeOptions) -> None:
+    """A quantized source is decoded on the way to another format, which has to be allowed."""
+    if options.allow_requantize:
+        return
+    coded = next((tensor for tensor in contents.tensors if is_coded(tensor.type_name)), None)
+    if coded is not None:
+        refuse_to_requantize(coded, str(options.to))
+    if contents.format == "mlx" and (contents.config or {}).get("quantization"):
+        raise UsageError(
+            "the model is quantized for MLX already; quantize the original model, or give --allow-requantize"
+        )
+
+
+def _identity(options: QuantizeOptions) -> dict[str, Any]:
+    identity = options.identity()
+    if options.imatrix is not None:
+        identity["importance matrix (--imatrix)"] = [str(options.imatrix), *file_state(options.imatrix)]
+    return identity

@@ -1,0 +1,103 @@
+"""What a model can be quantized to: a GGUF file type, a coding of MLX, or plain integers."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError, nearest
+from lbrx.jobs.quantize.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
+from lbrx.registry import QUANTS
+from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES
+from lbrx.tensors.codecs.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode
+
+MLX_PREFIX = "mlx_"
+MIXED_BITS = {"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)}  # low and high
+MLX_GROUP_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MlxTarget:
+    """A model for MLX: one coding for all layers, or, for a mixed recipe, another one for those that matter more."""
+
+    mode: MlxMode
+    high_mode: MlxMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerTarget:
+    """A SafeTensors model whose weights are integers of lbrx: ``"int8"``, ``"int4"`` or ``"int2"``."""
+
+    scheme: str
+    group_size: int
+
+
+Target: TypeAlias = FileType | MlxTarget | IntegerTarget
+
+
+def target_names() -> list[str]:
+    """Everything that a model can be quantized to, by name.
+
+    >>> {"q4_k_m", "mlx_4", "mlx_nvfp4", "mixed_3_6", "int4"} <= set(target_names())
+    True
+    """
+    modes = [*(f"{MLX_PREFIX}{bits}" for bits in AFFINE_BITS), *(MLX_PREFIX + mode for mode in FLOAT_MODES)]
+    return [*FILE_TYPES, *modes, *MIXED_BITS, *SCHEMES]
+
+
+def find_target(name: str, group_size: int | None = None) -> Target:
+    """The target of a name; ``group_size`` is for the affine codings of MLX and for integers.
+
+    >>> find_target("mlx_6").mode
+    MlxMode(mode='affine', bits=6, group_size=64)
+    """
+    lowered = name.lower()
+    if lowered in MIXED_BITS:
+        low, high = (MlxMode(bits=bits, group_size=group_size or MLX_GROUP_SIZE) for bits in MIXED_BITS[lowered])
+        return MlxTarget(low, high)
+    if lowered in SCHEMES:
+        return IntegerTarget(lowered, group_size or DEFAULT_GROUP_SIZE)
+    mode = find_mlx_mode(lowered, group_size)
+    if mode is not None:
+        return MlxTarget(mode)
+    found = find_file_type(lowered)
+    if found is None:
+        raise UsageError(_unknown(name))
+    if group_size is not None:
+        raise UsageError(f"{found.name} has blocks of a fixed size; a group size is for mlx_*, mixed_* and int*")
+    return found
+
+
+def _unknown(name: str) -> str:
+    lowered, known = name.lower(), target_names()
+    if lowered in QUANTS:
+        return f"{name!r} is a type of tensors that is no file type here; expected one of {', '.join(known)}"
+    return (
+        f"{name!r} is nothing to quantize to; expected one of {', '.join(known)}{nearest(lowered, [*known, *ALIASES])}"
+    )
+
+
+def find_mlx_mode(name: str, group_size: int | None = None) -> MlxMode | None:
+    """The coding that a name such as ``"mlx_4"`` or ``"mlx_mxfp4"`` means; None if it is none.
+
+    >>> find_mlx_mode("mlx_nvfp4")
+    MlxMode(mode='nvfp4', bits=4, group_size=16)
+    """
+    kind = name.removeprefix(MLX_PREFIX)
+    if kind == name:
+        return None
+    if kind in FLOAT_MODES:
+        bits, size = FLOAT_MODES[kind]
+        return MlxMode(kind, bits, group_size or size)
+    if kind in map(str, AFFINE_BITS):
+        return MlxMode(bits=int(kind), group_size=group_size or MLX_GROUP_SIZE)
+    return None
+
+
+def mlx_name(mode: MlxMode) -> str:
+    """The name of a coding.
+
+    >>> mlx_name(MlxMode()), mlx_name(MlxMode("mxfp8", 8, 32))
+    ('mlx_4', 'mlx_mxfp8')
+    """
+    return MLX_PREFIX + (str(mode.bits) if mode.mode == "affine" else mode.mode)

@@ -1,0 +1,334 @@
+"""How good a model is at a text: loss and perplexity, and how far it is from a reference.
+
+The text is cut into windows of ``context`` tokens, each ``stride`` tokens after the one before. Every token but the
+first is predicted once, in the first window that holds it: so all but those of the first window are predicted from at
+least ``context - stride`` tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.models.inference import LanguageModel, open_model
+from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
+from lbrx.settings import using
+
+DEFAULT_CONTEXT = 512
+_PIECE_ELEMENTS = 1 << 20  # of logits that are turned into probabilities at a time
+_KL_PERCENTILE = 99.0
+_WARM_UP_TOKENS = 16
+
+Logits = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]
+ScoreProgress = Callable[[int, int, str], None]
+"""Called with windows done, windows in all, and the model at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """How far a model's predictions are from those of the reference: Kullback-Leibler divergence in nats per token,
+    and the share of tokens where both find the same one likeliest."""
+
+    mean: float
+    percentile_99: float
+    same_top: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a model makes of a text: ``loss`` is in nats per token, with the standard error of its mean.
+
+    The error takes tokens for independent, which they are not quite: it is rather too small.
+    """
+
+    model: Path
+    tokens: int
+    loss: float
+    loss_error: float
+    bits_per_byte: float
+    seconds: float
+    processed_tokens: int
+    divergence: Divergence | None = None
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.loss, 700.0))
+
+    @property
+    def perplexity_error(self) -> float:
+        return self.perplexity * self.loss_error
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens that went through the model, those that were only context among them."""
+        return self.processed_tokens / max(self.seconds, 1e-9)
+
+
+class Window(NamedTuple):
+    """Tokens ``start`` to ``stop``, of which those from ``first_scored`` on are predicted."""
+
+    start: int
+    stop: int
+    first_scored: int
+
+
+def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
+    """The windows of a text.
+
+    >>> [tuple(window) for window in windows(10, context=6, stride=3)]
+    [(0, 6, 1), (3, 9, 6), (6, 10, 9)]
+    """
+    start, scored = 0, 1
+    while scored < tokens:
+        stop = min(start + context, tokens)
+        yield Window(start, stop, scored)
+        start, scored = start + stride, stop
+
+
+def score(
+    models: str | PathLike[str] | Sequence[str | PathLike[str]],
+    text: str | PathLike[str],
+    *,
+    reference: str | PathLike[str] | None = None,
+    context: int | None = None,
+    stride: int | None = None,
+    max_tokens: int | None = None,
+    progress: ScoreProgress | None = None,
+    threads: int | None = None,
+    cluster: str | None = None,
+) -> list[Score]:
+    """Score one or more models on a text: a string, or the ``Path`` of a file.
+
+    With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
+    first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
+
+    ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
+    each, with ``threads`` processors for a task. The figures are those of this machine, digit for digit, if the nodes
+    have its kind of processor; only ``seconds`` differ, which are then those of all workers together.
+
+    >>> from lbrx.demo.models import demo_models
+    >>> shipped = demo_models()
+    >>> prose, code = score([shipped.prose, shipped.code], "And the king said unto him, Go in peace.", context=64)
+    >>> prose.loss < code.loss
+    True
+    """
+    paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
+    if not paths:
+        raise UsageError("no model to score; expected at least one")
+    if cluster is not None:
+        from lbrx.cluster.connection import import_ray
+
+        import_ray()
+    content = text if isinstance(text, str) else read_text(Path(text))
+    if reference is not None:
+        origin = Path(reference)
+        groups = [[origin, *(path for path in paths if path != origin)]]
+    else:
+        groups = [[path] for path in paths]
+    jobs = [_job(group, content, context, stride, max_tokens, reference is not None) for group in groups]
+    report = _Reporter(progress, sum(len(job.windows) for job in jobs))
+    if cluster is not None:
+        from lbrx.cluster.scoring import cluster_tallies
+
+        tallies = cluster_tallies(jobs, cluster, threads, report.step)
+    else:
+        with using(threads=threads):
+            tallies = [_local_tallies(job, report) for job in jobs]
+    return [one for job, tally in zip(jobs, tallies, strict=True) for one in _finished_job(job, tally)]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start} is not UTF-8; expected a text file") from error
+
+
+# -- one group of models that share their tokens -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reporter:
+    callback: ScoreProgress | None
+    windows: int
+    done_windows: int = 0
+
+    def step(self, windows: int, name: str) -> None:
+        self.done_windows += windows
+        if self.callback is not None:
+            self.callback(self.done_windows, self.windows, name)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is gathered of one model, token by token."""
+
+    losses: list[Numbers] = field(default_factory=list)
+    divergences: list[Numbers] = field(default_factory=list)
+    same_tops: int = 0
+    seconds: float = 0.0
+
+    def add(self, later: Tally) -> None:
+        """Take in what was gathered from the windows that follow."""
+        self.losses += later.losses
+        self.divergences += later.divergences
+        self.same_tops += later.same_tops
+        self.seconds += later.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreJob:
+    """Models that go through the same windows of the same tokens; with a reference, that is the first."""
+
+    models: tuple[LanguageModel, ...]
+    ids: list[int]
+    windows: tuple[Window, ...]
+    scored_bytes: int
+    has_reference: bool
+
+
+def _job(
+    paths: Sequence[Path],
+    text: str,
+    context: int | None,
+    stride: int | None,
+    max_tokens: int | None,
+    has_reference: bool,
+) -> ScoreJob:
+    models = tuple(open_model(path) for path in paths)
+    tokenizers = [open_tokenizer(path) for path in paths]
+    ids = _token_ids(models, tokenizers, text, max_tokens)
+    width = context or min(DEFAULT_CONTEXT, *(model.spec.context_length for model in models))
+    step = stride or max(width // 2, 1)
+    if not 1 <= step < width:
+        raise UsageError(f"windows of {width} tokens, one every {step}: expected a stride of 1 to {width - 1}")
+    scored_bytes = len(tokenizers[0].decode(ids[1:]).encode())
+    return ScoreJob(models, ids, tuple(windows(len(ids), width, step)), scored_bytes, has_reference)
+
+
+def _local_tallies(job: ScoreJob, report: _Reporter) -> list[Tally]:
+    warm_up(job.models, job.ids)
+    tallies = [Tally() for _ in job.models]
+    for window in job.windows:
+        score_window(job.models, tallies, job.ids, window, job.has_reference)
+        report.step(1, str(job.models[0].path))
+    return tallies
+
+
+def warm_up(models: Sequence[LanguageModel], ids: Sequence[int]) -> None:
+    """Let kernels be compiled or loaded, which they are when they are first used, and which is not to be timed."""
+    for model in models:
+        model.logits(ids[:_WARM_UP_TOKENS])
+
+
+def _finished_job(job: ScoreJob, tallies: Sequence[Tally]) -> list[Score]:
+    processed = sum(window.stop - window.start for window in job.windows)
+    return [
+        _finished(model.path, tally, job.scored_bytes, processed, job.has_reference)
+        for model, tally in zip(job.models, tallies, strict=True)
+    ]
+
+
+def _token_ids(
+    models: Sequence[LanguageModel], tokenizers: Sequence[TextTokenizer], text: str, max_tokens: int | None
+) -> list[int]:
+    first = models[0]
+    if not text:
+        raise UsageError("the text is empty; expected some to score")
+    encoded = [tokenizer.encode(text) for tokenizer in tokenizers]
+    for model, ids in zip(models[1:], encoded[1:], strict=True):
+        if ids != encoded[0] or model.spec.vocabulary != first.spec.vocabulary:
+            raise UsageError(
+                f"{model.path}: has another tokenizer or vocabulary than {first.path}; "
+                "expected the same, so that their predictions can be compared"
+            )
+    ids = encoded[0] if max_tokens is None else encoded[0][:max_tokens]
+    if len(ids) < 2:
+        raise UsageError(
+            f"the text has {len(ids)} token{'s' * (len(ids) != 1)}; expected at least 2, the second is scored"
+        )
+    first.checked_ids(ids)
+    return ids
+
+
+def score_window(
+    models: Sequence[LanguageModel], tallies: Sequence[Tally], ids: Sequence[int], window: Window, has_reference: bool
+) -> None:
+    """Models go through a window side by side, block of rows after block: logits of all of it never exist."""
+    inputs = ids[window.start : window.stop - 1]
+    first_row = window.first_scored - 1 - window.start
+    runs = [model.logit_blocks(inputs, first_row=first_row) for model in models]
+    row = first_row
+    while row < len(inputs):
+        reference: Logits | None = None
+        rows = 0
+        for tally, run in zip(tallies, runs, strict=True):
+            start = perf_counter()
+            first, logits = next(run)
+            tally.seconds += perf_counter() - start
+            rows = len(logits)
+            targets = np.asarray(ids[window.start + first + 1 : window.start + first + 1 + rows])
+            _add_rows(tally, logits, targets, reference)
+            if has_reference and reference is None:
+                reference = logits
+        row += rows
+
+
+def _add_rows(tally: Tally, logits: Logits, targets: npt.NDArray[np.int64], reference: Logits | None) -> None:
+    piece_rows = max(1, _PIECE_ELEMENTS // logits.shape[1])
+    for first in range(0, len(logits), piece_rows):
+        rows = slice(first, first + piece_rows)
+        log_shares = log_softmax(logits[rows])
+        tally.losses.append(-np.take_along_axis(log_shares, targets[rows, None], axis=1)[:, 0].astype(np.float64))
+        if reference is None:
+            continue
+        expected = log_softmax(reference[rows])
+        terms = np.exp(expected) * (expected - log_shares)
+        tally.divergences.append(np.maximum(terms.sum(axis=1, dtype=np.float64), 0.0))
+        tally.same_tops += int(np.count_nonzero(reference[rows].argmax(axis=1) == logits[rows].argmax(axis=1)))
+
+
+def log_softmax(logits: Logits) -> Logits:
+    """The logarithms of the shares that rows of logits stand for.
+
+    >>> log_softmax(np.zeros((1, 2), np.float32)).round(4)
+    array([[-0.6931, -0.6931]], dtype=float32)
+    """
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    totals = np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)
+    result: Logits = shifted - np.log(totals).astype(np.float32)
+    return result
+
+
+def _finished(path: Path, tally: Tally, scored_bytes: int, processed: int, has_reference: bool) -> Score:
+    losses = np.concatenate(tally.losses)
+    deviation = float(losses.std(ddof=1)) if losses.size > 1 else math.nan
+    return Score(
+        model=path,
+        tokens=losses.size,
+        loss=float(losses.mean()),
+        loss_error=deviation / math.sqrt(losses.size),
+        bits_per_byte=float(losses.sum()) / math.log(2) / max(scored_bytes, 1),
+        seconds=tally.seconds,
+        processed_tokens=processed,
+        divergence=_divergence(tally, losses.size) if has_reference and tally.divergences else None,
+    )
+
+
+def _divergence(tally: Tally, tokens: int) -> Divergence:
+    values = np.concatenate(tally.divergences)
+    return Divergence(float(values.mean()), float(np.percentile(values, _KL_PERCENTILE)), tally.same_tops / tokens)

@@ -1,0 +1,143 @@
+"""Tensors against the architecture: which are missing, too many, or of another shape than the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lbrx.errors import FormatError, LbrxError, UsageError
+from lbrx.files.checkpoint.opening import Checkpoint
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.jobs.convert.gguf_config import made_config
+from lbrx.jobs.convert.matching import places
+from lbrx.jobs.verify.records import Finding, error, failure, note, warning
+from lbrx.models.architectures import check_names, check_shapes, known_architecture
+from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.gguf_families import Family, family_of_gguf
+from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
+
+Shapes = Mapping[str, tuple[int, ...]]
+EMBEDDING = "token_embd.weight"
+_ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
+
+
+def model_shapes(model: Checkpoint) -> Shapes:
+    """The tensors of a model by the names that its architecture gives them; those of MLX as if they were decoded."""
+    from lbrx.files.checkpoint.opening import contents_format
+    from lbrx.jobs.convert.mlx_directory import mlx_to_hf, read_mlx
+
+    if not model.format.startswith("gguf") and contents_format(model) == "mlx":
+        return {tensor.name: tensor.shape for tensor in mlx_to_hf(read_mlx(model.path)).tensors}
+    return {name: model[name].shape for name in model}
+
+
+def check_config(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
+    """A directory's tensors against its config.json."""
+    where = str(model.path)
+    if model.config is None:
+        yield note(where, "has no config.json: names and shapes are not checked")
+        return
+    architecture = known_architecture(model.config)
+    if architecture is None:
+        yield note(where, f"model_type is {model.config.get('model_type')!r:.60}: names and shapes are not checked")
+        return
+    config = model.config
+    try:
+        problems = [*check_names(architecture, config, shapes.keys()), *check_shapes(architecture, config, shapes)]
+        extra = architecture.unclaimed(config, shapes.keys())
+    except LbrxError as broken:
+        yield failure("config.json", broken)
+        return
+    for problem in problems:
+        yield error(where, problem)
+    for role in extra:
+        if architecture.layer_of(role.name) is None or role.layer is not None:
+            yield warning(role.name, f"is not a tensor that the architecture {architecture.name!r} knows")
+
+
+def check_gguf(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
+    """A GGUF file's tensors against its key-values."""
+    where = str(model.path)
+    try:
+        family = family_of_gguf(model.metadata, where)
+    except UsageError as unknown:
+        yield note(where, f"names and shapes are not checked: {unknown}")
+        return
+    try:
+        sizes = _sizes(model, family, where)
+    except (FormatError, UsageError) as broken:
+        yield failure(where, broken)
+        return
+    unused = dict.fromkeys(name for name in shapes if name not in _ROPE_TENSORS)
+    for place in places(family, sizes):
+        shape = sizes.shape(place.rule.shape)
+        expected = (sizes.experts, *shape) if place.rule.is_stack else shape
+        found = shapes.get(place.gguf_name)
+        unused.pop(place.gguf_name, None)
+        if found is None and place.rule.is_required:
+            yield error(
+                where, f"tensor {place.gguf_name!r} is missing; the architecture {family.architecture!r} needs it"
+            )
+        elif found is not None and _without_ones(found) != _without_ones(expected):
+            yield error(place.gguf_name, f"has shape {found}, expected {expected} from the file's key-values")
+    for name in unused:
+        yield warning(name, f"is not a tensor that the architecture {family.architecture!r} knows")
+
+
+def _sizes(model: Checkpoint, family: Family, where: str) -> Dimensions:
+    tensors = {name: PlannedTensor.of(name, tensor) for name, tensor in model.items()}
+    config, _ = made_config(family, model.metadata, tensors, where)
+    return Dimensions.of(Settings(config, family.defaults, where), family.is_mixture)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def check_vocabulary(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
+    """Tokens against rows of the embedding."""
+    if model.format.startswith("gguf"):
+        yield from _check_gguf_vocabulary(model.metadata, shapes)
+    elif model.config is not None:
+        yield from _check_tokenizer(model, model.config, shapes)
+
+
+def _check_gguf_vocabulary(metadata: Mapping[str, Any], shapes: Shapes) -> Iterator[Finding]:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    rows = shapes[EMBEDDING][0] if shapes.get(EMBEDDING) else None
+    if tokens is None or rows is None:
+        yield note("tokenizer", "the file has no tokens or no embedding: they are not compared")
+    elif len(tokens) != rows:
+        yield error("tokenizer", f"has {len(tokens)} tokens, but {EMBEDDING!r} has {rows} rows")
+    for key in ("scores", "token_type"):
+        values = metadata.get(f"tokenizer.ggml.{key}")
+        if tokens is not None and values is not None and len(values) != len(tokens):
+            yield error("tokenizer", f"has {len(tokens)} tokens, but {len(values)} of {key}")
+
+
+def _check_tokenizer(model: Checkpoint, config: Mapping[str, Any], shapes: Shapes) -> Iterator[Finding]:
+    from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, read_tokenizer
+
+    architecture = known_architecture(config)
+    if architecture is None:
+        return
+    directory = model.path if model.path.is_dir() else model.path.parent
+    if not (directory / TOKENIZER_NAME).is_file():
+        yield note(
+            "tokenizer", f"{directory} has no {TOKENIZER_NAME}: tokens are not compared with rows of the embedding"
+        )
+        return
+    try:
+        names = [name for name in architecture.vocabulary_rows(config, shapes.keys()) if name in shapes]
+    except LbrxError:  # of the config, which `check_config` tells
+        return
+    try:
+        tokenizer = read_tokenizer(directory)
+    except LbrxError as broken:
+        yield failure("tokenizer", broken)
+        return
+    assert tokenizer is not None
+    for name in names:
+        rows = shapes[name][0] if shapes[name] else 0
+        if tokenizer.end > rows:
+            yield error("tokenizer", f"has ids up to {tokenizer.end - 1}, but {name!r} has {rows} rows")

@@ -1,0 +1,274 @@
+"""The definition of an architecture, and how the tensors of a checkpoint are matched with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.models.architectures.scope import Config, Scope, text_section
+from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
+from lbrx.models.architectures.weights import LayerRule, Naming, TensorRole, Weight
+
+_PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
+_CLASSES_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The tensors of a family of models, as data.
+
+    >>> from lbrx.models.architectures import find_architecture
+    >>> config = {"model_type": "gpt2", "n_layer": 8}
+    >>> gpt2 = find_architecture(config)
+    >>> gpt2.rename_layer("h.3.attn.c_attn.weight", 3, 7)
+    'h.7.attn.c_attn.weight'
+    >>> [role.name for role in gpt2.tensors(config)][:2]
+    ['transformer.wte.weight', 'transformer.wpe.weight']
+    """
+
+    name: str
+    model_types: tuple[str, ...]
+    class_names: tuple[str, ...]
+    pre: tuple[Weight, ...]
+    layer: tuple[Weight, ...]
+    post: tuple[Weight, ...]
+    layer_prefix: str = "{base}layers.{layer}."  # empty: there are no layers
+    layers_key: str = "num_hidden_layers"
+    namings: tuple[Naming, ...] = (Naming("model."),)
+    tied_by_default: bool = False  # what a config without tie_word_embeddings means
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)  # for keys that a config leaves out
+    layer_rules: tuple[LayerRule, ...] = ()
+    inferred_layer_count: int | None = None  # set when the layers were counted by their names
+
+    def scope(self, config: Config) -> Scope:
+        """The values that the definition's expressions may name."""
+        classes = config.get("architectures") or _CLASSES_WITH_HEAD
+        has_head = str(classes[0]).endswith(_CLASSES_WITH_HEAD)
+        return Scope(config, {**self.defaults, "has_language_head": has_head})
+
+    def layer_count(self, config: Config) -> int:
+        """How many layers a model has.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> find_architecture({"model_type": "gpt2"}).layer_count({"n_layer": 2})
+        2
+        """
+        if self.inferred_layer_count is not None:
+            return self.inferred_layer_count
+        return self.scope(config).whole_number(self.layers_key)
+
+    def is_tied(self, config: Config) -> bool:
+        """Whether the language head of a model is its embedding.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> find_architecture({"model_type": "gemma2"}).is_tied({})
+        True
+        """
+        for section in (text_section(config), config):
+            if (tied := section.get("tie_word_embeddings")) is not None:
+                return bool(tied)
+        return self.tied_by_default
+
+    def naming(self, names: Collection[str]) -> Naming:
+        """The prefixes that a checkpoint uses: those that most of its layers' tensors have.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> find_architecture({"model_type": "gpt2"}).naming({"h.0.ln_1.weight", "wte.weight"})
+        Naming(base='', head='')
+        """
+
+        def matches(naming: Naming) -> int:
+            prefix = self._stack_prefix(naming)
+            return sum(name.startswith(prefix) for name in names)
+
+        return max(self.namings, key=matches)
+
+    def layer_of(self, name: str) -> int | None:
+        """The number of the layer that a tensor belongs to, by its name; None outside the layers.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> find_architecture({"model_type": "llama"}).layer_of("model.layers.3.mlp.up_proj.weight")
+        3
+        """
+        numbers = (layer_number(name, self._stack_prefix(naming)) for naming in self.namings)
+        return next((number for number in numbers if number is not None), None)
+
+    def rename_layer(self, name: str, source_layer: int, target_layer: int) -> str:
+        """The name of a layer's tensor after the layer was moved."""
+        for naming in self.namings:
+            prefix = self._stack_prefix(naming)
+            if layer_number(name, prefix) == source_layer:
+                return f"{prefix}{target_layer}{name[len(prefix) + len(str(source_layer)) :]}"
+        expected = self.namings[0].expand(self.layer_prefix, source_layer)
+        raise UsageError(
+            f"tensor {name!r} is not in layer {source_layer} of the architecture {self.name!r}; "
+            f"expected a name that begins with {expected!r}"
+        )
+
+    def translate(self, name: str, naming: Naming) -> str:
+        """A tensor's name in a checkpoint with other prefixes; unknown names stay as they are.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> find_architecture({"model_type": "gpt2"}).translate("h.0.ln_1.bias", Naming("transformer."))
+        'transformer.h.0.ln_1.bias'
+        """
+        for own, templates in self._outside_templates.items():
+            if layer_number(name, self._stack_prefix(own)) is not None:
+                return naming.base + name[len(own.base) :]
+            if name in templates:
+                return naming.expand(templates[name])
+        return name
+
+    @cached_property
+    def _outside_templates(self) -> dict[Naming, dict[str, str]]:
+        """For every naming, the templates of the tensors outside the layers by their names."""
+        templates = [weight.name for weight in (*self.pre, *self.post)]
+        return {naming: {naming.expand(template): template for template in templates} for naming in self.namings}
+
+    def source_name(self, name: str, config: Config, names: Collection[str]) -> str | None:
+        """The name under which a checkpoint holds a tensor, or None if it does not have it.
+
+        That is the name itself, the name with other prefixes, or the other one of a tied embedding and head.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> gemma = find_architecture({"model_type": "gemma"})
+        >>> gemma.source_name("lm_head.weight", {}, {"model.embed_tokens.weight"})
+        'model.embed_tokens.weight'
+        """
+        if name in names:
+            return name
+        candidates = [self.translate(name, naming) for naming in self.namings]
+        if self.is_tied(config):
+            candidates += self._tied_names(name)
+        return next((candidate for candidate in candidates if candidate in names), None)
+
+    def _tied_names(self, name: str) -> list[str]:
+        """The names that a tied head or embedding shares its values with, in every naming."""
+        templates = {(weight.name, weight.tied_to) for weight in (*self.pre, *self.post) if weight.tied_to}
+        pairs = templates | {(tied_to, head) for head, tied_to in templates}
+        own = {naming.expand(template): twin for template, twin in pairs for naming in self.namings}
+        return [naming.expand(own[name]) for naming in self.namings] if name in own else []
+
+    def tensors(self, config: Config, names: Collection[str] = ()) -> list[TensorRole]:
+        """The tensors of a checkpoint: before the layers, layer by layer, after the layers.
+
+        These are all that ``names`` holds, whether the definition knows them or not, and all that the
+        definition demands. Unknown tensors follow the known ones of their part or layer.
+        """
+        return list(_roles(self, json.dumps(config, sort_keys=True, default=dict), frozenset(names)))
+
+    def _tensors(self, config: Config, present: frozenset[str]) -> list[TensorRole]:
+        naming = self.naming(present)
+        known = list(self._known_roles(config, present, naming))
+        unknown = present - {role.name for role in known}
+        roles = [role for role in known if role.name in present or not role.optional]
+        roles += self._unknown_roles(config, unknown, naming)
+        modules = self._side_modules(present, naming)
+        if modules:
+            roles = [replace(role, module=module_of(role.name, modules)) for role in roles]
+        return sorted(roles, key=lambda role: (_PART_ORDER[role.part], role.layer or 0))
+
+    def unclaimed(self, config: Config, names: Collection[str]) -> list[TensorRole]:
+        """The tensors of a checkpoint that the definition does not know, so that they can be carried along.
+
+        Those under a layer's prefix belong to that layer. Others stand before the layers, or after them if
+        they are named like a norm or a head next to the layers.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> config = {"model_type": "llama", "num_hidden_layers": 1}
+        >>> [role.part for role in find_architecture(config).unclaimed(config, {"model.layers.0.adapter.a"})]
+        ['layer']
+        """
+        return [role for role in self.tensors(config, names) if not role.is_known]
+
+    def missing(self, config: Config, names: Collection[str]) -> list[str]:
+        """The names that the definition demands of a model and that its checkpoint does not hold."""
+        present = frozenset(names)
+        needed = [role.name for role in self.tensors(config, present) if not role.optional]
+        return [name for name in needed if self.source_name(name, config, present) is None]
+
+    def expected_shapes(self, config: Config, names: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
+        """The shapes that the definition and a config demand, by name.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> config = {"model_type": "gpt2", "n_embd": 8, "vocab_size": 64}
+        >>> find_architecture(config).expected_shapes(config)["transformer.wte.weight"]
+        (64, 8)
+        """
+        return {role.name: role.shape for role in self.tensors(config, names) if role.shape is not None}
+
+    def vocabulary_rows(self, config: Config, names: Collection[str] = ()) -> tuple[str, ...]:
+        """The tensors with one row per token: the embedding and the language head.
+
+        >>> from lbrx.models.architectures import find_architecture
+        >>> config = {"model_type": "llama"}
+        >>> find_architecture(config).vocabulary_rows(config)
+        ('model.embed_tokens.weight', 'lm_head.weight')
+        """
+        return tuple(role.name for role in self.tensors(config, names) if role.is_vocabulary)
+
+    def _stack_prefix(self, naming: Naming) -> str:
+        return naming.expand(self.layer_prefix.partition("{layer}")[0])
+
+    def _side_modules(self, present: frozenset[str], naming: Naming) -> tuple[str, ...]:
+        prefix = self._stack_prefix(naming)
+        outside = [name for name in present if layer_number(name, prefix) is None]
+        return side_modules(find_stacks(outside), naming.base.rstrip("."))
+
+    def _known_roles(self, config: Config, present: frozenset[str], naming: Naming) -> Iterator[TensorRole]:
+        """A role for every tensor that the definition knows, present or not."""
+        scope = self.scope(config)
+        parts: tuple[tuple[Part, tuple[Weight, ...], Iterable[int | None]], ...] = (
+            ("pre", self.pre, (None,)),
+            ("layer", self.layer, range(self.layer_count(config))),
+            ("post", self.post, (None,)),
+        )
+        for part, weights, layers in parts:
+            for weight in weights:
+                shape = None if weight.shape is None else tuple(map(scope.whole_number, weight.shape))
+                tied_to = naming.expand(weight.tied_to) if weight.tied_to and self.is_tied(config) else None
+                for layer in layers:
+                    is_needed = tied_to is None and _is_needed(weight, scope, naming, present, layer)
+                    for item in _items(weight, scope):
+                        yield TensorRole(
+                            naming.expand(weight.name, layer, item),
+                            part,
+                            layer,
+                            shape,
+                            weight.shape,
+                            optional=not is_needed,
+                            is_buffer=weight.is_buffer,
+                            tied_to=tied_to,
+                            is_vocabulary=weight.is_vocabulary,
+                        )
+
+    def _unknown_roles(self, config: Config, unknown: Iterable[str], naming: Naming) -> Iterator[TensorRole]:
+        prefix, container = self._stack_prefix(naming), naming.base.rstrip(".")
+        layer_count = self.layer_count(config)
+        for name in sorted(unknown):
+            layer = layer_number(name, prefix)
+            part: Part = "layer"
+            if layer is None or layer >= layer_count:
+                part, layer = part_by_name(name, container), None
+            yield TensorRole(name, part, layer, None, None, optional=True, is_known=False)
+
+
+@lru_cache(maxsize=64)
+def _roles(architecture: Architecture, config_text: str, present: frozenset[str]) -> tuple[TensorRole, ...]:
+    """Kept, because every check of a model asks for the roles of the same tensors."""
+    return tuple(architecture._tensors(json.loads(config_text), present))
+
+
+def _items(weight: Weight, scope: Scope) -> Iterable[int | None]:
+    return (None,) if weight.items is None else range(scope.whole_number(weight.items))
+
+
+def _is_needed(weight: Weight, scope: Scope, naming: Naming, present: frozenset[str], layer: int | None) -> bool:
+    if weight.optional or any(naming.expand(other, layer) in present for other in weight.replaced_by):
+        return False
+    return weight.needed_when is None or bool(scope.evaluate(weight.needed_when, layer=layer))

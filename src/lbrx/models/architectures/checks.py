@@ -1,0 +1,134 @@
+"""Problems that headers and configs show before any weight is read.
+
+Every function returns a list of messages, empty if all is well, so that a caller can report all of them at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.models.architectures.architecture import Architecture
+from lbrx.models.architectures.automatic import AUTOMATIC
+from lbrx.models.architectures.scope import Config
+from lbrx.models.architectures.table import known_architecture
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """What is known of a model before its weights are read.
+
+    >>> ModelHeader("a", {"model_type": "llama"}, {"model.norm.weight": (8,)}).label
+    'a'
+    """
+
+    label: str  # how messages name the model
+    config: Config
+    shapes: Shapes
+
+
+def check_names(architecture: Architecture, config: Config, names: Collection[str]) -> list[str]:
+    """Tensors that a model should have and does not, and layers beyond those that its config counts.
+
+    >>> from lbrx.models.architectures import find_architecture
+    >>> config = {"model_type": "llama", "num_hidden_layers": 0, "tie_word_embeddings": True}
+    >>> check_names(find_architecture(config), config, {"model.embed_tokens.weight"})
+    ["tensor 'model.norm.weight' is missing; the architecture 'llama' needs it"]
+    """
+    problems = [
+        f"tensor {name!r} is missing; the architecture {architecture.name!r} needs it"
+        for name in architecture.missing(config, names)
+    ]
+    layer_count = architecture.layer_count(config)
+    for name in sorted(names):
+        layer = architecture.layer_of(name)
+        if layer is not None and layer >= layer_count:
+            problems.append(
+                f"tensor {name!r} is in layer {layer}, but config.json says that there are {layer_count} layers"
+            )
+    return problems
+
+
+def check_shapes(architecture: Architecture, config: Config, shapes: Shapes) -> list[str]:
+    """Tensors whose shapes are not those that the architecture and the config demand.
+
+    >>> from lbrx.models.architectures import find_architecture
+    >>> config = {"model_type": "llama", "num_hidden_layers": 0, "hidden_size": 8}
+    >>> check_shapes(find_architecture(config), config, {"model.norm.weight": (9,)})
+    ["tensor 'model.norm.weight' has shape (9,), expected (8,) from config.json's (hidden_size)"]
+    """
+    problems = []
+    for role in architecture.tensors(config, shapes.keys()):
+        found = shapes.get(role.name)
+        if found is None or role.shape is None or role.dimensions is None or tuple(found) == role.shape:
+            continue
+        formula = ", ".join(str(dimension) for dimension in role.dimensions)
+        problems.append(
+            f"tensor {role.name!r} has shape {tuple(found)}, expected {role.shape} from config.json's ({formula})"
+        )
+    return problems
+
+
+def check_models(architecture: Architecture, models: Sequence[ModelHeader]) -> list[str]:
+    """What keeps models from being merged tensor by tensor: architectures, names, shapes, vocabularies.
+
+    The first model is the one that the others are compared with.
+
+    >>> from lbrx.models.architectures import automatic
+    >>> a, b = ModelHeader("a", {}, {"w": (2,)}), ModelHeader("b", {}, {"w": (3,)})
+    >>> check_models(automatic(["w"]), [a, b])
+    ["tensor 'w' has shape (3,) in b, but (2,) in a"]
+    """
+    first, *others = models
+    problems = []
+    for other in others:
+        problems += _architecture_problems(architecture, first, other)
+        problems += _presence_problems(architecture, first, other)
+        problems += _shape_problems(architecture, first, other)
+    return problems
+
+
+def _architecture_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
+    if architecture.name == AUTOMATIC:
+        return []
+    found = known_architecture(other.config)
+    if found is architecture:
+        return []
+    name = repr(found.name) if found else f"unknown (model_type: {other.config.get('model_type')!r})"
+    return [f"the architecture of {other.label} is {name}, but that of {first.label} is {architecture.name!r}"]
+
+
+def _presence_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
+    problems = []
+    for here, there in ((first, other), (other, first)):
+        names = there.shapes.keys()
+        for role in architecture.tensors(here.config, here.shapes.keys()):
+            if role.is_buffer or role.name not in here.shapes:
+                continue
+            if architecture.source_name(role.name, there.config, names) is None:
+                problems.append(f"tensor {role.name!r} is in {here.label}, but not in {there.label}")
+    return problems
+
+
+def _shape_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
+    problems = []
+    names = other.shapes.keys()
+    vocabulary = set(architecture.vocabulary_rows(first.config, first.shapes.keys()))
+    for name, shape in sorted(first.shapes.items()):
+        source = architecture.source_name(name, other.config, names)
+        if source is None or tuple(other.shapes[source]) == tuple(shape):
+            continue
+        found = tuple(other.shapes[source])
+        if name in vocabulary and found[1:] == tuple(shape[1:]):
+            problems.append(
+                f"the vocabularies differ: {name!r} has {found[0]} rows in {other.label}, "
+                f"but {shape[0]} in {first.label}; name a tokenizer source to merge them by token"
+            )
+        else:
+            problems.append(
+                f"tensor {source!r} has shape {found} in {other.label}, but {tuple(shape)} in {first.label}"
+            )
+    return problems

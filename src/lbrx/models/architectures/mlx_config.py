@@ -1,0 +1,55 @@
+"""A config.json as mlx_lm reads it: what newer transformers nest, or take for granted, is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lbrx.models.architectures import known_architecture
+
+_EXPERT_COUNTS = (
+    "num_experts",
+    "num_local_experts",
+)  # the same number, which versions of transformers name differently
+
+
+def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with the keys that mlx_lm looks for; nothing that is there is changed.
+
+    >>> rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0}
+    >>> made = mlx_config({"model_type": "llama", "rope_parameters": rope})
+    >>> made["rope_theta"], made["rope_scaling"], made["tie_word_embeddings"]
+    (500000.0, {'rope_type': 'llama3', 'factor': 8.0}, False)
+    """
+    is_tied = tied_embeddings(config)
+    wanted: dict[str, Any] = {} if is_tied is None else {"tie_word_embeddings": is_tied}
+    wanted |= _rope_settings(config.get("rope_parameters"))
+    experts = next((config[key] for key in _EXPERT_COUNTS if config.get(key) is not None), None)
+    wanted |= {} if experts is None else dict.fromkeys(_EXPERT_COUNTS, experts)
+    return {**config, **{key: value for key, value in wanted.items() if config.get(key) is None}}
+
+
+def tied_embeddings(config: Mapping[str, Any] | None) -> bool | None:
+    """Whether the head is the embedding: mlx_lm assumes other defaults than transformers. None if nobody knows."""
+    architecture = None if config is None else known_architecture(config)
+    return None if config is None or architecture is None else architecture.is_tied(config)
+
+
+def _rope_settings(parameters: Any) -> dict[str, Any]:
+    """Since transformers 5, positions are described by one object, or by one for each kind of layer."""
+    if not isinstance(parameters, Mapping):
+        return {}
+    full, sliding = parameters.get("full_attention"), parameters.get("sliding_attention")
+    if isinstance(full, Mapping):
+        return _rope_settings(full) | _base(sliding, "rope_local_base_freq")
+    settings = _base(parameters, "rope_theta")
+    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    if scaling.get("rope_type", "default") != "default":
+        settings["rope_scaling"] = scaling
+    return settings
+
+
+def _base(parameters: Any, key: str) -> dict[str, Any]:
+    """The base of rotary positions under another key, if it is told."""
+    found = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
+    return {key: found} if isinstance(found, int | float) else {}

@@ -1,0 +1,92 @@
+"""Experts of a mixture: one tensor each in Hugging Face directories, one stack of all in MLX."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from lbrx.errors import FormatError
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.value_changes import stack_part, stacked
+from lbrx.tensors.tensor import Tensor
+
+# Names of the three projections: of Mixtral, and of all others, which have the same names on both sides.
+_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+_MIXTRAL_BACK = {mlx: hf for hf, mlx in _MIXTRAL.items()}
+_MIXTRAL_BLOCK = "block_sparse_moe"
+_EXPERT = re.compile(
+    r"(?P<block>.*\.(?:block_sparse_moe|mlp))\.experts\.(?P<number>\d+)\.(?P<projection>\w+)\.(?P<part>weight|bias)"
+)
+_STACK = re.compile(r"(?P<block>.*)\.switch_mlp\.(?P<projection>\w+)\.(?P<part>weight|bias)")
+
+
+def stack_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]:
+    """The tensors with those of experts joined, each stack in the place of its first expert.
+
+    >>> import lbrx
+    >>> names = [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in (1, 0)]
+    >>> made = stack_experts([PlannedTensor.of(name, lbrx.full((2, 3), 1.0, "bf16")) for name in names])
+    >>> [(tensor.name, tensor.shape) for tensor in made]
+    [('model.layers.0.mlp.switch_mlp.up_proj.weight', (2, 2, 3))]
+    """
+    groups: dict[str, dict[int, PlannedTensor]] = {}
+    for tensor in tensors:
+        found = _EXPERT.fullmatch(tensor.name)
+        if found is None:
+            groups[tensor.name] = {-1: tensor}
+        else:
+            groups.setdefault(_stack_name(found), {})[int(found["number"])] = tensor
+    return tuple(next(iter(group.values())) if -1 in group else _stack(name, group) for name, group in groups.items())
+
+
+def _stack_name(found: re.Match[str]) -> str:
+    projection = found["projection"]
+    if found["block"].endswith(_MIXTRAL_BLOCK):
+        projection = _MIXTRAL.get(projection, projection)
+    return f"{found['block']}.switch_mlp.{projection}.{found['part']}"
+
+
+def _stack(name: str, experts: dict[int, PlannedTensor]) -> PlannedTensor:
+    if sorted(experts) != list(range(len(experts))):
+        absent = next(number for number in range(len(experts)) if number not in experts)
+        raise FormatError(f"{name!r} is made of {len(experts)} experts, but number {absent} is missing")
+    parts = [experts[number] for number in range(len(experts))]
+    first = parts[0]
+    for part in parts:
+        if (part.shape, part.type_name) != (first.shape, first.type_name):
+            raise FormatError(
+                f"tensor {part.name!r} is {part.type_name} {part.shape}, expected {first.type_name} {first.shape} "
+                f"as {first.name!r}, with which it is stacked"
+            )
+    return PlannedTensor(
+        name, first.type_name, (len(parts), *first.shape), lambda: stacked([part.make() for part in parts])
+    )
+
+
+def separate_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]:
+    """The inverse of ``stack_experts``.
+
+    >>> import lbrx
+    >>> name = "model.layers.0.block_sparse_moe.switch_mlp.gate_proj.weight"
+    >>> [each.name for each in separate_experts([PlannedTensor.of(name, lbrx.full((1, 2, 3), 1.0, "bf16"))])]
+    ['model.layers.0.block_sparse_moe.experts.0.w1.weight']
+    """
+    return tuple(part for tensor in tensors for part in _separated(tensor))
+
+
+def _separated(tensor: PlannedTensor) -> Iterator[PlannedTensor]:
+    found = _STACK.fullmatch(tensor.name)
+    if found is None or len(tensor.shape) < 2:
+        yield tensor
+        return
+    projection = found["projection"]
+    if found["block"].endswith(_MIXTRAL_BLOCK):
+        projection = _MIXTRAL_BACK.get(projection, projection)
+    for number in range(tensor.shape[0]):
+        name = f"{found['block']}.experts.{number}.{projection}.{found['part']}"
+        yield tensor.renamed(name).mapped(partial(_one_of, number), shape=tensor.shape[1:])
+
+
+def _one_of(number: int, tensor: Tensor) -> Tensor:
+    return stack_part(tensor, number)

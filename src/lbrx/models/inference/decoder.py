@@ -1,0 +1,101 @@
+"""One block of a decoder: attention, then an MLP or a mixture of them, each added to what came in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lbrx.models.inference.cache import KeyValueCache
+from lbrx.models.inference.experts import mixed_experts
+from lbrx.models.inference.positions import Rotation
+from lbrx.models.inference.spec import LayerSpec, ModelSpec
+from lbrx.models.inference.weights import AttentionWeights, ExpertWeights, Floats, LayerWeights, Matrix, MlpWeights
+from lbrx.ops import attention, gelu_mul, linear, rms_norm, silu_mul
+
+
+def run_block(
+    hidden: Floats,
+    spec: ModelSpec,
+    number: int,
+    weights: LayerWeights,
+    rotation: Rotation,
+    cache: KeyValueCache,
+) -> Floats:
+    """The hidden states ``[n, hidden]`` of new tokens after a layer; its keys and values go into the cache."""
+    layer = spec.layers[number]
+    normed = normalized(hidden, weights.norms["attention_norm"], spec)
+    attended = _attention(normed, spec, layer, number, weights.attention, rotation, cache)
+    hidden = hidden + _after(attended, "after_attention_norm", weights, spec)
+    normed = normalized(hidden, weights.norms["mlp_norm"], spec)
+    if isinstance(weights.mlp, ExpertWeights):
+        used = spec.experts.used if spec.experts is not None else 1
+        updated = mixed_experts(normed, weights.mlp, used, lambda rows, expert: run_mlp(rows, expert, spec))
+    else:
+        updated = run_mlp(normed, weights.mlp, spec)
+    return hidden + _after(updated, "after_mlp_norm", weights, spec)
+
+
+def normalized(values: Floats, weight: Floats, spec: ModelSpec) -> Floats:
+    """Rows brought to a root mean square of 1, times the norm's weight."""
+    return rms_norm(values, weight, spec.norm_epsilon, add_one=spec.norm_adds_one)
+
+
+def _after(values: Floats, role: str, weights: LayerWeights, spec: ModelSpec) -> Floats:
+    norm = weights.norms.get(role)
+    return values if norm is None else normalized(values, norm, spec)
+
+
+def run_mlp(values: Floats, weights: MlpWeights, spec: ModelSpec) -> Floats:
+    """``down(activation(gate(x)) * up(x))``."""
+    gate, up = _projected(values, weights.gate_up, (spec.intermediate, spec.intermediate))
+    gated = silu_mul(gate, up) if spec.family.activation == "silu" else gelu_mul(gate, up)
+    return _times(gated, weights.down)
+
+
+def _attention(
+    values: Floats,
+    spec: ModelSpec,
+    layer: LayerSpec,
+    number: int,
+    weights: AttentionWeights,
+    rotation: Rotation,
+    cache: KeyValueCache,
+) -> Floats:
+    tokens = len(values)
+    widths = (spec.query_width, spec.key_width, spec.key_width)
+    queries, keys, new_values = (
+        _heads(part, spec.head_dim) for part in _projected(values, weights.projections, widths)
+    )
+    if weights.query_norm is not None and weights.key_norm is not None:
+        queries, keys = normalized(queries, weights.query_norm, spec), normalized(keys, weights.key_norm, spec)
+    positions = np.arange(cache.length, cache.length + tokens)
+    queries, keys = (rotation.applied(part, positions, layer.rope, spec.rope_style) for part in (queries, keys))
+    all_keys, all_values = cache.extend(number, keys, new_values)
+    mixed = attention(
+        queries,
+        all_keys,
+        all_values,
+        scale=spec.attention_scale,
+        causal=True,
+        window=layer.window,
+        softcap=spec.attention_softcap,
+        offset=cache.length,
+    )
+    return _times(np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(tokens, spec.query_width), weights.output)
+
+
+def _heads(values: Floats, head_dim: int) -> Floats:
+    """``[n, heads * head_dim]`` as ``[heads, n, head_dim]``."""
+    return np.ascontiguousarray(values.reshape(len(values), -1, head_dim).transpose(1, 0, 2))
+
+
+def _projected(values: Floats, matrices: tuple[Matrix, ...], widths: tuple[int, ...]) -> list[Floats]:
+    """The results of several matrices, or of one that holds them all, cut at the widths."""
+    if len(matrices) == len(widths):
+        return [_times(values, matrix) for matrix in matrices]
+    whole = _times(values, matrices[0])
+    ends = np.cumsum(widths)
+    return [np.ascontiguousarray(whole[:, end - width : end]) for end, width in zip(ends, widths, strict=True)]
+
+
+def _times(values: Floats, matrix: Matrix) -> Floats:
+    return linear(values, matrix.weight, matrix.bias)

@@ -1,0 +1,28 @@
+"""Mixtures of experts: a router chooses some MLPs for each token and weighs what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lbrx.models.inference.weights import ExpertWeights, Floats, MlpWeights
+from lbrx.ops import linear, softmax
+
+
+def mixed_experts(
+    values: Floats, weights: ExpertWeights, used: int, run: Callable[[Floats, MlpWeights], Floats]
+) -> Floats:
+    """The weighed sum of the ``used`` best experts of every row; each expert sees its rows at once.
+
+    The weights are the softmax over the chosen experts. Experts add up in the order of their numbers.
+    """
+    scores = linear(values, weights.router.weight)
+    chosen = np.argsort(-scores, axis=1, kind="stable")[:, :used]
+    shares = softmax(np.take_along_axis(scores, chosen, axis=1))
+    total = np.zeros_like(values)
+    for number, expert in enumerate(weights.experts):
+        rows, places = np.nonzero(chosen == number)
+        if rows.size:
+            total[rows] += shares[rows, places, None] * run(np.ascontiguousarray(values[rows]), expert)
+    return total

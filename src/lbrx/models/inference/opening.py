@@ -1,0 +1,59 @@
+"""Opening a model so that it runs: the spec from its config, the weights by their roles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lbrx.errors import FormatError
+from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
+from lbrx.models.inference.gguf_config import spec_of_metadata
+from lbrx.models.inference.hf_config import spec_of_config
+from lbrx.models.inference.language_model import LanguageModel
+from lbrx.models.inference.names import GGUF_NAMES, hf_names
+from lbrx.models.inference.spec import ModelSpec
+from lbrx.models.inference.weights import TensorSource, read_weights
+
+_LONG_FACTORS = "rope_factors_long.weight"
+
+
+def open_model(path: str | Path) -> LanguageModel:
+    """Open a model so that it runs: a Hugging Face or MLX directory, or a GGUF file. Reads headers and small vectors.
+
+    >>> from lbrx.demo.models import demo_models
+    >>> model = open_model(demo_models().base)
+    >>> model.logits([1, 2, 3]).shape
+    (3, 1024)
+    """
+    place = Path(path)
+    checkpoint = open_checkpoint(place)
+    if checkpoint.format.startswith("gguf"):
+        return _open_gguf(place, checkpoint)
+    if checkpoint.config is None:
+        raise FormatError(f"{place}: has no config.json beside it; expected the directory of a model, or a GGUF file")
+    spec = spec_of_config(checkpoint.config, str(place / "config.json"))
+    if "quantization" in checkpoint.config:
+        return _open_mlx(place, spec)
+    source = TensorSource(str(place), frozenset(checkpoint), checkpoint.__getitem__)
+    return _opened(place, source, spec)
+
+
+def _opened(place: Path, source: TensorSource, spec: ModelSpec) -> LanguageModel:
+    names = hf_names(sorted(source.names), spec.family.norms_after_blocks)
+    return LanguageModel(place, spec, read_weights(source, names, spec))
+
+
+def _open_gguf(place: Path, checkpoint: Checkpoint) -> LanguageModel:
+    source = TensorSource(str(place), frozenset(checkpoint), checkpoint.__getitem__)
+    if source.has(_LONG_FACTORS):
+        raise FormatError(f"{place}: has positions for long texts ({_LONG_FACTORS}), which cannot be run")
+    rows = checkpoint[GGUF_NAMES.embedding].shape[0] if source.has(GGUF_NAMES.embedding) else None
+    spec = spec_of_metadata(checkpoint.metadata, str(place), rows)
+    return LanguageModel(place, spec, read_weights(source, GGUF_NAMES, spec))
+
+
+def _open_mlx(place: Path, spec: ModelSpec) -> LanguageModel:
+    from lbrx.jobs.convert.mlx_directory import mlx_to_hf, read_mlx
+
+    contents = mlx_to_hf(read_mlx(place))
+    source = TensorSource(str(place), frozenset(contents.by_name), lambda name: contents.by_name[name].make())
+    return _opened(place, source, spec)

@@ -1,0 +1,25 @@
+"""Queries and keys turned by their positions; the frequencies of a kind of layer are computed once."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.models.inference.spec import RopeSpec, RopeStyle
+from lbrx.models.inference.weights import Floats
+from lbrx.ops import RopeFrequencies, apply_rope, rope_frequencies
+
+
+class Rotation:
+    """Turns queries and keys ``[heads, n, head_dim]``. ``factors`` divide the frequencies of every layer."""
+
+    def __init__(self, factors: Floats | None = None) -> None:
+        self._factors = factors
+        self._frequencies: dict[RopeSpec, RopeFrequencies] = {}
+
+    def applied(self, heads: Floats, positions: npt.NDArray[np.int64], rope: RopeSpec, style: RopeStyle) -> Floats:
+        """The heads of tokens at these positions."""
+        frequencies = self._frequencies.get(rope)
+        if frequencies is None:
+            frequencies = self._frequencies[rope] = rope_frequencies(rope, self._factors)
+        return apply_rope(heads, positions, frequencies, style)

@@ -1,0 +1,62 @@
+"""The next token from the logits: the likeliest, or drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. A temperature of 0 takes the likeliest; ``top_k`` 0 and ``top_p`` 1 leave all tokens in.
+
+    >>> Sampling(temperature=-1)
+    Traceback (most recent call last):
+    lbrx.errors.UsageError: temperature is -1; expected 0 or more
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UsageError(f"temperature is {self.temperature}; expected 0 or more")
+        if self.top_k < 0:
+            raise UsageError(f"top_k is {self.top_k}; expected 0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p is {self.top_p}; expected more than 0, at most 1")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; expected 0 or more")
+
+
+class Sampler:
+    """Draws token after token; the same seed draws the same ones.
+
+    >>> Sampler(Sampling()).draw(np.array([0.5, 2.0, 1.0], np.float32))
+    1
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._random = np.random.Generator(np.random.Philox(sampling.seed))
+
+    def draw(self, logits: npt.NDArray[np.float32]) -> int:
+        """A token for the logits of one position."""
+        sampling = self._sampling
+        if sampling.temperature == 0:
+            return int(np.argmax(logits))
+        # Sorted with the token number as the second key, so that equal logits have one order everywhere.
+        order = np.argsort(-logits, kind="stable")
+        kept = order[: sampling.top_k] if sampling.top_k else order
+        scaled = logits[kept].astype(np.float64) / sampling.temperature
+        weights = np.exp(scaled - scaled[0])
+        shares = np.cumsum(weights / weights.sum())
+        # The smallest set of tokens whose share reaches top_p: at least one.
+        count = min(int(np.searchsorted(shares, sampling.top_p)) + 1, kept.size)
+        point = self._random.random() * shares[count - 1]
+        return int(kept[min(int(np.searchsorted(shares[:count], point, side="right")), count - 1)])

@@ -1,0 +1,146 @@
+"""SentencePiece's kind of BPE: characters with bytes as a fallback, merged in the order of scores.
+
+SentencePiece and llama.cpp join any two neighbours whose text is a token, that with the highest score first. The
+tokenizers library joins pairs that are listed, that with the lowest rank first. Both do the same if the list has every
+pair, ordered by the score of what it makes; so a score is the negative place of a token in the order of the merges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from lbrx.errors import FormatError
+from lbrx.models.tokenizers.document import TokenizerDocument
+from lbrx.models.tokenizers.records import AddedEntry, TokenTable, TokenType
+from lbrx.models.tokenizers.sentencepiece import SPACE, SentencePieceModel
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+ANY_MERGES = "default"  # the pre-tokenizer's name with which a caller accepts merges that scores cannot express
+
+
+def byte_token(value: int) -> str:
+    """The token of a byte.
+
+    >>> byte_token(10)
+    '<0x0A>'
+    """
+    return f"<0x{value:02X}>"
+
+
+def pairs_that_make(text: str, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Every pair of tokens that a token can be joined from, by the ids of the two.
+
+    >>> list(pairs_that_make("abc", {"a": 0, "bc": 1, "ab": 2, "c": 3}))
+    [('a', 'bc'), ('ab', 'c')]
+    """
+    cuts = ((text[:end], text[end:]) for end in range(1, len(text)))
+    known = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
+    yield from sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+
+
+def merges_of_scores(texts: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """The list of merges that stands for the scores of a SentencePiece vocabulary.
+
+    >>> merges_of_scores(["a", "b", "ab", "bb"], [1, 1, 1, 1], [0, 0, -2, -1])
+    [('b', 'b'), ('a', 'b')]
+    """
+    ids = {text: token_id for token_id, text in enumerate(texts) if types[token_id] == TokenType.NORMAL}
+    order = sorted(ids.values(), key=lambda token_id: (-scores[token_id], token_id))
+    return [pair for token_id in order for pair in pairs_that_make(texts[token_id], ids)]
+
+
+def table_of_document(
+    document: TokenizerDocument, model: SentencePieceModel | None, size: int, *, any_merges: bool = False
+) -> TokenTable:
+    """The rows of a SentencePiece-like tokenizer.json.
+
+    Scores come from the SentencePiece model beside it if that has the same pieces, and from the merges otherwise; those
+    must then be complete, unless ``any_merges`` says that an approximation will do.
+    """
+    document.require_plain_bpe()
+    added = {entry.content for entry in document.added}
+    pieces = {text: token_id for text, token_id in document.pieces.items() if text not in added}
+    scores = _scores_of_model(pieces, model) if model else None
+    if scores is None:
+        lost = _lost_pieces(document, pieces)
+        if not any_merges:
+            _require_complete_merges(document, (text for text in pieces if text not in lost), pieces)
+        scores = _scores_of_merges([*lost, *map("".join, document.merges)])
+    table = TokenTable.of_size(size, document.label, lowest_score=min(scores.values(), default=0.0) - 1)
+    unknown = document.model.get("unk_token")
+    for text, token_id in pieces.items():
+        table.put(token_id, text, _type_of(text, unknown), scores.get(text))
+    _put_added(table, document.added, unknown)
+    _require_bytes(table)
+    return table
+
+
+def table_of_model(model: SentencePieceModel, added: Sequence[AddedEntry], size: int) -> TokenTable:
+    """The rows of a SentencePiece model, with the added tokens that other files of the directory name."""
+    lowest = min(piece.score for piece in model.pieces) - 1
+    table = TokenTable.of_size(size, model.label, lowest_score=lowest)
+    for token_id, piece in enumerate(model.pieces):
+        text = piece.text.replace(SPACE, " ") if piece.kind is TokenType.USER_DEFINED else piece.text
+        table.put(token_id, text, piece.kind, piece.score)
+    unknown = next((piece.text for piece in model.pieces if piece.kind is TokenType.UNKNOWN), None)
+    _put_added(table, added, unknown)
+    _require_bytes(table)
+    return table
+
+
+def _type_of(text: str, unknown: str | None) -> TokenType:
+    if text == unknown:
+        return TokenType.UNKNOWN
+    return TokenType.BYTE if _BYTE_TOKEN.fullmatch(text) else TokenType.NORMAL
+
+
+def _put_added(table: TokenTable, added: Sequence[AddedEntry], unknown: str | None) -> None:
+    table.put_added(added, space=SPACE)
+    token_id = table.find(unknown) if unknown else None
+    if unknown and token_id is not None:
+        table.put(token_id, unknown, TokenType.UNKNOWN)
+
+
+def _scores_of_model(pieces: Mapping[str, int], model: SentencePieceModel) -> dict[str, float] | None:
+    """The scores of the pieces, or None if tokenizer.json has others, as after a change of the vocabulary."""
+    for text, token_id in pieces.items():
+        if token_id >= len(model.pieces) or model.pieces[token_id].text != text:
+            return None
+    return {text: model.pieces[token_id].score for text, token_id in pieces.items()}
+
+
+def _scores_of_merges(made: Sequence[str]) -> dict[str, float]:
+    return {text: -float(place) for place, text in enumerate(dict.fromkeys(made))}
+
+
+def _lost_pieces(document: TokenizerDocument, pieces: Mapping[str, int]) -> list[str]:
+    """Joined pieces before all others that no merge makes.
+
+    The score of the very first piece is zero, which older converters of tokenizer.model took for none at all.
+    """
+    made = set(map("".join, document.merges))
+    first = min((pieces[text] for text in made if text in pieces), default=0)
+    early = (text for text, token_id in pieces.items() if token_id < first and text not in made)
+    return sorted((text for text in early if any(pairs_that_make(text, pieces))), key=pieces.__getitem__)
+
+
+def _require_complete_merges(document: TokenizerDocument, made: Iterable[str], pieces: Mapping[str, int]) -> None:
+    listed = set(document.merges)
+    for text in made:
+        for pair in pairs_that_make(text, pieces):
+            if pair not in listed:
+                raise FormatError(
+                    f"{document.label}: has no merge of {pair[0]!r} and {pair[1]!r}, although {text!r} is a token; "
+                    f"llama.cpp would join them, so that texts would be cut differently; expected a merge for every "
+                    f"such pair (pass {ANY_MERGES!r} as `pre` to convert the tokenizer all the same)"
+                )
+
+
+def _require_bytes(table: TokenTable) -> None:
+    for value in range(256):
+        if table.find(byte_token(value)) is None:
+            raise FormatError(
+                f"{table.label}: has no token {byte_token(value)}; expected one for each byte, "
+                f"which characters without a token are written with"
+            )

@@ -1,0 +1,76 @@
+"""Chat templates, as texts that are kept and never run: files of a directory, and keys of a GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lbrx.errors import FileError
+from lbrx.files.formats.gguf_values import Typed
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME, read_json
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+NAMES_KEY = "tokenizer.chat_templates"
+MORE_TEMPLATES_NAME = "additional_chat_templates"
+DEFAULT = "default"
+
+
+def read_templates(directory: Path) -> dict[str, str]:
+    """The chat templates of a directory by name: files of their own, else what the tokenizer's settings have."""
+    place = directory / TEMPLATE_NAME
+    if place.is_file():
+        more = sorted((directory / MORE_TEMPLATES_NAME).glob("*.jinja"))
+        return {DEFAULT: _text(place), **{path.stem: _text(path) for path in more}}
+    for name in (CONFIG_NAME, OLD_TEMPLATE_NAME):
+        templates = _named(read_json(directory / name).get("chat_template"))
+        if templates:
+            return templates
+    return {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path}: cannot be read as text: {error}") from error
+
+
+def _named(value: Any) -> dict[str, str]:
+    """Templates by name, from a template, ``{name: template}`` or ``[{"name": ..., "template": ...}]``."""
+    if isinstance(value, str):
+        return {DEFAULT: value}
+    if isinstance(value, list):
+        value = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+    if not isinstance(value, dict):
+        return {}
+    return {name: text for name, text in value.items() if isinstance(name, str) and isinstance(text, str)}
+
+
+def template_keys(templates: Mapping[str, str]) -> dict[str, Any]:
+    """The key-values of a GGUF file for these templates.
+
+    >>> sorted(template_keys({"default": "{{ a }}", "tool use": "{{ b }}"}))
+    ['tokenizer.chat_template', 'tokenizer.chat_template.tooluse', 'tokenizer.chat_templates']
+    """
+    others = {re.sub(r"[^A-Za-z0-9_-]", "", name): text for name, text in templates.items() if name != DEFAULT}
+    others.pop("", None)
+    keys: dict[str, Any] = {}
+    if DEFAULT in templates:
+        keys[TEMPLATE_KEY] = Typed(templates[DEFAULT], "str")
+    if others:
+        keys[NAMES_KEY] = Typed(list(others), "array[str]")
+        keys |= {f"{TEMPLATE_KEY}.{name}": Typed(text, "str") for name, text in others.items()}
+    return keys
+
+
+def templates_of_keys(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The templates of a GGUF file by name.
+
+    >>> templates_of_keys({"tokenizer.chat_template": "{{ a }}"})
+    {'default': '{{ a }}'}
+    """
+    found = {name: metadata.get(f"{TEMPLATE_KEY}.{name}") for name in metadata.get(NAMES_KEY) or ()}
+    found = {DEFAULT: metadata.get(TEMPLATE_KEY), **found}
+    return {name: text for name, text in found.items() if isinstance(text, str)}

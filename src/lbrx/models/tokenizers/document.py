@@ -1,0 +1,91 @@
+"""A tokenizer.json, read for what a GGUF file wants of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, FormatError
+from lbrx.files.formats.strict_json import parse_object
+from lbrx.models.tokenizers.records import AddedEntry
+from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, load_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizerDocument:
+    """The JSON of a tokenizer, and the tokenizer that the tokenizers library makes of it."""
+
+    label: str
+    content: Mapping[str, Any]
+    library: Tokenizer
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        found = self.content.get("model")
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def pieces(self) -> dict[str, int]:
+        """The tokens of the model itself, without those that are only added."""
+        vocabulary: dict[str, int] = self.model["vocab"]
+        by_id: dict[int, str] = {}
+        for text, token_id in vocabulary.items():
+            other = by_id.setdefault(token_id, text)
+            if other != text:
+                raise FormatError(f"{self.label}: tokens {other!r} and {text!r} have the same id {token_id}")
+        return vocabulary
+
+    @cached_property
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs in the order of their ranks, of both forms that files have: ``"a b"`` and ``["a", "b"]``."""
+        return [_pair(merge) for merge in self.model.get("merges") or ()]
+
+    @cached_property
+    def added(self) -> tuple[AddedEntry, ...]:
+        """The added tokens in the order of their ids, which are those that the library gives them."""
+        decoder = self.library.get_added_tokens_decoder()
+        return tuple(AddedEntry(number, token.content, token.special) for number, token in sorted(decoder.items()))
+
+    @cached_property
+    def end(self) -> int:
+        """One more than the highest id."""
+        ids = [*self.library.get_vocab(with_added_tokens=True).values(), *(entry.token_id for entry in self.added)]
+        return max(ids, default=-1) + 1
+
+    @property
+    def is_byte_fallback(self) -> bool:
+        """Whether it is SentencePiece's kind of BPE: characters, and bytes for those that are no tokens."""
+        return bool(self.model.get("byte_fallback"))
+
+    def require_plain_bpe(self) -> None:
+        """Raise an error unless the model is a BPE without settings that change its pieces."""
+        kind = self.model.get("type", "BPE")
+        if kind != "BPE":
+            raise FormatError(f"{self.label}: is a {kind} tokenizer, expected BPE")
+        for setting in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+            if self.model.get(setting):
+                raise FormatError(f"{self.label}: has {setting} {self.model[setting]!r}, which GGUF has no key for")
+
+
+def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
+    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return left, right
+
+
+def read_document(directory: Path) -> TokenizerDocument | None:
+    """The tokenizer.json of a directory, or None if there is none."""
+    place = directory / TOKENIZER_NAME
+    if not place.is_file():
+        return None
+    try:
+        raw = place.read_bytes()
+    except OSError as error:
+        raise FileError(f"{place}: cannot be read: {error.strerror}") from error
+    content = parse_object(raw, str(place), unique_keys=False)
+    return TokenizerDocument(str(place), content, load_tokenizer(raw.decode(), str(place)))

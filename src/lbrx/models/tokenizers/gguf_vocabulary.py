@@ -1,0 +1,119 @@
+"""The tokenizer keys of a GGUF file, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FormatError
+from lbrx.files.formats.gguf_values import Typed
+from lbrx.models.tokenizers.pretokenizers import PreTokenizer, pre_tokenizer_named
+from lbrx.models.tokenizers.records import TokenType, padding_text
+from lbrx.models.tokenizers.specials import SpecialTokens
+from lbrx.models.tokenizers.to_gguf import ID_KEYS
+
+_PREFIX = "tokenizer.ggml."
+_MODELS = ("gpt2", "llama")
+_DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
+
+
+@dataclass(frozen=True, eq=False)
+class GgufVocabulary:
+    """The rows, the rule of cutting (of ``gpt2``) and the special tokens of a GGUF file."""
+
+    where: str
+    model: str
+    texts: list[str]
+    types: list[int]
+    scores: list[float]
+    merges: Sequence[str]
+    special: SpecialTokens
+    pre: PreTokenizer | None
+    adds_space_prefix: bool
+
+    @cached_property
+    def kept(self) -> dict[str, int]:
+        """The ids of the tokens, without the padding that stands for ids of no token."""
+        return {
+            text: token_id
+            for token_id, text in enumerate(self.texts)
+            if self.types[token_id] != TokenType.UNUSED or text != padding_text(token_id)
+        }
+
+    @cached_property
+    def unknown(self) -> str | None:
+        """The text of the token for what is unknown."""
+        kinds = self.types
+        found = self.special.ids.get("unk")
+        if found is None:
+            found = next((number for number, kind in enumerate(kinds) if kind == TokenType.UNKNOWN), None)
+        return None if found is None else self.texts[found]
+
+    @property
+    def added(self) -> list[int]:
+        """The ids of the tokens that are found in a text before it is cut."""
+        kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        return [number for number, kind in enumerate(self.types) if kind in kinds]
+
+
+def plain_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Key-values without their types: those of a file have none, those that are to be written may have."""
+    return {key: value.value if isinstance(value, Typed) else value for key, value in metadata.items()}
+
+
+def read_vocabulary(values: Mapping[str, Any], where: str) -> GgufVocabulary:
+    """The vocabulary in the plain key-values of a GGUF file."""
+    model = values.get(_PREFIX + "model")
+    if model not in _MODELS:
+        found = "no tokenizer" if model is None else f"a tokenizer of model {model!r}"
+        raise FormatError(f"{where}: has {found}, expected {' or '.join(_MODELS)} as {_PREFIX}model")
+    texts = list(values.get(_PREFIX + "tokens") or ())
+    _check_texts(texts, where)
+    types = _column(values, "token_type", [int(TokenType.NORMAL)] * len(texts), where)
+    scores = _column(values, "scores", [0.0] * len(texts), where)
+    pre = pre_tokenizer_named(values.get(_PREFIX + "pre") or "default", where) if model == "gpt2" else None
+    if model == "llama" and _PREFIX + "scores" not in values:
+        raise FormatError(f"{where}: has no {_PREFIX}scores, expected one for each of the {len(texts)} tokens")
+    merges = list(values.get(_PREFIX + "merges") or ())
+    special = _special(values, model, len(texts), adds_bos=pre.adds_bos if pre is not None else True)
+    adds_prefix = bool(values.get(_PREFIX + "add_space_prefix", model == "llama"))
+    return GgufVocabulary(where, model, texts, types, scores, merges, special, pre, adds_prefix)
+
+
+def _check_texts(texts: Sequence[str], where: str) -> None:
+    if not texts:
+        raise FormatError(f"{where}: has no {_PREFIX}tokens")
+    seen: dict[str, int] = {}
+    for token_id, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise FormatError(f"{where}: token {token_id} ({text!r}) is not valid UTF-8") from error
+        other = seen.setdefault(text, token_id)
+        if other != token_id:
+            raise FormatError(f"{where}: token {text!r} stands at id {other} and at id {token_id}")
+
+
+def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str) -> list[Any]:
+    found = values.get(_PREFIX + name)
+    if found is None:
+        return default
+    column: list[Any] = np.asarray(found).tolist()
+    if len(column) != len(default):
+        raise FormatError(f"{where}: {_PREFIX}{name} has {len(column)} values for {len(default)} tokens")
+    return column
+
+
+def _special(values: Mapping[str, Any], model: str, size: int, *, adds_bos: bool) -> SpecialTokens:
+    ids: dict[str, int] = {}
+    for kind, name in ID_KEYS.items():
+        found = values.get(f"{_PREFIX}{name}_token_id", _DEFAULT_IDS[model].get(kind))
+        if found is not None and 0 <= int(found) < size:
+            ids[kind] = int(found)
+    add_bos = bool(values.get(_PREFIX + "add_bos_token", adds_bos)) and "bos" in ids
+    add_eos = bool(values.get(_PREFIX + "add_eos_token", False)) and "eos" in ids
+    return SpecialTokens(ids, add_bos, add_eos)

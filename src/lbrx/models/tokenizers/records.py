@@ -1,0 +1,111 @@
+"""The vocabulary of a GGUF file: one row per id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from enum import IntEnum
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FormatError
+
+
+class TokenType(IntEnum):
+    """What a token is for. The numbers are those of GGUF, and of SentencePiece."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+def padding_text(token_id: int) -> str:
+    """The text of an id that has a row in the embedding and no token.
+
+    >>> padding_text(7)
+    '[PAD7]'
+    """
+    return f"[PAD{token_id}]"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedEntry:
+    """A token that is found in the text before it is cut into pieces."""
+
+    token_id: int
+    content: str
+    is_special: bool
+
+
+@dataclass(slots=True)
+class TokenTable:
+    """Texts, types and scores of the ids 0, 1, ...; an id that nobody sets is unused.
+
+    >>> table = TokenTable.of_size(2, "a model", lowest_score=-9.0)
+    >>> table.put(0, "hello", TokenType.NORMAL, -1.0)
+    >>> table.texts, [int(kind) for kind in table.types], table.scores
+    (['hello', '[PAD1]'], [1, 5], [-1.0, -9.0])
+    """
+
+    label: str  # how messages name it
+    texts: list[str]
+    types: list[TokenType]
+    scores: list[float]
+    _ids: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_size(cls, size: int, label: str, *, lowest_score: float = 0.0) -> TokenTable:
+        texts = [padding_text(token_id) for token_id in range(size)]
+        return cls(label, texts, [TokenType.UNUSED] * size, [lowest_score] * size)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def put(self, token_id: int, text: str, kind: TokenType, score: float | None = None) -> None:
+        """Set a row. Another text at the same id replaces the earlier one, as an added token does."""
+        if not 0 <= token_id < len(self.texts):
+            raise FormatError(
+                f"{self.label}: token {text!r} has id {token_id}, but the embedding has {len(self.texts)} rows"
+            )
+        if self._ids.get(self.texts[token_id]) == token_id:
+            del self._ids[self.texts[token_id]]
+        other = self._ids.get(text)
+        if other is not None and other != token_id:
+            raise FormatError(f"{self.label}: token {text!r} stands at id {other} and at id {token_id}")
+        self._ids[text] = token_id
+        self.texts[token_id] = text
+        self.types[token_id] = kind
+        if score is not None:
+            self.scores[token_id] = score
+
+    def put_all(self, pieces: Mapping[str, int], kind: TokenType) -> None:
+        """Set the rows of an empty table, in one go if no two tokens share an id."""
+        ids = list(pieces.values())
+        if self._ids or len(set(ids)) < len(ids) or (ids and not 0 <= min(ids) <= max(ids) < len(self.texts)):
+            for text, token_id in pieces.items():
+                self.put(token_id, text, kind)
+            return
+        self._ids = dict(pieces)
+        for text, token_id in pieces.items():
+            self.texts[token_id] = text
+            self.types[token_id] = kind
+
+    def find(self, text: str) -> int | None:
+        """The id of a token, or None."""
+        return self._ids.get(text)
+
+    def check(self) -> None:
+        """Raise an error if a token has the text that stands for an id of no token."""
+        for text, token_id in self._ids.items():
+            if text.startswith("[PAD") and self.texts.count(text) > 1:
+                raise FormatError(f"{self.label}: token {text!r} at id {token_id} is the text of an id of no token")
+
+    def put_added(self, entries: Sequence[AddedEntry], *, space: str | None = None) -> None:
+        """Set the added tokens that have a row; ``space`` is the sign that plain ones hold in place of spaces."""
+        for entry in entries:
+            if entry.token_id >= len(self.texts):
+                continue
+            text = entry.content if entry.is_special or space is None else entry.content.replace(space, " ")
+            self.put(entry.token_id, text, TokenType.CONTROL if entry.is_special else TokenType.USER_DEFINED)

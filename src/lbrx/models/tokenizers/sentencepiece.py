@@ -1,0 +1,129 @@
+"""SentencePiece models (``tokenizer.model``): pieces with scores, and how a text is prepared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, FormatError
+from lbrx.models.tokenizers.protobuf import fields
+from lbrx.models.tokenizers.records import TokenType
+
+MODEL_NAME = "tokenizer.model"
+SPACE = "▁"
+_LFS_POINTER = b"version https://git-lfs"
+_MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+
+# Numbers of fields in the messages of sentencepiece_model.proto.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
+_TRAINER_MODEL_TYPE, _TRAINER_SUFFIX = 3, 24
+_TRAINER_IDS = {40: "unk", 41: "bos", 42: "eos", 43: "pad"}
+_CHARACTER_MAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    text: str
+    score: float
+    kind: TokenType
+
+
+@dataclass(frozen=True, eq=False)
+class SentencePieceModel:
+    """The parts of a model that a BPE tokenizer needs; ``special_ids`` has unk, bos, eos and pad where they exist."""
+
+    label: str
+    pieces: tuple[Piece, ...]
+    special_ids: dict[str, int]
+    adds_space_prefix: bool
+
+
+def read_sentencepiece(path: Path) -> SentencePieceModel:
+    """Read a ``tokenizer.model`` that llama.cpp's SentencePiece tokenizer can stand in for."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    return parse_sentencepiece(content, str(path))
+
+
+def parse_sentencepiece(content: bytes, label: str) -> SentencePieceModel:
+    """The model in these bytes.
+
+    >>> piece = bytes([0x0A, 1]) + b"a" + bytes([0x15, 0, 0, 0x80, 0xBF])
+    >>> trainer, normalizer = bytes([0x18, 2]), bytes([0x20, 0])
+    >>> content = bytes([0x0A, len(piece)]) + piece + bytes([0x12, 2]) + trainer + bytes([0x1A, 2]) + normalizer
+    >>> parse_sentencepiece(content, "tokenizer.model").pieces
+    (Piece(text='a', score=-1.0, kind=<TokenType.NORMAL: 1>),)
+    """
+    if content.startswith(_LFS_POINTER):
+        raise FormatError(f"{label}: is a pointer of Git LFS, expected the SentencePiece model that it stands for")
+    pieces: list[Piece] = []
+    trainer = normalizer = b""
+    for field in fields(content, f"{label}: as a SentencePiece model"):
+        if field.number == _PIECES:
+            pieces.append(_piece(field.raw(), f"{label}: piece {len(pieces)}"))
+        elif field.number == _TRAINER:
+            trainer += field.raw()  # messages that come in parts are one after the other
+        elif field.number == _NORMALIZER:
+            normalizer += field.raw()
+    if not pieces:
+        raise FormatError(f"{label}: has no pieces, expected a SentencePiece model")
+    special_ids = _trainer_ids(trainer, label, len(pieces))
+    return SentencePieceModel(label, tuple(pieces), special_ids, _adds_space_prefix(normalizer, label))
+
+
+def _piece(message: bytes, where: str) -> Piece:
+    text, score, kind = "", 0.0, int(TokenType.NORMAL)
+    for field in fields(message, where):
+        if field.number == _PIECE_TEXT:
+            text = field.text()
+        elif field.number == _PIECE_SCORE:
+            score = field.float32()
+        elif field.number == _PIECE_TYPE:
+            kind = field.integer()
+    if not text:
+        raise FormatError(f"{where} has no text")
+    if not math.isfinite(score):
+        raise FormatError(f"{where} ({text!r}) has the score {score}, expected a finite number")
+    if kind not in tuple(TokenType):
+        raise FormatError(f"{where} ({text!r}) is of type {kind}, expected 1 to {int(max(TokenType))}")
+    return Piece(text, score, TokenType(kind))
+
+
+def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
+    model_type = 1
+    found = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
+    for field in fields(message, f"{label}: trainer settings"):
+        if field.number == _TRAINER_MODEL_TYPE:
+            model_type = field.integer()
+        elif field.number in _TRAINER_IDS:
+            found[_TRAINER_IDS[field.number]] = field.signed()
+        elif field.number == _TRAINER_SUFFIX and field.boolean():
+            raise FormatError(f"{label}: puts spaces at the end of words, expected them at the beginning")
+    if model_type != 2:
+        name = _MODEL_TYPES.get(model_type, str(model_type))
+        raise FormatError(f"{label}: is a SentencePiece model of type {name}, expected bpe")
+    return {kind: token_id for kind, token_id in found.items() if 0 <= token_id < count}
+
+
+def _adds_space_prefix(message: bytes, label: str) -> bool:
+    """Whether a space is put before a text; rules that a GGUF file cannot say are errors."""
+    adds_prefix, removes_spaces, escapes_spaces, character_map = True, True, True, b""
+    for field in fields(message, f"{label}: normalizer settings"):
+        if field.number == _DUMMY_PREFIX:
+            adds_prefix = field.boolean()
+        elif field.number == _REMOVE_SPACES:
+            removes_spaces = field.boolean()
+        elif field.number == _ESCAPE_SPACES:
+            escapes_spaces = field.boolean()
+        elif field.number == _CHARACTER_MAP:
+            character_map = field.raw()
+    if character_map:
+        raise FormatError(f"{label}: replaces characters of the text (a character map), expected the identity")
+    if removes_spaces or not escapes_spaces:
+        rule = "removes extra spaces" if removes_spaces else "does not escape spaces"
+        raise FormatError(f"{label}: {rule}, expected a model that keeps every space of the text as {SPACE!r}")
+    return adds_prefix

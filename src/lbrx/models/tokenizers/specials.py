@@ -1,0 +1,103 @@
+"""The tokens that begin and end texts: which they are, and whether they are put round every text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, read_json
+
+SPECIAL_MAP_NAME = "special_tokens_map.json"
+KINDS = ("bos", "eos", "unk", "pad", "eot")
+
+# Ends of a turn in a chat, where tokenizer_config.json has no eot_token.
+_TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """Ids by kind (bos, eos, unk, pad, eot), of those that a tokenizer has, and what is added to every text."""
+
+    ids: Mapping[str, int]
+    add_bos: bool
+    add_eos: bool
+
+
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The settings of a tokenizer: tokenizer_config.json, and special_tokens_map.json for what is missing there."""
+    return {**read_json(directory / SPECIAL_MAP_NAME), **read_json(directory / CONFIG_NAME)}
+
+
+def special_tokens(
+    settings: Mapping[str, Any],
+    config: Mapping[str, Any],
+    find: Callable[[str], int | None],
+    *,
+    size: int,
+    post_processor: Any = None,
+    own_ids: Mapping[str, int] | None = None,
+    add_bos: bool = False,
+) -> SpecialTokens:
+    """What the files of a model say of special tokens.
+
+    Names in ``settings`` come first, then the ids of ``config``, then those of the tokenizer itself (``own_ids``).
+    An id without a row is as good as none. Whether they are added is said by ``settings``, else by the
+    ``post_processor`` of tokenizer.json, else by ``add_bos``.
+
+    >>> special_tokens({"bos_token": "<s>"}, {"eos_token_id": 2}, {"<s>": 1}.get, size=3, add_bos=True)
+    SpecialTokens(ids={'bos': 1, 'eos': 2}, add_bos=True, add_eos=False)
+    """
+    first, last = _template_ends(post_processor)
+    around = {"bos": first, "eos": last}
+    ids: dict[str, int] = {}
+    for kind in KINDS:
+        token = _content(settings.get(f"{kind}_token")) or around.get(kind)
+        candidates = [find(token) if token else None, _config_id(config, kind), (own_ids or {}).get(kind)]
+        found = next((number for number in candidates if number is not None and 0 <= number < size), None)
+        if found is not None:
+            ids[kind] = found
+    if "eot" not in ids:
+        turn_end = next((number for text in _TURN_ENDS if (number := find(text)) is not None), None)
+        ids |= {} if turn_end is None else {"eot": turn_end}
+    adds = {kind: token is not None and find(token) == ids.get(kind) for kind, token in around.items()}
+    if post_processor is None:
+        adds["bos"] = add_bos
+    for kind in adds:
+        wanted = settings.get(f"add_{kind}_token")
+        adds[kind] = (wanted if isinstance(wanted, bool) else adds[kind]) and kind in ids
+    return SpecialTokens(ids, adds["bos"], adds["eos"])
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token in tokenizer_config.json, which has texts or records."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) and token else None
+
+
+def _config_id(config: Mapping[str, Any], kind: str) -> int | None:
+    """The id in config.json, at its top or for the text model; of several the first."""
+    inner = config.get("text_config")
+    value = config.get(f"{kind}_token_id")
+    if value is None and isinstance(inner, Mapping):
+        value = inner.get(f"{kind}_token_id")
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _template_ends(post_processor: Any) -> tuple[str | None, str | None]:
+    """The special tokens that a template of tokenizer.json puts before and after a single text."""
+    steps = post_processor.get("processors", [post_processor]) if isinstance(post_processor, dict) else []
+    for step in steps:
+        single = step.get("single") if step.get("type") == "TemplateProcessing" else None
+        if single:
+            return _special(single[0]), _special(single[-1])
+    return None, None
+
+
+def _special(part: Mapping[str, Any]) -> str | None:
+    token = part.get("SpecialToken")
+    return token.get("id") if isinstance(token, dict) else None

@@ -1,0 +1,125 @@
+"""Texts to token ids and back, with the tokenizer of a model's directory or of its GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, UsageError
+from lbrx.files.checkpoint.opening import open_checkpoint
+from lbrx.files.formats.source import is_directory
+from lbrx.models.tokenizers.chat_templates import read_json
+from lbrx.models.tokenizers.document import read_document
+from lbrx.models.tokenizers.gguf_vocabulary import plain_values, read_vocabulary
+from lbrx.models.tokenizers.sentencepiece import MODEL_NAME
+from lbrx.models.tokenizers.specials import SpecialTokens, read_settings, special_tokens
+from lbrx.models.tokenizers.to_files import tokenizer_document
+from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
+from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, load_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+CONFIG_NAME = "config.json"
+
+
+@dataclass(frozen=True, eq=False)
+class TextTokenizer:
+    """A tokenizer with its special tokens.
+
+    ``vocab_size`` is one more than the highest id; a model may have more rows than that.
+    """
+
+    label: str
+    special: SpecialTokens
+    vocab_size: int
+    _library: Tokenizer
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that begins a text, if there is one."""
+        return self.special.ids.get("bos")
+
+    @property
+    def eos_id(self) -> int | None:
+        """The id that ends a text, if there is one."""
+        return self.special.ids.get("eos")
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids after which a model has nothing more to say: the end of a text and the end of a turn."""
+        found = (self.special.ids.get(kind) for kind in ("eos", "eot"))
+        return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """The ids of a text. With ``add_special`` the tokens stand round it that the model wants there.
+
+        Special tokens that are written out in the text become their ids in any case.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text has a lone surrogate at character {error.start}, which is no text") from error
+        ids = list(self._library.encode(text, add_special_tokens=False).ids)
+        if add_special and self.special.add_bos:
+            ids.insert(0, self.special.ids["bos"])
+        if add_special and self.special.add_eos:
+            ids.append(self.special.ids["eos"])
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """The text of ids. Special tokens are left out unless ``skip_special`` is False; ids of no token are too."""
+        for token_id in ids:
+            if not 0 <= token_id < 1 << 32:
+                raise UsageError(f"{self.label}: {token_id} is no token id, expected 0 to {self.vocab_size - 1}")
+        return self._library.decode(list(ids), skip_special_tokens=skip_special)
+
+
+def open_tokenizer(path: str | Path) -> TextTokenizer:
+    """The tokenizer of a directory (tokenizer.json or tokenizer.model), or of a GGUF file or its shards.
+
+    >>> import tempfile
+    >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    >>> directory = Path(tempfile.mkdtemp())
+    >>> written = (directory / "tokenizer.json").write_text(__import__("json").dumps({"model": model}))
+    >>> open_tokenizer(directory).encode("abba")
+    [2, 1, 0]
+    """
+    place = Path(path)
+    if not is_directory(place):
+        return _of_checkpoint(place)
+    if (place / TOKENIZER_NAME).is_file():
+        return _of_document(place)
+    if (place / MODEL_NAME).is_file():
+        return tokenizer_of_metadata(gguf_tokenizer_metadata(place, {}), where=str(place))
+    if any(child.suffix == ".gguf" for child in place.iterdir()):
+        return _of_checkpoint(place)
+    raise FileError(f"{place}: holds no {TOKENIZER_NAME}, no {MODEL_NAME} and no GGUF file")
+
+
+def tokenizer_of_metadata(metadata: Mapping[str, Any], *, where: str = "GGUF metadata") -> TextTokenizer:
+    """The tokenizer that the key-values of a GGUF file describe; ``where`` begins the messages of errors."""
+    values = plain_values(metadata)
+    vocabulary = read_vocabulary(values, where)
+    library = load_tokenizer(json.dumps(tokenizer_document(vocabulary, values)), where)
+    return TextTokenizer(where, vocabulary.special, len(vocabulary.texts), library)
+
+
+def _of_checkpoint(path: Path) -> TextTokenizer:
+    return tokenizer_of_metadata(open_checkpoint(path).metadata, where=str(path))
+
+
+def _of_document(directory: Path) -> TextTokenizer:
+    document = read_document(directory)
+    assert document is not None
+    special = special_tokens(
+        read_settings(directory),
+        read_json(directory / CONFIG_NAME),
+        document.library.token_to_id,
+        size=document.end,
+        post_processor=document.content.get("post_processor"),
+    )
+    return TextTokenizer(document.label, special, document.end, document.library)

@@ -1,0 +1,135 @@
+"""Reading the tokenizer of a model: its tokens and their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, FormatError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENIZER_NAME = "tokenizer.json"
+
+# Files of tokenizers that only other programs read.
+_OTHER_TOKENIZERS = {
+    "tokenizer.model": "a SentencePiece model",
+    "spiece.model": "a SentencePiece model",
+    "tekken.json": "a Tekken vocabulary",
+    "vocab.json": "a vocabulary without its settings",
+    "vocab.txt": "a vocabulary without its settings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that is found in the text before it is cut into pieces, with the settings of tokenizer.json."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = True
+    special: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The settings in the words of tokenizer_config.json."""
+        return {
+            "content": self.content,
+            "lstrip": self.lstrip,
+            "normalized": self.normalized,
+            "rstrip": self.rstrip,
+            "single_word": self.single_word,
+            "special": self.special,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizerFile:
+    """A tokenizer.json: its text, the id of every token, and the added tokens, both in the order of the ids.
+
+    >>> text = '{"model": {"type": "WordLevel", "vocab": {"b": 1, "a": 0}, "unk_token": "a"}}'
+    >>> parse_tokenizer(text, "tokenizer.json").ids
+    {'a': 0, 'b': 1}
+    """
+
+    label: str  # how messages name it
+    text: str
+    ids: Mapping[str, int]
+    added: Mapping[str, AddedToken]
+
+    @cached_property
+    def end(self) -> int:
+        """One more than the highest id."""
+        return max(self.ids.values(), default=-1) + 1
+
+    def loaded(self) -> Tokenizer:
+        """The tokenizer itself, a new one at each call."""
+        return load_tokenizer(self.text, self.label)
+
+
+def read_tokenizer(directory: Path) -> TokenizerFile | None:
+    """The tokenizer of a model's directory, or None if it has none of any kind.
+
+    >>> import tempfile
+    >>> read_tokenizer(Path(tempfile.mkdtemp())) is None
+    True
+    """
+    place = directory / TOKENIZER_NAME
+    if not place.is_file():
+        _reject_other_tokenizers(directory)
+        return None
+    try:
+        text = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{place}: cannot be read as text: {error}") from error
+    return parse_tokenizer(text, str(place))
+
+
+def _reject_other_tokenizers(directory: Path) -> None:
+    for name, kind in _OTHER_TOKENIZERS.items():
+        if (directory / name).is_file():
+            raise FileError(
+                f"{directory}: has {name}, {kind}, but no {TOKENIZER_NAME}, which is needed to match tokens; "
+                f"expected a tokenizer in the format of the tokenizers library"
+            )
+
+
+def parse_tokenizer(text: str, label: str) -> TokenizerFile:
+    """The tokenizer in a text; ``label`` is what errors begin with."""
+    return described(load_tokenizer(text, label), text, label)
+
+
+def described(tokenizer: Tokenizer, text: str, label: str) -> TokenizerFile:
+    """The record of a loaded tokenizer."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    ids = dict(sorted(vocabulary.items(), key=lambda item: (item[1], item[0])))
+    decoder = tokenizer.get_added_tokens_decoder()
+    added = {token.content: _record(token) for _, token in sorted(decoder.items())}
+    return TokenizerFile(label, text, ids, added)
+
+
+def load_tokenizer(text: str, label: str) -> Tokenizer:
+    """A tokenizer of the tokenizers library, which raises plain exceptions for whatever it does not like."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise FormatError(f"{label}: is not a tokenizer that the tokenizers library can read: {reason}") from error
+
+
+def _record(token: Any) -> AddedToken:
+    return AddedToken(
+        token.content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=token.special,
+    )

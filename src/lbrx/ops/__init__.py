@@ -1,0 +1,42 @@
+"""Computing with models on the CPU: products with mapped, half and quantized weights, attention, norms and the rest.
+
+>>> import numpy as np, lbrx
+>>> from lbrx import ops
+>>> weight = lbrx.tensor(np.eye(32, dtype=np.float32)).quantize("q8_0").realize()
+>>> ops.linear(np.ones((1, 32), np.float32), weight).shape
+(1, 32)
+"""
+
+from lbrx.ops.activations import gelu, gelu_mul, silu, silu_mul, softcap
+from lbrx.ops.attention import attention
+from lbrx.ops.embedding import embedding
+from lbrx.ops.linear import linear
+from lbrx.ops.matmul import matmul
+from lbrx.ops.norms import layer_norm, rms_norm, softmax
+from lbrx.ops.rope import RopeConfig, RopeFrequencies, RopeRecord, apply_rope, rope_frequencies
+from lbrx.ops.shards import column_parallel_linear, gather, matrix, row_parallel_linear, shard
+
+__all__ = [
+    "RopeConfig",
+    "RopeFrequencies",
+    "RopeRecord",
+    "apply_rope",
+    "attention",
+    "column_parallel_linear",
+    "embedding",
+    "gather",
+    "gelu",
+    "gelu_mul",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "matrix",
+    "rms_norm",
+    "rope_frequencies",
+    "row_parallel_linear",
+    "shard",
+    "silu",
+    "silu_mul",
+    "softcap",
+    "softmax",
+]

@@ -1,0 +1,41 @@
+"""Rows of a table of embeddings, looked up by token ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.devices.cpu.native import Floats
+from lbrx.devices.cpu.ops.weight_rows import rows_of
+from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.tensors.tensor import Tensor
+
+
+def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
+    """The rows of a weight [vocabulary, d] of any dtype or quantization as f32: [..., d] for ids of shape [...].
+
+    >>> import lbrx
+    >>> embedding([2, 0], lbrx.tensor(np.eye(3, dtype=np.float16)))
+    array([[0., 0., 1.],
+           [1., 0., 0.]], dtype=float32)
+    """
+    numbers = np.asarray(ids)
+    if numbers.dtype.kind not in "iu" and numbers.size:
+        raise DTypeError(f"token ids are whole numbers, not {numbers.dtype}")
+    if weight.ndim != 2:
+        raise ShapeError(f"embedding: the weight has shape {weight.shape}; expected two axes, tokens and elements")
+    tokens, columns = weight.shape
+    bad = numbers[(numbers < 0) | (numbers >= tokens)]
+    if bad.size:
+        raise UsageError(f"token id {int(bad[0])} is out of range; the vocabulary has {tokens} tokens")
+    rows = rows_of(weight)
+    out = np.empty((numbers.size, columns), np.float32)
+    places: dict[int, int] = {}
+    for place, number in enumerate(numbers.reshape(-1).tolist()):
+        if number in places:
+            out[place] = out[places[number]]
+            continue
+        places[number] = place
+        if columns:
+            rows.read(number, number + 1, out[place : place + 1])
+    return out.reshape(*numbers.shape, columns)

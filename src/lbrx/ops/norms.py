@@ -1,0 +1,68 @@
+"""softmax, rms_norm and layer_norm along the last axis.
+
+Sums are made in f64 and the rest in f32: a result is within 8 units in the last place (2**-23 each) of the largest
+term that it is made of, whatever the length of a row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lbrx.devices.cpu.native import Floats, address, bits, run
+from lbrx.devices.cpu.ops.arrays import Values, row_vector, with_last_axis
+from lbrx.devices.cpu.ops.blas import in_ranges
+
+_CHUNK_ELEMENTS = 32 << 10
+
+
+def softmax(x: Values) -> Floats:
+    """exp(x) / sum of exp(x) along the last axis; values below e**-87 of the largest become 0.
+
+    >>> softmax(np.array([[0.0, 0.0], [1000.0, 0.0]], np.float32))
+    array([[0.5, 0.5],
+           [1. , 0. ]], dtype=float32)
+    """
+    values = with_last_axis(x, "softmax")
+    return _over_rows("softmax", values)
+
+
+def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False) -> Floats:
+    """x / sqrt(mean of x**2 + eps) times a weight, or times 1 + weight with ``add_one``.
+
+    >>> rms_norm(np.array([[3.0, 4.0]], np.float32), np.ones(2, np.float32), eps=0.0).round(4)
+    array([[0.8485, 1.1314]], dtype=float32)
+    """
+    values = with_last_axis(x, "rms_norm")
+    factors = row_vector(weight, values.shape[-1], "the weight of rms_norm")
+    if add_one:
+        factors = factors + np.float32(1.0)
+    return _over_rows("rms_norm", values, address(factors), bits(eps))
+
+
+def layer_norm(x: Values, weight: Values, bias: Values | None = None, eps: float = 1e-5) -> Floats:
+    """(x - mean) / sqrt(variance + eps) times a weight, plus a bias.
+
+    >>> layer_norm(np.array([[1.0, 3.0]], np.float32), np.ones(2, np.float32), eps=0.0)
+    array([[-1.,  1.]], dtype=float32)
+    """
+    values = with_last_axis(x, "layer_norm")
+    columns = values.shape[-1]
+    factors = row_vector(weight, columns, "the weight of layer_norm")
+    terms = np.zeros(columns, np.float32) if bias is None else row_vector(bias, columns, "the bias of layer_norm")
+    return _over_rows("layer_norm", values, address(factors), address(terms), bits(eps))
+
+
+def _over_rows(function: str, values: Floats, *arguments: int) -> Floats:
+    """A kernel on all rows, some at a time."""
+    out = np.empty_like(values)
+    columns = values.shape[-1]
+    if not values.size:
+        return out
+    source, target = address(values), address(out)
+
+    def work(first: int, stop: int) -> None:
+        skipped = 4 * columns * first
+        run("norms", function, source + skipped, target + skipped, stop - first, columns, *arguments)
+
+    in_ranges(values.size // columns, max(1, _CHUNK_ELEMENTS // columns), work)
+    return out

@@ -1,0 +1,193 @@
+"""Tensors cut into shards, brought together again, and products with sharded weights.
+
+A column-parallel weight is cut along its outputs: every shard makes some columns of the result. A row-parallel one is
+cut along its inputs: every shard takes some columns of the activations, and the results are added in the order of the
+shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.devices.cpu.native import Floats
+from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
+from lbrx.errors import ShapeError, UsageError
+from lbrx.ops.linear import linear
+from lbrx.registry import QUANTS
+from lbrx.tensors.codecs.codec import Quant, quant
+from lbrx.tensors.creation import concat
+from lbrx.tensors.expr import Blocks
+from lbrx.tensors.shape import normalize_axis
+from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, ReadStorage, Storage
+from lbrx.tensors.tensor import Tensor, TensorMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class BlockColumns(ReadStorage):
+    """Some blocks of every row of a storage of blocks, as if they lay one after the other. It has no address."""
+
+    storage: Storage
+    rows: int
+    row_bytes: int
+    first_byte: int  # of a row
+    width: int  # in bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.width
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        if not buffer.size:
+            return
+        first, stop = offset // self.width, -(-(offset + buffer.size) // self.width)
+        whole = self.storage.read_at(first * self.row_bytes, (stop - first) * self.row_bytes)
+        columns = whole.reshape(stop - first, self.row_bytes)[:, self.first_byte : self.first_byte + self.width]
+        start = offset - first * self.width
+        buffer[:] = np.ascontiguousarray(columns).reshape(-1)[start : start + buffer.size]
+
+
+def shard(tensor: Tensor, count: int, axis: int = 0) -> list[Tensor]:
+    """A tensor cut into views along an axis, as even as possible; quantized ones stay quantized.
+
+    Quantized rows are cut between blocks.
+
+    >>> import lbrx
+    >>> [part.shape for part in shard(lbrx.tensor(np.zeros((5, 64), np.float32)), 2)]
+    [(3, 64), (2, 64)]
+    """
+    if count < 1:
+        raise UsageError(f"{count} shards were asked for; expected at least 1")
+    place = normalize_axis(axis, tensor.ndim)
+    size, unit = tensor.shape[place], _unit(tensor, place)
+    if size % unit or size // unit < count:
+        blocks = f" in blocks of {unit}" if unit > 1 else ""
+        raise ShapeError(
+            f"axis {place} of a tensor of shape {tensor.shape} has {size} elements{blocks}, too few for {count} shards"
+        )
+    smaller, larger = divmod(size // unit, count)
+    ends = [unit * (smaller * number + min(number, larger)) for number in range(count + 1)]
+    return [part(tensor, place, start, stop) for start, stop in pairwise(ends)]
+
+
+def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """Elements ``start`` to ``stop`` - 1 along an axis, as a view; a quantized tensor stays quantized.
+
+    Quantized rows can be cut only between blocks.
+
+    >>> import lbrx
+    >>> part(lbrx.tensor(np.ones((2, 96), np.float32)).quantize("q8_0").realize(), 1, 32, 96)
+    Tensor(q8_0, shape=(2, 64))
+    """
+    place = normalize_axis(axis, tensor.ndim)
+    size, unit = tensor.shape[place], _unit(tensor, place)
+    if not 0 <= start <= stop <= size or start % unit or (stop % unit and stop != size):
+        blocks = f", multiples of {unit}, the elements of a block" if unit > 1 else ""
+        raise ShapeError(
+            f"elements {start} to {stop} of axis {place} of a tensor of shape {tensor.shape}; "
+            f"expected bounds of 0 to {size}{blocks}"
+        )
+    return _part(tensor, place, start, stop)
+
+
+def _unit(tensor: Tensor, axis: int) -> int:
+    """How many elements along an axis cannot be parted."""
+    blocks = tensor.expr
+    is_cut = isinstance(blocks, Blocks) and blocks.quant in QUANTS and axis == tensor.ndim - 1
+    return quant(tensor.type_name).block_elements if is_cut else 1
+
+
+def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    blocks = tensor.expr
+    if not isinstance(blocks, Blocks) or blocks.quant not in QUANTS or 0 < axis < tensor.ndim - 1:
+        return tensor[(*(slice(None) for _ in range(axis)), slice(start, stop))]
+    kind = quant(blocks.quant)
+    shape = (*tensor.shape[:axis], stop - start, *tensor.shape[axis + 1 :])
+    if axis == 0:
+        before = kind.nbytes((start, *tensor.shape[1:]))
+        storage = _window(blocks.storage, before, kind.nbytes(shape))
+    else:
+        storage = _block_columns(blocks, kind, start, stop)
+    return Tensor(Blocks(storage, blocks.quant, shape), TensorMetadata(tensor.name, tensor.quantization))
+
+
+def _window(storage: Storage, start: int, nbytes: int) -> Storage:
+    """Some bytes of a storage, mapped if it is."""
+    if isinstance(storage, MmapStorage):
+        return MmapStorage(storage.file, storage.offset + start, nbytes)
+    return CpuStorage(storage.read_at(start, nbytes))
+
+
+def _block_columns(blocks: Blocks, kind: Quant, start: int, stop: int) -> Storage:
+    row_bytes = kind.nbytes(blocks.shape[-1:])
+    rows = blocks.storage.nbytes // row_bytes
+    return BlockColumns(blocks.storage, rows, row_bytes, kind.nbytes((start,)), kind.nbytes((stop - start,)))
+
+
+def matrix(stack: Tensor, number: int) -> Tensor:
+    """One matrix of a stack [count, m, k], such as the weights of experts; quantized ones stay quantized.
+
+    >>> import lbrx
+    >>> matrix(lbrx.tensor(np.ones((4, 2, 32), np.float32)).quantize("q8_0").realize(), 3)
+    Tensor(q8_0, shape=(2, 32))
+    """
+    if stack.ndim != 3 or not -stack.shape[0] <= number < stack.shape[0]:
+        raise ShapeError(f"there is no matrix {number} in a tensor of shape {stack.shape}; expected [count, m, k]")
+    number %= stack.shape[0]
+    found = _part(stack, 0, number, number + 1)
+    if not isinstance(found.expr, Blocks):
+        return found[0]
+    return Tensor(Blocks(found.expr.storage, found.expr.quant, found.shape[1:]), found.metadata)
+
+
+def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The tensor whose shards these are; quantized ones come as their values.
+
+    >>> import lbrx
+    >>> whole = lbrx.tensor(np.arange(6, dtype=np.float32).reshape(3, 2))
+    >>> gather(shard(whole, 2, axis=1), axis=1).numpy().tolist()
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+    """
+    if not shards:
+        raise UsageError("there are no shards to gather")
+    return concat([one.dequantize() for one in shards], axis)
+
+
+def column_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None = None) -> Floats:
+    """`linear` with a weight cut along axis 0.
+
+    Up to four vectors at a time the result is that of the whole weight, bit for bit; of more, it is within the bound
+    of `linear`.
+
+    >>> import lbrx
+    >>> weight = lbrx.tensor(np.eye(4, dtype=np.float32))
+    >>> column_parallel_linear(np.arange(4, dtype=np.float32), shard(weight, 2, axis=0))
+    array([0., 1., 2., 3.], dtype=float32)
+    """
+    values = floats(x)
+    out = np.concatenate([linear(values, one) for one in shards], axis=-1)
+    return out if bias is None else out + row_vector(bias, out.shape[-1], "the bias of linear")
+
+
+def row_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None = None) -> Floats:
+    """`linear` with a weight cut along axis 1: within the bound of `linear`, plus one rounding for every shard.
+
+    >>> import lbrx
+    >>> weight = lbrx.tensor(np.ones((1, 4), np.float32))
+    >>> row_parallel_linear(np.arange(4, dtype=np.float32), shard(weight, 2, axis=1))
+    array([6.], dtype=float32)
+    """
+    values = floats(x)
+    columns = [one.shape[1] for one in shards]
+    if values.ndim == 0 or values.shape[-1] != sum(columns):
+        raise ShapeError(
+            f"activations of shape {values.shape} do not fit shards with {' + '.join(map(str, columns))} inputs"
+        )
+    ends = [0, *accumulate(columns)]
+    out = np.zeros((*values.shape[:-1], shards[0].shape[0]), np.float32)
+    for one, (start, stop) in zip(shards, pairwise(ends), strict=True):
+        out += linear(values[..., start:stop], one)
+    return out if bias is None else out + row_vector(bias, out.shape[-1], "the bias of linear")

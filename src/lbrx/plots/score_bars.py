@@ -1,0 +1,77 @@
+"""A picture of scores: bars of perplexity with their errors, and of the divergence from a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from lbrx.jobs.score.score import Score
+from lbrx.plots.heat_map import check_picture, write_figure
+
+_BAR_COLOUR = "#7fb8c9"
+_BEST_COLOUR = "#1f6f8b"
+_FAINT = "#555555"
+
+
+def draw_scores(path: Path, scores: Sequence[Score], text_name: str) -> None:
+    """Draw scores into a file, atomically: a bar for each model; without a reference, the best is darker."""
+    check_picture(path)
+    write_figure(path, _figure(scores, text_name))
+
+
+def _figure(scores: Sequence[Score], text_name: str) -> Any:
+    new_figure: Any = import_module("matplotlib.figure").Figure
+    compared = [one for one in scores if one.divergence is not None]
+    panels = 2 if compared else 1
+    figure = new_figure(figsize=(4.2 + 3.6 * panels, 0.42 * len(scores) + 1.7), layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    labels = short_names([one.model for one in scores])
+    errors = [one.perplexity_error for one in scores]
+    _bars(axes[0], labels, [one.perplexity for one in scores], errors, mark_best=not compared)
+    axes[0].set_xlabel("perplexity, with its standard error (lower is better)", fontsize=9)
+    if compared:
+        means = [0.0 if one.divergence is None else one.divergence.mean for one in scores]
+        _bars(axes[1], [""] * len(scores), means)
+        axes[1].set_xlabel("divergence from the reference, nats per token", fontsize=9)
+    figure.suptitle("How well models predict a text", fontsize=14, fontweight="bold", x=0.02, ha="left")
+    axes[0].set_title(f"{text_name}, {scores[0].tokens:,} tokens", fontsize=10, color=_FAINT, loc="left", pad=10)
+    return figure
+
+
+def _bars(
+    axis: Any,
+    labels: Sequence[str],
+    values: Sequence[float],
+    errors: Sequence[float] | None = None,
+    mark_best: bool = False,
+) -> None:
+    best = min(range(len(values)), key=values.__getitem__) if mark_best else None
+    colours = [_BEST_COLOUR if place == best else _BAR_COLOUR for place in range(len(values))]
+    axis.barh(range(len(values)), values, xerr=errors, color=colours, height=0.68, ecolor="#333333", capsize=2.5)
+    longest = max(values)
+    for place, value in enumerate(values):
+        beyond = value + (errors[place] if errors is not None else 0.0) + 0.015 * longest
+        axis.text(beyond, place, f"{value:.4g}" if value else "reference", va="center", fontsize=8.5, color="#222222")
+    axis.set_yticks(range(len(values)), labels, fontsize=9.5)
+    axis.set_xlim(0, 1.16 * longest if longest > 0 else 1.0)
+    axis.invert_yaxis()
+    axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", labelsize=8.5)
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of paths: as many as it takes to tell them apart.
+
+    >>> short_names([Path("out/a/model.gguf"), Path("out/b/model.gguf")])
+    ['a/model.gguf', 'b/model.gguf']
+    """
+    most = max(len(path.parts) for path in paths)
+    for count in range(1, most):
+        names = ["/".join(path.parts[-count:]) for path in paths]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return [str(path) for path in paths]

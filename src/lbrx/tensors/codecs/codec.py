@@ -1,0 +1,128 @@
+"""The record of a quantization type, and how one is found by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import DTypeError, KernelError, ShapeError, UsageError, nearest
+from lbrx.registry import QUANTS, load
+
+KERNELS = "lbrx.devices.cpu.kernels.codecs"
+
+
+@dataclass(frozen=True, slots=True)
+class Quant:
+    """A type that codes blocks of so many values in so many bytes, each block by itself.
+
+    ``kernels`` is a module of ``lbrx.devices.cpu.kernels.codecs`` with functions over addresses of f32
+    values and of blocks:
+    ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, where an importance matrix can be
+    taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. ``codebook`` gives the
+    table that a decoder gets as its last argument.
+
+    >>> quant("Q4_K").block_bytes, quant("q4_k").bits
+    (144, 4.5)
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+    kernels: str
+    can_encode: bool = True
+    takes_imatrix: bool = False
+    weighs_whole_rows: bool = False  # with an importance matrix, the coding of a block depends on its whole row
+    codebook: Callable[[], npt.NDArray[Any]] | None = None
+    encoder: str = "encode"  # the function of the module that codes without an importance matrix
+    parameters: tuple[int, ...] = ()  # what it is given besides
+
+    @property
+    def bits(self) -> float:
+        """Bits per value, scales included."""
+        return 8 * self.block_bytes / self.block_elements
+
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes of a tensor of this shape, whose rows (along the last axis) have to be whole blocks."""
+        if not shape or shape[-1] % self.block_elements:
+            row = f"rows of {shape[-1]} elements" if shape else "no axes"
+            raise ShapeError(
+                f"a tensor of shape {tuple(shape)} has {row}; "
+                f"expected a multiple of {self.block_elements} for {self.name}"
+            )
+        return int(np.prod(shape, dtype=np.int64)) // self.block_elements * self.block_bytes
+
+    def encode(self, values: int, blocks: int, count: int) -> None:
+        """Code ``count`` blocks from f32 values at one address to another."""
+        self._check_can_encode()
+        arguments = (values, blocks, count, *self.parameters)
+        call(native(self.kernels, self.encoder, len(arguments)), *arguments)
+
+    def compiled_encoder(self) -> Callable[..., int]:
+        """The compiled ``encode`` of a type without parameters, for other compiled code to call."""
+        self._check_can_encode()
+        return native(self.kernels, self.encoder, 3)
+
+    def encode_weighted(self, values: int, blocks: int, rows: int, blocks_per_row: int, weights: int) -> None:
+        """Code rows of blocks where ``weights`` is the address of an f32 for every column of a row."""
+        self._check_can_encode()
+        if not self.takes_imatrix:
+            raise UsageError(f"{self.name} takes no importance matrix")
+        function = native(self.kernels, "encode_weighted", 5)
+        call(function, values, blocks, rows, blocks_per_row, weights)
+
+    def decode(self, blocks: int, values: int, count: int) -> None:
+        """Turn ``count`` blocks at one address into f32 values at another."""
+        table = None if self.codebook is None else self.codebook()  # kept until the kernel is done with it
+        places = () if table is None else (table.ctypes.data,)
+        call(native(self.kernels, "decode", 3 + len(places)), blocks, values, count, *places)
+
+    def _check_can_encode(self) -> None:
+        if not self.can_encode:
+            raise UsageError(f"{self.name} can be read but not made; expected one of {', '.join(encodable())}")
+
+
+def native(module: str, function: str, arguments: int) -> Callable[..., int]:
+    """A compiled function of a module of kernels."""
+    from lbrx.devices.cpu.build.kernel_cache import native_function
+
+    found: Callable[..., int] = native_function(f"{KERNELS}.{module}", function, arguments)
+    return found
+
+
+def call(function: Callable[..., int], *arguments: int) -> None:
+    """Run a compiled function on addresses and numbers."""
+    from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE
+
+    status = function(RESULT_PLACE, EXCEPTION_PLACE, *arguments)
+    if status:
+        raise KernelError(f"a kernel of a quantization stopped with status {status}")
+
+
+@cache
+def quant(name: str) -> Quant:
+    """The type of a name, in capitals or not.
+
+    >>> quant("Q8_0").block_elements
+    32
+    """
+    reference = QUANTS.get(name.lower())
+    if reference is None:
+        raise DTypeError(
+            f"{name!r} is not a known quantization; expected one of {', '.join(QUANTS)}{nearest(name.lower(), QUANTS)}"
+        )
+    found: Quant = load(reference)
+    return found
+
+
+def encodable() -> list[str]:
+    """The names of all types that values can be coded in.
+
+    >>> "q6_k" in encodable(), "iq2_xs" in encodable()
+    (True, False)
+    """
+    return [name for name in QUANTS if quant(name).can_encode]

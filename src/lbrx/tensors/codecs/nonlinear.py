@@ -1,0 +1,8 @@
+"""Types of four bits whose codes stand for the values of a table."""
+
+from __future__ import annotations
+
+from lbrx.tensors.codecs.codec import Quant
+
+IQ4_NL = Quant("iq4_nl", 32, 18, "iq4_nl", takes_imatrix=True)
+IQ4_XS = Quant("iq4_xs", 256, 136, "iq4_xs", takes_imatrix=True)

@@ -1,0 +1,8 @@
+"""Types for models whose weights are -1, 0 and 1."""
+
+from __future__ import annotations
+
+from lbrx.tensors.codecs.codec import Quant
+
+TQ1_0 = Quant("tq1_0", 256, 54, "tq1_0")
+TQ2_0 = Quant("tq2_0", 256, 66, "tq2_0")

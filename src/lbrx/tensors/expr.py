@@ -1,0 +1,361 @@
+"""Expressions: the closed set of things that can be computed.
+
+Leaves stand for elements that exist or can be made from their position (Source, Counter, Scalar, Stored). Inner
+nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank) and joins (Concat). Nothing here
+computes; every node knows its dtype and shape when it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import DTypeError, ShapeError
+from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.decoded import decoded_blocks
+from lbrx.tensors.dtype import DTYPES, DType, promote
+from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
+from lbrx.tensors.storage import Storage
+
+BOOL, I32, I64, F32, F64 = (DTYPES[name] for name in ("bool", "i32", "i64", "f32", "f64"))
+
+
+class Expr:
+    """A node: something with a dtype and a shape."""
+
+    __slots__ = ("dtype", "is_simple", "shape")
+    dtype: DType
+    shape: Shape
+    is_simple: bool  # nothing has to be computed before the one pass over its elements
+
+    def __init__(self, dtype: DType, shape: Shape, is_simple: bool = False) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.is_simple = is_simple
+
+
+class Source(Expr):
+    """Elements in a storage. With ``rows``, axis 0 is looked up: element i is at row ``rows[i]``."""
+
+    __slots__ = ("layout", "rows", "storage")
+
+    def __init__(
+        self, storage: Storage, dtype: DType, layout: Layout, rows: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        super().__init__(dtype, layout.shape, is_simple=True)
+        self.storage = storage
+        self.layout = layout
+        self.rows = rows
+
+
+class Scalar(Expr):
+    """A Python number. It is weak: it takes the dtype of what it meets, within its kind."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float | int | bool, dtype: DType | None = None) -> None:
+        super().__init__(dtype or scalar_dtype(value), (), is_simple=True)
+        self.value = value
+
+
+class Counter(Expr):
+    """A value made from an element's position: its linear index, or a random number of a stream."""
+
+    __slots__ = ("key", "kind", "layout")
+
+    def __init__(self, kind: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(I64 if kind == "index" else F32, layout.shape, is_simple=True)
+        self.kind = kind
+        self.layout = layout
+        self.key = key
+
+
+class Stored(Expr):
+    """An expression whose values are put into memory first, seen through a layout that could not be pushed down.
+
+    With ``rows``, axis 0 is looked up as in a Source.
+    """
+
+    __slots__ = ("inner", "layout", "rows")
+
+    def __init__(self, inner: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> None:
+        super().__init__(inner.dtype, layout.shape)
+        self.inner = inner
+        self.layout = layout
+        self.rows = rows
+
+
+class Map(Expr):
+    """An element-wise operation over arguments that broadcast together."""
+
+    __slots__ = ("args", "op")
+
+    def __init__(self, op: str, args: tuple[Expr, ...], dtype: DType) -> None:
+        shape = args[0].shape
+        is_simple = args[0].is_simple
+        for arg in args[1:]:
+            is_simple = is_simple and arg.is_simple
+            if arg.shape != shape:
+                shape = broadcast_shapes(shape, arg.shape)
+        super().__init__(dtype, shape, is_simple)
+        self.op = op
+        self.args = args
+
+
+class Reduce(Expr):
+    """sum, sumsq, dot, min, max or argmax over the whole tensor (result: no axes) or along the last axis."""
+
+    __slots__ = ("args", "keepdims", "last_axis", "op")
+
+    def __init__(self, op: str, args: tuple[Expr, ...], last_axis: bool, keepdims: bool = False) -> None:
+        shape = args[0].shape if len(args) == 1 else broadcast_shapes(*(arg.shape for arg in args))
+        if last_axis and not shape:
+            raise ShapeError(f"{op} along the last axis needs a tensor with axes")
+        if op in ("min", "max", "argmax") and 0 in (shape[-1:] if last_axis else shape):
+            raise ShapeError(f"{op} of a tensor of shape {shape} has no elements to choose from")
+        if not last_axis:
+            out_shape: Shape = ()
+        else:
+            out_shape = (*shape[:-1], 1) if keepdims else shape[:-1]
+        super().__init__(reduce_dtype(op, args, last_axis), out_shape)
+        self.op = op
+        self.args = args
+        self.last_axis = last_axis
+        self.keepdims = keepdims
+
+
+@dataclass(eq=False, slots=True)
+class KthSearch:
+    """One search for the k-th largest element; its value and its index share the work."""
+
+    arg: Expr
+    k: int
+    needs_index: bool = False
+
+
+class Kth(Expr):
+    """The value, key or linear index of the k-th largest element; among equals the lowest index comes first."""
+
+    __slots__ = ("part", "search")
+
+    def __init__(self, search: KthSearch, part: str) -> None:
+        super().__init__(_kth_dtype(search, part), ())
+        self.search = search
+        self.part = part
+
+
+def _kth_dtype(search: KthSearch, part: str) -> DType:
+    if part == "key":
+        return order_key_dtype(search.arg.dtype)
+    return I64 if part == "index" else search.arg.dtype.compute
+
+
+class Rank(Expr):
+    """The place of each element in its row when the row is sorted; equals keep their order."""
+
+    __slots__ = ("arg", "descending")
+
+    def __init__(self, arg: Expr, descending: bool) -> None:
+        if not arg.shape:
+            raise ShapeError("rank needs a tensor with axes")
+        super().__init__(I64, arg.shape)
+        self.arg = arg
+        self.descending = descending
+
+
+class Concat(Expr):
+    """Tensors joined along an axis."""
+
+    __slots__ = ("axis", "parts")
+
+    def __init__(self, parts: tuple[Expr, ...], axis: int) -> None:
+        first = parts[0]
+        for part in parts:
+            others = (part.shape[:axis], part.shape[axis + 1 :])
+            if others != (first.shape[:axis], first.shape[axis + 1 :]):
+                raise ShapeError(
+                    f"shapes {first.shape} and {part.shape} differ outside axis {axis} and cannot be joined along it"
+                )
+            if part.dtype is not first.dtype:
+                raise DTypeError(f"cannot join {first.dtype} and {part.dtype}; cast one with .to()")
+        size = sum(part.shape[axis] for part in parts)
+        super().__init__(first.dtype, (*first.shape[:axis], size, *first.shape[axis + 1 :]))
+        self.parts = parts
+        self.axis = axis
+
+
+class Blocks(Expr):
+    """Quantized blocks carried as they are in the file; ``shape`` counts the elements they stand for.
+
+    ``decoded`` is the storage of those elements where the blocks alone do not tell them.
+    """
+
+    __slots__ = ("_values", "decoded", "quant", "storage")
+
+    def __init__(self, storage: Storage, quant: str, shape: Shape, decoded: Storage | None = None) -> None:
+        super().__init__(F32, shape, is_simple=True)
+        self.storage = storage
+        self.quant = quant
+        self.decoded = decoded
+        self._values = None if decoded is None else Source(decoded, F32, Layout.contiguous(shape))
+
+    @property
+    def values(self) -> Source:
+        """The elements as f32, decoded while they are read: one node, so that a pass decodes them once."""
+        if self._values is None:
+            self._values = Source(decoded_blocks(self.storage, quant(self.quant)), F32, Layout.contiguous(self.shape))
+        return self._values
+
+
+def values_of(arg: Expr) -> Expr:
+    """What arithmetic sees: the elements that blocks stand for, and anything else as it is."""
+    return arg.values if isinstance(arg, Blocks) else arg
+
+
+def scalar_dtype(value: float | int | bool) -> DType:
+    if isinstance(value, (bool, np.bool_)):
+        return BOOL
+    return I64 if isinstance(value, (int, np.integer)) else F64
+
+
+_KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2}
+
+
+def common_dtype(args: tuple[Expr, ...]) -> DType:
+    """NumPy's promotion over the compute types, where tensors without axes do not widen those with axes."""
+    if len(args) == 1:
+        return args[0].dtype.compute
+    strong = [arg.dtype for arg in args if arg.shape]
+    weak = [arg.dtype for arg in args if not arg.shape]
+    if not strong:
+        return _common_weak(args)
+    result = strong[0].compute
+    for other in strong[1:]:
+        result = promote(result, other)
+    for other in weak:
+        if _KIND_ORDER[other.kind] > _KIND_ORDER[result.kind]:
+            result = promote(result, other)
+    return result
+
+
+def _common_weak(args: tuple[Expr, ...]) -> DType:
+    numbers = [arg for arg in args if isinstance(arg, Scalar)]
+    typed = [arg.dtype for arg in args if not isinstance(arg, Scalar)] or [numbers[0].dtype]
+    result = typed[0].compute
+    for other in typed[1:]:
+        result = promote(result, other)
+    for number in numbers:
+        if _KIND_ORDER[number.dtype.kind] > _KIND_ORDER[result.kind]:
+            result = promote(result, number.dtype)
+    return result
+
+
+def float_dtype(args: tuple[Expr, ...]) -> DType:
+    """The floating type of division and of functions such as sqrt: integers of up to 16 bits become f32."""
+    found = common_dtype(args)
+    return found if found.is_float else promote(found, F32)
+
+
+def reduce_dtype(op: str, args: tuple[Expr, ...], last_axis: bool) -> DType:
+    found = common_dtype(args)
+    if op == "argmax":
+        return I64
+    if op in ("min", "max"):
+        return found
+    if not found.is_float:
+        return I64
+    return found if last_axis and op != "sumsq" else F64  # squares leave the range of f32 where lengths do not
+
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "minimum", "maximum"})
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_LOGIC = frozenset({"and", "or", "xor"})
+_FLOAT_FUNCTIONS = frozenset({"div", "sqrt", "exp", "log", "sin", "cos", "acos"})
+_SAME_TYPE = frozenset({"neg", "abs", "sign", "floor", "round"})
+_OTHERS = frozenset({"not", "where", "cast", "isnan", "order_key"})
+MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _SAME_TYPE | _OTHERS
+
+
+def order_key_dtype(kind: DType) -> DType:
+    """The integers that order values of a dtype: NaN above everything, both zeros alike."""
+    return I64 if kind.compute_name in ("f64", "i64") else I32
+
+
+def apply(op: str, *args: Expr) -> Expr:
+    """An element-wise operation with the dtype that NumPy's rules give it.
+
+    >>> apply("div", Scalar(1), Scalar(2)).dtype
+    DType(f64)
+    """
+    args = tuple(values_of(arg) for arg in args)
+    if op in _COMPARISONS:
+        return Map(op, _comparable(args), BOOL)
+    if op == "isnan":
+        return Map(op, args, BOOL)
+    if op == "order_key":
+        return Map(op, args, order_key_dtype(args[0].dtype))
+    if op == "where":
+        return Map(op, args, _fitting_dtype(args[1:]))
+    if op in _FLOAT_FUNCTIONS:
+        return Map(op, args, F64 if op == "div" and not common_dtype(args).is_float else float_dtype(args))
+    found = _fitting_dtype(args)
+    if op in _LOGIC or op == "not":
+        if found.is_float:
+            raise DTypeError(f"{op!r} takes bool or integer tensors, not {found}")
+    elif found is BOOL and op in ("sub", "neg", "sign"):
+        raise DTypeError(f"{op!r} is not defined for bool; cast with .to('i8') first")
+    elif op in ("floor", "round") and not found.is_float:
+        return args[0]
+    return Map(op, args, found)
+
+
+def _fits(value: float | int | bool, kind: DType) -> bool:
+    """Whether a number can be held in a dtype; floats take any number."""
+    if kind.is_float or isinstance(value, (bool, float)):
+        return True
+    limits = np.iinfo(kind.numpy)
+    return bool(limits.min <= value <= limits.max)
+
+
+def _fitting_dtype(args: tuple[Expr, ...]) -> DType:
+    """The common dtype, checked: as in NumPy, a whole number has to fit into the integers that it meets."""
+    found = common_dtype(args)
+    for arg in args:
+        if isinstance(arg, Scalar) and not _fits(arg.value, found):
+            raise DTypeError(f"{arg.value} does not fit into {found}; cast the tensor with .to() first")
+    return found
+
+
+def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Arguments of a comparison in one type: integers are widened until every one of them keeps its value."""
+    widest = found = common_dtype(args)
+    if found.is_float:
+        return tuple(arg if arg.shape or isinstance(arg, Scalar) else cast(arg, found) for arg in args)
+    for arg in args:
+        if not isinstance(arg, Scalar):
+            widest = promote(widest, arg.dtype)
+        elif not _fits(arg.value, I64):
+            raise DTypeError(f"{arg.value} does not fit into i64, so a tensor of {found} cannot be compared with it")
+        elif not _fits(arg.value, widest):
+            widest = I64
+    if widest is found:
+        return args
+    return tuple(arg if isinstance(arg, Scalar) else cast(arg, widest) for arg in args)
+
+
+def cast(arg: Expr, dtype: DType) -> Expr:
+    """The same values in another dtype, rounded to nearest even; floats to integers truncate and clip."""
+    arg = values_of(arg)
+    return arg if arg.dtype is dtype else Map("cast", (arg,), dtype)
+
+
+def constant(value: Any) -> Expr:
+    """A Scalar from a Python or NumPy number."""
+    if isinstance(value, (bool, int, float)):
+        return Scalar(value)
+    if isinstance(value, (np.bool_, np.integer, np.floating)):
+        return Scalar(value.item())
+    raise DTypeError(f"expected a tensor or a number, not {type(value).__name__}")

@@ -1,0 +1,222 @@
+"""Where bytes live: in memory, in a mapped file, or in a file that can only be read piece by piece.
+
+A Storage is a run of read-only bytes. Kernels ask it for an address (``address``) or, where it has none, for a
+copy of a window (``read_at``). Before a chunk of a mapped file is touched the engine checks its size, so that a
+file which became shorter gives an error instead of a dead process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base import system
+from lbrx.errors import FileError, ShapeError, TruncatedError
+from lbrx.tensors.dtype import DType, dtype
+from lbrx.tensors.shape import Shape
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Storage(Protocol):
+    """A run of read-only bytes."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def address(self) -> int | None:
+        """Where the bytes lie in this process's memory, or None if they have to be read."""
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        """The bytes of a window: without a copy where they lie in memory."""
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Copy the bytes from ``offset`` on into a buffer."""
+
+
+class ReadStorage(ABC):
+    """What storages without an address share: their bytes are read, or made, piece by piece."""
+
+    __slots__ = ()
+    device = "cpu"
+    address = None
+
+    @abstractmethod
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Put the bytes from ``offset`` on into a buffer."""
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        buffer = np.empty(length, np.uint8)
+        self.read_into(offset, buffer)
+        return buffer
+
+
+class CpuStorage:
+    """Bytes in memory.
+
+    >>> CpuStorage.from_array(np.array([1.0, 2.0], np.float32)).nbytes
+    8
+    """
+
+    __slots__ = ("_bytes", "address")
+    device = "cpu"
+
+    def __init__(self, data: Bytes) -> None:
+        self._bytes = data
+        self.address: int | None = data.ctypes.data
+
+    @classmethod
+    def from_array(cls, array: npt.NDArray[Any]) -> CpuStorage:
+        """Share the memory of a C-contiguous array."""
+        if not array.flags.c_contiguous:
+            raise ShapeError(f"an array of shape {array.shape} with strides {array.strides} is not C-contiguous")
+        return cls(array.reshape(-1).view(np.uint8))
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.size
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        return self._bytes[offset : offset + length]
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        buffer[:] = self._bytes[offset : offset + buffer.size]
+
+
+class OpenFile:
+    """An open file, mapped as a whole where that is possible, shared by the tensors in it."""
+
+    __slots__ = ("__weakref__", "_view", "address", "descriptor", "file_bytes", "path", "pinned")
+
+    def __init__(self, source: Path | str | IO[bytes] | int) -> None:
+        self.path, self.descriptor = _own_descriptor(source)
+        self.file_bytes = os.fstat(self.descriptor).st_size
+        mapped = system.map_readonly(self.descriptor, 0, self.file_bytes, self.path)
+        self.pinned = None if mapped is None else system.PinnedMapping(mapped)
+        self._view: Bytes | None = None if mapped is None else np.frombuffer(mapped, np.uint8)
+        self.address: int | None = None if self._view is None else self._view.ctypes.data
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        if offset < 0 or length < 0 or offset + length > self.file_bytes:
+            raise TruncatedError(
+                f"{self.path}: bytes {offset} to {offset + length} were asked for, but the file has {self.file_bytes}"
+            )
+        if self._view is not None:
+            self.check_unchanged()
+            return self._view[offset : offset + length]
+        buffer = np.empty(length, np.uint8)
+        system.pread_into(self.descriptor, buffer, offset, self.path)
+        return buffer
+
+    def check_unchanged(self) -> None:
+        """Raise if the file is shorter than it was when it was opened: touching its pages would be fatal."""
+        size = os.fstat(self.descriptor).st_size
+        if size < self.file_bytes:
+            raise TruncatedError(
+                f"{self.path}: the file had {self.file_bytes} bytes when it was opened and has {size} now"
+            )
+
+    def __del__(self) -> None:
+        descriptor = getattr(self, "descriptor", None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _own_descriptor(source: Path | str | IO[bytes] | int) -> tuple[Path, int]:
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        return path, _seekable(path, system.open_read(path))
+    number = source if isinstance(source, int) else source.fileno()
+    name = getattr(source, "name", None)
+    path = Path(name) if isinstance(name, str) else Path(f"<descriptor {number}>")
+    return path, _seekable(path, os.dup(number))
+
+
+def _seekable(path: Path, descriptor: int) -> int:
+    """The descriptor itself, or, for a pipe or socket, one of an unnamed temporary file with all its bytes."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISBLK(mode):
+        return descriptor
+    if stat.S_ISDIR(mode):
+        os.close(descriptor)
+        raise FileError(f"{path}: is a directory, but a file was expected")
+    with os.fdopen(descriptor, "rb") as stream, tempfile.TemporaryFile() as spool:
+        shutil.copyfileobj(stream, spool, 1 << 20)
+        spool.flush()
+        return os.dup(spool.fileno())
+
+
+class MmapStorage:
+    """A run of bytes of a file, mapped where the system can, else read at its place on demand.
+
+    Several storages share one open file. Any offset is allowed: alignment only matters for ``as_array``, which
+    copies when the bytes do not lie on the boundary that NumPy wants.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "raw"
+    >>> _ = path.write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    >>> MmapStorage.from_file(path, offset=4, length=8).as_array("f32", (2,))
+    array([1., 2.], dtype=float32)
+    """
+
+    __slots__ = ("_offset", "file", "nbytes")
+    device = "cpu"
+
+    def __init__(self, file: OpenFile, offset: int, nbytes: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > file.file_bytes:
+            raise FileError(
+                f"{file.path}: bytes {offset} to {offset + nbytes} were asked for, but the file has {file.file_bytes}"
+            )
+        self.file = file
+        self.nbytes = nbytes
+        self._offset = offset
+
+    @classmethod
+    def from_file(cls, source: Path | str | IO[bytes] | int, offset: int = 0, length: int | None = None) -> MmapStorage:
+        """Map a path, an open binary file or a descriptor; ``length`` None means up to the end."""
+        file = OpenFile(source)
+        return cls(file, offset, file.file_bytes - offset if length is None else length)
+
+    @property
+    def address(self) -> int | None:
+        return None if self.file.address is None else self.file.address + self._offset
+
+    @property
+    def offset(self) -> int:
+        """Where the storage begins in its file."""
+        return self._offset
+
+    def read_at(self, offset: int, length: int) -> Bytes:
+        """Bytes of a window; safe from many threads. A view of the mapping, or a fresh copy where there is none."""
+        if offset < 0 or length < 0 or offset + length > self.nbytes:
+            raise FileError(
+                f"{self.file.path}: bytes {offset} to {offset + length} lie outside a storage of {self.nbytes}"
+            )
+        return self.file.read_at(self._offset + offset, length)
+
+    def as_array(self, kind: DType | str, shape: Shape, offset: int = 0) -> npt.NDArray[Any]:
+        """An array over the bytes: no copy where they are mapped and aligned. Packed dtypes are not arrays."""
+        row = dtype(kind)
+        elements = int(np.prod(shape, dtype=np.int64))
+        if row.is_packed:
+            raise ShapeError(f"{row} elements share bytes and have no array view; use a Tensor")
+        window = self.read_at(offset, row.nbytes(elements))
+        if window.ctypes.data % row.numpy.alignment:
+            window = window.copy()
+        return window.view(row.numpy).reshape(shape)
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Positioned read into a buffer; safe from many threads."""
+        system.pread_into(self.file.descriptor, buffer, self._offset + offset, self.file.path)

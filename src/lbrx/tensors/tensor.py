@@ -1,0 +1,360 @@
+"""Tensor: an expression with a name.
+
+Operators build expressions and cost nothing; values are computed, in fused streaming passes, when they are asked
+for: ``numpy()``, ``float()``, ``lbrx.evaluate`` or ``lbrx.save``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.encode import blocks_in_memory, encoded
+from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.tensors import views
+from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
+from lbrx.tensors.dtype import DType, dtype
+from lbrx.tensors.expr import Blocks, Expr, Reduce, Source, cast
+from lbrx.tensors.operators import Arithmetic, array_expr
+from lbrx.tensors.quantization_info import QuantizationInfo
+from lbrx.tensors.shape import Index, Layout, Shape, checked_shape
+from lbrx.tensors.storage import CpuStorage, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """What is known of a tensor besides its values."""
+
+    name: str | None = None
+    quantization: QuantizationInfo | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+_NO_METADATA = TensorMetadata()
+
+
+class Tensor(Arithmetic):
+    """A tensor that has not been computed yet, or the elements of a file or an array.
+
+    >>> import numpy as np, lbrx
+    >>> a = lbrx.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    >>> float((a * 2 + 1).sum())
+    36.0
+    >>> a[1:, ::2].numpy()
+    array([[3., 5.]], dtype=float32)
+    """
+
+    __slots__ = ("expr", "metadata")
+    __array_priority__ = 1000  # NumPy leaves mixed arithmetic to us
+
+    def __init__(self, expr: Expr, metadata: TensorMetadata = _NO_METADATA) -> None:
+        self.expr = expr
+        self.metadata = metadata
+
+    def _made(self, expr: Expr) -> Tensor:
+        return Tensor(expr)
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        return self.expr.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.expr.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.expr.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.expr.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, or of the quantized blocks."""
+        if isinstance(self.expr, Blocks):
+            return self.expr.storage.nbytes
+        return self.expr.dtype.nbytes(self.size)
+
+    @property
+    def name(self) -> str | None:
+        return self.metadata.name
+
+    @property
+    def quantization(self) -> QuantizationInfo | None:
+        return self.metadata.quantization
+
+    @property
+    def type_name(self) -> str:
+        """The dtype's name, or that of the quantization."""
+        return self.expr.quant if isinstance(self.expr, Blocks) else self.expr.dtype.name
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage behind it, if it is one and not an expression."""
+        return self.expr.storage if isinstance(self.expr, (Source, Blocks)) else None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its elements are those of a storage, seen through a layout: nothing to compute."""
+        return isinstance(self.expr, Source)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a tensor without axes has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        state = "" if isinstance(self.expr, (Source, Blocks)) else ", not computed yet"
+        return f"Tensor({name}{self.type_name}, shape={self.shape}{state})"
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The values as an array: without a copy where a mapped or in-memory tensor is aligned and contiguous.
+
+        Packed i4 and i2 come unpacked as ml_dtypes arrays, quantized tensors as the f32 values that they stand for.
+        """
+        view = self._array_view()
+        if view is not None:
+            return view
+        if self.dtype.is_packed:
+            return Tensor(cast(self.expr, dtype("i8"))).numpy().astype(self.dtype.numpy)
+        from lbrx.engine.schedule import evaluate_exprs
+
+        result = evaluate_exprs([self.expr])[0]
+        return result if self.shape else np.asarray(result).astype(self.dtype.numpy)
+
+    def _array_view(self) -> npt.NDArray[Any] | None:
+        expr = self.expr
+        if not isinstance(expr, Source) or expr.rows is not None or expr.dtype.is_packed or 0 in expr.shape:
+            return None
+        address = expr.storage.address
+        if address is None or address % expr.dtype.numpy.alignment:
+            return None
+        item = expr.dtype.itemsize
+        low, high = expr.layout.span()
+        window = expr.storage.read_at(low * item, (high - low) * item)
+        strides = tuple(stride * item for stride in expr.layout.strides)
+        start = (expr.layout.offset - low) * item
+        array: npt.NDArray[Any] = np.ndarray(expr.shape, expr.dtype.numpy, window.data, start, strides)
+        array.flags.writeable = False
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != np.dtype(dtype):
+            if copy is False:
+                raise DTypeError(f"a {self.dtype} tensor cannot be seen as {np.dtype(dtype)} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule of the values; bf16 and 8-bit floats travel where NumPy can name them."""
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def item(self) -> float | int | bool:
+        """The single value of a tensor of one element."""
+        if not self.shape and type(self.expr) is Reduce:
+            from lbrx.engine.schedule import evaluate_exprs
+
+            found: float | int = evaluate_exprs([self.expr])[0].item()
+            return found
+        if self.size != 1:
+            raise ShapeError(f"a tensor of shape {self.shape} is not a single value")
+        computes_in = self.dtype.compute
+        whole = self.numpy()
+        value: float | int | bool = (whole if computes_in is self.dtype else whole.astype(computes_in.numpy)).item()
+        return value
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def realize(self) -> Tensor:
+        """The same tensor with its values in memory."""
+        if isinstance(self.expr, Blocks):
+            return Tensor(blocks_in_memory(self.expr), self.metadata)
+        if isinstance(self.expr, Source):
+            return self
+        from lbrx.engine.device import device_of
+        from lbrx.engine.schedule import evaluate_exprs
+
+        if device_of(self.expr) == "metal":
+            return self.to_device("metal")
+        result = evaluate_exprs([self.expr])[0]
+        data = np.asarray(result).astype(self.dtype.numpy) if not self.shape else result
+        source = Source(CpuStorage.from_array(np.ascontiguousarray(data)), self.dtype, Layout.contiguous(self.shape))
+        return Tensor(source, self.metadata)
+
+    def to_device(self, device: str) -> Tensor:
+        """The same tensor on ``"cpu"`` or ``"metal"``; an expression is computed there.
+
+        Bytes of a mapped file become a buffer of the GPU without a copy. What is computed from a tensor on Metal is
+        computed on Metal, in the background: only asking for values waits.
+        """
+        from lbrx.engine.device import moved
+
+        return Tensor(moved(self.expr, device), self.metadata)
+
+    @property
+    def device(self) -> str:
+        """Where it is: ``"metal"`` if it is there, or is made from something that is."""
+        from lbrx.engine.device import device_of
+
+        return device_of(self.expr)
+
+    def raw(self) -> Tensor:
+        """The bytes of a stored or quantized tensor as a u8 vector."""
+        expr = self.expr
+        if isinstance(expr, Blocks):
+            return Tensor(Source(expr.storage, dtype("u8"), Layout.contiguous((expr.storage.nbytes,))), self.metadata)
+        if isinstance(expr, Source) and expr.rows is None and expr.layout.is_contiguous and not expr.dtype.is_packed:
+            item = expr.dtype.itemsize
+            layout = Layout.contiguous((self.nbytes,), expr.layout.offset * item)
+            return Tensor(Source(expr.storage, dtype("u8"), layout), self.metadata)
+        raise DTypeError("only a stored, contiguous tensor has raw bytes; call realize() first")
+
+    # -- views ----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Index) -> Tensor:
+        """Basic indexing (integers, slices, None, Ellipsis): a view."""
+        return Tensor(views.sliced(self.expr, index))
+
+    def transpose(self, *axes: int) -> Tensor:
+        return Tensor(views.transposed(self.expr, axes or tuple(reversed(range(self.ndim)))))
+
+    @property
+    def T(self) -> Tensor:
+        return self.transpose()
+
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        return Tensor(views.reshaped(self.expr, [int(size) for size in sizes]))  # type: ignore[arg-type]
+
+    def broadcast_to(self, shape: Sequence[int]) -> Tensor:
+        return Tensor(views.broadcast(self.expr, checked_shape(shape)))
+
+    def rows(self, numbers: Sequence[int] | npt.NDArray[Any]) -> Tensor:
+        """The rows (axis 0) with these numbers: a view that gathers while it is read."""
+        return Tensor(views.gathered(self.expr, np.asarray(numbers, dtype=np.int64)))
+
+    def shard(self, count: int, axis: int = 0) -> list[Tensor]:
+        """The tensor cut into views along an axis, as even as possible; `lbrx.gather` brings them together again.
+
+        A quantized tensor gives quantized shards, cut between blocks.
+
+        >>> [part.shape for part in tensor(np.zeros((5, 2), np.float32)).shard(2)]
+        [(3, 2), (2, 2)]
+        """
+        from lbrx.ops.shards import shard
+
+        return shard(self, count, axis)
+
+    # -- products -------------------------------------------------------------------------------------------------
+
+    def __matmul__(self, other: Tensor | npt.NDArray[Any]) -> Tensor:
+        """The matrix product in f32, computed now; leading axes broadcast as in NumPy.
+
+        >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
+        array([[11.]], dtype=float32)
+        """
+        if self.device == "metal" or (isinstance(other, Tensor) and other.device == "metal"):
+            from lbrx.devices.metal.ops.products import matmul as matmul_on_metal
+
+            return matmul_on_metal(self, other if isinstance(other, Tensor) else tensor(other))
+        from lbrx.ops.matmul import matmul
+
+        return tensor(matmul(self, other))
+
+    def __rmatmul__(self, other: npt.NDArray[Any]) -> Tensor:
+        from lbrx.ops.matmul import matmul
+
+        return tensor(matmul(other, self))
+
+    # -- element-wise ---------------------------------------------------------------------------------------------
+
+    def to(self, kind: DType | str) -> Tensor:
+        """The values in another dtype: nearest even for floats; integers from floats truncate and clip."""
+        return Tensor(cast(self.expr, dtype(kind)), TensorMetadata(name=self.name))
+
+    def quantize(
+        self,
+        scheme: str,
+        imatrix: npt.ArrayLike | None = None,
+        *,
+        group_size: int = DEFAULT_GROUP_SIZE,
+        symmetric: bool = True,
+    ) -> Tensor:
+        """The values as a quantization such as ``"q4_k"`` or ``"int4"``: made while they are saved, or by realize().
+
+        ``imatrix`` gives the importance of each column (or, for a stack of matrices, of each column of each), for
+        types that take one. ``group_size`` and ``symmetric`` are for ``"int8"``, ``"int4"`` and ``"int2"``.
+
+        >>> import numpy as np, lbrx
+        >>> values = np.linspace(-1, 1, 64, dtype=np.float32)
+        >>> quantized = lbrx.tensor(values).quantize("q8_0")
+        >>> quantized
+        Tensor(q8_0, shape=(64,))
+        >>> bool(abs(quantized - values).max() < 0.005)
+        True
+        """
+        if scheme in SCHEMES:
+            if imatrix is not None:
+                raise UsageError(f"{scheme} takes no importance matrix")
+            return integer_tensor(code_integers(self.expr, scheme, group_size, symmetric), self.name)
+        kind = quant(scheme)
+        weights = None if imatrix is None else np.asarray(imatrix, np.float32)
+        info = QuantizationInfo(scheme=kind.name, bits=kind.bits, group_size=kind.block_elements)
+        return Tensor(encoded(self.expr, kind, weights), TensorMetadata(name=self.name, quantization=info))
+
+    def dequantize(self) -> Tensor:
+        """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is."""
+        if not isinstance(self.expr, Blocks):
+            return self
+        return Tensor(self.expr.values, TensorMetadata(name=self.name, extra=self.metadata.extra))
+
+
+def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
+    """A tensor coded as integers, with its scales and zero points as metadata."""
+    info = QuantizationInfo(
+        scheme=coding.blocks.quant,
+        bits=coding.bits_per_value,
+        group_size=coding.group_size,
+        scales=Tensor(coding.scales),
+        zero_points=None if coding.zero_points is None else Tensor(coding.zero_points),
+    )
+    return Tensor(coding.blocks, TensorMetadata(name=name, quantization=info))
+
+
+def tensor(values: npt.ArrayLike, kind: DType | str | None = None, name: str | None = None) -> Tensor:
+    """A tensor over an array (its memory is shared where it is contiguous) or over numbers.
+
+    >>> tensor([1, 2, 3], "f32").dtype
+    DType(f32)
+    """
+    expr = array_expr(np.asarray(values))
+    wanted = expr.dtype if kind is None else dtype(kind)
+    return Tensor(Tensor(cast(expr, wanted)).realize().expr, TensorMetadata(name=name))

@@ -1,0 +1,89 @@
+"""Memory in use and available, processors and the cache directory, as the real system gives them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lbrx.base import system
+from lbrx.base.system import process
+
+MIB = 1 << 20
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="checks what the Linux kernel does")
+
+
+def test_anonymous_memory_is_counted() -> None:
+    before = system.anonymous_bytes()
+    block = np.ones(64 * MIB, np.uint8)
+    assert system.anonymous_bytes() - before > 48 * MIB
+    assert system.resident_bytes() >= block.nbytes
+
+
+@linux_only
+def test_mapped_file_is_resident_but_not_anonymous(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(64 * MIB))
+    fd = system.open_read(tmp_path / "big")
+    result = system.map_readonly(fd, 0, 64 * MIB)
+    assert result is not None
+    resident, anonymous = system.resident_bytes(), system.anonymous_bytes()
+    assert int(np.frombuffer(result, np.uint64).max()) == 0
+    assert system.resident_bytes() - resident > 48 * MIB
+    assert system.anonymous_bytes() - anonymous < 16 * MIB
+    os.close(fd)
+
+
+@linux_only
+def test_affinity_limits_cpu_count() -> None:
+    if sys.platform == "linux":
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(allowed)})
+        try:
+            assert system.cpu_count() == 1
+        finally:
+            os.sched_setaffinity(0, allowed)
+        assert system.cpu_count() == len(allowed)
+
+
+def test_container_limits(tmp_path: Path) -> None:
+    root, membership = tmp_path / "cgroup", tmp_path / "membership"
+    outer, inner = root / "outer", root / "outer" / "inner"
+    inner.mkdir(parents=True)
+    membership.write_text("4:memory:/elsewhere\n0::/outer/inner\n")
+    _write_group(tmp_path, limit="1", used=0)  # not a group: it lies above the root
+    _write_group(outer, limit="1000", used=700, inactive_file=150)
+    _write_group(inner, limit="max", used=700)
+    assert process._cgroup_rooms(root, membership) == [450]
+    _write_group(inner, limit="100", used=120)
+    assert process._cgroup_rooms(root, membership) == [0, 450]
+    assert process._cgroup_rooms(root, tmp_path / "absent") == []
+
+
+def test_missing_field_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "status").write_text("VmRSS:\t  12 kB\n")
+    assert process._kib_field(tmp_path / "status", "VmRSS") == 12 * 1024
+    with pytest.raises(OSError, match="has no line 'RssAnon'"):
+        process._kib_field(tmp_path / "status", "RssAnon")
+
+
+@linux_only
+def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("LBRX_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert system.cache_directory() == Path("/home/me/.cache/lbrx")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert system.cache_directory() == Path("/home/me/.cache/lbrx")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert system.cache_directory() == Path("/caches/lbrx")
+    monkeypatch.setenv("LBRX_CACHE_DIR", "~/mine")
+    assert system.cache_directory() == Path("/home/me/mine")
+
+
+def _write_group(group: Path, limit: str, used: int, inactive_file: int = 0) -> None:
+    (group / "memory.max").write_text(f"{limit}\n")
+    (group / "memory.current").write_text(f"{used}\n")
+    (group / "memory.stat").write_text(f"anon {used}\ninactive_file {inactive_file}\n")

@@ -1,0 +1,140 @@
+"""`lbrx merge` as it is typed: what it prints, where, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lbrx.cli.main import run
+from support.tiny import LINEAR, make_llama, random_tensors, write_model
+
+
+@pytest.fixture
+def recipe(folder: Path) -> str:
+    make_llama(folder / "a", 1)
+    make_llama(folder / "b", 2)
+    (folder / "recipe.yml").write_text(LINEAR)
+    return "recipe.yml"
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_one_line_when_it_is_no_terminal(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe, "out", "--no-sync"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("out: 21 tensors, 4.9 KiB in ")
+    assert printed.out.count("\n") == 1
+    assert printed.err == ""
+
+
+def test_quiet(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe, "out", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_existing_output_is_an_error_in_one_line(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["merge", recipe, "out", "--quiet"])
+    assert run(["merge", recipe, "out"]) == 1
+    assert capsys.readouterr().err == "error: out: exists and is not empty; --overwrite replaces it\n"
+    assert run(["merge", recipe, "out", "--overwrite", "--quiet"]) == 0
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe, "out", "--dry-run"]) == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines() if line[0] != " ")
+    assert lines["method"] == "linear"
+    assert lines["tensors"] == "21"
+    assert lines["output"] == "out"
+    assert lines["passes"] == "1"
+    assert lines["time"].startswith("about ")
+    assert lines["memory"].endswith(" at most")
+    assert sorted(path.name for path in Path().iterdir()) == ["a", "b", "recipe.yml"]
+
+
+def test_dry_run_as_json(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe, "out", "--dry-run", "--json", "--shard-size", "2kB"]) == 0
+    (plan,) = events(capsys.readouterr().out)
+    assert plan["event"] == "plan"
+    assert plan["write_bytes"] == 5024
+    assert plan["read_bytes"] == 2 * plan["write_bytes"]
+    assert plan["models"] == ["a", "b"]
+    assert "model-00001-of-00003.safetensors" in plan["files"]
+    assert plan["passes"] == 1
+    assert plan["peak_memory_bytes"] > 50 << 20
+
+
+def test_events_for_programs(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe, "out", "--json", "--threads", "1"]) == 0
+    *progress, done = events(capsys.readouterr().out)
+    assert {event["event"] for event in progress} == {"progress"}
+    last = progress[-1]
+    assert last["done_tensors"] == last["total_tensors"] == 21
+    assert last["done_bytes"] == last["total_bytes"] == 5024
+    assert last["bytes_per_second"] > 0
+    assert last["memory_bytes"] > 0
+    assert done["event"] == "done"
+    assert done["tensors"] == 21
+    assert done["nonfinite"] == {}
+
+
+def test_an_error_is_an_event_too(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe, "no/where", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert events(printed.out) == [{"event": "error", "message": "no: no such directory to write to"}]
+    assert printed.err == "error: no: no such directory to write to\n"
+
+
+def test_nonfinite_values_are_told_and_strict_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model(folder / "a", {"w": np.array([1.0, np.nan], np.float32)}, None)
+    write_model(folder / "b", {"w": np.array([1.0, 2.0], np.float32)}, None)
+    (folder / "recipe.yml").write_text(LINEAR)
+    assert run(["merge", "recipe.yml", "out"]) == 0
+    message = "tensor 'w': 1 NaN and 0 infinite values in a; 1 NaN and 0 infinite values in the result"
+    assert capsys.readouterr().err == f"warning: {message}\n"
+    assert run(["merge", "recipe.yml", "out", "--strict", "--overwrite"]) == 1
+    assert capsys.readouterr().err == f"error: {message}; without --strict this is only reported\n"
+
+
+def test_wrong_options(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["merge", recipe]) == 2
+    assert run(["merge", recipe, "out", "--threads", "0"]) == 2
+    assert run(["merge", recipe, "out", "--memory", "lots"]) == 1
+    assert "'lots' is not a number of bytes" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="needs pseudo-terminals")
+def test_a_terminal_gets_a_bar_with_speed_time_memory_and_tensor(folder: Path) -> None:
+    for number, name in enumerate("ab"):
+        write_model(folder / name, random_tensors({f"t.{i}": (64,) for i in range(400)}, number), None)
+    (folder / "recipe.yml").write_text(LINEAR)
+    patient = "import lbrx.cli.progress as p; p._PATIENCE_SECONDS = 0; "
+    code = patient + "from lbrx.cli.main import run; run(['merge', 'recipe.yml', 'out'])"
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    shown = b""
+    while chunk := _read(leader):
+        shown += chunk
+    os.close(leader)
+    assert process.wait() == 0
+    for piece in (b"/s", b"memory", b"t.", b"KiB", b"out: 400 tensors"):
+        assert piece in shown
+
+
+def _read(descriptor: int) -> bytes:
+    """What a terminal shows next; nothing once its program has ended."""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""

@@ -1,0 +1,49 @@
+"""Products on our own threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import lbrx
+from lbrx.devices.cpu.ops.blas import all_blas_threads, in_pieces, one_blas_thread
+
+
+def blas_threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_blas_gets_one_thread_and_its_own_back() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with one_blas_thread():
+            assert set(blas_threads()) <= {1}
+            with one_blas_thread():
+                assert set(blas_threads()) <= {1}
+            assert set(blas_threads()) <= {1}
+        assert blas_threads() == before
+
+
+def test_blas_gets_all_threads_and_its_own_back() -> None:
+    with threadpool_limits(1, user_api="blas"), lbrx.using(threads=2):
+        with all_blas_threads():
+            assert set(blas_threads()) <= {2}
+        assert set(blas_threads()) <= {1}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("size", "piece"), [(10, 3), (9, 3), (2, 3), (0, 3)])
+def test_pieces_cover_the_range_once(threads: int, size: int, piece: int) -> None:
+    counts, lock = np.zeros(size, np.int64), threading.Lock()
+
+    def work(first: int, stop: int) -> None:
+        assert first % piece == 0
+        with lock:
+            counts[first:stop] += 1
+
+    with lbrx.using(threads=threads):
+        in_pieces(size, piece, work)
+    np.testing.assert_array_equal(counts, 1)

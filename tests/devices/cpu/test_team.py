@@ -1,0 +1,85 @@
+"""Helpers that share short passes: every piece is done once, by whoever comes, for any callers at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.base import system
+from lbrx.base.threads import run_chunks
+from lbrx.devices.cpu.team import team
+
+ELEMENTS = 700_001
+
+
+def _values(seed: int) -> lbrx.Tensor:
+    return lbrx.tensor(np.random.default_rng(seed).standard_normal(ELEMENTS).astype(np.float32))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_results_do_not_depend_on_threads(threads: int) -> None:
+    x, y = _values(1), _values(2)
+    with lbrx.using(threads=1):
+        expected = (x * 2 + y).numpy(), float(x.sum()), float(x.dot(y))
+    with lbrx.using(threads=threads):
+        for _ in range(200):
+            assert np.array_equal((x * 2 + y).numpy(), expected[0])
+            assert (float(x.sum()), float(x.dot(y))) == expected[1:]
+
+
+def test_helpers_come_and_go() -> None:
+    """After a pause the helpers sleep; the next passes are right whether they have woken up or not."""
+    x = _values(3)
+    expected = float(x.sum())
+    for pause in (0.0, 0.0, 0.05, 0.0, 0.002, 0.05):
+        time.sleep(pause)
+        assert float(x.sum()) == expected
+
+
+def test_callers_on_many_threads() -> None:
+    tensors = [_values(seed) for seed in range(4)]
+    expected = [float(x.sum()) for x in tensors]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for _ in range(100):
+            if float(tensors[number].sum()) != expected[number]:
+                wrong.append(number)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_inside_a_step_nobody_is_asked_for_help() -> None:
+    x = _values(5)
+    expected = float(x.sum())
+    found: list[float] = []
+    run_chunks(20, 2, lambda: lambda _: found.append(float(x.sum())))
+    assert found == [expected] * 20
+
+
+def test_a_forked_process_has_a_team_of_its_own() -> None:
+    x = _values(6)
+    expected = float(x.sum())
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    child = context.Process(target=lambda: results.put([float(x.sum()) for _ in range(20)]))
+    child.start()
+    assert results.get() == [expected] * 20
+    child.join()
+
+
+@pytest.mark.skipif(system.cpu_count() < 2, reason="needs two processors")
+def test_a_team_has_no_more_helpers_than_processors() -> None:
+    with lbrx.using(threads=64):
+        float(_values(7).sum())
+    assert team()._helpers < system.cpu_count()

@@ -1,0 +1,378 @@
+"""Running a plan: shards, checksums, the same bytes on every schedule, and going on after a failure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.base import system
+from lbrx.errors import FileError, LbrxError, UsageError
+from lbrx.files.output.checksum import Checksum
+from lbrx.files.output.journal import Journal
+from lbrx.files.output.nonfinite import NonFiniteError
+from lbrx.files.output.run import RunProgress, execute
+from lbrx.files.output.staging import Workplace
+from lbrx.jobs.merge.merge import merge, read_and_plan
+from support.tiny import BF16, LINEAR, directory_bytes, make_llama, random_tensors, read_json, read_model, write_model
+
+DARE = """
+merge_method: dare_ties
+base_model: base
+models:
+  - {model: a, parameters: {weight: 0.5, density: 0.6}}
+  - {model: b, parameters: {weight: 0.5, density: 0.4}}
+"""
+
+
+@pytest.fixture
+def models(folder: Path) -> Path:
+    for number, name in enumerate(("a", "b", "base")):
+        make_llama(folder / name, number, layers=3)
+    return folder
+
+
+def hidden(folder: Path) -> list[str]:
+    """What a merge has left beside its output."""
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+# -- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_shards_have_an_index_and_no_more_than_their_size(models: Path) -> None:
+    merge(LINEAR, "whole")
+    merge(LINEAR, "out", max_shard_bytes=1500)
+    shards = sorted(path.name for path in (models / "out").glob("*.safetensors"))
+    assert shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
+    assert len(shards) > 3
+    index = read_json(models / "out/model.safetensors.index.json")
+    assert set(index["weight_map"].values()) == set(shards)
+    whole, sharded = read_model(models / "whole"), read_model(models / "out")
+    assert index["metadata"]["total_size"] == sum(values.nbytes for values in whole.values())
+    assert whole.keys() == sharded.keys()
+    for name, values in whole.items():
+        np.testing.assert_array_equal(sharded[name], values)
+    assert hidden(models) == []
+
+
+def test_the_checksums_are_those_of_the_tensors_in_the_file(models: Path) -> None:
+    merge(LINEAR, "out")
+    written = read_json(models / "out/lbrx.checksums.json")["tensors"]
+    for name, values in read_model(models / "out").items():
+        checksum = Checksum(values.nbytes)
+        checksum.add(0, values.reshape(-1).view(np.uint8))
+        assert written.pop(name) == checksum.hexdigest()
+    assert written == {}
+
+
+def test_the_same_bytes_on_any_schedule(folder: Path) -> None:
+    shapes = {"big": (300, 1000), "odd": (7, 33333), "small": (5,), "model.layers.0.w": (64, 64)}
+    for number, name in enumerate(("a", "b", "base")):
+        write_model(folder / name, random_tensors(shapes, number, BF16), None)
+    merge(DARE, "one", threads=1, seed=3)
+    expected = directory_bytes(folder / "one")
+    for number, (threads, chunk) in enumerate(((2, None), (5, 1 << 16), (3, 100_000))):
+        with lbrx.using(chunk_elements=chunk):
+            merge(DARE, f"out{number}", threads=threads, seed=3, memory="64MB")
+        assert directory_bytes(folder / f"out{number}") == expected
+    merge(DARE, "other", seed=4)
+    assert directory_bytes(folder / "other")["model.safetensors"] != expected["model.safetensors"]
+
+
+def test_more_shards_than_files_that_may_be_open(models: Path) -> None:
+    (models / "recipe.yml").write_text(LINEAR)
+    code = (
+        "import resource, lbrx; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "print(lbrx.merge('recipe.yml', 'out', max_shard_bytes=1).tensors)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "30\n", done.stderr
+    assert len(list((models / "out").glob("*.safetensors"))) == 30
+
+
+def test_progress_counts_every_tensor_once(models: Path) -> None:
+    states: list[RunProgress] = []
+    result = merge(LINEAR, "out", progress=states.append)
+    assert [state.done_tensors for state in states] == list(range(1, result.tensors + 1))
+    assert {state.tensor for state in states} == set(read_model(models / "out"))
+    assert states[-1].done_bytes == states[-1].total_bytes == result.written_bytes
+
+
+def test_an_empty_tensor_and_a_number_without_axes(folder: Path) -> None:
+    for number, name in enumerate("ab"):
+        tensors = {"none": np.zeros((0, 4), np.float32), "one": np.array(4.0 * number, np.float32)}
+        write_model(folder / name, tensors, None)
+    merge(LINEAR, "out")
+    found = read_model(folder / "out")
+    assert found["none"].shape == (0, 4)
+    assert found["one"].shape == ()
+    assert found["one"] == 1.0
+
+
+def test_a_custom_method_from_a_file_beside_the_recipe(folder: Path) -> None:
+    (folder / "recipes").mkdir()
+    (folder / "recipes/mine.py").write_text(
+        "from collections.abc import Sequence\nfrom lbrx import Tensor\n\n"
+        "def largest(models: Sequence[Tensor], *, scale: float) -> Tensor:\n"
+        "    return models[0].maximum(models[1]) * scale\n"
+    )
+    a, b = random_tensors({"w": (50,)}, 1), random_tensors({"w": (50,)}, 2)
+    write_model(folder / "recipes/a", a, None)
+    write_model(folder / "recipes/b", b, None)
+    (folder / "recipes/recipe.yml").write_text(
+        "merge_method: ./mine.py:largest\nmodels: [{model: a}, {model: b}]\nparameters: {scale: 2}\n"
+    )
+    merge("recipes/recipe.yml", "out")
+    np.testing.assert_array_equal(read_model(folder / "out")["w"], np.maximum(a["w"], b["w"]) * 2)
+
+
+# -- values that are not finite -------------------------------------------------------------------------------------
+
+
+def test_nonfinite_values_are_counted_by_tensor_and_model(models: Path) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    broken = np.ones((12, 8), np.float32)
+    broken[0, :3] = np.nan
+    broken[5, 5] = -np.inf
+    make_llama(models / "b", 2, layers=3, extra={name: broken})
+    result = merge(LINEAR, "out")
+    assert result.nonfinite == {name: {"b": (3, 1), "result": (3, 1)}}
+    with pytest.raises(NonFiniteError) as caught:
+        merge(LINEAR, "strict", strict=True)
+    assert str(caught.value) == (
+        f"tensor '{name}': 3 NaN and 1 infinite values in b; 3 NaN and 1 infinite values in the result; "
+        "without --strict this is only reported"
+    )
+    assert not (models / "strict").exists()
+
+
+def test_an_overflow_of_the_output_type_is_counted(folder: Path) -> None:
+    for name in "ab":
+        write_model(folder / name, {"w": np.array([1.0, 1e6], np.float32)}, None)
+    assert merge(LINEAR + "dtype: float16\n", "out").nonfinite == {"w": {"result": (0, 1)}}
+
+
+# -- going on -------------------------------------------------------------------------------------------------------
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, tensors: int) -> None:
+    """Let the disk be full after so many tensors."""
+    written = 0
+    pwrite_all = system.pwrite_all
+
+    def limited(descriptor: int, buffer: object, offset: int, path: object = None) -> None:
+        nonlocal written
+        if str(path).endswith(".safetensors"):
+            written += 1
+            if written > tensors:
+                raise FileError(f"{path}: disk full")
+        pwrite_all(descriptor, buffer, offset, path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(system, "pwrite_all", limited)
+
+
+def test_a_full_disk_and_the_same_command_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge(DARE, "undisturbed")
+    with monkeypatch.context() as patch:
+        fail_after(patch, 9)
+        with pytest.raises(FileError, match="disk full"):
+            merge(DARE, "out", threads=1)
+    assert hidden(models) == [".out.partial", ".out.partial.journal"]
+    assert not (models / "out").exists()
+    computed: list[str] = []
+    result = merge(DARE, "out", progress=lambda state: computed.append(state.tensor))
+    assert result.resumed_tensors == 8  # nine writes, of which one was the header
+    assert len(computed) == result.tensors - 8
+    assert directory_bytes(models / "out") == directory_bytes(models / "undisturbed")
+    assert hidden(models) == []
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear merge that stopped after eleven tensors."""
+    with monkeypatch.context() as patch:
+        fail_after(patch, 12)
+        with pytest.raises(FileError):
+            merge(LINEAR, "out", threads=1)
+
+
+def test_bytes_that_do_not_match_their_checksum_are_made_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge(LINEAR, "undisturbed")
+    interrupted(monkeypatch)
+    file = models / ".out.partial/model.safetensors"
+    content = bytearray(file.read_bytes())
+    journal = (models / ".out.partial.journal").read_text().splitlines()
+    first = json.loads(journal[1])["tensor"]
+    plan = read_and_plan(LINEAR, "out")
+    slot = next(slot for slot in plan.layouts[0].slots if slot.name == first)
+    content[slot.offset] ^= 255
+    file.write_bytes(content)
+    assert execute(plan).resumed_tensors == 10
+    assert directory_bytes(models / "out") == directory_bytes(models / "undisturbed")
+
+
+@pytest.mark.parametrize("end", [b'{"tensor": "mod', b"\x00\x00"])
+def test_a_line_that_was_cut_off_is_ignored(models: Path, monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+    interrupted(monkeypatch)
+    journal = models / ".out.partial.journal"
+    journal.write_bytes(journal.read_bytes() + end)
+    assert merge(LINEAR, "out").resumed_tensors == 11
+
+
+def nothing() -> None:
+    """Changes no file."""
+
+
+def other_weights() -> None:
+    make_llama(Path("b"), 99, layers=3)
+
+
+def other_config() -> None:
+    config = read_json(Path("a/config.json")) | {"rope_theta": 5}
+    Path("a/config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "recipe", "options", "difference"),
+    [
+        (nothing, LINEAR + "# a comment\n", {}, "the recipe is another"),
+        (nothing, LINEAR, {"seed": 5}, "the seed was 0 and is 5"),
+        (nothing, LINEAR, {"max_shard_bytes": 2000}, "the layout of the output's files (--shard-size) is another"),
+        (other_weights, LINEAR, {}, "b/model.safetensors' was changed"),
+        (other_config, LINEAR, {}, "the file of the output 'config.json' was changed"),
+    ],
+)
+def test_unfinished_work_of_another_merge_is_not_touched(
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[], None],
+    recipe: str,
+    options: dict[str, Any],
+    difference: str,
+) -> None:
+    interrupted(monkeypatch)
+    change()
+    with pytest.raises(UsageError) as caught:
+        merge(recipe, "out", **options)
+    message = str(caught.value)
+    assert message.startswith(".out.partial: holds the unfinished work of another run: the ")
+    assert difference in message
+    assert message.endswith("; run that one again to finish it, or give --restart to discard it")
+    assert merge(recipe, "out", restart=True, **options).resumed_tensors == 0
+    assert hidden(models) == []
+
+
+def test_a_method_that_failed_at_its_first_tensor_can_be_mended(models: Path) -> None:
+    """Nothing was finished, so nothing of the other plan is lost."""
+    recipe = "merge_method: ./blend.py:blend\ndtype: bfloat16\nmodels: [{model: a}, {model: b}]\n"
+    (models / "recipe.yml").write_text(recipe)
+    (models / "blend.py").write_text("def blend(models):\n    return models[7]\n")
+    with pytest.raises(LbrxError, match=r"blend\.py:2"):
+        merge("recipe.yml", "out")
+    (models / "blend.py").write_text("def blend(models):\n    return (models[0] + models[1]) * 0.5\n")
+    merge("recipe.yml", "out")
+    assert hidden(models) == []
+
+
+def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
+    def touch(state: RunProgress) -> None:
+        if state.done_tensors == state.total_tensors:
+            (models / "b/model.safetensors").touch()
+
+    with pytest.raises(FileError, match=r"b/model.safetensors' was changed while it was read; run it again with"):
+        merge(LINEAR, "out", progress=touch)
+    assert not (models / "out").exists()
+
+
+def test_a_journal_that_is_none(models: Path) -> None:
+    (models / ".out.partial.journal").write_text("something else\n")
+    with pytest.raises(FileError, match="is no journal of a run; remove it, or give --restart"):
+        merge(LINEAR, "out")
+    merge(LINEAR, "out", restart=True)
+
+
+@pytest.mark.usefixtures("models")
+def test_two_merges_into_one_output_at_once() -> None:
+    with Journal(Workplace(Path("out")).journal), pytest.raises(UsageError, match="another run into the same output"):
+        merge(LINEAR, "out")
+
+
+def test_an_output_is_replaced_only_at_the_end_and_only_if_allowed(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge(LINEAR, "out")
+    before = directory_bytes(models / "out")
+    with pytest.raises(FileError, match=r"^out: exists and is not empty; --overwrite replaces it$"):
+        merge(DARE, "out")
+    assert hidden(models) == []
+    with monkeypatch.context() as patch:
+        fail_after(patch, 5)
+        with pytest.raises(FileError):
+            merge(DARE, "out", overwrite=True)
+    assert directory_bytes(models / "out") == before
+    merge(DARE, "out", overwrite=True)
+    assert directory_bytes(models / "out").keys() == before.keys()
+    assert directory_bytes(models / "out") != before
+    assert hidden(models) == []
+
+
+def test_an_input_can_be_the_output(models: Path) -> None:
+    expected = {n: 0.75 * v + 0.25 * read_model(models / "b")[n] for n, v in read_model(models / "a").items()}
+    merge(LINEAR, "a", overwrite=True)
+    for name, values in read_model(models / "a").items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_kill_between_the_last_renames(models: Path, monkeypatch: pytest.MonkeyPatch, renames: int) -> None:
+    merge(DARE, "undisturbed")
+    merge(LINEAR, "out")
+    replace, remove_tree = system.replace_atomically, shutil.rmtree
+    done = 0
+
+    def limited(temporary: Path, target: Path) -> None:
+        nonlocal done
+        if done == renames:
+            raise KeyboardInterrupt
+        done += 1
+        replace(temporary, target)
+
+    def limited_removal(path: Path) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+        remove_tree(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "replace_atomically", limited)
+        patch.setattr("lbrx.files.output.staging.shutil.rmtree", limited_removal)
+        with pytest.raises(KeyboardInterrupt):
+            merge(DARE, "out", overwrite=True)
+    result = merge(DARE, "out", overwrite=True)
+    assert result.resumed_tensors == result.tensors
+    assert directory_bytes(models / "out") == directory_bytes(models / "undisturbed")
+    assert hidden(models) == []
+
+
+def test_a_warm_merge_imports_no_compiler(models: Path) -> None:
+    merge(LINEAR, "warm-up")
+    (models / "recipe.yml").write_text(LINEAR)
+    code = (
+        "import sys; from lbrx.cli.main import run; assert run(['merge', 'recipe.yml', 'out']) == 0\n"
+        "print([name for name in ('numba', 'rich', 'huggingface_hub', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_recipe_that_is_not_there() -> None:
+    with pytest.raises(LbrxError, match=r"^no-recipe.yml: the recipe cannot be read: No such file or directory$"):
+        merge("no-recipe.yml", "out")

@@ -1,0 +1,182 @@
+"""Opening models: what configs say, and what is wrong with those that cannot be run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.errors import FormatError, ShapeError, TensorNotFound, UsageError
+from lbrx.models.inference import LanguageModel, open_model
+from lbrx.models.inference.gguf_config import spec_of_metadata
+from lbrx.models.inference.hf_config import spec_of_config
+from lbrx.models.inference.spec import RopeSpec
+from support.tiny_decoders import VOCABULARY, tiny_arrays, tiny_config, tiny_shapes, write_tiny
+
+
+def tiny_model(folder: Path, **changes: Any) -> LanguageModel:
+    config = tiny_config("llama", **changes)
+    return open_model(write_tiny(folder, config, tiny_arrays(config)))
+
+
+# -- what a config says ------------------------------------------------------------------------------------------------
+
+
+def test_windows_come_from_the_list_of_layers_or_the_rule_of_the_family() -> None:
+    def windows(model_type: str, **changes: Any) -> list[int | None]:
+        config = tiny_config(model_type, **changes)
+        if "layer_types" not in changes:
+            del config["layer_types"]
+        return [layer.window for layer in spec_of_config(config).layers]
+
+    assert windows("mistral", sliding_window=None) == [None, None, None]
+    assert windows("mistral", sliding_window=7) == [7, 7, 7]
+    assert windows("gemma2") == [5, None, 5]
+    assert windows("gemma3_text", num_hidden_layers=7) == [5, 5, 5, 5, 5, None, 5]
+    assert windows("gemma3_text", sliding_window_pattern=2) == [5, None, 5]
+    assert windows("qwen2", sliding_window=9, max_window_layers=2) == [None, None, None]
+    assert windows("qwen2", sliding_window=9, max_window_layers=2, use_sliding_window=True) == [None, None, 9]
+    listed = ["full_attention", "full_attention", "sliding_attention"]
+    assert windows("gemma2", layer_types=listed) == [None, None, 5]
+
+
+def test_positions_are_read_from_both_kinds_of_config() -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    older = tiny_config("llama", rope_theta=5e5, rope_scaling={"rope_type": "llama3", **scaling})
+    newer = tiny_config("llama", rope_parameters={"rope_theta": 5e5, "rope_type": "llama3", **scaling})
+    del newer["rope_theta"]
+    expected = RopeSpec(5e5, 16, "llama3", factor=8.0, original_context=32)
+    assert [spec_of_config(config).layers[0].rope for config in (older, newer)] == [expected, expected]
+
+
+def test_gemma_3_stretches_the_positions_of_full_layers_only() -> None:
+    config = tiny_config("gemma3_text", rope_theta=1e6, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    local, full, _ = (layer.rope for layer in spec_of_config(config).layers)
+    assert (local.theta, local.kind) == (100.0, "default")
+    assert (full.theta, full.kind, full.factor) == (1e6, "linear", 8.0)
+
+
+def test_the_language_model_of_a_larger_config_is_found(tmp_path: Path) -> None:
+    config = tiny_config("gemma3_text")
+    arrays = {f"language_model.{name}": array for name, array in tiny_arrays(config).items()}
+    inner = open_model(write_tiny(tmp_path / "text", config, tiny_arrays(config)))
+    outer = open_model(write_tiny(tmp_path / "outer", {"model_type": "gemma3", "text_config": config}, arrays))
+    np.testing.assert_array_equal(outer.logits([1, 2, 3]), inner.logits([1, 2, 3]))
+
+
+def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
+    keys = {
+        "block_count": 6,
+        "embedding_length": 64,
+        "feed_forward_length": 96,
+        "context_length": 512,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 32,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.sliding_window": 5,
+        "rope.freq_base": 1e6,
+        "rope.scaling.type": "linear",
+        "rope.scaling.factor": 8.0,
+    }
+    metadata = {"general.architecture": "gemma3", **{f"gemma3.{key}": value for key, value in keys.items()}}
+    spec = spec_of_metadata(metadata, "a.gguf", vocabulary=VOCABULARY)
+    assert (spec.heads, spec.kv_heads, spec.head_dim, spec.norm_adds_one) == (4, 2, 32, False)
+    assert [layer.window for layer in spec.layers] == [5, 5, 5, 5, 5, None]
+    assert spec.layers[0].rope == RopeSpec(10_000.0, 32)
+    assert (spec.layers[5].rope.theta, spec.layers[5].rope.kind, spec.layers[5].rope.factor) == (1e6, "linear", 8.0)
+    assert spec.attention_scale == pytest.approx(32**-0.5)
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "models of type 'mamba' cannot be run; expected one of gemma2, gemma3"),
+        ({"hidden_size": None}, "has no 'hidden_size'; expected a whole number above zero"),
+        ({"hidden_size": "64"}, "'hidden_size' is '64'; expected a whole number above zero"),
+        ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1; expected a whole number above zero"),
+        ({"num_key_value_heads": 3}, "4 heads cannot share 3 heads of keys; expected a divisor"),
+        ({"hidden_act": "relu"}, "'hidden_act' is 'relu'; expected one of silu, swish"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "positions of type 'dynamic' are not known"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: has no 'factor'; expected a number above zero"),
+        ({"rope_scaling": [1]}, "'rope_scaling' is .1.; expected an object"),
+        ({"tie_word_embeddings": "yes"}, "'tie_word_embeddings' is 'yes'; expected true or false"),
+    ],
+)
+def test_wrong_configs_are_told(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    config = tiny_config("llama")
+    folder = write_tiny(tmp_path, config, tiny_arrays(config))
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises((FormatError, UsageError), match=message) as caught:
+        open_model(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_wrong_layer_types_are_told() -> None:
+    with pytest.raises(FormatError, match=r"'layer_types' is .* for each of 3 layers"):
+        spec_of_config(tiny_config("gemma2", layer_types=["full_attention"]))
+
+
+def test_more_experts_than_there_are_is_told() -> None:
+    with pytest.raises(FormatError, match="5 experts of 4 are used for a token; expected at most 4"):
+        spec_of_config(tiny_config("mixtral", num_experts_per_tok=5))
+
+
+def test_an_unknown_gguf_architecture_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    lbrx.save(path, {"token_embd.weight": lbrx.full((4, 4), 1.0, "f32")}, {"general.architecture": "rwkv7"})
+    with pytest.raises(
+        UsageError, match=r"a\.gguf: models of architecture 'rwkv7' cannot be run; expected one of llama"
+    ):
+        open_model(path)
+
+
+def test_a_file_without_a_config_is_told(tmp_path: Path) -> None:
+    lbrx.save(tmp_path / "model.safetensors", {"w": lbrx.full((4, 4), 1.0, "f32")})
+    with pytest.raises(FormatError, match=r"has no config\.json beside it"):
+        open_model(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
+def test_missing_tensors_are_told(name: str, tmp_path: Path) -> None:
+    config = tiny_config("llama")
+    arrays = tiny_arrays(config)
+    del arrays[name]
+    with pytest.raises(TensorNotFound, match=f"has no tensor '{name}'; expected one of shape"):
+        open_model(write_tiny(tmp_path, config, arrays))
+
+
+def test_wrong_shapes_are_told(tmp_path: Path) -> None:
+    config = tiny_config("llama")
+    arrays = tiny_arrays(config)
+    arrays["model.layers.0.self_attn.k_proj.weight"] = np.zeros((64, 64), np.float32)
+    with pytest.raises(ShapeError, match=r"k_proj.weight' has shape \(64, 64\); expected \(32, 64\)"):
+        open_model(write_tiny(tmp_path, config, arrays))
+
+
+def test_opening_reads_no_matrix(tmp_path: Path) -> None:
+    config = tiny_config("llama")
+    arrays = {name: np.full(shape, np.nan, np.float32) for name, shape in tiny_shapes(config).items()}
+    model = open_model(write_tiny(tmp_path, config, arrays))
+    assert np.isnan(model.logits([0])).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, VOCABULARY], f"token {VOCABULARY} at place 1; expected 0 to {VOCABULARY - 1}"),
+        ([-1], "token -1 at place 0"),
+        ([0.5], "expected a sequence of whole numbers"),
+        ([[1, 2]], "expected a sequence of whole numbers"),
+    ],
+)
+def test_tokens_out_of_range_are_told(ids: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        tiny_model(tmp_path).logits(ids)

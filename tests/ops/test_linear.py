@@ -1,0 +1,188 @@
+"""linear: every kind of weight, few and many vectors, odd shapes, extreme values, any number of threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lbrx
+from lbrx.devices.cpu.ops import gemm_i16, gemv
+from lbrx.errors import ShapeError
+from lbrx.memory import scratch
+from lbrx.ops import linear
+from lbrx.registry import QUANTS
+from lbrx.tensors.codecs.codec import quant
+from support.references import KINDS, THREADS, coded_bound, normal, product_bound, weight_of, wide
+
+
+def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
+    vectors, rows = wide(x), wide(weight)
+    bound = product_bound(vectors, rows)
+    is_coded = len(vectors) <= gemv.MOST_VECTORS or gemm_i16.can_multiply_panels(weight.expr)
+    if weight.type_name in gemv.CODED_BLOCKS and is_coded:
+        bound = bound + coded_bound(vectors, rows)
+    error = abs(got - vectors @ rows.T)
+    assert (error <= bound).all(), f"{(error / bound).max()} of the bound"
+
+
+@pytest.fixture(params=[True, False], ids=["as_words", "by_blas"])
+def words_or_blas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many vectors by both of the ways that processors choose from."""
+    monkeypatch.setattr(gemm_i16, "MULTIPLIES_PAIRS", request.param)
+
+
+@pytest.mark.parametrize("vectors", [5, 16, 33])
+@pytest.mark.parametrize("rows", [1, 60, 63, 66])
+@pytest.mark.parametrize("columns", [256, 1280])
+@pytest.mark.parametrize("kind", gemv.CODED_BLOCKS)
+@pytest.mark.usefixtures("words_or_blas")
+def test_quantized_weights_times_many_vectors(kind: str, columns: int, rows: int, vectors: int) -> None:
+    x, weight = normal(vectors, columns), weight_of(kind, rows, columns)
+    assert_close(x, weight, linear(x, weight))
+
+
+@pytest.mark.usefixtures("words_or_blas")
+def test_more_vectors_than_are_coded_at_once() -> None:
+    x, weight = normal(1100, 64), weight_of("q8_0", 5, 64)
+    got = linear(x, weight)
+    assert_close(x, weight, got)
+    if gemm_i16.MULTIPLIES_PAIRS:  # BLAS may take another way for another number of vectors
+        np.testing.assert_array_equal(got[600:700], linear(x[600:700], weight))
+
+
+@pytest.mark.parametrize("vectors", [1, 3, 5, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_weight(kind: str, vectors: int) -> None:
+    x, weight = normal(vectors, 512), weight_of(kind, 67, 512)
+    got = linear(x, weight)
+    assert got.dtype == np.float32
+    assert_close(x, weight, got)
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
+@pytest.mark.parametrize("columns", [32, 64, 96, 160, 224, 288, 544])
+@pytest.mark.parametrize("vectors", [1, 2, 7])
+def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int, vectors: int) -> None:
+    x, weight = normal(vectors, columns), weight_of(kind, 5, columns)
+    assert_close(x, weight, linear(x, weight))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["f32", "f16", "bf16"]), st.integers(0, 9), st.integers(0, 70), st.integers(0, 100), st.integers()
+)
+def test_odd_shapes(kind: str, vectors: int, rows: int, columns: int, seed: int) -> None:
+    x, weight = normal(vectors, columns, seed=abs(seed)), weight_of(kind, rows, columns)
+    got = linear(x, weight)
+    assert got.shape == (vectors, rows)
+    assert_close(x, weight, got)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(gemv.CODED_BLOCKS),
+    st.integers(1, 40),
+    st.integers(1, 140),
+    st.integers(1, 21),
+    st.integers(0, 2**32),
+)
+def test_odd_shapes_of_blocks(kind: str, vectors: int, rows: int, blocks: int, seed: int) -> None:
+    columns = blocks * quant(kind).block_elements
+    x, weight = normal(vectors, columns, seed=seed), weight_of(kind, rows, columns)
+    x *= np.exp2(np.random.default_rng(seed).integers(-8, 8, x.shape)).astype(np.float32)
+    assert_close(x, weight, linear(x, weight))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q4_k", "q5_1", "int4"])
+@pytest.mark.parametrize("vectors", [1, 200])
+def test_the_same_bytes_on_any_number_of_threads(kind: str, vectors: int) -> None:
+    x, weight = normal(vectors, 1280), weight_of(kind, 900, 1280)
+    found = []
+    for threads in THREADS:
+        with lbrx.using(threads=threads):
+            found.append(linear(x, weight).tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("vectors", [1, 7])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q5_k"])
+def test_infinities_and_nan_are_kept(kind: str, vectors: int) -> None:
+    x, weight = normal(vectors, 256), weight_of(kind, 33, 256)
+    x[0, 3] = np.inf
+    with np.errstate(invalid="ignore"):
+        expected = wide(x) @ wide(weight).T
+    got = linear(x, weight)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isposinf(got), np.isposinf(expected))
+    x[0, 3] = np.nan
+    assert np.isnan(linear(x, weight)[0]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e20, 1e35])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q8_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("vectors", [2, 6])
+def test_small_and_large_numbers(kind: str, scale: float, vectors: int) -> None:
+    x, weight = (normal(vectors, 256) * scale).astype(np.float32), weight_of(kind, 9, 256)
+    assert_close(x, weight, linear(x, weight))
+
+
+@pytest.mark.parametrize("vectors", [1, 6])
+def test_numbers_of_very_different_sizes_share_a_vector(vectors: int) -> None:
+    x, weight = normal(vectors, 256), weight_of("q8_0", 9, 256)
+    x *= np.repeat(np.float32([1e-30, 1e-6, 1, 1e6, 0, 1e-3, 1e30, 1e-42]), 32)
+    assert_close(x, weight, linear(x, weight))
+
+
+def test_leading_axes_and_bias() -> None:
+    x, weight, bias = normal(2, 3, 64), weight_of("bf16", 10, 64), normal(10, seed=4)
+    got = linear(lbrx.tensor(x), weight, lbrx.tensor(bias))
+    np.testing.assert_array_equal(got, (linear(x.reshape(6, 64), weight) + bias).reshape(2, 3, 10))
+    assert linear(x[0, 0], weight).shape == (10,)
+
+
+def test_weights_that_are_expressions_or_views() -> None:
+    x, first, second = normal(6, 96), weight_of("bf16", 40, 96), weight_of("f16", 40, 96, seed=9)
+    for weight in (first * 0.5 + second, first[::2], first[:, :].T.T, weight_of("f32", 80, 192)[10:50, ::2]):
+        for vectors in (1, 6):
+            assert_close(x[:vectors], weight, linear(x[:vectors], weight))
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0"])
+def test_weights_in_a_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / ("model.gguf" if kind in QUANTS else "model.safetensors")
+    x, weight = normal(9, 256), weight_of(kind, 70, 256)
+    lbrx.save(path, {"a": lbrx.tensor(np.zeros(3, np.int8)), "weight": weight})
+    stored = lbrx.open(path)["weight"]
+    for vectors in (1, 9):
+        np.testing.assert_array_equal(linear(x[:vectors], stored), linear(x[:vectors], weight))
+
+
+def test_scratch_memory_does_not_grow_with_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    arena = scratch.scratch_arena()
+    get = arena.get
+
+    def counting(nbytes: int, *rest: Any) -> Any:
+        asked.append(nbytes)
+        return get(nbytes, *rest)
+
+    monkeypatch.setattr(arena, "get", counting)
+    for rows in (4096, 8192):
+        weight = lbrx.Tensor(lbrx.tensor(np.zeros((1, 1024), np.float16)).broadcast_to((rows, 1024)).realize().expr)
+        linear(normal(8, 1024), weight)
+    assert max(asked) <= 8 << 20
+
+
+def test_shapes_that_do_not_fit() -> None:
+    weight = weight_of("f32", 5, 8)
+    with pytest.raises(ShapeError, match=r"activations of shape \(3, 7\).*\(5, 8\)"):
+        linear(normal(3, 7), weight)
+    with pytest.raises(ShapeError, match=r"the bias of linear has shape \(4,\); expected \(5,\)"):
+        linear(normal(3, 8), weight, normal(4))
+    with pytest.raises(ShapeError, match=r"expected \[..., k\] and \[m, k\]"):
+        linear(normal(3, 8), weight.reshape(5, 8, 1))

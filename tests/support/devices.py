@@ -1,0 +1,38 @@
+"""Every test of an operation runs on the CPU and on the emulated GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.errors import MetalUnavailable
+from lbrx.engine.device import fallbacks, using_metal
+from lbrx.settings import using
+
+LEFT_TO_THE_CPU = {"a GPU has no f64", "ranks along rows have no kernel"}
+
+
+@cache
+def emulated_gpu() -> MetalContext:
+    try:
+        return MetalContext.open("emulated")
+    except MetalUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=["cpu", "metal"], autouse=True, scope="module")
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where passes run; nothing but what a GPU cannot do may leave it. A module without passes overrides this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lbrx.engine.device._told", set())
+        if request.param == "cpu":
+            with using(device="cpu"):
+                yield "cpu"
+        else:
+            with using_metal(emulated_gpu()), using(device="metal"):
+                yield "metal"
+        allowed = LEFT_TO_THE_CPU if request.param == "metal" else set()
+        assert set(fallbacks()) <= allowed

@@ -1,0 +1,58 @@
+"""What the kernels are compared with: float64 NumPy, and weights of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import lbrx
+import support
+from lbrx.registry import QUANTS
+from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.integers import SCHEMES
+from lbrx.tensors.expr import Blocks
+from lbrx.tensors.storage import CpuStorage
+
+Array = npt.NDArray[Any]
+FLOAT_KINDS = ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
+KINDS = (*FLOAT_KINDS, "i8", *QUANTS, *SCHEMES)
+THREADS = (1, 2, 3)
+GOLDEN = support.GOLDEN / "ggml" / "ggml_more_rows.npz"
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> npt.NDArray[np.float32]:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+
+
+def weight_of(kind: str, rows: int, columns: int, seed: int = 1) -> lbrx.Tensor:
+    """A weight in memory: normal numbers, or for types that cannot be made, blocks that ggml has decoded."""
+    values = lbrx.tensor(normal(rows, columns, seed=seed))
+    if kind in FLOAT_KINDS:
+        return values.to(kind).realize()
+    if kind == "i8":
+        return (values * 20).to("i8").realize()
+    if kind in SCHEMES or quant(kind).can_encode:
+        return values.quantize(kind).realize()
+    blocks = np.load(GOLDEN)[kind.upper()].reshape(-1, quant(kind).block_bytes)
+    picked = np.random.default_rng(seed).integers(0, len(blocks), rows * columns // quant(kind).block_elements)
+    return lbrx.Tensor(Blocks(CpuStorage(np.ascontiguousarray(blocks[picked]).reshape(-1)), kind, (rows, columns)))
+
+
+def wide(values: lbrx.Tensor | Array) -> npt.NDArray[np.float64]:
+    """The values in float64."""
+    array = values.to("f32").numpy() if isinstance(values, lbrx.Tensor) else np.asarray(values)
+    return array.astype(np.float64)
+
+
+def product_bound(x: Array, weight: Array) -> npt.NDArray[np.float64]:
+    """What `linear` and `matmul` promise: k 2**-23 of the sum of the magnitudes of all products."""
+    return (x.shape[-1] + 1) * 2.0**-23 * (abs(x) @ abs(weight).T) + 1e-37
+
+
+def coded_bound(x: Array, weight: Array) -> npt.NDArray[np.float64]:
+    """What a vector coded as i16 adds to it: 2**-16 of the largest number of each block of 32."""
+    largest = abs(x).reshape(len(x), -1, 32).max(-1)
+    magnitudes = abs(weight).reshape(len(weight), -1, 32).sum(-1)
+    return 2.0**-16 * (largest @ magnitudes.T) + 2.0**-99 * abs(weight).sum(-1)

@@ -1,0 +1,90 @@
+"""Codings whose parts are made together: the same bytes as each part made alone, in memory and in files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.engine.bindings import Bound
+from lbrx.engine.destination import ArrayDestination, FileDestination
+from lbrx.engine.encode_parts import JointDestination, PartStorage
+from lbrx.engine.schedule import evaluate_tensors, part_of
+from lbrx.files.output.file_writer import FileWriter
+from lbrx.tensors.codecs.mlx import MlxMode, quantize
+from lbrx.tensors.dtype import DTYPES
+from lbrx.tensors.tensor import Tensor
+
+MODES = [MlxMode(bits=bits, group_size=size) for bits in (2, 3, 4, 5, 6, 8) for size in (32, 64, 128)]
+
+
+def _parts(values: Tensor, mode: MlxMode) -> list[Tensor]:
+    coded = quantize(values, mode)
+    assert coded.biases is not None
+    return [coded.weight, coded.scales, coded.biases]
+
+
+def _storage(tensor: Tensor) -> PartStorage:
+    found = part_of(tensor.expr)
+    assert found is not None
+    return found
+
+
+def _alone(values: Tensor, mode: MlxMode) -> list[bytes]:
+    """Every part from a coding of its own."""
+    made = []
+    for number in range(3):
+        storage = _storage(_parts(values, mode)[number])
+        target = ArrayDestination(DTYPES["u8"], storage.nbytes)
+        storage.encode_into(target)
+        made.append(target.whole.tobytes())
+    return made
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: f"{mode.bits}_{mode.group_size}")
+def test_parts_together_are_the_parts_alone(mode: MlxMode) -> None:
+    values = lbrx.normal((37, 384), 1, "w")
+    together = [_storage(part).in_memory() for part in _parts(values, mode)]
+    assert [part.read_at(0, part.nbytes).tobytes() for part in together] == _alone(values, mode)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_files_get_the_same_bytes_from_any_threads(tmp_path: Path, threads: int) -> None:
+    mode = MlxMode(bits=3)
+    values = lbrx.normal((300, 4096), 2, "w").to("bf16")
+    expected = _alone(values, mode)
+    path = tmp_path / "parts"
+    path.write_bytes(bytes(sum(map(len, expected))))
+    descriptor = os.open(path, os.O_RDWR)
+    with lbrx.using(threads=threads, chunk_elements=1 << 16):
+        parts = _parts(values, mode)
+        starts = np.cumsum([0, *(_storage(part).nbytes for part in parts)])
+        file = FileWriter(descriptor, path)
+        stores = [
+            (Bound(part.expr), FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
+            for number, (part, start) in enumerate(zip(parts, starts, strict=False))
+        ]
+        evaluate_tensors(stores)
+    os.close(descriptor)
+    assert path.read_bytes() == b"".join(expected)
+
+
+def test_values_that_come_in_pieces() -> None:
+    """The way of passes that cannot be run tile by tile."""
+    mode = MlxMode(bits=5)
+    values = lbrx.normal((8, 128), 3, "w")
+    parts = [_storage(part) for part in _parts(values, mode)]
+    targets = [ArrayDestination(DTYPES["u8"], part.nbytes) for part in parts]
+    destination = JointDestination(targets, parts[0].joint.coding)
+    raw = values.numpy().reshape(-1).view(np.uint8)
+    for start in (512, 0, 256, 768):
+        destination.write(start, raw[4 * start : 4 * (start + 256)])
+    assert [target.whole.tobytes() for target in targets] == _alone(values, mode)
+
+
+def test_nothing_to_code() -> None:
+    parts = _parts(lbrx.full((0, 64), 0.0, "f32"), MlxMode())
+    assert [_storage(part).in_memory().nbytes for part in parts] == [0, 0, 0]
