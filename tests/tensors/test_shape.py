@@ -22,12 +22,6 @@ from lbrx.tensors.shape import (
 from support.strategies import Array, apply_view, shapes, view_chains
 
 
-@pytest.fixture(autouse=True, scope="module")
-def device() -> str:
-    """Nothing is computed: once is enough."""
-    return "none"
-
-
 def elements_of(layout: Layout) -> Array:
     """For each place of a layout the number of the storage's element that lies there."""
     grid = np.indices(layout.shape)

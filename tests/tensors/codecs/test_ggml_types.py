@@ -6,9 +6,6 @@ from its ``ggml-quants.c`` built without fused multiply-add.
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,12 +15,10 @@ import support
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.registry import QUANTS
-from lbrx.tensors.codecs import groups
 from lbrx.tensors.codecs.codec import Quant, encodable, quant
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import CpuStorage
 
-KERNELS = Path(groups.__file__).parent / "kernels"
 GOLDEN = support.GOLDEN / "ggml"
 ROWS = {**np.load(GOLDEN / "ggml_rows.npz"), **np.load(GOLDEN / "ggml_more_rows.npz")}
 INPUT: npt.NDArray[np.float32] = ROWS["input"]
@@ -144,21 +139,3 @@ def test_codebook_types_cannot_be_made() -> None:
     tensor = lbrx.tensor(np.zeros((1, 256), np.float32)).quantize("iq2_xs")
     with pytest.raises(UsageError, match="iq2_xs can be read but not made; expected one of q4_0"):
         tensor.realize()
-
-
-def imported_kernels(module: str) -> set[str]:
-    """The modules of kernels that one uses, directly or not."""
-    tree = ast.parse((KERNELS / f"{module}.py").read_text())
-    names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    direct = {name.rpartition(".")[2] for name in names if name.startswith("lbrx.devices.cpu.kernels.codecs.")}
-    return direct.union(*(imported_kernels(name) for name in direct))
-
-
-@pytest.mark.parametrize("name", QUANTS)
-def test_records_name_all_modules_that_make_compiled_code_stale(name: str) -> None:
-    kind = quant(name)
-    assert imported_kernels(kind.kernels) <= set(kind.helpers)
-
-
-def test_groups_name_all_modules_that_make_compiled_code_stale() -> None:
-    assert imported_kernels(groups.MODULE) <= set(groups.HELPERS)

@@ -167,7 +167,6 @@ def test_a_codebook_lives_as_long_as_it_is_read() -> None:
         kept.block_elements,
         kept.block_bytes,
         kept.kernels,
-        kept.helpers,
         codebook=lambda: table.copy().view(Wiped),
     )
     blocks = np.random.default_rng(7).integers(0, 0x3C, kept.block_bytes, dtype=np.uint8)
