@@ -182,9 +182,9 @@ def make_model(path: Path, kind: str) -> None:
 
 def _random_blocks(kind: str, shape: tuple[int, int]) -> Any:
     """Bytes of whole rows; the one or two f16 at the beginning of a block are small numbers."""
-    from lbrx.tensors.codecs.codec import quant
+    from lbrx.tensors.codecs.codec import codec
 
-    record = quant(kind)
+    record = codec(kind)
     count = shape[1] // record.block_elements
     blocks = np.random.default_rng(0).integers(0, 256, (shape[0], count, record.block_bytes), dtype=np.uint8)
     scales = np.full(2 if kind.endswith("_k") else 1, 1e-4, np.float16).view(np.uint8)

@@ -44,7 +44,7 @@ def load(reference: str) -> Any:
     return getattr(import_module(module), name)
 
 
-QUANTS: dict[str, str] = {
+CODECS: dict[str, str] = {
     "q4_0": "lbrx.tensors.codecs.legacy:Q4_0",
     "q4_1": "lbrx.tensors.codecs.legacy:Q4_1",
     "q5_0": "lbrx.tensors.codecs.legacy:Q5_0",
@@ -69,7 +69,7 @@ QUANTS: dict[str, str] = {
     "iq3_xxs": "lbrx.tensors.codecs.codebooks:IQ3_XXS",
     "iq3_s": "lbrx.tensors.codecs.codebooks:IQ3_S",
 }
-"""The quantization types of GGUF files, as records of `lbrx.tensors.codecs.codec.Quant`."""
+"""The quantization types of GGUF files, as records of `lbrx.tensors.codecs.codec.Codec`."""
 
 SELF_TESTS: dict[str, str] = {
     "passes": "lbrx.jobs.doctor.pass_tests:self_tests",

@@ -15,8 +15,8 @@ from lbrx.devices.cpu.ops import gemm_i16, gemv
 from lbrx.errors import ShapeError
 from lbrx.memory import scratch
 from lbrx.ops import linear
-from lbrx.registry import QUANTS
-from lbrx.tensors.codecs.codec import quant
+from lbrx.registry import CODECS
+from lbrx.tensors.codecs.codec import codec
 from support.references import KINDS, THREADS, coded_bound, normal, product_bound, weight_of, wide
 
 
@@ -92,7 +92,7 @@ def test_odd_shapes(kind: str, vectors: int, rows: int, columns: int, seed: int)
     st.integers(0, 2**32),
 )
 def test_odd_shapes_of_blocks(kind: str, vectors: int, rows: int, blocks: int, seed: int) -> None:
-    columns = blocks * quant(kind).block_elements
+    columns = blocks * codec(kind).block_elements
     x, weight = normal(vectors, columns, seed=seed), weight_of(kind, rows, columns)
     x *= np.exp2(np.random.default_rng(seed).integers(-8, 8, x.shape)).astype(np.float32)
     assert_close(x, weight, linear(x, weight))
@@ -154,7 +154,7 @@ def test_weights_that_are_expressions_or_views() -> None:
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0"])
 def test_weights_in_a_file(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / ("model.gguf" if kind in QUANTS else "model.safetensors")
+    path = tmp_path / ("model.gguf" if kind in CODECS else "model.safetensors")
     x, weight = normal(9, 256), weight_of(kind, 70, 256)
     lbrx.save(path, {"a": lbrx.tensor(np.zeros(3, np.int8)), "weight": weight})
     stored = lbrx.open(path)["weight"]

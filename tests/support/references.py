@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 import lbrx
 import support
-from lbrx.registry import QUANTS
-from lbrx.tensors.codecs.codec import quant
+from lbrx.registry import CODECS
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.integers import SCHEMES
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import CpuStorage
 
 Array = npt.NDArray[Any]
 FLOAT_KINDS = ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
-KINDS = (*FLOAT_KINDS, "i8", *QUANTS, *SCHEMES)
+KINDS = (*FLOAT_KINDS, "i8", *CODECS, *SCHEMES)
 THREADS = (1, 2, 3)
 GOLDEN = support.GOLDEN / "ggml" / "ggml_more_rows.npz"
 
@@ -33,10 +33,10 @@ def weight_of(kind: str, rows: int, columns: int, seed: int = 1) -> lbrx.Tensor:
         return values.to(kind).realize()
     if kind == "i8":
         return (values * 20).to("i8").realize()
-    if kind in SCHEMES or quant(kind).can_encode:
+    if kind in SCHEMES or codec(kind).can_encode:
         return values.quantize(kind).realize()
-    blocks = np.load(GOLDEN)[kind.upper()].reshape(-1, quant(kind).block_bytes)
-    picked = np.random.default_rng(seed).integers(0, len(blocks), rows * columns // quant(kind).block_elements)
+    blocks = np.load(GOLDEN)[kind.upper()].reshape(-1, codec(kind).block_bytes)
+    picked = np.random.default_rng(seed).integers(0, len(blocks), rows * columns // codec(kind).block_elements)
     return lbrx.Tensor(Blocks(CpuStorage(np.ascontiguousarray(blocks[picked]).reshape(-1)), kind, (rows, columns)))
 
 

@@ -8,8 +8,8 @@ from math import prod
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
-from lbrx.registry import QUANTS
-from lbrx.tensors.codecs.codec import quant
+from lbrx.registry import CODECS
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.shape import Shape
 
@@ -60,7 +60,7 @@ class Partition:
         length = _length(shape, axis)
         if max_bytes < 1:
             raise UsageError(f"shards of {max_bytes} bytes were asked for; expected at least 1")
-        unit = quant(kind).block_elements if isinstance(kind, str) and kind in QUANTS and axis == len(shape) - 1 else 1
+        unit = codec(kind).block_elements if isinstance(kind, str) and kind in CODECS and axis == len(shape) - 1 else 1
         unit_bytes = _nbytes(kind, (*shape[:axis], unit, *shape[axis + 1 :]))
         step = max(max_bytes // max(unit_bytes, 1), 1) * unit
         return cls(axis, (*range(0, length, step), length) if length else (0, 0))
@@ -93,4 +93,4 @@ def _length(shape: Shape, axis: int) -> int:
 
 
 def _nbytes(kind: DType | str, shape: Shape) -> int:
-    return quant(kind).nbytes(shape) if isinstance(kind, str) and kind in QUANTS else dtype(kind).nbytes(prod(shape))
+    return codec(kind).nbytes(shape) if isinstance(kind, str) and kind in CODECS else dtype(kind).nbytes(prod(shape))

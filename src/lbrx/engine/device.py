@@ -173,7 +173,7 @@ def moved(expr: Expr, device: str) -> Expr:
     if isinstance(expr, Source):
         return Source(_moved_storage(expr.storage, device), expr.dtype, expr.layout, expr.rows)
     if isinstance(expr, Blocks):
-        return Blocks(_moved_storage(expr.storage, device), expr.quant, expr.shape, expr.values.storage)
+        return Blocks(_moved_storage(expr.storage, device), expr.codec, expr.shape, expr.values.storage)
     return Source(_computed(expr, device), expr.dtype, Layout.contiguous(expr.shape))
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from lbrx.engine.destination import ArrayDestination, Destination, TakesAtOnce
 from lbrx.errors import KernelError, ShapeError, UsageError
 from lbrx.memory.scratch import scratch_arena
-from lbrx.tensors.codecs.codec import Quant, call, native
+from lbrx.tensors.codecs.codec import Codec, call, native
 from lbrx.tensors.dtype import DTYPES, DType
 from lbrx.tensors.expr import Blocks, Expr, Reduce, Stored, cast
 from lbrx.tensors.shape import Layout, Shape
@@ -36,14 +36,14 @@ class PassValues(NamedTuple):
 class EncodedStorage:
     """The blocks of an expression. Nothing is computed until they are written (``encode_into``) or read."""
 
-    __slots__ = ("_lock", "_made", "_quant", "_values", "_weights", "nbytes")
+    __slots__ = ("_codec", "_lock", "_made", "_values", "_weights", "nbytes")
     device = "cpu"
 
-    def __init__(self, values: Expr, quant: Quant, weights: Weights | None = None) -> None:
-        self.nbytes = quant.nbytes(values.shape)
+    def __init__(self, values: Expr, codec: Codec, weights: Weights | None = None) -> None:
+        self.nbytes = codec.nbytes(values.shape)
         self._values: Expr | None = coded_values(values)
-        self._quant = quant
-        self._weights = None if weights is None else checked_weights(weights, values.shape, quant)
+        self._codec = codec
+        self._weights = None if weights is None else checked_weights(weights, values.shape, codec)
         self._made: CpuStorage | None = None
         self._lock = threading.Lock()
 
@@ -62,7 +62,7 @@ class EncodedStorage:
             assert made is not None
             target.write(0, made.read_at(0, self.nbytes))
         elif self.nbytes:
-            evaluate_stores([(values, BlockDestination(target, self._quant, values.shape, self._weights))])
+            evaluate_stores([(values, BlockDestination(target, self._codec, values.shape, self._weights))])
 
     def in_memory(self) -> CpuStorage:
         """The blocks, made once and kept; what they were made of is let go."""
@@ -94,22 +94,22 @@ def coded_values(values: Expr) -> Expr:
     return Stored(found, Layout.contiguous(found.shape)) if isinstance(found, Reduce) else found
 
 
-def encoded(values: Expr, quant: Quant, weights: Weights | None = None) -> Blocks:
+def encoded(values: Expr, codec: Codec, weights: Weights | None = None) -> Blocks:
     """An expression as blocks of a type, not computed yet."""
-    return Blocks(EncodedStorage(values, quant, weights), quant.name, values.shape)
+    return Blocks(EncodedStorage(values, codec, weights), codec.name, values.shape)
 
 
 def blocks_in_memory(blocks: Blocks) -> Blocks:
     """Blocks that are not made yet, made; others as they are."""
     if not isinstance(blocks.storage, EncodedStorage):
         return blocks
-    return Blocks(blocks.storage.in_memory(), blocks.quant, blocks.shape, blocks.decoded)
+    return Blocks(blocks.storage.in_memory(), blocks.codec, blocks.shape, blocks.decoded)
 
 
-def checked_weights(weights: Weights, shape: Shape, quant: Quant) -> Weights:
+def checked_weights(weights: Weights, shape: Shape, codec: Codec) -> Weights:
     """Importances as (matrices, columns): one row for all matrices of the tensor, or one for each."""
-    if not quant.takes_imatrix:
-        raise UsageError(f"{quant.name} takes no importance matrix")
+    if not codec.takes_imatrix:
+        raise UsageError(f"{codec.name} takes no importance matrix")
     columns, matrices = shape[-1], int(np.prod(shape[:-2], dtype=np.int64))
     if weights.size not in (columns, matrices * columns) or (weights.ndim > 1 and weights.shape[-1] != columns):
         raise ShapeError(
@@ -128,13 +128,13 @@ class BlockDestination(TakesAtOnce):
     Every piece begins and ends with a block, because pieces are runs of rows or of a power of two of elements.
     """
 
-    __slots__ = ("_columns", "_pending", "_quant", "_rows_per_weights", "_target", "_weights", "dtype", "whole")
+    __slots__ = ("_codec", "_columns", "_pending", "_rows_per_weights", "_target", "_weights", "dtype", "whole")
 
-    def __init__(self, target: Destination, quant: Quant, shape: Shape, weights: Weights | None) -> None:
+    def __init__(self, target: Destination, codec: Codec, shape: Shape, weights: Weights | None) -> None:
         self.dtype = F32
         self.whole: Bytes | None = None
         self._target = target
-        self._quant = quant
+        self._codec = codec
         self._columns = shape[-1]
         self._weights = weights
         rows = int(np.prod(shape[:-1], dtype=np.int64))
@@ -144,7 +144,7 @@ class BlockDestination(TakesAtOnce):
     @property
     def coding(self) -> str:
         """The name of the type of the blocks."""
-        return self._quant.name
+        return self._codec.name
 
     @property
     def is_weighted(self) -> bool:
@@ -160,11 +160,11 @@ class BlockDestination(TakesAtOnce):
     @property
     def can_encode_tiles(self) -> bool:
         """Whether `encode_tiles` can be used: the coding of a block depends on its values alone."""
-        return self._weights is None and not self._quant.parameters
+        return self._weights is None and not self._codec.parameters
 
     def encode_tiles(self, values: PassValues, lo: int, hi: int) -> None:
         """Compute the elements ``lo`` to ``hi`` with a compiled pass and code them while the cache holds them."""
-        kind = self._quant
+        kind = self._codec
         with self._room(lo, (hi - lo) // kind.block_elements) as room:
             is_finite = encode_tiles(
                 values, lo, hi, kind.compiled_encoder(), kind.block_elements, kind.block_bytes, room.ctypes.data
@@ -174,27 +174,27 @@ class BlockDestination(TakesAtOnce):
 
     def write_blocks(self, lo: int, blocks: Bytes) -> None:
         """Take blocks that a device has made of the values from ``lo`` on; ``look_at`` has seen these."""
-        with self._room(lo, blocks.size // self._quant.block_bytes) as room:
+        with self._room(lo, blocks.size // self._codec.block_bytes) as room:
             room[:] = blocks
 
     def write(self, lo: int, data: Bytes) -> None:
         self.look_at(data, F32)
         if self._weights is None:
             self._encode(lo, data)
-        elif self._quant.weighs_whole_rows:
+        elif self._codec.weighs_whole_rows:
             for start, piece in self._pending.whole_rows(lo, data):
                 self._encode_weighted(start, piece)
         else:
             self._encode_weighted(lo, data)
 
     def _encode(self, lo: int, values: Bytes) -> None:
-        count = values.size // (4 * self._quant.block_elements)
+        count = values.size // (4 * self._codec.block_elements)
         with self._room(lo, count) as room:
-            self._quant.encode(values.ctypes.data, room.ctypes.data, count)
+            self._codec.encode(values.ctypes.data, room.ctypes.data, count)
 
     def _encode_weighted(self, lo: int, values: Bytes) -> None:
         assert self._weights is not None
-        kind = self._quant
+        kind = self._codec
         for start, stop in self._runs(lo, lo + values.size // 4):
             row, column = divmod(start, self._columns)
             rows = max((stop - start) // self._columns, 1)
@@ -214,8 +214,8 @@ class BlockDestination(TakesAtOnce):
             lo = stop
 
     def _room(self, lo: int, count: int) -> Room:
-        first = lo // self._quant.block_elements * self._quant.block_bytes
-        return Room(self._target, first, count * self._quant.block_bytes)
+        first = lo // self._codec.block_elements * self._codec.block_bytes
+        return Room(self._target, first, count * self._codec.block_bytes)
 
 
 def encode_tiles(

@@ -17,8 +17,8 @@ from lbrx.devices.cpu.native import Floats
 from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops.linear import linear
-from lbrx.registry import QUANTS
-from lbrx.tensors.codecs.codec import Quant, quant
+from lbrx.registry import CODECS
+from lbrx.tensors.codecs.codec import Codec, codec
 from lbrx.tensors.creation import concat
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.shape import normalize_axis
@@ -96,22 +96,22 @@ def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
 def _unit(tensor: Tensor, axis: int) -> int:
     """How many elements along an axis cannot be parted."""
     blocks = tensor.expr
-    is_cut = isinstance(blocks, Blocks) and blocks.quant in QUANTS and axis == tensor.ndim - 1
-    return quant(tensor.type_name).block_elements if is_cut else 1
+    is_cut = isinstance(blocks, Blocks) and blocks.codec in CODECS and axis == tensor.ndim - 1
+    return codec(tensor.type_name).block_elements if is_cut else 1
 
 
 def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
     blocks = tensor.expr
-    if not isinstance(blocks, Blocks) or blocks.quant not in QUANTS or 0 < axis < tensor.ndim - 1:
+    if not isinstance(blocks, Blocks) or blocks.codec not in CODECS or 0 < axis < tensor.ndim - 1:
         return tensor[(*(slice(None) for _ in range(axis)), slice(start, stop))]
-    kind = quant(blocks.quant)
+    kind = codec(blocks.codec)
     shape = (*tensor.shape[:axis], stop - start, *tensor.shape[axis + 1 :])
     if axis == 0:
         before = kind.nbytes((start, *tensor.shape[1:]))
         storage = _window(blocks.storage, before, kind.nbytes(shape))
     else:
         storage = _block_columns(blocks, kind, start, stop)
-    return Tensor(Blocks(storage, blocks.quant, shape), TensorMetadata(tensor.name, tensor.quantization))
+    return Tensor(Blocks(storage, blocks.codec, shape), TensorMetadata(tensor.name, tensor.quantization))
 
 
 def _window(storage: Storage, start: int, nbytes: int) -> Storage:
@@ -121,7 +121,7 @@ def _window(storage: Storage, start: int, nbytes: int) -> Storage:
     return CpuStorage(storage.read_at(start, nbytes))
 
 
-def _block_columns(blocks: Blocks, kind: Quant, start: int, stop: int) -> Storage:
+def _block_columns(blocks: Blocks, kind: Codec, start: int, stop: int) -> Storage:
     row_bytes = kind.nbytes(blocks.shape[-1:])
     rows = blocks.storage.nbytes // row_bytes
     return BlockColumns(blocks.storage, rows, row_bytes, kind.nbytes((start,)), kind.nbytes((stop - start,)))
@@ -140,7 +140,7 @@ def matrix(stack: Tensor, number: int) -> Tensor:
     found = _part(stack, 0, number, number + 1)
     if not isinstance(found.expr, Blocks):
         return found[0]
-    return Tensor(Blocks(found.expr.storage, found.expr.quant, found.shape[1:]), found.metadata)
+    return Tensor(Blocks(found.expr.storage, found.expr.codec, found.shape[1:]), found.metadata)
 
 
 def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:

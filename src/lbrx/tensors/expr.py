@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.decoded import decoded_blocks
 from lbrx.tensors.dtype import DTYPES, DType, promote
 from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
@@ -193,12 +193,12 @@ class Blocks(Expr):
     ``decoded`` is the storage of those elements where the blocks alone do not tell them.
     """
 
-    __slots__ = ("_values", "decoded", "quant", "storage")
+    __slots__ = ("_values", "codec", "decoded", "storage")
 
-    def __init__(self, storage: Storage, quant: str, shape: Shape, decoded: Storage | None = None) -> None:
+    def __init__(self, storage: Storage, codec: str, shape: Shape, decoded: Storage | None = None) -> None:
         super().__init__(F32, shape, is_simple=True)
         self.storage = storage
-        self.quant = quant
+        self.codec = codec
         self.decoded = decoded
         self._values = None if decoded is None else Source(decoded, F32, Layout.contiguous(shape))
 
@@ -206,7 +206,7 @@ class Blocks(Expr):
     def values(self) -> Source:
         """The elements as f32, decoded while they are read: one node, so that a pass decodes them once."""
         if self._values is None:
-            self._values = Source(decoded_blocks(self.storage, quant(self.quant)), F32, Layout.contiguous(self.shape))
+            self._values = Source(decoded_blocks(self.storage, codec(self.codec)), F32, Layout.contiguous(self.shape))
         return self._values
 
 

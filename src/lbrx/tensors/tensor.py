@@ -18,7 +18,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.encode import blocks_in_memory, encoded
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.expr import Blocks, Expr, Reduce, Source, cast
@@ -97,7 +97,7 @@ class Tensor(Arithmetic):
     @property
     def type_name(self) -> str:
         """The dtype's name, or that of the quantization."""
-        return self.expr.quant if isinstance(self.expr, Blocks) else self.expr.dtype.name
+        return self.expr.codec if isinstance(self.expr, Blocks) else self.expr.dtype.name
 
     @property
     def storage(self) -> Storage | None:
@@ -325,7 +325,7 @@ class Tensor(Arithmetic):
             if imatrix is not None:
                 raise UsageError(f"{scheme} takes no importance matrix")
             return integer_tensor(code_integers(self.expr, scheme, group_size, symmetric), self.name)
-        kind = quant(scheme)
+        kind = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)
         info = QuantizationInfo(scheme=kind.name, bits=kind.bits, group_size=kind.block_elements)
         return Tensor(encoded(self.expr, kind, weights), TensorMetadata(name=self.name, quantization=info))
@@ -340,7 +340,7 @@ class Tensor(Arithmetic):
 def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
     """A tensor coded as integers, with its scales and zero points as metadata."""
     info = QuantizationInfo(
-        scheme=coding.blocks.quant,
+        scheme=coding.blocks.codec,
         bits=coding.bits_per_value,
         group_size=coding.group_size,
         scales=Tensor(coding.scales),

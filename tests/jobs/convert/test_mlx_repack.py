@@ -43,9 +43,9 @@ def test_values_stay_exactly_the_same(type_name: str) -> None:
 @pytest.mark.parametrize("type_name", LOSSLESS)
 def test_random_bytes_are_blocks_too(type_name: str) -> None:
     """Every code and every scale bit: whatever a file holds, apart from scales that are no numbers."""
-    from lbrx.tensors.codecs.codec import quant
+    from lbrx.tensors.codecs.codec import codec
 
-    raw = RANDOM.integers(0, 256, (64, quant(type_name).block_bytes), np.uint8)
+    raw = RANDOM.integers(0, 256, (64, codec(type_name).block_bytes), np.uint8)
     if type_name == "nvfp4":
         raw[:, :4] &= 0x77
     elif type_name == "mxfp4":
@@ -53,7 +53,7 @@ def test_random_bytes_are_blocks_too(type_name: str) -> None:
     else:
         for high_byte in (1, 3):  # of f16 numbers; in types with one scale, byte 3 is a byte of codes
             raw[:, high_byte] &= 0xBB
-    columns = quant(type_name).block_elements * 4
+    columns = codec(type_name).block_elements * 4
     blocks = Blocks(CpuStorage(raw.reshape(-1)), type_name, (16, columns))
     parts = repacked(blocks)
     assert parts is not None

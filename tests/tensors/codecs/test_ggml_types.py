@@ -14,8 +14,8 @@ import lbrx
 import support
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.files.formats.gguf_types import GGML_TYPES
-from lbrx.registry import QUANTS
-from lbrx.tensors.codecs.codec import Quant, encodable, quant
+from lbrx.registry import CODECS
+from lbrx.tensors.codecs.codec import Codec, codec, encodable
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import CpuStorage
 
@@ -23,7 +23,7 @@ GOLDEN = support.GOLDEN / "ggml"
 ROWS = {**np.load(GOLDEN / "ggml_rows.npz"), **np.load(GOLDEN / "ggml_more_rows.npz")}
 INPUT: npt.NDArray[np.float32] = ROWS["input"]
 IMATRIX: npt.NDArray[np.float32] = ROWS["imatrix"]
-WEIGHTED = [name for name in QUANTS if quant(name).takes_imatrix]
+WEIGHTED = [name for name in CODECS if codec(name).takes_imatrix]
 
 
 def coded(values: npt.NDArray[np.float32], name: str, imatrix: npt.NDArray[np.float32] | None = None) -> bytes:
@@ -32,7 +32,7 @@ def coded(values: npt.NDArray[np.float32], name: str, imatrix: npt.NDArray[np.fl
     return storage.read_at(0, storage.nbytes).tobytes()
 
 
-def decoded(blocks: npt.NDArray[np.uint8], kind: Quant) -> npt.NDArray[np.float32]:
+def decoded(blocks: npt.NDArray[np.uint8], kind: Codec) -> npt.NDArray[np.float32]:
     count = blocks.size // kind.block_bytes
     storage = CpuStorage(np.ascontiguousarray(blocks).reshape(-1))
     return lbrx.Tensor(Blocks(storage, kind.name, (count, kind.block_elements))).dequantize().numpy()
@@ -49,10 +49,10 @@ def test_coding_by_importance_gives_the_bytes_that_ggml_gives(name: str) -> None
     assert ROWS[f"{name.upper()}_imatrix"].tobytes() != ROWS[name.upper()].tobytes()
 
 
-@pytest.mark.parametrize("name", QUANTS)
+@pytest.mark.parametrize("name", CODECS)
 def test_decoding_gives_the_numbers_that_ggml_gives(name: str) -> None:
     expected = ROWS[f"{name.upper()}_dequantized"]
-    found = decoded(ROWS[name.upper()], quant(name))
+    found = decoded(ROWS[name.upper()], codec(name))
     assert found.tobytes() == expected.tobytes()
 
 
@@ -61,16 +61,16 @@ def test_half_types_are_rounded_as_ggml_rounds(name: str) -> None:
     assert lbrx.tensor(INPUT).to(name).numpy().tobytes() == ROWS[name.upper()].tobytes()
 
 
-@pytest.mark.parametrize("name", QUANTS)
+@pytest.mark.parametrize("name", CODECS)
 def test_records_agree_with_the_types_of_gguf(name: str) -> None:
-    kind, row = quant(name), GGML_TYPES[name]
+    kind, row = codec(name), GGML_TYPES[name]
     assert (kind.name, kind.block_elements, kind.block_bytes) == (row.name, row.block_elements, row.block_bytes)
     assert kind.nbytes((3, 512)) == row.nbytes((3, 512))
 
 
 @pytest.mark.parametrize("name", encodable())
 def test_blocks_do_not_depend_on_their_neighbours(name: str) -> None:
-    kind = quant(name)
+    kind = codec(name)
     values = INPUT.reshape(-1, kind.block_elements)[:11]
     alone = b"".join(coded(block, name) for block in values)
     assert coded(values, name) == alone
@@ -78,7 +78,7 @@ def test_blocks_do_not_depend_on_their_neighbours(name: str) -> None:
 
 @pytest.mark.parametrize("name", encodable())
 def test_coding_of_decoded_values_stays_close(name: str) -> None:
-    kind = quant(name)
+    kind = codec(name)
     values = np.random.default_rng(5).standard_normal((16, 512)).astype(np.float32)
     found = lbrx.tensor(values).quantize(name).numpy()
     relative = float(np.sqrt(np.mean((found - values) ** 2) / np.mean(values**2)))
@@ -90,7 +90,7 @@ def test_coding_of_decoded_values_stays_close(name: str) -> None:
 @pytest.mark.parametrize("name", encodable())
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_stay_in_their_block(name: str, bad: float) -> None:
-    kind = quant(name)
+    kind = codec(name)
     values = INPUT[0, : 2 * kind.block_elements].copy()
     values[kind.block_elements + 3] = bad
     damaged = coded(values, name)
@@ -123,9 +123,9 @@ def test_values_too_small_for_a_scale_become_small(name: str, size: float) -> No
 
 
 def test_names_are_found_in_capitals_and_unknown_ones_get_a_hint() -> None:
-    assert quant("Q4_K") is quant("q4_k")
+    assert codec("Q4_K") is codec("q4_k")
     with pytest.raises(DTypeError, match="did you mean 'q4_k'"):
-        quant("q4k")
+        codec("q4k")
 
 
 def test_rows_have_to_be_whole_blocks() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lbrx
 from lbrx.engine.encode import EncodedStorage
 from lbrx.errors import DTypeError, ShapeError, UsageError
-from lbrx.tensors.codecs.codec import Quant, quant
+from lbrx.tensors.codecs.codec import Codec, codec
 from lbrx.tensors.codecs.decoded import decoded_blocks
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import CpuStorage
@@ -159,10 +159,10 @@ class Wiped(np.ndarray[Any, Any]):
 
 
 def test_a_codebook_lives_as_long_as_it_is_read() -> None:
-    kept = quant("iq2_xxs")
+    kept = codec("iq2_xxs")
     assert kept.codebook is not None
     table = kept.codebook()
-    forgetful = Quant(
+    forgetful = Codec(
         kept.name,
         kept.block_elements,
         kept.block_bytes,
@@ -180,7 +180,7 @@ def test_a_codebook_lives_as_long_as_it_is_read() -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_any_window_of_decoded_blocks_can_be_read(data: st.DataObject) -> None:
-    kind = quant("q8_0")
+    kind = codec("q8_0")
     blocks = np.random.default_rng(6).integers(0, 0x3C, 5 * kind.block_bytes, dtype=np.uint8)
     storage = decoded_blocks(CpuStorage(blocks), kind)
     whole = storage.read_at(0, storage.nbytes)

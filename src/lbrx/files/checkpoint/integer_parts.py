@@ -53,8 +53,8 @@ def _parts_of(name: str, tensor: Tensor) -> dict[str, Tensor]:
     blocks, info = tensor.expr, tensor.quantization
     assert isinstance(blocks, Blocks)
     if info is None or info.scales is None:
-        raise UsageError(f"tensor {name!r} is coded as {blocks.quant}, but its scales are not known")
-    codes = Tensor(Blocks(blocks.storage, f"i{SCHEMES[blocks.quant]}", blocks.shape))
+        raise UsageError(f"tensor {name!r} is coded as {blocks.codec}, but its scales are not known")
+    codes = Tensor(Blocks(blocks.storage, f"i{SCHEMES[blocks.codec]}", blocks.shape))
     parts = {name: codes, f"{name}.scales": info.scales}
     return parts if info.zero_points is None else {**parts, f"{name}.zero_points": info.zero_points}
 

@@ -22,8 +22,8 @@ from lbrx.models.architectures.mlx_config import mlx_config, tied_embeddings
 from lbrx.models.architectures.mlx_experts import separate_experts, stack_experts
 from lbrx.models.architectures.mlx_modes import SETTING_KEYS, mode_of, settings_of, weight_parts, without_settings
 from lbrx.ops.difference import Sums, compare
-from lbrx.registry import QUANTS
-from lbrx.tensors.codecs.codec import quant
+from lbrx.registry import CODECS
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight, dequantize, quantize
 from lbrx.tensors.dtype import DTYPES, dtype
 from lbrx.tensors.expr import Blocks
@@ -197,7 +197,7 @@ def hf_to_mlx(contents: Contents) -> Contents:
     recoded: list[PlannedTensor] = []
     tensors: list[PlannedTensor] = []
     for tensor in stack_experts(kept):
-        if tensor.type_name not in QUANTS:
+        if tensor.type_name not in CODECS:
             tensors.append(_plain(tensor))
             continue
         mode = coding_of(tensor)
@@ -241,7 +241,7 @@ def coding_of(tensor: PlannedTensor) -> MlxMode | None:
     """
     if tensor.type_name in LOSSLESS:
         return LOSSLESS[tensor.type_name].mode
-    source_bits = quant(tensor.type_name).bits
+    source_bits = codec(tensor.type_name).bits
     bits = 8 if source_bits > _BITS_FOR_8 else 6 if source_bits > _BITS_FOR_6 else 4
     group_size = next((size for size in (64, 32) if tensor.shape[-1] % size == 0), None)
     return None if group_size is None or len(tensor.shape) < 2 else MlxMode("affine", bits, group_size)

@@ -8,7 +8,7 @@ import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.jobs.convert.mlx_units import LOSSLESS, PACKERS, Numbers, unpack_bits
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.decoded import drop_behind
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight
 from lbrx.tensors.creation import evaluate
@@ -62,10 +62,10 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
     >>> parts.weight.shape, parts.scales.shape, parts.biases.numpy().tolist()
     ((2, 8), (2, 2), [[0.5, 0.5], [0.5, 0.5]])
     """
-    coding = LOSSLESS.get(blocks.quant)
+    coding = LOSSLESS.get(blocks.codec)
     if coding is None:
         return None
-    kind, mode, storage = quant(blocks.quant), coding.mode, blocks.storage
+    kind, mode, storage = codec(blocks.codec), coding.mode, blocks.storage
     groups = kind.block_elements // mode.group_size
     count = storage.nbytes // kind.block_bytes
 
@@ -103,7 +103,7 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
 def ggml_type_of(parts: MlxWeight, mode: MlxMode, columns: int) -> str | None:
     """The type of ggml that holds a weight of MLX exactly, or None. Scales are read unless they are f16."""
     if mode.mode in ("mxfp4", "nvfp4"):
-        return mode.mode if columns % quant(mode.mode).block_elements == 0 else None
+        return mode.mode if columns % codec(mode.mode).block_elements == 0 else None
     if parts.biases is None:
         return None
     scales, biases = parts.scales.to("f32"), parts.biases.to("f32")
@@ -118,7 +118,7 @@ def ggml_type_of(parts: MlxWeight, mode: MlxMode, columns: int) -> str | None:
 
 def as_blocks(parts: MlxWeight, mode: MlxMode, type_name: str) -> Tensor:
     """A weight of MLX as blocks of the type that ``ggml_type_of`` named for it."""
-    kind, pack = quant(type_name), PACKERS[type_name]
+    kind, pack = codec(type_name), PACKERS[type_name]
     columns = parts.weight.shape[-1] * WORD_BITS // mode.bits
     shape = (*parts.weight.shape[:-1], columns)
     blocks_in_group = max(mode.group_size // kind.block_elements, 1)

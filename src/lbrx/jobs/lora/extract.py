@@ -124,7 +124,7 @@ def extract_adapter(
     chosen = options or ExtractOptions()
     for name, tensor in (*tuned.items(), *base.items()):
         if isinstance(tensor.expr, Blocks):
-            raise DTypeError(f"{name!r} is quantized as {tensor.expr.quant}; expected models of float weights")
+            raise DTypeError(f"{name!r} is quantized as {tensor.expr.codec}; expected models of float weights")
     with new_directory(Path(out)) as directory, Spool(directory / "factors.partial") as spool:
         extractor = _Extractor(chosen, base, spool, model_type)
         for number, name in enumerate(tuned):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
-from lbrx.registry import QUANTS
+from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import encodable
 
 FLOAT_TYPES = ("f32", "f16", "bf16")
@@ -87,7 +87,7 @@ def tensor_type(name: str, where: str) -> str:
     known = [*FLOAT_TYPES, *encodable()]
     if lowered in known:
         return lowered
-    if lowered in QUANTS:
+    if lowered in CODECS:
         raise UsageError(f"{where}: {lowered} can be read but not made; expected one of {', '.join(known)}")
     raise UsageError(
         f"{where}: {name!r} is not a type of tensors; expected one of {', '.join(known)}{nearest(lowered, known)}"

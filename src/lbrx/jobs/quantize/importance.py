@@ -17,7 +17,7 @@ from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.file_types import FLOAT_TYPES, FileType
 from lbrx.jobs.quantize.imatrix import Importance, ImportanceMatrix, read_imatrix
 from lbrx.jobs.quantize.roles import EMBEDDING_NAMES, OUTPUT_NAME
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Importances:
 
     def for_type(self, tensor: PlannedTensor, type_name: str) -> Importance | None:
         """The importances of a tensor, if the coding can make use of them."""
-        if type_name in FLOAT_TYPES or not quant(type_name).takes_imatrix:
+        if type_name in FLOAT_TYPES or not codec(type_name).takes_imatrix:
             return None
         return self.of(tensor)
 
@@ -88,7 +88,7 @@ def check_importances(
                 f"tensor {tensor.name!r}: {type_name} in a {kind.name} file needs importances{where}; "
                 "give an importance matrix with --imatrix, or another type"
             )
-        if importances.matrix is not None and quant(type_name).takes_imatrix and tensor.name not in EMBEDDING_NAMES:
+        if importances.matrix is not None and codec(type_name).takes_imatrix and tensor.name not in EMBEDDING_NAMES:
             missing.append(tensor.name)
     if not missing or importances.matrix is None:
         return []

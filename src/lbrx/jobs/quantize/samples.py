@@ -12,7 +12,7 @@ from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.quantize.file_types import FLOAT_TYPES
 from lbrx.jobs.quantize.imatrix import Importance
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.tensor import Tensor, tensor
 
 SAMPLE_ROWS = 64
@@ -76,6 +76,6 @@ def _decoded(source: Tensor, type_name: str, importance: Importance | None) -> F
     if type_name in FLOAT_TYPES:
         coded = source.to(type_name).to("f32")
     else:
-        coded = source.quantize(type_name, importance if quant(type_name).takes_imatrix else None)
+        coded = source.quantize(type_name, importance if codec(type_name).takes_imatrix else None)
     result: Floats = coded.dequantize().numpy()
     return result

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
 from lbrx.jobs.quantize.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
-from lbrx.registry import QUANTS
+from lbrx.registry import CODECS
 from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES
 from lbrx.tensors.codecs.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode
 
@@ -70,7 +70,7 @@ def find_target(name: str, group_size: int | None = None) -> Target:
 
 def _unknown(name: str) -> str:
     lowered, known = name.lower(), target_names()
-    if lowered in QUANTS:
+    if lowered in CODECS:
         return f"{name!r} is a type of tensors that is no file type here; expected one of {', '.join(known)}"
     return (
         f"{name!r} is nothing to quantize to; expected one of {', '.join(known)}{nearest(lowered, [*known, *ALIASES])}"

@@ -16,7 +16,7 @@ from lbrx.files.output.checksum import Checksum
 from lbrx.files.output.finite import has_nonfinite
 from lbrx.files.output.nonfinite import count_nonfinite
 from lbrx.jobs.verify.records import Finding, error, note
-from lbrx.registry import QUANTS
+from lbrx.registry import CODECS
 from lbrx.settings import settings
 
 _PIECE_BYTES = 4 << 20
@@ -37,7 +37,7 @@ def check_values(
     found = scan(header, entry)
     if expected_checksum is not None and found.checksum != expected_checksum:
         yield error(entry.name, f"has the checksum {found.checksum}, expected {expected_checksum}: its bytes changed")
-    is_coded = entry.dtype is None and entry.type_name in QUANTS
+    is_coded = entry.dtype is None and entry.type_name in CODECS
     if entry.dtype is None and not is_coded:
         if entry.type_name not in ("u16", "u32", "u64"):
             yield note(entry.name, f"is {entry.type_name}, whose values cannot be looked at")

@@ -58,7 +58,7 @@ def picked_rows(tensor: Tensor, numbers: RowNumbers) -> Tensor:
         return tensor.rows(numbers)
     row_bytes = blocks.storage.nbytes // tensor.shape[0]
     gathered = GatheredStorage(blocks.storage, row_bytes, numbers)
-    return Tensor(Blocks(gathered, blocks.quant, (numbers.size, *tensor.shape[1:])), tensor.metadata)
+    return Tensor(Blocks(gathered, blocks.codec, (numbers.size, *tensor.shape[1:])), tensor.metadata)
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -72,7 +72,7 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     if len(blocks) < len(tensors):
         return concat([tensor[None] for tensor in tensors])
     joined = JoinedStorage([each.storage for each in blocks])
-    return Tensor(Blocks(joined, blocks[0].quant, (len(blocks), *blocks[0].shape)), tensors[0].metadata)
+    return Tensor(Blocks(joined, blocks[0].codec, (len(blocks), *blocks[0].shape)), tensors[0].metadata)
 
 
 def stack_part(tensor: Tensor, number: int) -> Tensor:
@@ -87,13 +87,13 @@ def stack_part(tensor: Tensor, number: int) -> Tensor:
         return tensor[number]
     part_bytes = blocks.storage.nbytes // tensor.shape[0]
     piece = storage_piece(blocks.storage, number * part_bytes, part_bytes)
-    return Tensor(Blocks(piece, blocks.quant, tensor.shape[1:]), tensor.metadata)
+    return Tensor(Blocks(piece, blocks.codec, tensor.shape[1:]), tensor.metadata)
 
 
 def _ggml_blocks(tensor: Tensor) -> Blocks | None:
     """The blocks of a tensor if each of its rows is a run of them."""
     expr = tensor.expr
-    return expr if isinstance(expr, Blocks) and expr.quant in GGML_TYPES else None
+    return expr if isinstance(expr, Blocks) and expr.codec in GGML_TYPES else None
 
 
 def _to_pairs(heads: Callable[[Dimensions], int]) -> Change:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.tensors.codecs import codebook_tables as tables
-from lbrx.tensors.codecs.codec import Quant
+from lbrx.tensors.codecs.codec import Codec
 
 Codebook = npt.NDArray[np.int8]
 
@@ -43,10 +43,10 @@ def iq3_s() -> Codebook:
     return tables.unpacked(tables.IQ3_S_ALPHABET, tables.IQ3_S)
 
 
-IQ1_S = Quant("iq1_s", 256, 50, "iq1_s", can_encode=False, codebook=iq1)
-IQ1_M = Quant("iq1_m", 256, 56, "iq1_m", can_encode=False, codebook=iq1)
-IQ2_XXS = Quant("iq2_xxs", 256, 66, "iq2_xxs", can_encode=False, codebook=iq2_xxs)
-IQ2_XS = Quant("iq2_xs", 256, 74, "iq2_xs", can_encode=False, codebook=iq2_xs)
-IQ2_S = Quant("iq2_s", 256, 82, "iq2_s", can_encode=False, codebook=iq2_s)
-IQ3_XXS = Quant("iq3_xxs", 256, 98, "iq3_xxs", can_encode=False, codebook=iq3_xxs)
-IQ3_S = Quant("iq3_s", 256, 110, "iq3_s", can_encode=False, codebook=iq3_s)
+IQ1_S = Codec("iq1_s", 256, 50, "iq1_s", can_encode=False, codebook=iq1)
+IQ1_M = Codec("iq1_m", 256, 56, "iq1_m", can_encode=False, codebook=iq1)
+IQ2_XXS = Codec("iq2_xxs", 256, 66, "iq2_xxs", can_encode=False, codebook=iq2_xxs)
+IQ2_XS = Codec("iq2_xs", 256, 74, "iq2_xs", can_encode=False, codebook=iq2_xs)
+IQ2_S = Codec("iq2_s", 256, 82, "iq2_s", can_encode=False, codebook=iq2_s)
+IQ3_XXS = Codec("iq3_xxs", 256, 98, "iq3_xxs", can_encode=False, codebook=iq3_xxs)
+IQ3_S = Codec("iq3_s", 256, 110, "iq3_s", can_encode=False, codebook=iq3_s)

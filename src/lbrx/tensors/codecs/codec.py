@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, KernelError, ShapeError, UsageError, nearest
-from lbrx.registry import QUANTS, load
+from lbrx.registry import CODECS, load
 
 KERNELS = "lbrx.devices.cpu.kernels.codecs"
 
 
 @dataclass(frozen=True, slots=True)
-class Quant:
+class Codec:
     """A type that codes blocks of so many values in so many bytes, each block by itself.
 
     ``kernels`` is a module of ``lbrx.devices.cpu.kernels.codecs`` with functions over addresses of f32
@@ -26,7 +26,7 @@ class Quant:
     taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. ``codebook`` gives the
     table that a decoder gets as its last argument.
 
-    >>> quant("Q4_K").block_bytes, quant("q4_k").bits
+    >>> codec("Q4_K").block_bytes, codec("q4_k").bits
     (144, 4.5)
     """
 
@@ -104,18 +104,18 @@ def call(function: Callable[..., int], *arguments: int) -> None:
 
 
 @cache
-def quant(name: str) -> Quant:
+def codec(name: str) -> Codec:
     """The type of a name, in capitals or not.
 
-    >>> quant("Q8_0").block_elements
+    >>> codec("Q8_0").block_elements
     32
     """
-    reference = QUANTS.get(name.lower())
+    reference = CODECS.get(name.lower())
     if reference is None:
         raise DTypeError(
-            f"{name!r} is not a known quantization; expected one of {', '.join(QUANTS)}{nearest(name.lower(), QUANTS)}"
+            f"{name!r} is not a known quantization; expected one of {', '.join(CODECS)}{nearest(name.lower(), CODECS)}"
         )
-    found: Quant = load(reference)
+    found: Codec = load(reference)
     return found
 
 
@@ -125,4 +125,4 @@ def encodable() -> list[str]:
     >>> "q6_k" in encodable(), "iq2_xs" in encodable()
     (True, False)
     """
-    return [name for name in QUANTS if quant(name).can_encode]
+    return [name for name in CODECS if codec(name).can_encode]

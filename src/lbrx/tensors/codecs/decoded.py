@@ -8,7 +8,7 @@ import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.memory.resident import resident_window
-from lbrx.tensors.codecs.codec import Quant
+from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
 
 VALUE_BYTES = 4
@@ -20,11 +20,11 @@ Decoder = Callable[[int, int, Bytes], None]
 class DecodedStorage(ReadStorage):
     """The f32 values of blocks. It has no address: every read decodes the blocks that cover the window.
 
-    >>> from lbrx.tensors.codecs.codec import quant
+    >>> from lbrx.tensors.codecs.codec import codec
     >>> from lbrx.tensors.storage import CpuStorage
     >>> blocks = np.zeros(34, np.uint8)
     >>> blocks[1], blocks[2:5] = 0x3C, (1, 2, 255)  # a scale of 1.0 in f16, then signed bytes
-    >>> decoded_blocks(CpuStorage(blocks), quant("q8_0")).read_at(0, 16).view(np.float32)
+    >>> decoded_blocks(CpuStorage(blocks), codec("q8_0")).read_at(0, 16).view(np.float32)
     array([ 1.,  2., -1.,  0.], dtype=float32)
     """
 
@@ -55,16 +55,16 @@ class DecodedStorage(ReadStorage):
             done += taken
 
 
-def decoded_blocks(storage: Storage, quant: Quant) -> DecodedStorage:
+def decoded_blocks(storage: Storage, codec: Codec) -> DecodedStorage:
     """The values of blocks of a type."""
 
     def decode(first: int, blocks: int, values: Bytes) -> None:
-        start, length = first * quant.block_bytes, blocks * quant.block_bytes
+        start, length = first * codec.block_bytes, blocks * codec.block_bytes
         window = storage.read_at(start, length)
-        quant.decode(window.ctypes.data, values.ctypes.data, blocks)
+        codec.decode(window.ctypes.data, values.ctypes.data, blocks)
         drop_behind(storage, start, length)
 
-    return DecodedStorage(storage.nbytes // quant.block_bytes, quant.block_elements, decode)
+    return DecodedStorage(storage.nbytes // codec.block_bytes, codec.block_elements, decode)
 
 
 def drop_behind(storage: Storage, start: int, length: int) -> None:

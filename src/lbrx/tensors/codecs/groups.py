@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.errors import ShapeError
-from lbrx.tensors.codecs.codec import Quant, call, native
+from lbrx.tensors.codecs.codec import Codec, call, native
 from lbrx.tensors.codecs.decoded import DecodedStorage, drop_behind
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Bytes, Storage
@@ -17,9 +17,9 @@ MODULE = "groups"
 Floats = npt.NDArray[np.float32]
 
 
-def part(name: str, group_size: int, group_bytes: int, function: str, *parameters: int) -> Quant:
+def part(name: str, group_size: int, group_bytes: int, function: str, *parameters: int) -> Codec:
     """The record of one part of a coding: what a function of the kernels writes for each group."""
-    return Quant(name, group_size, group_bytes, MODULE, encoder=function, parameters=parameters)
+    return Codec(name, group_size, group_bytes, MODULE, encoder=function, parameters=parameters)
 
 
 def groups_shape(shape: Shape, group_size: int, scheme: str) -> Shape:

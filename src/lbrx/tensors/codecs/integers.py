@@ -37,7 +37,7 @@ class IntegerCoding:
     def bits_per_value(self) -> float:
         """Scales and zero points included."""
         extra = 32 + (8 if self.zero_points is not None else 0)
-        return SCHEMES[self.blocks.quant] + extra / self.group_size
+        return SCHEMES[self.blocks.codec] + extra / self.group_size
 
 
 def code_integers(values: Expr, scheme: str, group_size: int, symmetric: bool) -> IntegerCoding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbrx.tensors.codecs.codec import Quant
+from lbrx.tensors.codecs.codec import Codec
 
-MXFP4 = Quant("mxfp4", 32, 17, "mxfp4")
-NVFP4 = Quant("nvfp4", 64, 36, "nvfp4")
+MXFP4 = Codec("mxfp4", 32, 17, "mxfp4")
+NVFP4 = Codec("nvfp4", 64, 36, "nvfp4")

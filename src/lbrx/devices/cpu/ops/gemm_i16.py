@@ -16,7 +16,7 @@ from lbrx.devices.cpu.ops.blas import in_ranges
 from lbrx.devices.cpu.team import run_together
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.decoded import drop_behind
 from lbrx.tensors.expr import Blocks, Expr
 
@@ -29,7 +29,7 @@ _SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be 
 
 def can_multiply_panels(weight: Expr) -> TypeGuard[Blocks]:
     """Whether a weight is better multiplied here than decoded for BLAS: by type, and by processor."""
-    return MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.quant in _SCALED_PAIRS
+    return MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.codec in _SCALED_PAIRS
 
 
 def panel_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
@@ -63,8 +63,8 @@ def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
 
 def _multiply(blocks: Blocks, numbers: list[int], out: Floats) -> None:
     """All rows of a weight times coded vectors."""
-    kind, storage, (rows, columns) = quant(blocks.quant), blocks.storage, (out.shape[1], numbers[0])
-    row_bytes, pairs = columns // kind.block_elements * kind.block_bytes, _SCALED_PAIRS[blocks.quant]
+    kind, storage, (rows, columns) = codec(blocks.codec), blocks.storage, (out.shape[1], numbers[0])
+    row_bytes, pairs = columns // kind.block_elements * kind.block_bytes, _SCALED_PAIRS[blocks.codec]
 
     def multiply(first: int, stop: int) -> None:
         start, length = first * row_bytes, (stop - first) * row_bytes

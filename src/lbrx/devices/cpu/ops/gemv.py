@@ -26,7 +26,7 @@ from lbrx.devices.cpu.ops.blas import in_ranges
 from lbrx.devices.cpu.ops.weight_rows import HalfRows, MappedRows, Rows, rows_of
 from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.memory.scratch import borrowing
-from lbrx.tensors.codecs.codec import quant
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import Bytes
 from lbrx.tensors.tensor import Tensor
@@ -72,7 +72,7 @@ def _least_rows(row_bytes: int) -> int:
 def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     blocks = weight.expr
-    if type(blocks) is Blocks and blocks.quant in CODED_BLOCKS and _coded_products(x, blocks, out):
+    if type(blocks) is Blocks and blocks.codec in CODED_BLOCKS and _coded_products(x, blocks, out):
         return
     rows = rows_of(weight)
     if isinstance(rows, MappedRows):
@@ -108,7 +108,7 @@ class _CodedLayout(NamedTuple):
 
 @cache
 def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
-    kind, count = quant(kind_name), columns // _CODED_COLUMNS
+    kind, count = codec(kind_name), columns // _CODED_COLUMNS
     code_bytes = 2 * vectors * -(-count // _MOST_TOGETHER) * _MOST_TOGETHER * _CODED_COLUMNS
     scale_bytes = 4 * vectors * count
     scales = _SCRATCH_START + code_bytes
@@ -123,7 +123,7 @@ def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
 def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """Returns False, with nothing written, if a number is not finite."""
     vectors, columns = x.shape
-    layout, storage = _coded_layout(blocks.quant, vectors, columns), blocks.storage
+    layout, storage = _coded_layout(blocks.codec, vectors, columns), blocks.storage
     memory, start = _scratch.room(layout.scratch_bytes)
     coded = start + layout.codes, start + layout.scales, start + layout.sums
     row_bytes, rows, place = layout.row_bytes, out.shape[1], storage.address

@@ -24,8 +24,8 @@ def linear_on_metal(x: Floats, weight: Tensor) -> Floats | None:
     from lbrx.devices.metal.ops import products
     from lbrx.devices.metal.ops.arrays import CODING_NUMBERS
 
-    if isinstance(weight.expr, Blocks) and weight.expr.quant not in CODING_NUMBERS:
-        tell_fallback(f"there is no product with {weight.expr.quant} weights")
+    if isinstance(weight.expr, Blocks) and weight.expr.codec not in CODING_NUMBERS:
+        tell_fallback(f"there is no product with {weight.expr.codec} weights")
         return None
     found: Floats = products.linear(tensor(np.ascontiguousarray(x)), weight).to_device("cpu").numpy()
     return found

@@ -50,7 +50,7 @@ def device_weight(context: MetalContext, weight: Tensor) -> DeviceWeight:
         raise ShapeError(f"a weight has shape {weight.shape}; expected two axes, outputs and inputs")
     if not isinstance(weight.expr, Blocks):
         return plain_weight(device_array(context, weight))
-    coding, storage = weight.expr.quant, weight.expr.storage
+    coding, storage = weight.expr.codec, weight.expr.storage
     if coding not in CODING_NUMBERS:
         raise DTypeError(f"kernels have no coding {coding!r}; expected one of {', '.join(CODING_NUMBERS)}")
     values = _bytes_of(context, storage, 0, "u8", (storage.nbytes,))
