@@ -2,14 +2,14 @@
 
     python examples/simulate_scale.py [--storage-gbs 100] [--node-gbs 1.5] [--models 3]
 
-Every line is one simulated run (see lbrx.cluster.simulation) beside what the cost model says.
+Every line is one simulated run (see cluster_simulation.py) beside what the cost model says.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from lbrx.cluster.simulation import Machines, Work, estimated_seconds, simulate
+from cluster_simulation import Machines, Work, estimated_seconds, simulate
 
 PARAMETERS = {"1 T": 1e12, "10 T": 1e13}
 NODES = (1, 3, 10, 30, 100, 300, 1000)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import doctest
+import sys
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 
-from lbrx.cluster.simulation import Machines, Work, estimated_seconds, simulate
+_PATH = Path(__file__).parents[2] / "examples" / "cluster_simulation.py"
+_SPEC = spec_from_file_location("cluster_simulation", _PATH)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+simulation = sys.modules["cluster_simulation"] = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(simulation)
+Machines, Work, simulate = simulation.Machines, simulation.Work, simulation.simulate
+estimated_seconds = simulation.estimated_seconds
 
 QUIET = Machines(10, slow_share=0.0, failure_hours=1e12)
 
@@ -57,3 +68,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     machines = Machines(40, slow_share=0.2, failure_hours=5.0)
     assert simulate(Work(1e12), machines, seed=3) == simulate(Work(1e12), machines, seed=3)
     assert simulate(Work(1e12), machines, seed=3) != simulate(Work(1e12), machines, seed=4)
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(simulation).failed == 0

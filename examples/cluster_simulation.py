@@ -7,11 +7,11 @@ tasks that are sent twice, and the driver that hands out one task after the othe
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.tasks import task_size
 
 SLOW_FACTOR = 3.0  # as in a real run
