@@ -19,9 +19,9 @@ import pytest
 from numpy.typing import NDArray
 
 from lbrx.base import system
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.driver import BufferBinding, CompileOptions
-from lbrx.devices.metal.emulated import EmulatedDriver, EmulatedLibrary
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.emulator.driver import EmulatedDriver, EmulatedLibrary
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
 
 MLX = ("mlx-metal==0.32.4", ("--platform", "macosx_14_0_arm64", "--only-binary=:all:"))

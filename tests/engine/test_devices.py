@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.devices.metal.transfers import transfers
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.engine.device import CpuFallback, metal_context
 from support.strategies import assert_same
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.emulated import EmulatedDriver
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
 from lbrx.devices.metal.ops.arrays import DeviceArray, download, upload
 from support.metal_shaders import Order

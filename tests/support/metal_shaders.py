@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.driver import Argument, BufferBinding, CompileOptions
-from lbrx.devices.metal.emulated import EmulatedDriver
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.shader_cache import ShaderCache
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
 from lbrx.devices.metal.emulator.toolchain import find_toolchain
 from lbrx.devices.metal.errors import MetalUnavailable
-from lbrx.devices.metal.shader_cache import ShaderCache
 
 PREFIX = "#include <metal_stdlib>\nusing namespace metal;\n"
 Order = Literal["forward", "reverse", "random"]

@@ -46,7 +46,7 @@ def metal_context() -> MetalContext:
     with _lock:
         if _context is None:
             from lbrx.devices.metal.context import MetalContext
-            from lbrx.devices.metal.errors import MetalUnavailable
+            from lbrx.devices.metal.driver.errors import MetalUnavailable
 
             name = os.environ.get(DRIVER_VARIABLE, "native")
             try:
@@ -178,7 +178,7 @@ def moved(expr: Expr, device: str) -> Expr:
 
 
 def _moved_storage(storage: Storage, device: str) -> Storage:
-    from lbrx.devices.metal.storage import MetalStorage
+    from lbrx.devices.metal.context.storage import MetalStorage
 
     if device == "metal":
         return MetalStorage.from_storage(metal_context(), storage)
@@ -187,7 +187,7 @@ def _moved_storage(storage: Storage, device: str) -> Storage:
 
 def _computed(expr: Expr, device: str) -> Storage:
     """The elements of an expression in memory of a device."""
-    from lbrx.devices.metal.storage import MetalDestination
+    from lbrx.devices.metal.context.storage import MetalDestination
     from lbrx.engine.schedule import evaluate_stores
 
     elements = math.prod(expr.shape)

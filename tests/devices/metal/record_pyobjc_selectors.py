@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from lbrx.devices.metal.pyobjc import SELECTORS
+from lbrx.devices.metal.driver.pyobjc import SELECTORS
 
 RECORD = Path(__file__).parent / "pyobjc_metal_selectors.json"
 

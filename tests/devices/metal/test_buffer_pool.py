@@ -10,9 +10,9 @@ import pytest
 
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import BufferBinding
-from lbrx.devices.metal.emulated import EmulatedDriver
-from lbrx.devices.metal.errors import MetalError
-from lbrx.devices.metal.pool import BufferPool
+from lbrx.devices.metal.driver.errors import MetalError
+from lbrx.devices.metal.driver.pool import BufferPool
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.errors import MemoryBudgetError, UsageError
 from support.metal_shaders import PREFIX, driver, needs_clang
 

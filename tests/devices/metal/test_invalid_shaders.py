@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbrx.devices.metal.driver import CompileOptions
-from lbrx.devices.metal.errors import ShaderError
+from lbrx.devices.metal.driver.errors import ShaderError
 from support.invalid_shaders import INVALID, WITHOUT_PREFIX, body
 from support.metal_shaders import PREFIX, driver, needs_clang
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lbrx import ops
+from lbrx.devices.metal.context.profiler import ProfiledContext
 from lbrx.devices.metal.ops.arrays import upload
 from lbrx.devices.metal.ops.attention import Kernel, attention, block_names
-from lbrx.devices.metal.profiler import ProfiledContext
 from lbrx.errors import ShapeError, UsageError
 from support.kernel_contexts import Array, check, context, down, numbers, up
 from support.metal_shaders import Order, needs_clang

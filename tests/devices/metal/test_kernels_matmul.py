@@ -9,6 +9,7 @@ import pytest
 
 from lbrx import ops
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import KernelCall, ProfiledContext
 from lbrx.devices.metal.driver import GpuFamily
 from lbrx.devices.metal.ops import linear as linear_module
 from lbrx.devices.metal.ops import matmul as matmul_module
@@ -16,7 +17,6 @@ from lbrx.devices.metal.ops.arrays import DeviceArray, upload
 from lbrx.devices.metal.ops.epilogue import Activation
 from lbrx.devices.metal.ops.linear import VECTOR_VARIANTS, linear
 from lbrx.devices.metal.ops.matmul import VARIANTS, matmul
-from lbrx.devices.metal.profiler import KernelCall, ProfiledContext
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from support.kernel_contexts import Array, check, context, down, numbers, product_bound, up
 from support.metal_shaders import Order, needs_clang

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lbrx.devices.metal.driver import CompileOptions
+from lbrx.devices.metal.driver.errors import MetalError
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
-from lbrx.devices.metal.errors import MetalError
 from support.metal_shaders import ORDERS, PREFIX, Order, needs_clang, run
 
 pytestmark = needs_clang

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lbrx.base import system
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import BufferBinding, Pipeline
-from lbrx.devices.metal.errors import KernelFault, MetalError
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError
 from lbrx.errors import UsageError
 from support.metal_shaders import PREFIX, driver, needs_clang
 

@@ -10,8 +10,8 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
-from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.driver.artifacts import ArtifactStore
 from lbrx.engine.device import using_metal
 from support.metal_passes import on_metal
 from support.metal_shaders import driver, needs_clang

@@ -12,7 +12,7 @@ import lbrx
 from lbrx.cli.main import run
 from lbrx.demo.models import demo_models
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.emulated import EmulatedDriver
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.engine.device import CpuFallback, using_metal
 from lbrx.jobs.quantize import quantize
 from support.metal_shaders import needs_clang

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.devices.metal.context.profiler import ProfiledContext
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
-from lbrx.devices.metal.profiler import ProfiledContext
 from lbrx.engine.device import CpuFallback, fallbacks, using_metal
 from lbrx.engine.explain import explain
 from support.metal_passes import assert_same_bits, check, device, on_both, on_metal

@@ -12,9 +12,9 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.ops.arrays import BLOCKS
 from lbrx.devices.metal.ops.blocks import ENCODABLE
-from lbrx.devices.metal.transfers import transfers
 from lbrx.engine.device import CpuFallback, metal_context
 from lbrx.tensors.codecs import mlx
 from support.metal_passes import on_metal

@@ -13,10 +13,10 @@ import pytest
 import lbrx
 from lbrx.base.system import page_bytes
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.emulated import EmulatedDriver
-from lbrx.devices.metal.errors import KernelFault, MetalError, MetalUnavailable
-from lbrx.devices.metal.storage import MetalStorage, wrapped_windows
-from lbrx.devices.metal.transfers import Transfers, transfers
+from lbrx.devices.metal.context.storage import MetalStorage, wrapped_windows
+from lbrx.devices.metal.context.transfers import Transfers, transfers
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.engine.device import metal_context, using_metal
 from lbrx.errors import UsageError
 from support.metal_passes import assert_same_bits, device

@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 
 from lbrx.base.system import page_bytes
-from lbrx.devices.metal import pyobjc
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.driver import BufferBinding, CompileOptions, GpuFamily
-from lbrx.devices.metal.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
-from lbrx.devices.metal.native import NativeDriver
-from lbrx.devices.metal.pyobjc import CLASS_SELECTORS, SELECTORS
+from lbrx.devices.metal.driver import BufferBinding, CompileOptions, GpuFamily, pyobjc
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
+from lbrx.devices.metal.driver.native import NativeDriver
+from lbrx.devices.metal.driver.pyobjc import CLASS_SELECTORS, SELECTORS
 from lbrx.errors import MemoryBudgetError, UsageError
 
 RECORD = json.loads((Path(__file__).parent / "pyobjc_metal_selectors.json").read_text())["selectors"]
-NATIVE_TEXT = Path(sys.modules["lbrx.devices.metal.native"].__file__ or "").read_text()
+NATIVE_TEXT = Path(sys.modules["lbrx.devices.metal.driver.native"].__file__ or "").read_text()
 
 
 def python_name(selector: str) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lbrx.devices.metal import tuning as tuning_module
+from lbrx.devices.metal.context import tuning as tuning_module
+from lbrx.devices.metal.context.profiler import KernelCall, Profile, ProfiledContext, Work
+from lbrx.devices.metal.context.tuning import Tuning, chosen, shape_class, tune
 from lbrx.devices.metal.driver import BufferBinding
 from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.matmul import matmul
 from lbrx.devices.metal.ops.rows import softmax
-from lbrx.devices.metal.profiler import KernelCall, Profile, ProfiledContext, Work
-from lbrx.devices.metal.tuning import Tuning, chosen, shape_class, tune
 from lbrx.errors import UsageError
 from support.kernel_contexts import context, down, numbers, up
 from support.metal_shaders import PREFIX, needs_clang

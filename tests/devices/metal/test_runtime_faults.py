@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.driver import BufferBinding
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
-from lbrx.devices.metal.errors import KernelFault, MetalError
 from support.metal_shaders import ORDERS, PREFIX, Order, driver, needs_clang, run, shaders
 
 pytestmark = needs_clang

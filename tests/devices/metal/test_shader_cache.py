@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lbrx.devices.metal.artifacts import ArtifactStore
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.driver import BufferBinding, CompileOptions, GpuFamily, Pipeline
-from lbrx.devices.metal.emulated import EmulatedDriver
+from lbrx.devices.metal.driver.artifacts import ArtifactStore
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.errors import MetalUnavailable, ShaderError
+from lbrx.devices.metal.driver.shader_cache import ShaderCache
 from lbrx.devices.metal.emulator import toolchain
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
-from lbrx.devices.metal.errors import MetalUnavailable, ShaderError
-from lbrx.devices.metal.shader_cache import ShaderCache
 from support.metal_shaders import PREFIX, driver, needs_clang
 
 pytestmark = needs_clang
@@ -143,9 +143,9 @@ def test_two_processes_share_a_directory(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from lbrx.devices.metal.artifacts import ArtifactStore\n"
-        "from lbrx.devices.metal.emulated import EmulatedDriver\n"
-        "from lbrx.devices.metal.shader_cache import ShaderCache\n"
+        "from lbrx.devices.metal.driver.artifacts import ArtifactStore\n"
+        "from lbrx.devices.metal.emulator.driver import EmulatedDriver\n"
+        "from lbrx.devices.metal.driver.shader_cache import ShaderCache\n"
         "cache = ShaderCache(EmulatedDriver(), ArtifactStore(Path(sys.argv[1])))\n"
         "for k in range(6):\n"
         "    cache.pipeline(f'kernel void k{k}(device float* x) {{ x[0] = {k}; }}', f'k{k}')\n"

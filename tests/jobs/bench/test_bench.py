@@ -11,8 +11,8 @@ import pytest
 
 from lbrx.cli.main import run
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.profiler import KernelCall, Profile, Work
-from lbrx.devices.metal.tuning import Tuning
+from lbrx.devices.metal.context.profiler import KernelCall, Profile, Work
+from lbrx.devices.metal.context.tuning import Tuning
 from lbrx.errors import UsageError
 from lbrx.jobs.bench import cases as cases_module
 from lbrx.jobs.bench.cases import BenchCase, cases
@@ -129,7 +129,7 @@ def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.Capt
 @needs_clang
 def test_tuning_asks_about_products_and_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbrx.jobs.bench.tuned._CODINGS", ("f16", "q4_k"))
-    monkeypatch.setattr("lbrx.devices.metal.tuning._REPEATS", 1)
+    monkeypatch.setattr("lbrx.devices.metal.context.tuning._REPEATS", 1)
     tuning = Tuning(tmp_path / "tuning.json")
     found = tune_all(context(), "tiny", tuning=tuning)
     assert list(found) == [

@@ -8,10 +8,10 @@ from typing import Any
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.run import SinkTarget
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
 from lbrx.devices.metal.ops.arrays import BINDING_ALIGNMENT, BLOCKS, FLOAT_NUMBERS, DeviceArray
 from lbrx.devices.metal.ops.blocks import ENCODABLE, quantize
-from lbrx.devices.metal.transfers import transfers
 from lbrx.engine.device import tell_fallback
 from lbrx.engine.encode import BlockDestination
 from lbrx.engine.encode_parts import JointDestination

@@ -1,29 +1,5 @@
-"""Errors of the Metal backend.
+"""The public error classes of the Metal backend; ``driver.errors`` defines them and shows their tree."""
 
-LbrxError
-├── KernelError
-│   └── ShaderError        a shader does not compile, or has no such function
-└── MetalError             the device cannot do what was asked
-    ├── MetalUnavailable   no Metal on this machine, or no compiler for the emulator
-    └── KernelFault        a kernel went wrong while it ran: bounds, race, barrier, time-out, GPU error
-"""
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
 
-from __future__ import annotations
-
-from lbrx.errors import KernelError, LbrxError
-
-
-class ShaderError(KernelError):
-    """A shader does not compile, or has no such function."""
-
-
-class MetalError(LbrxError):
-    """The device cannot do what was asked."""
-
-
-class MetalUnavailable(MetalError):
-    """There is no Metal on this machine, or no compiler for the emulator."""
-
-
-class KernelFault(MetalError):
-    """A kernel went wrong while it ran."""
+__all__ = ["KernelFault", "MetalError", "MetalUnavailable", "ShaderError"]

@@ -15,11 +15,11 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import read_ahead
 from lbrx.base.threads import run_chunks
 from lbrx.devices.metal.codegen.signature import Signature
-from lbrx.devices.metal.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.storage import MetalStorage, wrapped_windows
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
-from lbrx.devices.metal.storage import MetalStorage, wrapped_windows
-from lbrx.devices.metal.transfers import transfers
+from lbrx.devices.metal.driver.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.engine.fuse import BoundLeaf, BoundPass
 from lbrx.memory.resident import resident_window
 from lbrx.settings import settings

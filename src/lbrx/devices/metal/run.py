@@ -20,12 +20,14 @@ from lbrx.devices.cpu.run import REDUCTION_BLOCK, CollectState, HistogramState, 
 from lbrx.devices.metal.codegen.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, pass_kernel
 from lbrx.devices.metal.codegen.tiles import TILE_THREADS
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import ProfiledContext, Work
+from lbrx.devices.metal.context.storage import MetalDestination, wait_for
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Pipeline
+from lbrx.devices.metal.driver.errors import KernelFault
 from lbrx.devices.metal.encode import block_sink, needs_no_pass, stored_values
-from lbrx.devices.metal.errors import KernelFault
 from lbrx.devices.metal.inputs import BoundInputs, LeafBindings
 from lbrx.devices.metal.ops.arrays import DeviceArray
-from lbrx.devices.metal.profiler import ProfiledContext, Work
 from lbrx.devices.metal.selection import (
     COLLECT_COUNT_BYTES,
     COLLECTED_BYTES,
@@ -34,8 +36,6 @@ from lbrx.devices.metal.selection import (
     add_counts,
     collect_capacity,
 )
-from lbrx.devices.metal.storage import MetalDestination, wait_for
-from lbrx.devices.metal.transfers import transfers
 from lbrx.engine.destination import Destination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, ROWS

@@ -9,8 +9,8 @@ import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Profile, ProfiledContext
 from lbrx.devices.metal.ops.arrays import download
-from lbrx.devices.metal.profiler import Profile, ProfiledContext
 from lbrx.jobs.bench.cases import BenchCase, cases
 
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.tuning import Tuning, tune
 from lbrx.devices.metal.ops.arrays import DeviceArray, DeviceWeight, empty, upload, weight_bytes
 from lbrx.devices.metal.ops.attention import PARTS, attention, attention_question, block_names, vector_question
 from lbrx.devices.metal.ops.linear import VECTOR_VARIANTS, linear, linear_question
 from lbrx.devices.metal.ops.matmul import VARIANTS, product_question
-from lbrx.devices.metal.tuning import Tuning, tune
 from lbrx.errors import UsageError
 from lbrx.jobs.bench.cases import WIDTHS
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from lbrx.devices.metal.codegen.elements import MEMORY_TYPES
 from lbrx.devices.metal.codegen.signature import Signature
-from lbrx.devices.metal.commands import LARGEST_BYTES_ARGUMENT
+from lbrx.devices.metal.driver.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.engine.program import BLOCK_REDUCTIONS, RANK_OPS, ROWS, Program
 
 _MOST_BUFFERS = 30  # of 31 that Metal has; one is for the arguments

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.driver import CompileOptions
+from lbrx.devices.metal.driver.artifacts import ArtifactStore
+from lbrx.devices.metal.driver.errors import ShaderError
+from lbrx.devices.metal.driver.scratch import scratch_directory
 from lbrx.devices.metal.emulator.image import Image
 from lbrx.devices.metal.emulator.lint_recursion import lint_recursion
 from lbrx.devices.metal.emulator.lint_syntax import lint_syntax
@@ -21,8 +23,6 @@ from lbrx.devices.metal.emulator.messages import readable
 from lbrx.devices.metal.emulator.tokens import Place, Problem
 from lbrx.devices.metal.emulator.toolchain import Toolchain, compile_for_host, find_toolchain, run, start
 from lbrx.devices.metal.emulator.translate import Translation, translate
-from lbrx.devices.metal.errors import ShaderError
-from lbrx.devices.metal.scratch import scratch_directory
 
 HERE = Path(__file__).parent
 SHADER_FILE = "shader.metal"  # the name of a shader in messages

@@ -8,10 +8,10 @@ import struct
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.devices.metal.driver.errors import ShaderError
 from lbrx.devices.metal.emulator.declarations import FunctionConstant
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter
 from lbrx.devices.metal.emulator.translate import Translation
-from lbrx.devices.metal.errors import ShaderError
 
 
 @dataclass(frozen=True, slots=True)

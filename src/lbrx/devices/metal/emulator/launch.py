@@ -10,12 +10,12 @@ from typing import Literal
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.driver import Argument, Dispatch
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError
 from lbrx.devices.metal.emulator.faults import describe_fault, describe_finding
 from lbrx.devices.metal.emulator.image import Image
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter
 from lbrx.devices.metal.emulator.memory import EmulatedBuffer, Placement, WrappedBuffer
 from lbrx.devices.metal.emulator.runtime import MAX_BUFFERS, LoadedLibrary, Parameters, dispatch_lock, runner
-from lbrx.devices.metal.errors import KernelFault, MetalError
 
 Order = Literal["forward", "reverse", "random"]
 _ORDERS: tuple[Order, ...] = ("forward", "reverse", "random")

@@ -7,7 +7,7 @@ import weakref
 from typing import Literal
 
 from lbrx.base.system import format_bytes
-from lbrx.devices.metal.buffers import SharedMemory, check_pages
+from lbrx.devices.metal.driver.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.emulator.runtime import runner
 from lbrx.errors import MemoryBudgetError
 

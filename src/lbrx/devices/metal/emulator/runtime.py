@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from lbrx.devices.metal.driver.errors import ShaderError
+from lbrx.devices.metal.driver.scratch import scratch_directory
 from lbrx.devices.metal.emulator.build import runner_library
-from lbrx.devices.metal.errors import ShaderError
-from lbrx.devices.metal.scratch import scratch_directory
 
 MAX_BUFFERS = 31
 _uint32x3 = ctypes.c_uint32 * 3

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.errors import ShaderError
+from lbrx.devices.metal.driver.errors import ShaderError
 
 _TOKEN = re.compile(
     r"""(?P<directive>^[ \t]*\#[^\n]*)|(?P<space>\s+)"""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.errors import MetalUnavailable, ShaderError
-from lbrx.devices.metal.scratch import scratch_directory
+from lbrx.devices.metal.driver.errors import MetalUnavailable, ShaderError
+from lbrx.devices.metal.driver.scratch import scratch_directory
 
 OLDEST_CLANG = 19  # 16 and older have no bfloat arithmetic
 OLDEST_APPLE_CLANG = 17

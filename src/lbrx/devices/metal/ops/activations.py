@@ -6,10 +6,10 @@ import struct
 from typing import Literal
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.ops.arrays import DeviceArray
 from lbrx.devices.metal.ops.epilogue import ACTIVATION_NUMBERS, Activation
 from lbrx.devices.metal.ops.launching import Grid, check_shape, float_number, launch, nbytes_of, output
-from lbrx.devices.metal.profiler import Work
 from lbrx.errors import UsageError
 
 GeluKind = Literal["erf", "tanh"]

@@ -12,6 +12,8 @@ from typing import Literal
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
+from lbrx.devices.metal.context.tuning import chosen, shape_class
 from lbrx.devices.metal.driver import Constants, GpuFamily
 from lbrx.devices.metal.ops.arrays import DeviceArray, empty
 from lbrx.devices.metal.ops.launching import (
@@ -24,8 +26,6 @@ from lbrx.devices.metal.ops.launching import (
     output,
     uints,
 )
-from lbrx.devices.metal.profiler import Work
-from lbrx.devices.metal.tuning import chosen, shape_class
 from lbrx.errors import ShapeError, UsageError
 
 LARGEST_HEAD = 256

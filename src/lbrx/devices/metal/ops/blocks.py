@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.ops.arrays import (
     BLOCKS,
     FLOAT_NUMBERS,
@@ -21,7 +22,6 @@ from lbrx.devices.metal.ops.arrays import (
     weight_bytes,
 )
 from lbrx.devices.metal.ops.launching import Grid, Operand, float_number, launch, nbytes_of, output, uints
-from lbrx.devices.metal.profiler import Work
 from lbrx.errors import DTypeError, ShapeError, UsageError
 
 ENCODABLE = ("q4_0", "q8_0")

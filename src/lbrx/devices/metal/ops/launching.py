@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import ProfiledContext, Work
 from lbrx.devices.metal.driver import Argument, BufferBinding, CompileOptions, Constants, Pipeline
+from lbrx.devices.metal.driver.shader_cache import ShaderCache
 from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape, empty
 from lbrx.devices.metal.ops.sources import shader_source
-from lbrx.devices.metal.profiler import ProfiledContext, Work
-from lbrx.devices.metal.shader_cache import ShaderCache
 from lbrx.errors import DTypeError, ShapeError
 
 SIMD_WIDTH = 32

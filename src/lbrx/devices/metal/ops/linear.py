@@ -11,13 +11,13 @@ import math
 import numpy as np
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
+from lbrx.devices.metal.context.tuning import chosen, shape_class
 from lbrx.devices.metal.driver import GpuFamily
 from lbrx.devices.metal.ops.arrays import DeviceArray, DeviceWeight
 from lbrx.devices.metal.ops.epilogue import Activation, Epilogue
 from lbrx.devices.metal.ops.launching import SIMD_WIDTH, Grid, float_number, launch, nbytes_of, output, uints
 from lbrx.devices.metal.ops.matmul import Product, multiply
-from lbrx.devices.metal.profiler import Work
-from lbrx.devices.metal.tuning import chosen, shape_class
 from lbrx.errors import ShapeError
 
 MOST_VECTORS = 4

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
+from lbrx.devices.metal.context.tuning import chosen, shape_class
 from lbrx.devices.metal.driver import BufferBinding, GpuFamily
 from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape
 from lbrx.devices.metal.ops.epilogue import Activation, Epilogue
 from lbrx.devices.metal.ops.launching import Grid, float_number, launch, nbytes_of, output, uints
-from lbrx.devices.metal.profiler import Work
-from lbrx.devices.metal.tuning import chosen, shape_class
 from lbrx.errors import ShapeError
 from lbrx.tensors.shape import broadcast_shapes
 

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.ops.arrays import DeviceArray, upload
 from lbrx.devices.metal.ops.launching import Grid, float_number, launch, nbytes_of, output, uints
-from lbrx.devices.metal.profiler import Work
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops.rope import RopeFrequencies, RopeStyle
 

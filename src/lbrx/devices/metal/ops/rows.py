@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.ops.arrays import DeviceArray
 from lbrx.devices.metal.ops.launching import (
     SIMD_WIDTH,
@@ -19,7 +20,6 @@ from lbrx.devices.metal.ops.launching import (
     nbytes_of,
     output,
 )
-from lbrx.devices.metal.profiler import Work
 from lbrx.errors import DTypeError, ShapeError
 
 _MOST_THREADS = 512  # of a threadgroup: every GPU can run these kernels with so many

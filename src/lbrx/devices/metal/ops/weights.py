@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.storage import MetalStorage
 from lbrx.devices.metal.ops.arrays import (
     BINDING_ALIGNMENT,
     CODING_NUMBERS,
@@ -13,7 +14,6 @@ from lbrx.devices.metal.ops.arrays import (
     upload,
 )
 from lbrx.devices.metal.ops.linear import plain_weight
-from lbrx.devices.metal.storage import MetalStorage
 from lbrx.errors import DTypeError, ShapeError
 from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight
 from lbrx.tensors.expr import Blocks, Source

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.artifacts import ArtifactStore
 from lbrx.devices.metal.driver import CompileOptions, Driver, Library, Pipeline
-from lbrx.devices.metal.errors import ShaderError
+from lbrx.devices.metal.driver.artifacts import ArtifactStore
+from lbrx.devices.metal.driver.errors import ShaderError
 from lbrx.errors import nearest
 
 _PipelineKey = tuple[str, str, tuple[tuple[str, bool | int | float], ...]]
@@ -29,7 +29,7 @@ class ShaderCache:
     What is on disk is valid for one GPU family, system and driver. An entry that is damaged, or is not what its name
     says, is made anew. Several processes may use one directory.
 
-    >>> from lbrx.devices.metal.emulated import EmulatedDriver
+    >>> from lbrx.devices.metal.emulator.driver import EmulatedDriver
     >>> cache = ShaderCache(EmulatedDriver())
     >>> cache.pipeline("kernel void nothing() {}", "nothing").name
     'nothing'

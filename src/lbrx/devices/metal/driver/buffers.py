@@ -9,7 +9,7 @@ import numpy as np
 
 from lbrx.base.system import page_bytes
 from lbrx.devices.metal.driver import Bytes, Submission
-from lbrx.devices.metal.errors import MetalError
+from lbrx.devices.metal.driver.errors import MetalError
 from lbrx.errors import UsageError
 
 

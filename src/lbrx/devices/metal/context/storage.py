@@ -15,9 +15,9 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import page_bytes
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding
-from lbrx.devices.metal.errors import MetalError
-from lbrx.devices.metal.transfers import transfers
+from lbrx.devices.metal.driver.errors import MetalError
 from lbrx.engine.destination import MemoryDestination
 from lbrx.errors import UsageError
 from lbrx.tensors.dtype import DType

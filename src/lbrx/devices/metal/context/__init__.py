@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.devices.metal.artifacts import ArtifactStore
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.driver import Argument, Buffer, CompileOptions, DeviceInfo, Driver, Pipeline
-from lbrx.devices.metal.pool import BufferPool
-from lbrx.devices.metal.shader_cache import ShaderCache
+from lbrx.devices.metal.driver.artifacts import ArtifactStore
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.pool import BufferPool
+from lbrx.devices.metal.driver.shader_cache import ShaderCache
 from lbrx.errors import UsageError
 
 DriverName = Literal["auto", "native", "emulated"]
@@ -51,10 +51,10 @@ class MetalContext:
         if driver not in get_args(DriverName):
             raise UsageError(f"unknown Metal driver {driver!r}; expected one of {', '.join(get_args(DriverName))}")
         if driver == "emulated" or (driver == "auto" and not _has_metal()):
-            from lbrx.devices.metal.emulated import EmulatedDriver
+            from lbrx.devices.metal.emulator.driver import EmulatedDriver
 
             return cls(EmulatedDriver())
-        from lbrx.devices.metal.native import NativeDriver
+        from lbrx.devices.metal.driver.native import NativeDriver
 
         return cls(NativeDriver())
 
@@ -144,6 +144,6 @@ class MetalContext:
 
 
 def _has_metal() -> bool:
-    from lbrx.devices.metal.pyobjc import is_available
+    from lbrx.devices.metal.driver.pyobjc import is_available
 
     return is_available()

@@ -7,7 +7,7 @@ from math import prod
 from typing import Literal
 
 from lbrx.devices.metal.driver import Argument, BufferBinding, DeviceInfo, Dispatch, Driver, Pipeline, Size, Submission
-from lbrx.devices.metal.errors import MetalError
+from lbrx.devices.metal.driver.errors import MetalError
 from lbrx.errors import UsageError
 
 LARGEST_BYTES_ARGUMENT = 4096  # Metal's limit for bytes that are not in a buffer

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from lbrx.base.system import available_bytes, format_bytes
 from lbrx.devices.metal.driver import CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
+from lbrx.devices.metal.driver.errors import MetalError, ShaderError
 from lbrx.devices.metal.emulator.build import build, emulator_version
 from lbrx.devices.metal.emulator.image import Image
 from lbrx.devices.metal.emulator.launch import EmulatedPipeline, EmulatorSettings, launch
 from lbrx.devices.metal.emulator.memory import EmulatedBuffer, WrappedBuffer
 from lbrx.devices.metal.emulator.runtime import LoadedLibrary
-from lbrx.devices.metal.errors import MetalError, ShaderError
 from lbrx.errors import MemoryBudgetError, UsageError, nearest
 
 _GIB = 1 << 30

@@ -33,7 +33,7 @@ class BufferPool:
     A buffer may be returned while the device still works on it. It is lent again when that work is done, or at once
     to a borrower who only lets the device touch it: the device works in order.
 
-    >>> from lbrx.devices.metal.emulated import EmulatedDriver
+    >>> from lbrx.devices.metal.emulator.driver import EmulatedDriver
     >>> pool = BufferPool(EmulatedDriver(), limit_bytes=1 << 20)
     >>> buffer = pool.get_buffer(1000)
     >>> pool.return_buffer(buffer)

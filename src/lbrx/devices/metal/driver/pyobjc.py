@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from lbrx.devices.metal.errors import MetalUnavailable
+from lbrx.devices.metal.driver.errors import MetalUnavailable
 
 # Every method of Metal that is called here. PyObjC has metadata for those of protocols; a test compares them.
 SELECTORS = (

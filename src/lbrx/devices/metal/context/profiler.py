@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.commands import CommandBatch
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import Argument, BufferBinding, Pipeline
+from lbrx.devices.metal.driver.commands import CommandBatch
 
 
 @dataclass(frozen=True, slots=True)

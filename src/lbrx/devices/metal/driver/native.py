@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from lbrx.base.system import format_bytes
-from lbrx.devices.metal.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
-from lbrx.devices.metal.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
-from lbrx.devices.metal.pyobjc import load_metal
-from lbrx.devices.metal.scratch import scratch_directory
+from lbrx.devices.metal.driver.buffers import SharedMemory, check_pages
+from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
+from lbrx.devices.metal.driver.pyobjc import load_metal
+from lbrx.devices.metal.driver.scratch import scratch_directory
 from lbrx.errors import MemoryBudgetError
 
 _SHARED, _COMPLETED, _ERROR = 0, 4, 5  # MTLResourceStorageModeShared, MTLCommandBufferStatus...
