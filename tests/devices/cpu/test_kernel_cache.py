@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def directory(tmp_path: Path) -> Path:
 
 def run(directory: Path, *names: str) -> dict[str, int]:
     """The results of kernels, and how many had to be compiled for them, in a process of its own."""
-    environment = {**os.environ, "LBRX_CACHE_DIR": str(directory), "PYTHONPATH": str(directory)}
+    paths = os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "LBRX_CACHE_DIR": str(directory), "PYTHONPATH": paths}
     command = [sys.executable, "-c", CALLS, *names]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -77,3 +79,15 @@ def test_a_damaged_kernel_is_compiled_again(directory: Path, damage: bytes | Non
     entry.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
     assert run(directory, "two") == {"two": RESULTS["two"], "compiled": 1}
     assert entry.read_bytes() == whole
+
+
+def test_kernels_that_nobody_reads_are_removed(directory: Path) -> None:
+    (directory / "kernels").mkdir()
+    for name, days in (("old.o", 91), ("old.tmp", 91), ("recent.o", 89)):
+        path = directory / "kernels" / name
+        path.write_bytes(b"lbrx kernel 1\n")
+        os.utime(path, (time.time() - days * 86400,) * 2)
+    assert run(directory, "two")["compiled"] == 1
+    names = {path.name for path in (directory / "kernels").iterdir()}
+    assert len(names) == 2
+    assert "recent.o" in names

@@ -22,6 +22,7 @@ from lbrx.files.output.nonfinite import NonFiniteError
 from lbrx.files.output.run import RunProgress, execute
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.merge.merge import merge, read_and_plan
+from lbrx.version import VERSION
 from support.tiny import BF16, LINEAR, directory_bytes, make_llama, random_tensors, read_json, read_model, write_model
 
 DARE = """
@@ -290,6 +291,62 @@ def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
     with pytest.raises(FileError, match=r"b/model.safetensors' was changed while it was read; run it again with"):
         merge(LINEAR, "out", progress=touch)
     assert not (models / "out").exists()
+
+
+def rewrite_identity(journal: Path, **changes: Any) -> None:
+    """Change the first line of a journal."""
+    first, rest = journal.read_text().split("\n", 1)
+    journal.write_text(json.dumps(json.loads(first) | changes) + "\n" + rest)
+
+
+def test_unfinished_work_of_another_version(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted(monkeypatch)
+    journal = models / ".out.partial.journal"
+    identity = json.loads(journal.read_text().splitlines()[0])["plan"]
+    rewrite_identity(journal, plan=identity | {"version of lbrx": "0.0.9", "recipe": "of another form"})
+    with pytest.raises(UsageError) as caught:
+        merge(LINEAR, "out")
+    assert str(caught.value) == (
+        ".out.partial: holds the unfinished work of another run: the version of lbrx was 0.0.9 and is "
+        f"{VERSION}; run that one again to finish it, or give --restart to discard it"
+    )
+    assert merge(LINEAR, "out", restart=True).resumed_tensors == 0
+
+
+@pytest.mark.parametrize("has_lost_target", [False, True])
+def test_a_journal_of_another_format(models: Path, monkeypatch: pytest.MonkeyPatch, has_lost_target: bool) -> None:
+    interrupted(monkeypatch)
+    journal = models / ".out.partial.journal"
+    rewrite_identity(journal, version=0)
+    journal.write_text(journal.read_text() + '{"done": "something"}\n')
+    if has_lost_target:
+        shutil.copytree(models / "a", models / ".out.replaced")
+    with pytest.raises(UsageError) as caught:
+        merge(LINEAR, "out", overwrite=True)
+    assert str(caught.value) == (
+        ".out.partial.journal: was written by another version of lbrx (journal format 0; expected 1); "
+        "finish the run with that version, or give --restart to discard its work"
+    )
+    assert merge(LINEAR, "out", restart=True, overwrite=True).resumed_tensors == 0
+    assert hidden(models) == []
+
+
+def test_a_method_that_changed_after_some_tensors(models: Path) -> None:
+    recipe = "merge_method: ./blend.py:blend\ndtype: bfloat16\nmodels: [{model: a}, {model: b}]\n"
+    (models / "recipe.yml").write_text(recipe)
+    (models / "blend.py").write_text("def blend(models):\n    return models[0]\n")
+
+    def stop(state: RunProgress) -> None:
+        if state.done_tensors == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        merge("recipe.yml", "out", threads=1, progress=stop)
+    (models / "blend.py").write_text("def blend(models):\n    return models[1]\n")
+    with pytest.raises(UsageError, match=r"the method file '\./blend\.py:blend' was changed"):
+        merge("recipe.yml", "out")
+    (models / "blend.py").write_text("def blend(models):\n    return models[0]\n")
+    assert merge("recipe.yml", "out").resumed_tensors == 5
 
 
 def test_a_journal_that_is_none(models: Path) -> None:

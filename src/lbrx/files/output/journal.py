@@ -10,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +20,7 @@ from typing import Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import pwrite_all
 from lbrx.errors import FileError, UsageError
-from lbrx.files.output.plan import Identity
+from lbrx.files.output.plan import VERSION_KEY, Identity
 
 JOURNAL_VERSION = 1
 
@@ -104,22 +106,39 @@ class Journal:
         end = content.rfind(b"\n") + 1
         try:
             lines = [json.loads(line) for line in content[:end].splitlines()]
-            self._take(lines)
+            version = lines[0]["version"] if lines else JOURNAL_VERSION
+            if version == JOURNAL_VERSION:
+                self._take(lines)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FileError(f"{self.path}: is no journal of a run; remove it, or give --restart") from error
+        if version != JOURNAL_VERSION:
+            raise UsageError(
+                f"{self.path}: was written by another version of lbrx (journal format {version}; expected "
+                f"{JOURNAL_VERSION}); finish the run with that version, or give --restart to discard its work"
+            )
         self._end = end
         os.ftruncate(self._descriptor, end)
 
     def _take(self, lines: list[dict[str, Any]]) -> None:
         if not lines:
             return
-        self.identity = lines[0]["plan"] if lines[0].get("version") == JOURNAL_VERSION else {}
+        self.identity = lines[0]["plan"]
         for line in lines[1:]:
             if "complete" in line:
                 self.is_complete = True
             else:
                 nonfinite = {place: (counts[0], counts[1]) for place, counts in line.get("nonfinite", {}).items()}
                 self.entries[line["tensor"]] = Entry(line["tensor"], line["checksum"], nonfinite)
+
+
+@contextmanager
+def journal_lock(path: Path) -> Iterator[None]:
+    """Keep other runs away from an output, whatever its journal holds."""
+    descriptor = _open_locked(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _open_locked(path: Path) -> int:
@@ -154,14 +173,14 @@ def difference(before: Identity, now: Identity) -> str | None:
     >>> difference({"seed": 1}, {"seed": 2})
     'the seed was 1 and is 2'
     """
-    for key in (*now, *(key for key in before if key not in now)):
+    for key in sorted({**now, **before}, key=lambda key: key != VERSION_KEY):
         was, is_now = before.get(key), now.get(key)
         if was == is_now:
             continue
         if isinstance(was, dict) and isinstance(is_now, dict):
             changed = next(name for name in (*is_now, *was) if was.get(name) != is_now.get(name))
             return f"the {key} {changed!r} {_change(was, is_now, changed)}"
-        if isinstance(was, int) and isinstance(is_now, int):
+        if key == VERSION_KEY or (isinstance(was, int) and isinstance(is_now, int)):
             return f"the {key} was {was} and is {is_now}"
         return f"the {key} is another"
     return None

@@ -21,6 +21,7 @@ from lbrx.version import VERSION
 Identity: TypeAlias = dict[str, Any]
 DEFAULT_SHARD_BYTES = 5_000_000_000  # of directories
 NO_LIMIT_BYTES = 1 << 62
+VERSION_KEY = "version of lbrx"  # of an identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def output_identity(
 ) -> Identity:
     """What every output depends on, by names that stand in messages when two plans differ."""
     return {
-        "version of lbrx": VERSION,
+        VERSION_KEY: VERSION,
         "input file": {_full_name(header.path): _file_identity(header) for header in inputs},
         "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
         "file of the output": {name: digest(content) for name, content in contents.items()},

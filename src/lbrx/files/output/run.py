@@ -25,7 +25,7 @@ from lbrx.errors import FileError, UsageError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output.checksum import ALGORITHM
 from lbrx.files.output.file_writer import FileWriter, writing
-from lbrx.files.output.journal import Entry, Journal, difference
+from lbrx.files.output.journal import Entry, Journal, difference, journal_lock
 from lbrx.files.output.nonfinite import NonFiniteError, describe
 from lbrx.files.output.plan import Identity, OutputPlan, write_bytes
 from lbrx.files.output.slots import file_checksum, units_of, write_slots
@@ -140,7 +140,7 @@ def tensor_count(plan: OutputPlan) -> int:
 def restore_replaced(place: Workplace) -> None:
     """Put an old output back that a killed run had moved aside; if that run still goes on, that is an error."""
     if place.has_lost_target:
-        with Journal(place.journal):
+        with journal_lock(place.journal):
             place.restore_target()
 
 

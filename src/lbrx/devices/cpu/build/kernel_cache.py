@@ -15,7 +15,9 @@ import re
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ _result_places = (ctypes.c_int64 * 2)()
 RESULT_PLACE = ctypes.addressof(_result_places)  # Numba writes "None" there; nobody reads it
 EXCEPTION_PLACE = RESULT_PLACE + 8
 _MAGIC = b"lbrx kernel 1\n"
+_UNUSED_SECONDS = 90 * 24 * 3600
 _PACKAGE = Path(__file__).parents[3]
 _IMPORT = re.compile(r"^from (lbrx[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 _COMPILER = "lbrx.devices.cpu.build.compiler"  # imports the library of generated kernels
@@ -236,8 +239,20 @@ def _write_entry(path: Path, symbol: str, code: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
             file.write(_MAGIC + hashlib.sha256(body).digest() + body)
         os.replace(file.name, path)
+        _remove_old_entries(path.parent)
     except OSError:
         return
+
+
+@cache
+def _remove_old_entries(directory: Path) -> None:
+    """Once in a process, remove files that nobody has read for long, such as the kernels of earlier versions."""
+    oldest = time.time() - _UNUSED_SECONDS
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError):
+            state = path.stat()
+            if max(state.st_atime, state.st_mtime) < oldest:
+                path.unlink()
 
 
 @cache

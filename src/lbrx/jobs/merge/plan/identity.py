@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import unwrap
 from pathlib import Path
 
 from lbrx.files.formats.header import FileLayout
@@ -39,7 +40,7 @@ def merge_identity(
 def _method_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
     """The contents of the files that custom methods are in, those of earlier stages included."""
     if is_custom_method(stage.method.name):
-        source = Path(stage.method.function.__code__.co_filename)
+        source = Path(unwrap(stage.method.function).__code__.co_filename)
         yield stage.method.name, digest(source.read_bytes())
     for model in stage.models:
         if model.stage is not None:
