@@ -13,13 +13,13 @@ from lbrx.ops.embedding import embedding
 from lbrx.ops.linear import linear
 from lbrx.ops.matmul import matmul
 from lbrx.ops.norms import layer_norm, rms_norm, softmax
-from lbrx.ops.rope import RopeConfig, RopeFrequencies, RopeRecord, apply_rope, rope_frequencies
+from lbrx.ops.rope import apply_rope
 from lbrx.ops.shards import column_parallel_linear, gather, matrix, row_parallel_linear, shard
+from lbrx.tensors.rope import RopeConfig, RopeFrequencies, rope_frequencies
 
 __all__ = [
     "RopeConfig",
     "RopeFrequencies",
-    "RopeRecord",
     "apply_rope",
     "attention",
     "column_parallel_linear",

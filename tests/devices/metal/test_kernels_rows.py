@@ -15,7 +15,7 @@ from lbrx.devices.metal.ops.arrays import upload
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.rows import layer_norm, rms_norm, softmax
 from lbrx.errors import ShapeError, UsageError
-from lbrx.ops.rope import RopeFrequencies, RopeStyle
+from lbrx.tensors.rope import RopeFrequencies, RopeStyle
 from support.kernel_contexts import Array, check, context, down, numbers, up
 from support.metal_shaders import Order, needs_clang
 

@@ -14,7 +14,7 @@ from lbrx.errors import FormatError, ShapeError, TensorNotFound, UsageError
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.inference.gguf_config import spec_of_metadata
 from lbrx.models.inference.hf_config import spec_of_config
-from lbrx.models.inference.spec import RopeSpec
+from lbrx.tensors.rope import RopeConfig
 from support.tiny_decoders import VOCABULARY, tiny_arrays, tiny_config, tiny_shapes, write_tiny
 
 
@@ -49,15 +49,15 @@ def test_positions_are_read_from_both_kinds_of_config() -> None:
     older = tiny_config("llama", rope_theta=5e5, rope_scaling={"rope_type": "llama3", **scaling})
     newer = tiny_config("llama", rope_parameters={"rope_theta": 5e5, "rope_type": "llama3", **scaling})
     del newer["rope_theta"]
-    expected = RopeSpec(5e5, 16, "llama3", factor=8.0, original_context=32)
+    expected = RopeConfig(5e5, 16, "llama3", factor=8.0, original_context=32)
     assert [spec_of_config(config).layers[0].rope for config in (older, newer)] == [expected, expected]
 
 
 def test_gemma_3_stretches_the_positions_of_full_layers_only() -> None:
     config = tiny_config("gemma3_text", rope_theta=1e6, rope_scaling={"rope_type": "linear", "factor": 8.0})
     local, full, _ = (layer.rope for layer in spec_of_config(config).layers)
-    assert (local.theta, local.kind) == (100.0, "default")
-    assert (full.theta, full.kind, full.factor) == (1e6, "linear", 8.0)
+    assert (local.theta, local.rope_type) == (100.0, "default")
+    assert (full.theta, full.rope_type, full.factor) == (1e6, "linear", 8.0)
 
 
 def test_the_language_model_of_a_larger_config_is_found(tmp_path: Path) -> None:
@@ -87,8 +87,12 @@ def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
     spec = spec_of_metadata(metadata, "a.gguf", vocabulary=VOCABULARY)
     assert (spec.heads, spec.kv_heads, spec.head_dim, spec.norm_adds_one) == (4, 2, 32, False)
     assert [layer.window for layer in spec.layers] == [5, 5, 5, 5, 5, None]
-    assert spec.layers[0].rope == RopeSpec(10_000.0, 32)
-    assert (spec.layers[5].rope.theta, spec.layers[5].rope.kind, spec.layers[5].rope.factor) == (1e6, "linear", 8.0)
+    assert spec.layers[0].rope == RopeConfig(10_000.0, 32)
+    assert (spec.layers[5].rope.theta, spec.layers[5].rope.rope_type, spec.layers[5].rope.factor) == (
+        1e6,
+        "linear",
+        8.0,
+    )
     assert spec.attention_scale == pytest.approx(32**-0.5)
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lbrx.errors import UsageError
-from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family
-from lbrx.models.architectures.rope import Rope
 
 # Layers of the models for which llama.cpp scales attention by the hidden size per head, not by the head's size.
 _SCALED_BY_HIDDEN = {"gemma2": 46, "gemma3": 62}
 _GEMMA2_CAPS = {"attn_logit_softcapping": 50, "final_logit_softcapping": 30}
 
 
-def check_supported(family: Family, settings: Settings) -> None:
+def check_supported(family: Family, settings: ConfigValues) -> None:
     """Raise if llama.cpp has no form of the model at all."""
     dense = settings.get("mlp_only_layers")
     step = settings.get("decoder_sparse_step")
@@ -27,13 +26,13 @@ def check_supported(family: Family, settings: Settings) -> None:
         raise UsageError(f"{settings.where}: 'use_bidirectional_attention' is an embedding model; expected a decoder")
 
 
-def differences(family: Family, settings: Settings, sizes: Dimensions, rope: Rope) -> tuple[str, ...]:
+def differences(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> tuple[str, ...]:
     """What llama.cpp will compute in another way than transformers, in words."""
     return tuple(f"{settings.where}: {text}" for text in _differences(family, settings, sizes, rope))
 
 
-def _differences(family: Family, settings: Settings, sizes: Dimensions, rope: Rope) -> Iterator[str]:
-    if rope.kind == "dynamic":
+def _differences(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> Iterator[str]:
+    if rope.get("rope_type") == "dynamic":
         yield "rope type 'dynamic' is not in llama.cpp, which will not stretch positions beyond the trained length"
     window = settings.get("sliding_window")
     has_window = family.llama_cpp_period is None and window and settings.get("use_sliding_window") is not False
@@ -46,7 +45,7 @@ def _differences(family: Family, settings: Settings, sizes: Dimensions, rope: Ro
         yield from _gemma_differences(family, settings, sizes)
 
 
-def _gemma_differences(family: Family, settings: Settings, sizes: Dimensions) -> Iterator[str]:
+def _gemma_differences(family: Family, settings: ConfigValues, sizes: Dimensions) -> Iterator[str]:
     by_hidden = _SCALED_BY_HIDDEN.get(family.architecture) == sizes.layers
     expected = sizes.hidden // sizes.heads if by_hidden else sizes.head
     scalar = settings.number("query_pre_attn_scalar")

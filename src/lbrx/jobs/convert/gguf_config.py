@@ -12,16 +12,16 @@ from lbrx.errors import FormatError
 from lbrx.files.formats.strict_json import parse_object
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.gguf_metadata import CONFIG_KEY, main_type, model_metadata
-from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import FAMILIES, Family
 from lbrx.models.architectures.rope import (
     LONG_FACTORS,
     ROPE_FREQUENCIES,
     SHORT_FACTORS,
     Floats,
-    Rope,
     llama3_config,
     plain_float,
+    rope_settings,
     scaling_config,
 )
 from lbrx.tensors.dtype import DTYPES
@@ -58,9 +58,9 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
         return None
-    settings = Settings(config, family.defaults, where)
+    settings = ConfigValues(config, family.defaults, where)
     sizes = Dimensions.of(settings, family.is_mixture)
-    expected = model_metadata(family, settings, sizes, Rope.of(settings))
+    expected = model_metadata(family, settings, sizes, rope_settings(settings))
     is_same = all(_is_alike(metadata.get(key), value) for key, value in expected.items())
     return (family, config) if is_same else None
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
-from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family
-from lbrx.models.architectures.rope import Rope, longrope_attention_factor, scaling_metadata
+from lbrx.models.architectures.rope import longrope_attention_factor, scaling_metadata
 from lbrx.models.architectures.scope import text_section
 
 QUANTIZATION_VERSION = 2  # of ggml's block layouts
@@ -23,7 +23,7 @@ TIED_HEAD_KEY = "lbrx.hf.has_tied_head"  # whether the model stores a head that 
 NORM_REST_PREFIX = "lbrx.hf.norm_rest."  # what rounding took from a norm when 1 was added
 
 
-def model_metadata(family: Family, settings: Settings, sizes: Dimensions, rope: Rope) -> dict[str, Any]:
+def model_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> dict[str, Any]:
     """The key-values ``{arch}.*``: sizes, attention, rotation and experts."""
     found: dict[str, Any] = {
         "block_count": sizes.layers,
@@ -51,40 +51,41 @@ def model_metadata(family: Family, settings: Settings, sizes: Dimensions, rope: 
     return {f"{family.architecture}.{key}": value for key, value in found.items()}
 
 
-def _rope_metadata(family: Family, settings: Settings, sizes: Dimensions, rope: Rope) -> dict[str, Any]:
-    if rope.kind not in (*family.rope_types, "dynamic"):
+def _rope_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> dict[str, Any]:
+    rope_type = rope.get("rope_type")
+    if rope_type not in (*family.rope_types, "dynamic"):
         raise UsageError(
-            f"{settings.where}: rope type {rope.kind!r} of config.json is not one that llama.cpp has for "
+            f"{settings.where}: rope type {rope_type!r} of config.json is not one that llama.cpp has for "
             f"{family.architecture}; expected one of {', '.join(family.rope_types)}"
         )
     found: dict[str, Any] = {
         "rope.dimension_count": rotated_elements(sizes, rope),
-        "rope.freq_base": rope.theta,
+        "rope.freq_base": rope.number("rope_theta"),
     }
-    if rope.local_theta is not None and family.llama_cpp_period is not None:
-        found["rope.freq_base_swa"] = rope.local_theta
+    if rope.get("rope_local_base_freq") is not None and family.llama_cpp_period is not None:
+        found["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
     context = settings.count("max_position_embeddings")
     found |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
     if family.model_type == "phi3":
         original = original_length(settings, rope)
         found["rope.scaling.original_context_length"] = original
-        if rope.kind == "longrope":
+        if rope_type == "longrope":
             found["rope.scaling.attn_factor"] = longrope_attention_factor(context, original)
     return found
 
 
-def rotated_elements(sizes: Dimensions, rope: Rope) -> int:
+def rotated_elements(sizes: Dimensions, rope: ConfigValues) -> int:
     """How many elements of each head are rotated."""
-    return int(rope.rotated_share * sizes.head)
+    return int(rope.number("partial_rotary_factor", default=1.0) * sizes.head)
 
 
-def original_length(settings: Settings, rope: Rope) -> int:
+def original_length(settings: ConfigValues, rope: ConfigValues) -> int:
     """The context length that a Phi-3 model was first trained for."""
     default = settings.count("original_max_position_embeddings", "max_position_embeddings")
     return int(rope.number("original_max_position_embeddings", default=default))
 
 
-def _window_metadata(family: Family, settings: Settings, sizes: Dimensions) -> dict[str, Any]:
+def _window_metadata(family: Family, settings: ConfigValues, sizes: Dimensions) -> dict[str, Any]:
     """The sliding window, and which layers have it if they are not those that llama.cpp expects."""
     if family.model_type == "phi3":
         return {"attention.sliding_window": settings.get("sliding_window") or 0}
@@ -97,7 +98,7 @@ def _window_metadata(family: Family, settings: Settings, sizes: Dimensions) -> d
     return found if period == family.llama_cpp_period else {**found, "attention.sliding_window_pattern": period}
 
 
-def full_attention_period(family: Family, settings: Settings, sizes: Dimensions) -> int:
+def full_attention_period(family: Family, settings: ConfigValues, sizes: Dimensions) -> int:
     """Every how many layers one has full attention; 1 if all have."""
     assert family.llama_cpp_period is not None
     kinds = settings.get("layer_types")

@@ -19,7 +19,7 @@ from lbrx.jobs.convert.gguf_metadata import (
     main_type,
 )
 from lbrx.jobs.convert.matching import Match, match_tensors, places
-from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family, Rule, family_of_gguf
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
 from lbrx.models.architectures.value_changes import stack_part
@@ -54,7 +54,7 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
         warnings += notes
         if CONFIG_KEY in metadata:
             warnings.append(f"{where}: its key-values were changed; config.json is made from them, not the stored one")
-    settings = Settings(config, family.defaults, where)
+    settings = ConfigValues(config, family.defaults, where)
     sizes = Dimensions.of(settings, family.is_mixture)
     matches = match_tensors(
         places(family, sizes),

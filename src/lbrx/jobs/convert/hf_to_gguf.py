@@ -25,9 +25,16 @@ from lbrx.jobs.convert.gguf_metadata import (
     text_config,
 )
 from lbrx.jobs.convert.matching import Match, match_tensors, places
-from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family, family_of_config
-from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS, Rope, llama3_factors
+from lbrx.models.architectures.rope import (
+    LONG_FACTORS,
+    ROPE_FREQUENCIES,
+    SHORT_FACTORS,
+    llama3_factors,
+    longrope_factors,
+    rope_settings,
+)
 from lbrx.models.architectures.value_changes import stacked
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
@@ -58,8 +65,8 @@ def hf_to_gguf(
         raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(OUTPUT_TYPES)}")
     family = family_of_config(contents.config, where)
     assert contents.config is not None
-    settings = Settings(contents.config, family.defaults, where)
-    sizes, rope = Dimensions.of(settings, family.is_mixture), Rope.of(settings)
+    settings = ConfigValues(contents.config, family.defaults, where)
+    sizes, rope = Dimensions.of(settings, family.is_mixture), rope_settings(settings)
     check_supported(family, settings)
     described = model_metadata(family, settings, sizes, rope)
     tensors, lost = _language_tensors(contents.tensors)
@@ -113,7 +120,7 @@ def _text_name(name: str) -> str:
     return name
 
 
-def _decide_head(family: Family, matches: list[Match], settings: Settings) -> tuple[list[Match], dict[str, Any]]:
+def _decide_head(family: Family, matches: list[Match], settings: ConfigValues) -> tuple[list[Match], dict[str, Any]]:
     """The tensors to write. A head that is the embedding is left out, or added where llama.cpp wants it."""
     head = next((match for match in matches if match.place.rule.hf == HEAD), None)
     if not settings.get("tie_word_embeddings"):
@@ -166,13 +173,13 @@ def _hf_type(planned: PlannedTensor) -> str:
     return planned.type_name if planned.type_name in DTYPES else "bf16"
 
 
-def _rope_tensors(rope: Rope, sizes: Dimensions) -> list[PlannedTensor]:
-    if rope.kind == "llama3":
+def _rope_tensors(rope: ConfigValues, sizes: Dimensions) -> list[PlannedTensor]:
+    if rope.get("rope_type") == "llama3":
         return [_vector(ROPE_FREQUENCIES, llama3_factors(rope, sizes.head))]
-    if rope.kind == "longrope":
+    if rope.get("rope_type") == "longrope":
         count = rotated_elements(sizes, rope) // 2
         factors = ((LONG_FACTORS, "long_factor"), (SHORT_FACTORS, "short_factor"))
-        return [_vector(name, rope.factors(key, count)) for name, key in factors]
+        return [_vector(name, longrope_factors(rope, key, count)) for name, key in factors]
     return []
 
 
@@ -213,6 +220,6 @@ def _check_vocabulary(metadata: Mapping[str, Any], sizes: Dimensions, where: str
         )
 
 
-def _model_name(contents: Contents, settings: Settings) -> str:
+def _model_name(contents: Contents, settings: ConfigValues) -> str:
     given = str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     return given or ("model" if contents.directory is None else contents.directory.resolve().name)

@@ -20,8 +20,8 @@ from lbrx.devices.metal.ops.matmul import VARIANTS, matmul
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
 from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult
-from lbrx.ops.rope import RopeFrequencies
 from lbrx.tensors.codecs import mlx
+from lbrx.tensors.rope import RopeFrequencies
 from lbrx.tensors.tensor import Tensor, tensor
 
 Array = NDArray[Any]

@@ -12,7 +12,7 @@ from lbrx.jobs.convert.gguf_config import made_config
 from lbrx.jobs.convert.matching import places
 from lbrx.jobs.verify.records import Finding, error, failure, note, warning
 from lbrx.models.architectures import check_names, check_shapes, known_architecture
-from lbrx.models.architectures.dimensions import Dimensions, Settings
+from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family, family_of_gguf
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
 
@@ -87,7 +87,7 @@ def check_gguf(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
 def _sizes(model: Checkpoint, family: Family, where: str) -> Dimensions:
     tensors = {name: PlannedTensor.of(name, tensor) for name, tensor in model.items()}
     config, _ = made_config(family, model.metadata, tensors, where)
-    return Dimensions.of(Settings(config, family.defaults, where), family.is_mixture)
+    return Dimensions.of(ConfigValues(config, family.defaults, where), family.is_mixture)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

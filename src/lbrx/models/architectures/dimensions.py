@@ -10,24 +10,24 @@ from lbrx.errors import UsageError
 from lbrx.models.architectures.scope import text_section
 
 
-class Settings:
+class ConfigValues:
     """The values of a language model's config: those of its text section, then of the whole, then defaults.
 
     A null counts as absent, and hides a default.
 
-    >>> settings = Settings({"num_experts": 4, "head_dim": None}, {"rms_norm_eps": 1e-6}, "a model")
+    >>> settings = ConfigValues({"num_experts": 4, "head_dim": None}, {"rms_norm_eps": 1e-6}, "a model")
     >>> settings.count("num_local_experts", "num_experts"), settings.number("rms_norm_eps"), settings.get("head_dim")
     (4, 1e-06, None)
     """
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
         given = {**defaults, **config, **text_section(config)}
-        self._values = {key: value for key, value in given.items() if value is not None}
+        self.values = {key: value for key, value in given.items() if value is not None}
         self.where = where
 
     def get(self, *keys: str) -> Any:
         """The first of these keys that is there, or None."""
-        return next((self._values[key] for key in keys if key in self._values), None)
+        return next((self.values[key] for key in keys if key in self.values), None)
 
     def count(self, *keys: str) -> int:
         """A whole number of at least 1."""
@@ -36,8 +36,9 @@ class Settings:
             raise self._wrong(keys, value, "a whole number of at least 1")
         return value
 
-    def number(self, *keys: str) -> float:
+    def number(self, *keys: str, default: float | None = None) -> float:
         value = self.get(*keys)
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(keys, value, "a number")
         return float(value)
@@ -63,11 +64,11 @@ class Dimensions:
     shared_feed_forward: int = 0
 
     @classmethod
-    def of(cls, settings: Settings, is_mixture: bool) -> Dimensions:
+    def of(cls, settings: ConfigValues, is_mixture: bool) -> Dimensions:
         """What a config says.
 
         >>> config = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
-        >>> Dimensions.of(Settings({**config, "vocab_size": 32}, {}, "a model"), is_mixture=False).head
+        >>> Dimensions.of(ConfigValues({**config, "vocab_size": 32}, {}, "a model"), is_mixture=False).head
         4
         """
         hidden, heads = settings.count("hidden_size"), settings.count("num_attention_heads")

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import UsageError
-from lbrx.models.architectures.dimensions import Settings
+from lbrx.errors import FormatError, UsageError
+from lbrx.models.architectures.dimensions import ConfigValues
 
 Floats = npt.NDArray[np.float32]
+FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 ROPE_FREQUENCIES = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 # What config.json calls a value of YaRN, and the end of its key in GGUF.
@@ -27,72 +27,68 @@ _LLAMA3_DEFAULTS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_m
 _TRAINED_LENGTHS = tuple(1 << power for power in range(5, 21))
 
 
-@dataclass(frozen=True, eq=False)
-class Rope:
-    """The rotation of a model: ``kind`` is the rope_type of transformers, ``values`` what belongs to it."""
+def rope_section(config: Mapping[str, Any], where: str, layer_type: str = FULL_ATTENTION) -> tuple[str, dict[str, Any]]:
+    """All rope settings of a config.json for one type of layers, and where they are, for errors.
 
-    kind: str
-    theta: float
-    local_theta: float | None  # of layers with a sliding window, if it is another one
-    rotated_share: float  # of each head
-    values: Mapping[str, Any]
-    where: str
+    Transformers 5 has them in ``rope_parameters``, by layer type if layers differ. Before, ``rope_theta``,
+    ``rope_local_base_freq`` (layers with a sliding window) and ``partial_rotary_factor`` were outside ``rope_scaling``.
 
-    @classmethod
-    def of(cls, settings: Settings) -> Rope:
-        """The rotation that a config describes, in any of the ways of transformers.
-
-        >>> old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
-        >>> new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
-        >>> [(rope.kind, rope.theta) for rope in (Rope.of(Settings(c, {}, "a model")) for c in (old, new))]
-        [('linear', 500000.0), ('linear', 500000.0)]
-        """
-        given = settings.get("rope_parameters", "rope_scaling") or {}
-        local = settings.get("rope_local_base_freq")
-        if "full_attention" in given:
-            local = given.get("sliding_attention", {}).get("rope_theta", local)
-            given = given["full_attention"]
-        kind = str(given.get("rope_type", given.get("type", "default")) or "default").lower()
-        outer = Settings(given, {}, settings.where)
-        share = given.get("partial_rotary_factor", settings.get("partial_rotary_factor"))
-        return cls(
-            {"su": "longrope"}.get(kind, kind),
-            outer.number("rope_theta") if "rope_theta" in given else settings.number("rope_theta"),
-            None if local is None else float(local),
-            1.0 if share is None else float(share),
-            given,
-            settings.where,
-        )
-
-    def number(self, *keys: str, default: float | None = None) -> float:
-        """A value that belongs to this kind of rotation."""
-        value = next((self.values[key] for key in keys if self.values.get(key) is not None), default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"{self.where}: rope type {self.kind!r} of config.json has no number {keys[0]!r}")
-        return float(value)
-
-    def factors(self, key: str, count: int) -> Floats:
-        """The list of factors of longrope."""
-        found = self.values.get(key)
-        if not isinstance(found, Sequence) or len(found) != count:
-            size = len(found) if isinstance(found, Sequence) else "no"
-            raise UsageError(f"{self.where}: {key!r} of config.json has {size} values; expected {count}")
-        return np.array(found, np.float32)
+    >>> old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    >>> new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
+    >>> [(found["rope_type"], found["rope_theta"]) for _, found in (rope_section(c, "a model") for c in (old, new))]
+    [('linear', 500000.0), ('linear', 500000.0)]
+    """
+    key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    section = {} if config.get(key) is None else config[key]
+    if not isinstance(section, Mapping):
+        raise FormatError(f"{where}: {key!r} is {section!r}; expected an object")
+    local_theta, is_local = config.get("rope_local_base_freq"), layer_type == SLIDING_ATTENTION
+    if FULL_ATTENTION in section:
+        local_theta = section.get(SLIDING_ATTENTION, {}).get("rope_theta", local_theta)
+        section = section.get(layer_type, {})
+    elif is_local and local_theta is not None and key == "rope_scaling":
+        section = {}  # only full attention is scaled
+    found = {
+        "rope_theta": local_theta if is_local and local_theta is not None else config.get("rope_theta"),
+        "rope_local_base_freq": local_theta,
+        "partial_rotary_factor": config.get("partial_rotary_factor"),
+        **{name: value for name, value in section.items() if value is not None},
+        "rope_type": section.get("rope_type") or section.get("type") or "default",
+    }
+    return f"{where}: {key}", found
 
 
-def scaling_metadata(rope: Rope, context_length: int) -> dict[str, Any]:
+def rope_settings(settings: ConfigValues) -> ConfigValues:
+    """The rope settings of layers with full attention, checked as they are read."""
+    _, found = rope_section(settings.values, settings.where)
+    rope_type = str(found["rope_type"]).lower()
+    found["rope_type"] = {"su": "longrope"}.get(rope_type, rope_type)
+    return ConfigValues(found, {}, f"{settings.where}: rope type {rope_type!r}")
+
+
+def longrope_factors(rope: ConfigValues, key: str, count: int) -> Floats:
+    """One of the two lists of factors of longrope."""
+    factors = rope.get(key)
+    if not isinstance(factors, Sequence) or len(factors) != count:
+        size = len(factors) if isinstance(factors, Sequence) else "no"
+        raise UsageError(f"{rope.where}: {key!r} of config.json has {size} values; expected {count}")
+    return np.array(factors, np.float32)
+
+
+def scaling_metadata(rope: ConfigValues, context_length: int) -> dict[str, Any]:
     """The ends of the keys ``{arch}.rope.scaling.*`` for linear scaling and YaRN.
 
-    >>> scaling_metadata(Rope("linear", 1e4, None, 1.0, {"factor": 4}, "a model"), 4096)
+    >>> scaling_metadata(ConfigValues({"rope_type": "linear", "factor": 4}, {}, "a model"), 4096)
     {'type': 'linear', 'factor': 4.0}
     """
-    if rope.kind not in ("linear", "yarn"):
+    rope_type = rope.get("rope_type")
+    if rope_type not in ("linear", "yarn"):
         return {}
-    found: dict[str, Any] = {"type": rope.kind, "factor": rope.number("factor")}
-    if rope.kind == "yarn":
+    found: dict[str, Any] = {"type": rope_type, "factor": rope.number("factor")}
+    if rope_type == "yarn":
         found["original_context_length"] = int(rope.number("original_max_position_embeddings", default=context_length))
         for keys, end in _YARN_KEYS:
-            if any(rope.values.get(key) is not None for key in keys):
+            if rope.get(*keys) is not None:
                 found[end] = rope.number(*keys)
     return found
 
@@ -103,11 +99,11 @@ def scaling_config(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] |
     >>> scaling_config({"a.rope.scaling.type": "linear", "a.rope.scaling.factor": 4.0}, "a.rope.scaling.")
     {'rope_type': 'linear', 'factor': 4.0}
     """
-    kind = metadata.get(f"{prefix}type")
-    if kind not in ("linear", "yarn"):
+    rope_type = metadata.get(f"{prefix}type")
+    if rope_type not in ("linear", "yarn"):
         return None
-    found = {"rope_type": kind, "factor": plain_float(metadata.get(f"{prefix}factor", 1.0))}
-    if kind == "yarn":
+    found = {"rope_type": rope_type, "factor": plain_float(metadata.get(f"{prefix}factor", 1.0))}
+    if rope_type == "yarn":
         length = metadata.get(f"{prefix}original_context_length")
         if length is not None:
             found["original_max_position_embeddings"] = int(length)
@@ -117,15 +113,15 @@ def scaling_config(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] |
     return found
 
 
-def llama3_factors(rope: Rope, head: int) -> Floats:
+def llama3_factors(rope: ConfigValues, head: int) -> Floats:
     """By how much the rotation of each pair is slowed down (``rope_type`` llama3).
 
     Short waves keep their length, long ones are stretched by ``factor``, those between by something between.
 
-    >>> llama3_factors(Rope("llama3", 5e5, None, 1.0, {"factor": 8.0}, "a model"), 8).round(2).tolist()
+    >>> llama3_factors(ConfigValues({"rope_theta": 5e5, "factor": 8.0}, {}, "a model"), 8).round(2).tolist()
     [1.0, 1.0, 2.690000057220459, 8.0]
     """
-    frequencies = 1.0 / rope.theta ** (np.arange(0, head, 2, dtype=np.float64) / head)
+    frequencies = 1.0 / rope.number("rope_theta") ** (np.arange(0, head, 2, dtype=np.float64) / head)
     waves = 2 * math.pi / frequencies
     factor = rope.number("factor", default=8.0)
     low, high, length = (rope.number(key, default=value) for key, value in _LLAMA3_DEFAULTS.items())
@@ -138,7 +134,7 @@ def llama3_factors(rope: Rope, head: int) -> Floats:
 def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | None:
     """The ``rope_scaling`` of which these are the factors; None if it has not the frequency factors of Llama 3.
 
-    >>> rope = Rope("llama3", 5e5, None, 1.0, {"factor": 32.0}, "a model")
+    >>> rope = ConfigValues({"rope_theta": 5e5, "factor": 32.0}, {}, "a model")
     >>> llama3_config(llama3_factors(rope, 64), 5e5, 64)["factor"]
     32.0
     """
@@ -146,7 +142,7 @@ def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | 
     for length in (usual, *_TRAINED_LENGTHS):
         known = {**_LLAMA3_DEFAULTS, "original_max_position_embeddings": length}
         found = {"rope_type": "llama3", "factor": float(factors.max()), **known}
-        expected = llama3_factors(Rope("llama3", theta, None, 1.0, found, ""), head)
+        expected = llama3_factors(ConfigValues(found, {"rope_theta": theta}, ""), head)
         if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-4):
             return found
     return None

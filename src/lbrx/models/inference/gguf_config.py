@@ -10,17 +10,17 @@ from lbrx.errors import FormatError, UsageError
 from lbrx.models.inference.spec import (
     FAMILIES,
     GGUF_ARCHITECTURES,
+    DecoderFamily,
     ExpertSpec,
-    Family,
     LayerSpec,
     ModelSpec,
-    RopeSpec,
     windowed_layers,
 )
 from lbrx.models.inference.values import Values
+from lbrx.tensors.rope import RopeConfig
 
 _LOCAL_THETA = 10_000.0  # of Gemma 3's windowed layers
-_KINDS = ("linear", "yarn")
+_SCALING_TYPES = ("linear", "yarn")
 
 
 def spec_of_metadata(metadata: Mapping[str, Any], where: str, vocabulary: int | None = None) -> ModelSpec:
@@ -84,8 +84,8 @@ def _experts(values: Values) -> ExpertSpec | None:
     return ExpertSpec(count, used)
 
 
-def _layers(values: Values, family: Family, head_dim: int, count: int) -> tuple[LayerSpec, ...]:
-    plain = RopeSpec(values.number("rope.freq_base", 10_000.0), values.count("rope.dimension_count", head_dim))
+def _layers(values: Values, family: DecoderFamily, head_dim: int, count: int) -> tuple[LayerSpec, ...]:
+    plain = RopeConfig(values.number("rope.freq_base", 10_000.0), values.count("rope.dimension_count", head_dim))
     full = _scaled(plain, values)
     local = full
     if family.name == "gemma3":
@@ -98,7 +98,7 @@ def _layers(values: Values, family: Family, head_dim: int, count: int) -> tuple[
     return tuple(LayerSpec(window, local) if is_local else LayerSpec(None, full) for is_local in windowed)
 
 
-def _windowed(values: Values, family: Family, count: int) -> tuple[bool, ...]:
+def _windowed(values: Values, family: DecoderFamily, count: int) -> tuple[bool, ...]:
     listed = values.entries.get("attention.sliding_window_pattern")
     if isinstance(listed, Sequence) and not isinstance(listed, str):
         if len(listed) != count:
@@ -113,16 +113,16 @@ def _windowed(values: Values, family: Family, count: int) -> tuple[bool, ...]:
     return windowed_layers("every" if family.windows == "none" else family.windows, count, count)
 
 
-def _scaled(plain: RopeSpec, values: Values) -> RopeSpec:
-    kind = values.text("rope.scaling.type", "none")
-    if kind == "none":
+def _scaled(plain: RopeConfig, values: Values) -> RopeConfig:
+    scaling_type = values.text("rope.scaling.type", "none")
+    if scaling_type == "none":
         return plain
-    if kind not in _KINDS:
-        known = ", ".join(("none", *_KINDS))
-        raise UsageError(f"{values.where}: positions of type {kind!r} are not known; expected one of {known}")
+    if scaling_type not in _SCALING_TYPES:
+        known = ", ".join(("none", *_SCALING_TYPES))
+        raise UsageError(f"{values.where}: positions of type {scaling_type!r} are not known; expected one of {known}")
     return replace(
         plain,
-        kind="linear" if kind == "linear" else "yarn",
+        rope_type=scaling_type,
         factor=values.number("rope.scaling.factor"),
         original_context=values.count("rope.scaling.original_context_length", values.count("context_length", 8192)),
         beta_fast=values.number("rope.scaling.yarn_beta_fast", 32.0),

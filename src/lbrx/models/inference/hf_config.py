@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from lbrx.errors import FormatError, UsageError
+from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION, rope_section
 from lbrx.models.architectures.scope import text_section
 from lbrx.models.inference.spec import (
     FAMILIES,
     HF_MODEL_TYPES,
     Activation,
+    DecoderFamily,
     ExpertSpec,
-    Family,
     LayerSpec,
     ModelSpec,
-    RopeKind,
-    RopeSpec,
     windowed_layers,
 )
 from lbrx.models.inference.values import Values
+from lbrx.tensors.rope import RopeConfig
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -28,8 +28,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu",
     "gelu_tanh": "gelu",
 }
-_SLIDING = "sliding_attention"
-_FULL = "full_attention"
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 _LOCAL_THETA = 10_000.0  # of Gemma 3's windowed layers
 
 
@@ -74,7 +73,7 @@ def spec_of_config(config: Mapping[str, Any], where: str = "config.json") -> Mod
     )
 
 
-def _family(config: Mapping[str, Any], where: str) -> Family:
+def _family(config: Mapping[str, Any], where: str) -> DecoderFamily:
     model_type = config.get("model_type")
     if model_type not in HF_MODEL_TYPES:
         known = ", ".join(sorted(HF_MODEL_TYPES))
@@ -82,21 +81,21 @@ def _family(config: Mapping[str, Any], where: str) -> Family:
     return FAMILIES[HF_MODEL_TYPES[model_type]]
 
 
-def _check_activation(values: Values, family: Family) -> None:
+def _check_activation(values: Values, family: DecoderFamily) -> None:
     """Gemma's older configs have ``hidden_act``, which is not used, next to ``hidden_activation``."""
     key = "hidden_activation" if "hidden_activation" in values else "hidden_act"
     name = values.text(key, family.activation if family.activation == "silu" else "gelu_pytorch_tanh")
     if _ACTIVATIONS.get(name) != family.activation:
-        expected = sorted(known for known, kind in _ACTIVATIONS.items() if kind == family.activation)
+        expected = sorted(known for known, activation in _ACTIVATIONS.items() if activation == family.activation)
         raise UsageError(f"{values.where}: {key!r} is {name!r}; expected one of {', '.join(expected)}")
 
 
-def _is_tied(config: Mapping[str, Any], values: Values, family: Family) -> bool:
+def _is_tied(config: Mapping[str, Any], values: Values, family: DecoderFamily) -> bool:
     outer = config.get("tie_word_embeddings")
     return values.flag("tie_word_embeddings", outer if isinstance(outer, bool) else family.tied_by_default)
 
 
-def _experts(values: Values, family: Family) -> ExpertSpec | None:
+def _experts(values: Values, family: DecoderFamily) -> ExpertSpec | None:
     if family.name != "mixtral":
         return None
     count, used = values.count("num_local_experts", 8), values.count("num_experts_per_tok", 2)
@@ -108,15 +107,15 @@ def _experts(values: Values, family: Family) -> ExpertSpec | None:
 # -- layers: windows and positions -------------------------------------------------------------------------------------
 
 
-def _layers(values: Values, family: Family, head_dim: int) -> tuple[LayerSpec, ...]:
+def _layers(values: Values, family: DecoderFamily, head_dim: int) -> tuple[LayerSpec, ...]:
     count = values.count("num_hidden_layers")
     width = _window(values, family)
     windowed = _windowed(values, family, count) if width is not None else (False,) * count
-    full, sliding = _rope(values, family, head_dim, _FULL), _rope(values, family, head_dim, _SLIDING)
+    full, sliding = _rope(values, family, head_dim, FULL_ATTENTION), _rope(values, family, head_dim, SLIDING_ATTENTION)
     return tuple(LayerSpec(width, sliding) if local else LayerSpec(None, full) for local in windowed)
 
 
-def _window(values: Values, family: Family) -> int | None:
+def _window(values: Values, family: DecoderFamily) -> int | None:
     if family.windows == "none" or not values.flag("use_sliding_window", family.windows != "upper"):
         return None
     if "sliding_window" in values.entries:  # null switches it off
@@ -124,52 +123,45 @@ def _window(values: Values, family: Family) -> int | None:
     return family.default_window
 
 
-def _windowed(values: Values, family: Family, count: int) -> tuple[bool, ...]:
+def _windowed(values: Values, family: DecoderFamily, count: int) -> tuple[bool, ...]:
     listed = values.entries.get("layer_types")
     if listed is None:
         pattern = values.optional_count("sliding_window_pattern")
         if pattern is not None and family.windows == "five_of_six":
             return tuple(bool((layer + 1) % pattern) for layer in range(count))
         return windowed_layers(family.windows, count, values.count("max_window_layers", count))
-    if not isinstance(listed, Sequence) or len(listed) != count or not set(listed) <= {_SLIDING, _FULL}:
+    if (
+        not isinstance(listed, Sequence)
+        or len(listed) != count
+        or not set(listed) <= {SLIDING_ATTENTION, FULL_ATTENTION}
+    ):
         raise FormatError(
             f"{values.where}: 'layer_types' is {listed!r}; "
-            f"expected {_SLIDING!r} or {_FULL!r} for each of {count} layers"
+            f"expected {SLIDING_ATTENTION!r} or {FULL_ATTENTION!r} for each of {count} layers"
         )
-    return tuple(kind == _SLIDING for kind in listed)
+    return tuple(layer_type == SLIDING_ATTENTION for layer_type in listed)
 
 
-def _rope(values: Values, family: Family, head_dim: int, layer_type: str) -> RopeSpec:
-    """The positions of layers of one type; newer configs have all of it in ``rope_parameters``."""
-    parameters = values.section("rope_parameters") or Values(values.where, {})
-    parameters = parameters.section(layer_type) or parameters
-    theta = parameters.number("rope_theta", _plain_theta(values, family, layer_type))
-    share = parameters.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0))
-    plain = RopeSpec(theta, int(head_dim * share))
-    is_local_gemma = family.name == "gemma3" and layer_type == _SLIDING
-    scaling = None if is_local_gemma else values.section("rope_scaling")
-    scaling = parameters if parameters.entries else scaling
-    return plain if scaling is None else _scaled(plain, scaling, values)
-
-
-def _plain_theta(values: Values, family: Family, layer_type: str) -> float:
-    if family.name == "gemma3" and layer_type == _SLIDING:
-        return values.number("rope_local_base_freq", _LOCAL_THETA)
-    return values.number("rope_theta", family.default_rope_theta)
-
-
-def _scaled(plain: RopeSpec, scaling: Values, values: Values) -> RopeSpec:
-    kind = scaling.text("rope_type", scaling.text("type", "default"))
-    if kind not in get_args(RopeKind):
-        known = ", ".join(get_args(RopeKind))
-        raise UsageError(f"{scaling.where}: positions of type {kind!r} are not known; expected one of {known}")
-    if kind == "default":
-        return plain
+def _rope(values: Values, family: DecoderFamily, head_dim: int, layer_type: str) -> RopeConfig:
+    """The rotation in layers of one type."""
+    defaults = {"rope_theta": family.default_rope_theta}
+    if family.name == "gemma3":
+        defaults["rope_local_base_freq"] = _LOCAL_THETA
+    config = defaults | {key: value for key, value in values.entries.items() if value is not None}
+    where, section = rope_section(config, values.where, layer_type)
+    rope, scaling = Values(values.where, section), Values(where, section)
+    theta, dims = rope.number("rope_theta"), int(head_dim * rope.number("partial_rotary_factor", 1.0))
+    rope_type = scaling.text("rope_type")
+    if rope_type not in _ROPE_TYPES:
+        known = ", ".join(_ROPE_TYPES)
+        raise UsageError(f"{where}: positions of type {rope_type!r} are not known; expected one of {known}")
+    if rope_type == "default":
+        return RopeConfig(theta, dims)
     context = values.count("max_position_embeddings", 8192)
-    return RopeSpec(
-        plain.theta,
-        plain.dims,
-        kind,  # type: ignore[arg-type]  # checked above
+    return RopeConfig(
+        theta,
+        dims,
+        rope_type,
         factor=scaling.number("factor"),
         original_context=scaling.count("original_max_position_embeddings", context),
         low_frequency_factor=scaling.number("low_freq_factor", 1.0),

@@ -1,13 +1,13 @@
-"""Queries and keys turned by their positions; the frequencies of a kind of layer are computed once."""
+"""Queries and keys turned by their positions; the frequencies of a type of layer are computed once."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.models.inference.spec import RopeSpec, RopeStyle
 from lbrx.models.inference.weights import Floats
-from lbrx.ops import RopeFrequencies, apply_rope, rope_frequencies
+from lbrx.ops.rope import apply_rope
+from lbrx.tensors.rope import RopeConfig, RopeFrequencies, RopeStyle, rope_frequencies
 
 
 class Rotation:
@@ -15,9 +15,9 @@ class Rotation:
 
     def __init__(self, factors: Floats | None = None) -> None:
         self._factors = factors
-        self._frequencies: dict[RopeSpec, RopeFrequencies] = {}
+        self._frequencies: dict[RopeConfig, RopeFrequencies] = {}
 
-    def applied(self, heads: Floats, positions: npt.NDArray[np.int64], rope: RopeSpec, style: RopeStyle) -> Floats:
+    def applied(self, heads: Floats, positions: npt.NDArray[np.int64], rope: RopeConfig, style: RopeStyle) -> Floats:
         """The heads of tokens at these positions."""
         frequencies = self._frequencies.get(rope)
         if frequencies is None:

@@ -5,29 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.tensors.rope import RopeConfig, RopeStyle
 
-RopeStyle = Literal["neox", "interleaved"]
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
 Activation = Literal["silu", "gelu"]
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """How positions turn the first ``dims`` elements of queries and keys.
-
-    ``factor`` and what follows it are used by the kinds that stretch a model to longer texts.
-    """
-
-    theta: float
-    dims: int
-    kind: RopeKind = "default"
-    factor: float = 1.0
-    original_context: int = 0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +23,14 @@ class LayerSpec:
     """What may differ from layer to layer: how far attention looks back (None: to the start), and the positions."""
 
     window: int | None
-    rope: RopeSpec
+    rope: RopeConfig
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder. The options of a family of models are in ``family``; the rest comes from the config."""
 
-    family: Family
+    family: DecoderFamily
     hidden: int
     intermediate: int
     heads: int
@@ -84,7 +64,7 @@ WindowRule = Literal["none", "every", "alternating", "five_of_six", "upper"]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DecoderFamily:
     """What all models of an architecture have in common.
 
     ``windows`` says which layers look back over a window only, where the config does not list them: ``alternating``
@@ -110,15 +90,15 @@ class Family:
     wide_scale_layers: int | None = None
 
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, DecoderFamily] = {
     family.name: family
     for family in (
-        Family("llama", permuted_in_gguf=True),
-        Family("mistral", windows="every", permuted_in_gguf=True),
-        Family("mixtral", windows="every", permuted_in_gguf=True, default_rope_theta=1_000_000.0),
-        Family("qwen2", windows="upper", query_key_value_bias=True),
-        Family("qwen3", windows="upper", query_key_norms=True),
-        Family(
+        DecoderFamily("llama", permuted_in_gguf=True),
+        DecoderFamily("mistral", windows="every", permuted_in_gguf=True),
+        DecoderFamily("mixtral", windows="every", permuted_in_gguf=True, default_rope_theta=1_000_000.0),
+        DecoderFamily("qwen2", windows="upper", query_key_value_bias=True),
+        DecoderFamily("qwen3", windows="upper", query_key_norms=True),
+        DecoderFamily(
             "gemma2",
             activation="gelu",
             windows="alternating",
@@ -129,7 +109,7 @@ FAMILIES: dict[str, Family] = {
             default_window=4096,
             wide_scale_layers=46,
         ),
-        Family(
+        DecoderFamily(
             "gemma3",
             activation="gelu",
             windows="five_of_six",
@@ -142,7 +122,7 @@ FAMILIES: dict[str, Family] = {
             default_window=4096,
             wide_scale_layers=62,
         ),
-        Family("phi3", windows="every", fused_projections=True),
+        DecoderFamily("phi3", windows="every", fused_projections=True),
     )
 }
 """The architectures that can be run. A new one is a line here, if it needs no new option."""

@@ -10,7 +10,7 @@ from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.ops.arrays import DeviceArray, upload
 from lbrx.devices.metal.ops.launching import Grid, float_number, launch, nbytes_of, output, uints
 from lbrx.errors import ShapeError, UsageError
-from lbrx.ops.rope import RopeFrequencies, RopeStyle
+from lbrx.tensors.rope import RopeFrequencies, RopeStyle
 
 _THREADS = 64
 _FLOPS_PER_PAIR = 6

@@ -1,0 +1,114 @@
+"""Rotary position embedding: the record that describes a model's rotation, and its frequencies, computed in f64."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import ShapeError, UsageError
+
+RopeStyle = Literal["neox", "interleaved"]
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions rotate the first ``dims`` elements of queries and keys.
+
+    ``rope_type`` is default, linear, llama3, yarn or longrope. The values after it are used by the types that stretch
+    a model to longer texts.
+    """
+
+    theta: float
+    dims: int
+    rope_type: str = "default"
+    factor: float = 1.0
+    original_context: int = 0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RopeFrequencies:
+    """Radians per position of every pair of elements, and what cosines and sines are multiplied by."""
+
+    radians: npt.NDArray[np.float64]
+    scale: float = 1.0
+
+
+def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -> RopeFrequencies:
+    """The frequencies of a model. ``factors`` divide them one by one: those of longrope, or a file's own.
+
+    >>> rope_frequencies(RopeConfig(theta=10_000.0, dims=4)).radians
+    array([1.  , 0.01])
+    >>> rope_frequencies(RopeConfig(theta=10_000.0, dims=4, rope_type="linear", factor=4.0)).radians
+    array([0.25  , 0.0025])
+    """
+    if config.dims < 2 or config.dims % 2:
+        raise ShapeError(f"rope turns pairs, so {config.dims} elements of a head cannot be turned; expected 2, 4, ...")
+    radians = np.float64(config.theta) ** (-np.arange(0, config.dims, 2, dtype=np.float64) / config.dims)
+    if factors is not None:
+        divisors = np.asarray(factors, np.float64)
+        if divisors.shape != radians.shape:
+            raise ShapeError(f"rope factors have shape {divisors.shape}; expected {radians.shape}, one for every pair")
+        radians = radians / divisors
+    elif config.rope_type == "longrope":
+        raise UsageError("longrope needs its factors, one for every pair of elements")
+    if config.rope_type in ("default", "longrope"):
+        return RopeFrequencies(radians, _longrope_scale(config) if config.rope_type == "longrope" else 1.0)
+    if config.rope_type == "linear":
+        return RopeFrequencies(radians / config.factor)
+    if config.rope_type == "llama3":
+        return RopeFrequencies(_llama3(radians, config))
+    if config.rope_type == "yarn":
+        return RopeFrequencies(_yarn(radians, config), _yarn_scale(config))
+    raise UsageError(f"{config.rope_type!r} is not a known kind of rope; expected one of {', '.join(ROPE_TYPES)}")
+
+
+def _original_context(config: RopeConfig) -> int:
+    if config.original_context < 1:
+        raise UsageError(f"rope of type {config.rope_type!r} needs the original context of the model, in positions")
+    return config.original_context
+
+
+def _llama3(radians: npt.NDArray[np.float64], config: RopeConfig) -> npt.NDArray[np.float64]:
+    """Stretch slow pairs, keep fast ones, and blend those between by their number of turns."""
+    turns = _original_context(config) * radians / (2 * math.pi)
+    low, high = config.low_frequency_factor, config.high_frequency_factor
+    unscaled = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return radians * (unscaled + (1 - unscaled) / config.factor)
+
+
+def _yarn(radians: npt.NDArray[np.float64], config: RopeConfig) -> npt.NDArray[np.float64]:
+    """As llama3, but the blend goes by the number of the pair."""
+    context = _original_context(config)
+
+    def pair_with_turns(turns: float) -> float:
+        return config.dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
+
+    low = max(math.floor(pair_with_turns(config.beta_fast)), 0)
+    high = min(math.ceil(pair_with_turns(config.beta_slow)), config.dims - 1)
+    width = high - low if high != low else 0.001
+    stretched = np.clip((np.arange(radians.size) - low) / width, 0.0, 1.0)
+    return radians * ((1 - stretched) + stretched / config.factor)
+
+
+def _yarn_scale(config: RopeConfig) -> float:
+    if config.attention_factor is not None:
+        return config.attention_factor
+    return 0.1 * math.log(config.factor) + 1.0 if config.factor > 1 else 1.0
+
+
+def _longrope_scale(config: RopeConfig) -> float:
+    if config.attention_factor is not None:
+        return config.attention_factor
+    if config.factor <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(config.factor) / math.log(_original_context(config)))
