@@ -27,6 +27,7 @@ from benchmarks.models import LAYERS, make_model
 from lbrx.base import system
 from lbrx.cluster import ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
+from lbrx.cluster.run import cluster_runner
 from lbrx.files.output.run import execute
 
 TURNS = 8
@@ -84,7 +85,7 @@ class _Side:
         gc.collect()
         time.sleep(0.1)
         started, processor_started = time.perf_counter(), time.process_time()
-        execute(self.source.build(), sync=False, cluster=self.cluster)
+        execute(self.source.build(), sync=False, runner=cluster_runner(self.cluster))
         seconds, processor_seconds = time.perf_counter() - started, time.process_time() - processor_started
         if self.states:
             processor_seconds += sum(node.processor_seconds for node in self.states[-1].nodes)
@@ -119,7 +120,7 @@ def _check_alike(recipe: str) -> None:
     one, other = Path("of-threads"), Path("of-the-cluster")
     execute(PlanSource.merge(recipe, str(one)).build(), sync=False)
     source = PlanSource.merge(recipe, str(other))
-    execute(source.build(), sync=False, cluster=ClusterOptions("auto", source, system.cpu_count()))
+    execute(source.build(), sync=False, runner=cluster_runner(ClusterOptions("auto", source, system.cpu_count())))
     names = sorted(path.name for path in one.iterdir())
     _, different, missing = filecmp.cmpfiles(one, other, names, shallow=False)
     if different or missing:

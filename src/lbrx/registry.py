@@ -71,6 +71,11 @@ CODECS: dict[str, str] = {
 }
 """The quantization types of GGUF files, as records of `lbrx.tensors.codecs.codec.Codec`."""
 
+SCORE_RUNNERS: dict[str, str] = {
+    "cluster": "lbrx.cluster.scoring:cluster_score_runner",
+}
+"""Other ways than threads to run `lbrx.score`: functions that take an address (see `lbrx.jobs.score.score`)."""
+
 SELF_TESTS: dict[str, str] = {
     "passes": "lbrx.jobs.doctor.pass_tests:self_tests",
     "kernels": "lbrx.jobs.doctor.kernel_tests:self_tests",

@@ -15,6 +15,7 @@ from test_cluster_merge import CUSTOM_RECIPE, METHODS, local, on_cluster, weight
 
 from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress, WorkerMemoryError
+from lbrx.cluster.run import cluster_runner
 from lbrx.cluster.worker_memory import PeakMemory, telling_of_memory
 from lbrx.errors import MemoryBudgetError
 from lbrx.files.output.run import execute
@@ -127,7 +128,7 @@ def test_workers_take_less_than_400_mb(method: str, folder: Path) -> None:
     (folder / "recipe.yml").write_text(METHODS[method])
     source = PlanSource.merge("recipe.yml", "clustered")
     states: list[ClusterProgress] = []
-    execute(source.build(), cluster=ClusterOptions("auto", source, progress=states.append), sync=False)
+    execute(source.build(), runner=cluster_runner(ClusterOptions("auto", source, progress=states.append)), sync=False)
     most_bytes = max(node.memory_bytes for node in states[-1].nodes)
     assert 20_000_000 < most_bytes < MEMORY_LIMIT_BYTES
 

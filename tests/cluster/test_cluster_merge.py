@@ -18,6 +18,7 @@ import lbrx
 from lbrx.cli.main import run
 from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress
+from lbrx.cluster.run import cluster_runner
 from lbrx.files.output.run import RunResult, execute
 from lbrx.jobs.merge.merge import plan_output_of_merge
 from support.bucket import Bucket
@@ -61,7 +62,7 @@ def prepare(folder: Path, recipe: str) -> None:
 def on_cluster(out: str, *, seed: int = 0, progress: Any = None, address: str = "auto", **options: Any) -> RunResult:
     source = PlanSource.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000)
     cluster = ClusterOptions(address, source, task_bytes=TASK_BYTES, progress=progress)
-    return execute(source.build(), cluster=cluster, **options)
+    return execute(source.build(), runner=cluster_runner(cluster), **options)
 
 
 def local(out: str, seed: int = 0) -> RunResult:
@@ -212,7 +213,7 @@ def test_quantizing_and_converting_on_a_cluster() -> None:
         execute(source.build())
         expected = out.read_bytes()
         out.unlink()
-        execute(source.build(), cluster=ClusterOptions("auto", source, task_bytes=1000))
+        execute(source.build(), runner=cluster_runner(ClusterOptions("auto", source, task_bytes=1000)))
         assert out.read_bytes() == expected
 
 
@@ -242,7 +243,7 @@ def test_a_worker_that_sees_other_models_is_an_error(folder: Path) -> None:
     os.chdir(folder)
     plan = plan_output_of_merge("recipe.yml", "out")
     with pytest.raises(ClusterError, match="this worker plans another output than the driver"):
-        execute(plan, cluster=ClusterOptions("auto", other))
+        execute(plan, runner=cluster_runner(ClusterOptions("auto", other)))
 
 
 @pytest.mark.usefixtures("ray_cluster")

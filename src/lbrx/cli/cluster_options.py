@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,7 +14,8 @@ from lbrx.base.system import format_bytes
 
 if TYPE_CHECKING:
     from lbrx.cluster.description import PlanSource
-    from lbrx.cluster.options import ClusterOptions, ClusterProgress
+    from lbrx.cluster.options import ClusterProgress
+    from lbrx.files.output.run import Run
 
 Cluster = Annotated[
     str | None,
@@ -82,14 +84,15 @@ def _print_event(state: ClusterProgress) -> None:
     sys.stdout.flush()
 
 
-def cluster_options(
+def cluster_runner(
     address: str | None, source: PlanSource, threads: int | None, memory: str | None, reporter: ClusterReporter
-) -> ClusterOptions | None:
-    """What ``execute`` takes for the options of a command; None without --cluster."""
+) -> Callable[..., Run] | None:
+    """The ``runner`` of ``execute`` for the options of a command; None without --cluster."""
     if address is None:
         return None
     from lbrx.base.system import parse_bytes
+    from lbrx.cluster import run
     from lbrx.cluster.options import WORKER_MEMORY_BYTES, ClusterOptions
 
     memory_bytes = WORKER_MEMORY_BYTES if memory is None else parse_bytes(memory)
-    return ClusterOptions(address, source, threads, memory_bytes, progress=reporter)
+    return run.cluster_runner(ClusterOptions(address, source, threads, memory_bytes, progress=reporter))

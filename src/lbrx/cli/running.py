@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lbrx.cli.cluster_options import ClusterReporter, cluster_options
+from lbrx.cli.cluster_options import ClusterReporter, cluster_runner
 from lbrx.cli.paths import check_replaced
 from lbrx.errors import MemoryBudgetError
 from lbrx.files.remote.paths import is_remote
@@ -87,7 +87,7 @@ def run_output(
             restart=restart,
             sync=sync,
             progress=report.progress,
-            cluster=cluster_options(cluster, call, threads, memory, nodes),
+            runner=cluster_runner(cluster, call, threads, memory, nodes),
         )
     report.done(result)
     nodes.done()

@@ -46,8 +46,8 @@ class _Sent:
     since: float = field(default_factory=time.monotonic)
 
 
-def cluster_run(cluster: ClusterOptions) -> Callable[..., Run]:
-    """What makes a run on a cluster."""
+def cluster_runner(cluster: ClusterOptions) -> Callable[..., ClusterRun]:
+    """The ``runner`` of `lbrx.files.output.run.execute` that computes on a cluster."""
     import_ray()
     return partial(ClusterRun, cluster)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import Call, results_in_order
-from lbrx.cluster.connection import connected, nodes_of, task_threads, worker_count
+from lbrx.cluster.connection import connected, import_ray, nodes_of, task_threads, worker_count
 from lbrx.cluster.worker import alone
 from lbrx.errors import FileError
 from lbrx.files.remote.paths import is_remote
-from lbrx.jobs.score.score import ScoreJob, Tally, Window, score_window, warm_up
+from lbrx.jobs.score.score import ScoreJob, ScoreRunner, Tally, Window, score_window, warm_up
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.settings import using
 
@@ -34,10 +35,15 @@ class ScoreOrder:
 _opened: dict[str, tuple[LanguageModel, ...]] = {}
 
 
-def cluster_tallies(
-    jobs: Sequence[ScoreJob], address: str, threads: int | None, step: Callable[[int, str], None]
+def cluster_score_runner(address: str) -> ScoreRunner:
+    """What scores on the cluster at an address."""
+    import_ray()
+    return partial(_cluster_tallies, address)
+
+
+def _cluster_tallies(
+    address: str, jobs: Sequence[ScoreJob], threads: int | None, step: Callable[[int, str], None]
 ) -> list[list[Tally]]:
-    """What the models of each job make of their windows. ``step`` is told of windows that are done, and of a model."""
     tallies = [[Tally() for _ in job.models] for job in jobs]
     with connected(address) as connection:
         nodes = nodes_of(connection.ray)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
@@ -32,9 +32,6 @@ from lbrx.files.output.slots import file_checksum, units_of, write_slots
 from lbrx.files.output.staging import Workplace
 from lbrx.files.remote.paths import as_path, is_remote
 from lbrx.settings import settings
-
-if TYPE_CHECKING:
-    from lbrx.cluster.options import ClusterOptions
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
@@ -79,16 +76,16 @@ def execute(
     restart: bool = False,
     sync: bool = True,
     progress: ProgressCallback | None = None,
-    cluster: ClusterOptions | None = None,
+    runner: Callable[..., Run] | None = None,
 ) -> RunResult:
     """Run a plan. After a failure or a kill, running the same plan again does what is missing.
 
     ``strict`` makes NaN and infinities an error. ``overwrite`` lets a directory be replaced, at the very end.
-    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk. With
-    ``cluster`` the tensors are computed by the workers of a Ray cluster, which write the same bytes.
+    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk. ``runner``
+    computes the tensors: the threads of this machine by default, or `lbrx.cluster.run.cluster_runner`.
     """
     started = time.monotonic()
-    make_run = _run_of(plan, cluster)
+    runner = runner or _default_runner(plan)
     place = _workplace(plan)
     restore_replaced(place)
     if not place.journal.exists():
@@ -101,7 +98,7 @@ def execute(
         else:
             place.check_target(overwrite)
             _begin(place, journal, identity)
-            run = make_run(plan, place, journal, strict, sync, progress)
+            run = runner(plan, place, journal, strict, sync, progress)
             run.run()
             _check_inputs(identity, plan.identity(contents))
             _finish(plan, place, journal, contents, sync)
@@ -121,11 +118,7 @@ def _workplace(plan: OutputPlan) -> Workplace:
     return RemoteWorkplace(plan, names)
 
 
-def _run_of(plan: OutputPlan, cluster: ClusterOptions | None) -> Callable[..., Run]:
-    if cluster is not None:
-        from lbrx.cluster.run import cluster_run
-
-        return cluster_run(cluster)
+def _default_runner(plan: OutputPlan) -> type[Run]:
     if not is_remote(plan.out):
         return Run
     from lbrx.files.output.upload import UploadingRun

@@ -22,6 +22,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
+from lbrx.registry import SCORE_RUNNERS, load
 from lbrx.settings import using
 
 DEFAULT_CONTEXT = 512
@@ -126,10 +127,7 @@ def score(
     paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
     if not paths:
         raise UsageError("no model to score; expected at least one")
-    if cluster is not None:
-        from lbrx.cluster.connection import import_ray
-
-        import_ray()
+    run: ScoreRunner = _run_here if cluster is None else load(SCORE_RUNNERS["cluster"])(cluster)
     content = text if isinstance(text, str) else read_text(Path(text))
     if reference is not None:
         origin = Path(reference)
@@ -138,13 +136,7 @@ def score(
         groups = [[path] for path in paths]
     jobs = [_job(group, content, context, stride, max_tokens, reference is not None) for group in groups]
     report = _Reporter(progress, sum(len(job.windows) for job in jobs))
-    if cluster is not None:
-        from lbrx.cluster.scoring import cluster_tallies
-
-        tallies = cluster_tallies(jobs, cluster, threads, report.step)
-    else:
-        with using(threads=threads):
-            tallies = [_local_tallies(job, report) for job in jobs]
+    tallies = run(jobs, threads, report.step)
     return [one for job, tally in zip(jobs, tallies, strict=True) for one in _finished_job(job, tally)]
 
 
@@ -220,12 +212,21 @@ def _job(
     return ScoreJob(models, ids, tuple(windows(len(ids), width, step)), scored_bytes, has_reference)
 
 
-def _local_tallies(job: ScoreJob, report: _Reporter) -> list[Tally]:
+ScoreRunner = Callable[[Sequence[ScoreJob], int | None, Callable[[int, str], None]], list[list[Tally]]]
+"""Computes the tallies of each job's models with so many threads, and reports windows that are done, with a model."""
+
+
+def _run_here(jobs: Sequence[ScoreJob], threads: int | None, step: Callable[[int, str], None]) -> list[list[Tally]]:
+    with using(threads=threads):
+        return [_tallies(job, step) for job in jobs]
+
+
+def _tallies(job: ScoreJob, step: Callable[[int, str], None]) -> list[Tally]:
     warm_up(job.models, job.ids)
     tallies = [Tally() for _ in job.models]
     for window in job.windows:
         score_window(job.models, tallies, job.ids, window, job.has_reference)
-        report.step(1, str(job.models[0].path))
+        step(1, str(job.models[0].path))
     return tallies
 
 
