@@ -6,9 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lbrx.base import system
+from lbrx.base import atomic_write, system
 from lbrx.base.system import mapping
 from lbrx.errors import FileError, TruncatedError
 
@@ -254,7 +252,7 @@ class TestDurability:
         (tmp_path / "target").write_bytes(b"old")
         synced: list[int] = []
         monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
-        system.replace_atomically(tmp_path / "new", tmp_path / "target")
+        atomic_write.replace(tmp_path / "new", tmp_path / "target")
         assert synced == [tmp_path.stat().st_ino]
         assert (tmp_path / "target").read_bytes() == b"new"
         assert not (tmp_path / "new").exists()
@@ -278,56 +276,6 @@ class TestDurability:
 
     def test_errors_name_the_place(self, tmp_path: Path) -> None:
         with pytest.raises(FileError, match=r"target: cannot replace by .*absent: no such file"):
-            system.replace_atomically(tmp_path / "absent", tmp_path / "target")
+            atomic_write.replace(tmp_path / "absent", tmp_path / "target")
         with pytest.raises(FileError, match=r"absent: cannot flush the directory: no such file"):
             system.sync_directory(tmp_path / "absent")
-        (tmp_path / "file").touch()
-        with pytest.raises(FileError, match=r"cannot open the lock file"), system.file_lock(tmp_path / "file" / "a"):
-            pass
-
-    def test_lock_excludes_threads(self, tmp_path: Path) -> None:
-        inside: list[int] = []
-        most_inside: list[int] = []
-
-        def work(number: int) -> None:
-            for _ in range(50):
-                with system.file_lock(tmp_path / "made" / "lock"):
-                    inside.append(number)
-                    most_inside.append(len(inside))
-                    inside.remove(number)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert most_inside == [1] * 200
-
-    def test_lock_excludes_processes_and_ends_with_one(self, tmp_path: Path) -> None:
-        holder = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import sys, time\n"
-                "from lbrx.base.system import file_lock\n"
-                "with file_lock(sys.argv[1]):\n"
-                "    print('held', flush=True)\n"
-                "    time.sleep(60)\n",
-                str(tmp_path / "lock"),
-            ],
-            stdout=subprocess.PIPE,
-        )
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        acquired = threading.Event()
-
-        def acquire() -> None:
-            with system.file_lock(tmp_path / "lock"):
-                acquired.set()
-
-        waiter = threading.Thread(target=acquire, daemon=True)
-        waiter.start()
-        assert not acquired.wait(0.2)
-        holder.kill()
-        holder.communicate()
-        assert acquired.wait(30)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.base import system
+from lbrx.base.atomic_write import partial_file, replace
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import Connection, connected, nodes_of, worker_count
@@ -28,7 +29,7 @@ from lbrx.engine.program import ROWS
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
 from lbrx.engine.schedule import evaluate_stores
-from lbrx.errors import FileError, ShapeError, UsageError
+from lbrx.errors import ShapeError, UsageError
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.formats.safetensors import lay_out
 from lbrx.files.output.file_writer import FileWriter
@@ -127,8 +128,7 @@ class ShardedTensor:
             raise UsageError(f"shards along axis {self.partition.axis} lie scattered in a file; expected axis 0")
         tensor, target = self.make(), Path(path).resolve()
         layout = lay_out(target.name, [TensorSpec(name, tensor.dtype.name, tensor.shape)], {})
-        partial = target.with_name(f".{target.name}.partial")
-        try:
+        with partial_file(target) as partial:
             with partial.open("wb") as file:
                 system.preallocate(file.fileno(), layout.file_bytes, partial)
                 system.pwrite_all(file.fileno(), layout.header, 0, partial)
@@ -141,11 +141,7 @@ class ShardedTensor:
                 ]
                 for _ in results_in_order(connection, _store, calls, threads=1, ahead=2 * _workers(connection)):
                     pass
-            system.replace_atomically(partial, target)
-        except OSError as error:
-            raise FileError(f"{target}: cannot be written: {error.strerror}") from error
-        finally:
-            partial.unlink(missing_ok=True)
+            replace(partial, target)
 
 
 def _workers(connection: Connection) -> int:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.file_lock import file_lock
 from lbrx.cluster.description import PlanSource, built_alike
 from lbrx.cluster.worker_memory import PeakMemory
 from lbrx.engine.destination import ArrayDestination
@@ -146,24 +145,9 @@ def _plan(order: Order) -> OutputPlan:
     return found
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Hold a lock between the processes of a machine, or go on without it after a while: whoever has it may hang."""
-    lock = system.cache_directory() / "cluster-kernels.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a") as file:
-        until = time.monotonic() + _PATIENCE_SECONDS
-        while not _taken(file) and time.monotonic() < until:
-            time.sleep(0.05)
-        yield
-
-
-def _taken(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def alone() -> AbstractContextManager[None]:
+    """A lock between the processes of a machine, ignored after a while: whoever has it may hang."""
+    return file_lock(system.cache_directory() / "cluster-kernels.lock", wait_seconds=_PATIENCE_SECONDS)
 
 
 def _warm(plan: OutputPlan) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.base import system
+from lbrx.base.atomic_write import partial_file, replace
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, UsageError
 
@@ -75,10 +74,10 @@ def draw_heat_map(path: Path, heat_map: HeatMap) -> None:
 
 def write_figure(path: Path, figure: Any) -> None:
     """Write a figure of matplotlib into a file, atomically."""
-    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as work:
-        drawn = Path(work) / path.name
-        figure.savefig(drawn, dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.25, facecolor="white")
-        system.replace_atomically(drawn, path)
+    with partial_file(path) as drawn:
+        options = {"dpi": _DOTS_PER_INCH, "bbox_inches": "tight", "pad_inches": 0.25, "facecolor": "white"}
+        figure.savefig(drawn, format=path.suffix[1:].lower(), **options)
+        replace(drawn, path)
 
 
 def _figure(heat_map: HeatMap) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.base import system
+from lbrx.base import atomic_write, system
 from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.output.checksum import Checksum
 from lbrx.files.output.journal import Journal
@@ -392,15 +392,15 @@ def test_an_input_can_be_the_output(models: Path) -> None:
 def test_a_kill_between_the_last_renames(models: Path, monkeypatch: pytest.MonkeyPatch, renames: int) -> None:
     merge(DARE, "undisturbed")
     merge(LINEAR, "out")
-    replace, remove_tree = system.replace_atomically, shutil.rmtree
+    replace, remove_tree = atomic_write.replace, shutil.rmtree
     done = 0
 
-    def limited(temporary: Path, target: Path) -> None:
+    def limited(temporary: Path, target: Path, *, sync: bool = True) -> None:
         nonlocal done
         if done == renames:
             raise KeyboardInterrupt
         done += 1
-        replace(temporary, target)
+        replace(temporary, target, sync=sync)
 
     def limited_removal(path: Path) -> None:
         if done == 2:
@@ -408,7 +408,7 @@ def test_a_kill_between_the_last_renames(models: Path, monkeypatch: pytest.Monke
         remove_tree(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(system, "replace_atomically", limited)
+        patch.setattr(atomic_write, "replace", limited)
         patch.setattr("lbrx.files.output.staging.shutil.rmtree", limited_removal)
         with pytest.raises(KeyboardInterrupt):
             merge(DARE, "out", overwrite=True)

@@ -6,7 +6,7 @@ All other functions raise ``lbrx.errors.FileError`` with the path and the reason
 """
 
 from lbrx.base.sizes import format_bytes, parse_bytes
-from lbrx.base.system.durable import file_lock, flush_to_disk, replace_atomically, replace_unsynced, sync_directory
+from lbrx.base.system.durable import flush_to_disk, sync_directory
 from lbrx.base.system.files import (
     StrPath,
     drop_file_cache,
@@ -43,7 +43,6 @@ __all__ = [
     "cache_directory",
     "cpu_count",
     "drop_file_cache",
-    "file_lock",
     "flush_to_disk",
     "format_bytes",
     "map_readonly",
@@ -57,8 +56,6 @@ __all__ = [
     "pwrite_all",
     "pwrite_past_cache",
     "read_ahead",
-    "replace_atomically",
-    "replace_unsynced",
     "resident_bytes",
     "seems_cached",
     "sync_directory",

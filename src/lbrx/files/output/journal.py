@@ -7,7 +7,6 @@ failure can make of that order does not matter: whoever resumes checks the bytes
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.file_lock import open_locked
 from lbrx.base.system import pwrite_all
 from lbrx.errors import FileError, UsageError
 from lbrx.files.output.plan import VERSION_KEY, Identity
@@ -142,29 +142,10 @@ def journal_lock(path: Path) -> Iterator[None]:
 
 
 def _open_locked(path: Path) -> int:
-    """Open the journal, made if missing, and lock it; another run into the same output is an error."""
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise FileError(f"{path}: cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise UsageError(f"{path}: another run into the same output is going on") from error
-        # Whoever held the lock before may have removed the file: a lock on a nameless file guards nothing.
-        if _is_same(path, descriptor):
-            return descriptor
-        os.close(descriptor)
-
-
-def _is_same(path: Path, descriptor: int) -> bool:
-    try:
-        named = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(named, os.fstat(descriptor))
+    descriptor = open_locked(path)
+    if descriptor is None:
+        raise UsageError(f"{path}: another run into the same output is going on")
+    return descriptor
 
 
 def difference(before: Identity, now: Identity) -> str | None:

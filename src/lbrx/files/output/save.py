@@ -7,14 +7,12 @@ the output survives, and after a failure what stood at the target still stands.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lbrx.base import system
+from lbrx.base import atomic_write, system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.destination import FileDestination
 from lbrx.errors import FileError, UsageError
@@ -113,17 +111,13 @@ def _write_files(
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory to write to")
     report = _reporter(layouts, progress)
-    partial: list[tuple[Path, Path]] = []
-    try:
-        for layout in layouts:
-            place = _partial_path(directory, layout.name)
-            partial.append((place, directory / layout.name))
-            write_layout(place, layout, tensors, report)
-        for place, target in partial:
-            system.replace_atomically(place, target)
-    finally:
-        for place, _ in partial:
-            place.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        targets = [directory / layout.name for layout in layouts]
+        partials = [stack.enter_context(atomic_write.partial_file(target)) for target in targets]
+        for partial, layout in zip(partials, layouts, strict=True):
+            write_layout(partial, layout, tensors, report)
+        for partial, target in zip(partials, targets, strict=True):
+            atomic_write.replace(partial, target)
 
 
 def _write_directory(
@@ -135,44 +129,11 @@ def _write_directory(
     if not target.parent.is_dir():
         raise FileError(f"{target.parent}: no such directory to write to")
     report = _reporter(layouts, progress)
-    with _partial_directory(target) as work:
+    with atomic_write.new_directory(target) as work:
         for layout in layouts:
             write_layout(work / layout.name, layout, tensors, report)
         if len(layouts) > 1:
-            _write_small(work / "model.safetensors.index.json", shards.index_json(layouts))
-        system.sync_directory(work)
-        system.replace_atomically(work, target)
-
-
-@contextmanager
-def _partial_directory(target: Path) -> Iterator[Path]:
-    try:
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        work.chmod(0o755)
-    except OSError as error:
-        raise FileError(f"{target.parent}: cannot be written to: {error.strerror}") from error
-    try:
-        yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _partial_path(directory: Path, name: str) -> Path:
-    """A name beside the target that no other writer uses."""
-    try:
-        descriptor, path = tempfile.mkstemp(prefix=f".{name[:200]}.", suffix=".partial", dir=directory)
-    except OSError as error:
-        raise FileError(f"{directory}: cannot be written to: {error.strerror}") from error
-    os.close(descriptor)
-    os.chmod(path, 0o644)
-    return Path(path)
-
-
-def _write_small(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        system.flush_to_disk(file.fileno())
+            atomic_write.write_bytes(work / "model.safetensors.index.json", shards.index_json(layouts))
 
 
 def _reporter(layouts: Sequence[FileLayout], progress: ProgressCallback | None) -> Callable[[Slot], None]:

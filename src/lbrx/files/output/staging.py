@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from lbrx.base import system
+from lbrx.base import atomic_write, system
 from lbrx.errors import FileError
 
 
@@ -40,7 +40,7 @@ class Workplace:
     def restore_target(self) -> None:
         """Put back an old output that was moved aside."""
         if self.has_lost_target:
-            system.replace_atomically(self.replaced, self.target)
+            atomic_write.replace(self.replaced, self.target)
 
     def check_target(self, overwrite: bool) -> None:
         """Raise if the target exists and may not be replaced, or if there is no place to make it."""
@@ -71,11 +71,10 @@ class Workplace:
         if self._files is not None:
             self._publish_files(self._files, sync)
             return
-        replace = system.replace_atomically if sync else system.replace_unsynced
         if self.target.exists():
             self.discard_replaced()
-            replace(self.target, self.replaced)
-        replace(self.partial, self.target)
+            atomic_write.replace(self.target, self.replaced, sync=sync)
+        atomic_write.replace(self.partial, self.target, sync=sync)
         self.discard_replaced()
 
     def finish_publishing(self) -> bool:
@@ -92,9 +91,8 @@ class Workplace:
         return True
 
     def _publish_files(self, files: Sequence[Path], sync: bool) -> None:
-        replace = system.replace_atomically if sync else system.replace_unsynced
         for file in files:
-            replace(self.partial / file.name, file)
+            atomic_write.replace(self.partial / file.name, file, sync=sync)
         if self.partial.exists():
             self.partial.rmdir()
 
@@ -105,15 +103,7 @@ class Workplace:
 
     def write_file(self, name: str, content: bytes, sync: bool) -> None:
         """Write a small file of the output."""
-        path = self.partial / name
-        try:
-            with path.open("wb") as file:
-                file.write(content)
-                file.flush()
-                if sync:
-                    system.flush_to_disk(file.fileno(), path)
-        except OSError as error:
-            raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+        atomic_write.write_bytes(self.partial / name, content, sync=sync)
 
     def open_file(self, name: str, file_bytes: int, header: bytes) -> int:
         """Open a file of the output for reading and writing, in its full size and with its header."""

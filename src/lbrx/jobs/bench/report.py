@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lbrx.base import system
+from lbrx.base.atomic_write import write_atomically
 from lbrx.jobs.bench.measure import BenchResult
 from lbrx.plots.heat_map import check_picture, write_figure
 
@@ -27,10 +27,10 @@ def write_report(directory: Path, result: BenchResult) -> Path:
     """Write everything into a directory; the page that shows it."""
     write_figure(directory / _PICTURES[0], _times(result))
     write_figure(directory / _PICTURES[1], _throughput(result))
-    _write(directory / "bench.json", as_json(result))
-    _write(directory / "trace.json", result.profile.chrome_trace())
+    write_atomically(directory / "bench.json", as_json(result).encode())
+    write_atomically(directory / "trace.json", result.profile.chrome_trace().encode())
     page = directory / "report.md"
-    _write(page, as_markdown(result))
+    write_atomically(page, as_markdown(result).encode())
     return page
 
 
@@ -62,12 +62,6 @@ def as_markdown(result: BenchResult) -> str:
     lines += ["## Kernels", "", "```", result.profile.table(), "```", ""]
     lines.append("`trace.json` has every dispatch on a time line: open it in chrome://tracing or Perfetto.")
     return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    system.replace_atomically(temporary, path)
 
 
 def _new_figure(result: BenchResult, panels: int) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FormatError, UsageError
 from lbrx.jobs.lora.adapter import PREFIX
-from lbrx.jobs.lora.peft_directory import new_directory, peft_config, write_adapter
+from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.jobs.lora.spool import Spool
 from lbrx.jobs.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
 from lbrx.tensors.creation import evaluate
@@ -125,7 +125,7 @@ def extract_adapter(
     for name, tensor in (*tuned.items(), *base.items()):
         if isinstance(tensor.expr, Blocks):
             raise DTypeError(f"{name!r} is quantized as {tensor.expr.codec}; expected models of float weights")
-    with new_directory(Path(out)) as directory, Spool(directory / "factors.partial") as spool:
+    with adapter_directory(Path(out)) as directory, Spool(directory / "factors.partial") as spool:
         extractor = _Extractor(chosen, base, spool, model_type)
         for number, name in enumerate(tuned):
             extractor.add(name, tuned[name])

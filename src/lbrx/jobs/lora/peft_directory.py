@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lbrx.base import system
+from lbrx.base.atomic_write import new_directory, write_bytes
 from lbrx.errors import FileError
 from lbrx.files.output.save import save
 from lbrx.jobs.lora.config import CONFIG_NAME, WEIGHTS_NAME
@@ -18,22 +16,16 @@ from lbrx.tensors.tensor import Tensor
 
 
 @contextmanager
-def new_directory(target: Path) -> Iterator[Path]:
+def adapter_directory(target: Path) -> Iterator[Path]:
     """A directory to fill, renamed to the target at the end of the ``with`` block, removed after an error."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileError(f"{target}: exists; expected a new or empty directory for the adapter")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        work.chmod(0o755)
     except OSError as error:
         raise FileError(f"{target.parent}: cannot be written to: {error.strerror}") from error
-    try:
-        yield work
-        system.sync_directory(work)
-        system.replace_atomically(work, target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with new_directory(target) as directory:
+        yield directory
 
 
 def peft_config(
@@ -83,8 +75,4 @@ def _target_modules(captured: Collection[str], weights: Sequence[str]) -> list[s
 def write_adapter(directory: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Put an adapter's two files into a directory."""
     save(directory / WEIGHTS_NAME, tensors, {"format": "pt"})
-    with (directory / CONFIG_NAME).open("w", encoding="utf-8") as file:
-        json.dump(config, file, indent=2)
-        file.write("\n")
-        file.flush()
-        system.flush_to_disk(file.fileno())
+    write_bytes(directory / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import re
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from lbrx.base import system
+from lbrx.base.atomic_write import write_cache
 from lbrx.devices.cpu.codegen.pass_source import kernel_source
 from lbrx.devices.cpu.codegen.slots import Slots
 from lbrx.errors import KernelError
@@ -234,14 +234,9 @@ def _write_entry(path: Path, symbol: str, code: bytes) -> None:
     """Keep an entry for the next start. Where the cache cannot be written, every start compiles."""
     name = symbol.encode()
     body = struct.pack("<I", len(name)) + name + code
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-        os.replace(file.name, path)
+    write_cache(path, _MAGIC + hashlib.sha256(body).digest() + body)
+    with suppress(OSError):
         _remove_old_entries(path.parent)
-    except OSError:
-        return
 
 
 @cache

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -12,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from lbrx.base import system
+from lbrx.base.atomic_write import write_cache
 from lbrx.devices.metal.context import MetalContext
 from lbrx.errors import UsageError
 
@@ -55,7 +54,7 @@ class Tuning:
                 merged.setdefault(name, {}).update(known)
             merged.setdefault(device, {})[question] = variant
             self._choices = merged
-            _write(self.path, merged)
+            write_cache(self.path, json.dumps(merged, indent=1, sort_keys=True).encode())
 
 
 @cache
@@ -125,13 +124,3 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
         for device, choices in found.items()
         if isinstance(choices, dict)
     }
-
-
-def _write(path: Path, choices: dict[str, dict[str, str]]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            json.dump(choices, file, indent=1, sort_keys=True)
-        os.replace(file.name, path)
-    except OSError:
-        return

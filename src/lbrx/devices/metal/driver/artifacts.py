@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 from lbrx.base import system
+from lbrx.base.atomic_write import write_cache
 
 _MAGIC = b"lbrx metal artifact 1\n"
 _DIGEST_BYTES = 32
@@ -52,14 +51,7 @@ class ArtifactStore:
 
     def write(self, key: str, body: bytes) -> None:
         """Keep an entry for the next start."""
-        path = self.path(key)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-                file.write(_MAGIC + _digest(key, body) + body)
-            os.replace(file.name, path)
-        except OSError:
-            return
+        write_cache(self.path(key), _MAGIC + _digest(key, body) + body)
 
 
 def _digest(key: str, body: bytes) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lbrx.base import system
+from lbrx.base.atomic_write import write_atomically
 from lbrx.errors import FileError, TensorNotFound
 from lbrx.files.checkpoint.opening import Checkpoint, contents_format
 from lbrx.files.formats.shards import tensor_nbytes
@@ -75,9 +76,7 @@ def kept_side_files(contents: Contents) -> Path | None:
         directory.mkdir(parents=True, exist_ok=True)
         for key, content in files.items():
             if not (directory / key).exists():
-                partial = directory / f".{key}.partial"
-                partial.write_bytes(content)
-                partial.replace(directory / key)
+                write_atomically(directory / key, content, sync=False)
     except OSError as error:
         raise FileError(f"{directory}: cannot be written: {error.strerror}") from error
     return directory

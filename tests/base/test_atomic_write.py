@@ -1,0 +1,49 @@
+"""Files and directories appear whole or not at all, and caches that cannot be written are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lbrx.base.atomic_write import new_directory, partial_file, replace, write_atomically, write_cache
+from lbrx.errors import FileError
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", b"old")
+    with pytest.raises(KeyboardInterrupt), partial_file(tmp_path / "a"):
+        raise KeyboardInterrupt
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_renamed_file_stays(tmp_path: Path) -> None:
+    with partial_file(tmp_path / "a") as partial:
+        partial.write_bytes(b"new")
+        replace(partial, tmp_path / "a", sync=False)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    assert names(tmp_path) == ["a"]
+
+
+def test_directories(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), new_directory(tmp_path / "a"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+    with new_directory(tmp_path / "a") as directory:
+        (directory / "file").touch()
+    assert names(tmp_path) == ["a"]
+    assert names(tmp_path / "a") == ["file"]
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="absent: cannot be written to"):
+        write_atomically(tmp_path / "absent" / "a", b"")
+    write_cache(tmp_path / "file" / "a", b"")
+    write_cache(tmp_path / "absent" / "deep" / "a", b"entry")
+    assert (tmp_path / "absent" / "deep" / "a").read_bytes() == b"entry"
