@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import pytest
@@ -11,10 +10,7 @@ from lbrx.devices.metal.errors import KernelFault
 from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult, registered_self_tests
 from lbrx.registry import SELF_TESTS
 from support.cli_running import lbrx_command
-
-needs_emulator = pytest.mark.skipif(
-    importlib.util.find_spec("ziglang") is None, reason="the Metal emulator needs clang: pip install ziglang"
-)
+from support.metal_shaders import needs_clang
 
 
 def use_tests(monkeypatch: pytest.MonkeyPatch, tests: dict[str, SelfTest]) -> None:
@@ -37,7 +33,7 @@ def test_the_machine_is_described_without_a_gpu(
     assert fields["tests"] == []
 
 
-@needs_emulator
+@needs_clang
 def test_kernels_are_tested_on_the_emulated_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = lbrx_command(capsys, "doctor", "--emulated", "--only", "passes: element-wise")
     assert outcome.code == 0
@@ -46,7 +42,7 @@ def test_kernels_are_tested_on_the_emulated_gpu(capsys: pytest.CaptureFixture[st
     assert "1 test, none failed" in outcome.out
 
 
-@needs_emulator
+@needs_clang
 def test_failures_and_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fault(_context: object) -> SelfTestResult:
         raise KernelFault("kernel 'k': out-of-bounds read")

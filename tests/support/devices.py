@@ -8,19 +8,17 @@ from functools import cache
 import pytest
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.errors import MetalUnavailable
 from lbrx.engine.device import fallbacks, using_metal
 from lbrx.settings import using
+from support.metal_shaders import require_clang
 
 LEFT_TO_THE_CPU = {"a GPU has no f64", "ranks along rows have no kernel"}
 
 
 @cache
 def emulated_gpu() -> MetalContext:
-    try:
-        return MetalContext.open("emulated")
-    except MetalUnavailable as error:
-        pytest.skip(str(error))
+    require_clang()
+    return MetalContext.open("emulated")
 
 
 @pytest.fixture(params=["cpu", "metal"], autouse=True, scope="module")
