@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -100,22 +99,6 @@ def resident_pages(result: mmap.mmap) -> int:
     raise AssertionError(f"no mapping starts at {address}")
 
 
-def cached_pages(result: mmap.mmap) -> int:
-    """Pages of a mapped file that are in the file cache."""
-    flags = (ctypes.c_ubyte * (len(result) // PAGE))()
-    address = np.frombuffer(result, np.uint8).ctypes.data
-    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(result)), flags) == 0
-    return sum(flag & 1 for flag in flags)
-
-
-def file_system_of(fd: int) -> str:
-    """The type of the file system that a file is on, from lines such as ``36 35 98:0 / /mnt rw - ext4 ...``."""
-    device = os.fstat(fd).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == number), "unknown")
-
-
 class TestAdvice:
     @settings(deadline=None)
     @given(st.integers(0, 10 * PAGE), st.integers(0, 12 * PAGE), st.integers(1, 8 * PAGE))
@@ -133,9 +116,9 @@ class TestAdvice:
         base = np.frombuffer(anonymous, np.uint8).ctypes.data
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(mapping, "_madvise", record)
-            assert system.advise_will_need(anonymous, start, length)
+            assert system.PinnedMapping(anonymous).will_need(start, length)
             needed, asked[:] = list(asked), []
-            assert system.advise_dont_need(anonymous, start, length)
+            assert system.PinnedMapping(anonymous).dont_need(start, length)
         wanted = range(start, min(start + length, nbytes))
         assert all(extent > 0 and base <= address for address, extent, _ in needed + asked)
         assert all(address + extent <= base + nbytes for address, extent, _ in needed + asked)
@@ -157,46 +140,24 @@ class TestAdvice:
             assert asked == []
 
     @linux_only
-    def test_populate_maps_and_dont_need_unmaps(self, weights: int) -> None:
+    def test_dont_need_unmaps(self, weights: int) -> None:
         result = mapped(weights)
-        assert system.advise_sequential(result, 0, 8 * MIB)
         assert resident_pages(result) == 0
-        assert system.populate_read(result, 0, 4 * MIB)
-        assert resident_pages(result) == 4 * MIB // PAGE
-        assert system.advise_dont_need(result, 10, 2 * MIB)
-        assert resident_pages(result) <= 2 * MIB // PAGE + 1  # a huge page at an edge goes as a whole
+        assert int(np.frombuffer(result, np.uint64).max()) == MIB - 1
+        assert resident_pages(result) == 8 * MIB // PAGE
+        assert system.PinnedMapping(result).dont_need(10, 2 * MIB)
+        assert resident_pages(result) <= 6 * MIB // PAGE + 1  # a huge page at an edge goes as a whole
         assert np.frombuffer(result, np.uint64)[12345] == 12345
-
-    @linux_only
-    def test_populate_finds_a_file_that_became_shorter(self, weights: int) -> None:
-        result = mapped(weights)
-        os.ftruncate(weights, MIB)
-        assert system.populate_read(result, 0, MIB)
-        with pytest.raises(FileError, match="mapped bytes 1048576 to 2097152 cannot be read: the file became"):
-            system.populate_read(result, MIB, MIB)
-
-    @linux_only
-    def test_populate_on_an_old_kernel_only_advises(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: list[int] = []
-
-        def old_kernel(_address: int, _length: int, advice: int) -> int:
-            asked.append(advice)
-            ctypes.set_errno(errno.EINVAL)
-            return -1 if advice == 22 else 0
-
-        monkeypatch.setattr(mapping, "_madvise", old_kernel)
-        assert system.populate_read(mapped(weights), 0, MIB)
-        assert asked == [22, 3]
 
     def test_refused_advice_is_false(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mapping, "_madvise", lambda *_: -1)
-        assert not system.advise_will_need(mapped(weights), 0, MIB)
+        assert not system.PinnedMapping(mapped(weights)).will_need(0, MIB)
 
     def test_closed_mapping(self, weights: int) -> None:
         result = mapped(weights)
         result.close()
         with pytest.raises(ValueError, match="closed"):
-            system.advise_dont_need(result, 0, MIB)
+            system.PinnedMapping(result)
 
     def test_a_pinned_mapping_cannot_be_closed(self, weights: int) -> None:
         result = mapped(weights)
@@ -211,7 +172,6 @@ class TestAdvice:
         read_end, write_end = os.pipe()
         assert system.read_ahead(weights, 0, 8 * MIB)
         assert not system.read_ahead(read_end, 0, 10)
-        assert not system.drop_file_cache(read_end, 0, 10)
         assert not system.seems_cached(read_end, 0, 10)
         os.close(read_end)
         os.close(write_end)
@@ -219,30 +179,20 @@ class TestAdvice:
             system.read_ahead(read_end, 0, 10)
 
     @linux_only
-    def test_dropped_file_leaves_the_cache(self, weights: int) -> None:
-        if file_system_of(weights) in ("tmpfs", "ramfs"):
-            pytest.skip("files of a memory file system stay in the cache")
-        os.fsync(weights)
-        os.pread(weights, 8 * MIB, 0)
-        assert cached_pages(mapped(weights)) == 8 * MIB // PAGE
-        assert system.drop_file_cache(weights, 0, 8 * MIB)
-        assert cached_pages(mapped(weights)) < MIB // PAGE
-
-    @linux_only
     def test_seems_cached(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        places: list[int] = []
+        positions: list[int] = []
 
-        def only_the_first_mib(_fd: int, _buffers: object, place: int, flags: int) -> int:
-            places.append(place)
+        def only_the_first_mib(_fd: int, _buffers: object, position: int, flags: int) -> int:
+            positions.append(position)
             assert flags == 8  # RWF_NOWAIT
-            if place >= MIB:
+            if position >= MIB:
                 raise BlockingIOError(errno.EAGAIN, "would block")
             return 1
 
         assert not system.seems_cached(weights, 0, 9 * MIB)
         monkeypatch.setattr(os, "preadv", only_the_first_mib)
         assert system.seems_cached(weights, 10, MIB - 10)
-        assert places == [10, 10 + (MIB - 10) // 2, MIB - 1]
+        assert positions == [10, 10 + (MIB - 10) // 2, MIB - 1]
         assert not system.seems_cached(weights, 10, MIB)
 
 

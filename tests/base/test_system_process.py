@@ -11,6 +11,7 @@ import pytest
 
 from lbrx.base import system
 from lbrx.base.system import process
+from support.resident import resident_bytes
 
 MIB = 1 << 20
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="checks what the Linux kernel does")
@@ -20,7 +21,7 @@ def test_anonymous_memory_is_counted() -> None:
     before = system.anonymous_bytes()
     block = np.ones(64 * MIB, np.uint8)
     assert system.anonymous_bytes() - before > 48 * MIB
-    assert system.resident_bytes() >= block.nbytes
+    assert resident_bytes() >= block.nbytes
 
 
 @linux_only
@@ -29,9 +30,9 @@ def test_mapped_file_is_resident_but_not_anonymous(tmp_path: Path) -> None:
     fd = system.open_read(tmp_path / "big")
     result = system.map_readonly(fd, 0, 64 * MIB)
     assert result is not None
-    resident, anonymous = system.resident_bytes(), system.anonymous_bytes()
+    resident, anonymous = resident_bytes(), system.anonymous_bytes()
     assert int(np.frombuffer(result, np.uint64).max()) == 0
-    assert system.resident_bytes() - resident > 48 * MIB
+    assert resident_bytes() - resident > 48 * MIB
     assert system.anonymous_bytes() - anonymous < 16 * MIB
     os.close(fd)
 
@@ -56,10 +57,10 @@ def test_container_limits(tmp_path: Path) -> None:
     _write_group(tmp_path, limit="1", used=0)  # not a group: it lies above the root
     _write_group(outer, limit="1000", used=700, inactive_file=150)
     _write_group(inner, limit="max", used=700)
-    assert process._cgroup_rooms(root, membership) == [450]
+    assert process._cgroup_free_bytes(root, membership) == [450]
     _write_group(inner, limit="100", used=120)
-    assert process._cgroup_rooms(root, membership) == [0, 450]
-    assert process._cgroup_rooms(root, tmp_path / "absent") == []
+    assert process._cgroup_free_bytes(root, membership) == [0, 450]
+    assert process._cgroup_free_bytes(root, tmp_path / "absent") == []
 
 
 def test_missing_field_is_an_error(tmp_path: Path) -> None:

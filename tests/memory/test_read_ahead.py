@@ -16,12 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbrx.base.system import PinnedMapping, map_readonly, page_bytes, resident_bytes
+from lbrx.base.system import PinnedMapping, map_readonly, page_bytes
 from lbrx.errors import UsageError
 from lbrx.memory import ReadAhead, Span, prefetch
+from support.resident import resident_bytes
 
 MIB = 1 << 20
 PAGE = page_bytes()
+
+
+def whole_pages(start: int, end: int) -> range:
+    return range(-(-start // PAGE), end // PAGE)
 
 
 class Recorder:
@@ -50,7 +55,7 @@ class Recorder:
         patch.setattr(prefetch, "read_ahead", read_ahead)
 
     def dropped_pages(self) -> set[int]:
-        return {page for start, end in self.dropped for page in range(start // PAGE, -(-end // PAGE))}
+        return {page for start, end in self.dropped for page in whole_pages(start, end)}
 
 
 @pytest.fixture
@@ -111,26 +116,9 @@ def test_a_descriptor_is_preferred(tmp_path: Path, recorder: Recorder) -> None:
     os.close(fd)
 
 
-def test_a_shared_page_goes_with_its_last_user(anonymous: mmap.mmap, recorder: Recorder) -> None:
-    half = PAGE // 2
-    window = ReadAhead([Span(anonymous, 0, 3 * PAGE + half), Span(anonymous, 3 * PAGE + half, 2 * PAGE)])
-    window.done(1)
-    assert recorder.dropped_pages() == {4, 5}
-    window.done(1)
-    window.done(0)
-    assert recorder.dropped == [(4 * PAGE, 6 * PAGE), (0, 4 * PAGE)]
-
-
-def test_nothing_is_dropped_if_not_wanted(anonymous: mmap.mmap, recorder: Recorder) -> None:
-    window = ReadAhead([Span(anonymous, 0, 8 * PAGE)], drop_behind=False)
-    window.begin(0)
-    window.done(0)
-    assert (recorder.needed, recorder.dropped) == ([(0, 8 * PAGE)], [])
-
-
 @settings(deadline=None)
 @given(cuts=st.sets(st.integers(1, 64 * PAGE - 1), max_size=30), order=st.randoms(use_true_random=False))
-def test_pages_are_dropped_once_and_never_in_use(cuts: set[int], order: Random) -> None:
+def test_pages_in_use_are_not_dropped(cuts: set[int], order: Random) -> None:
     recorder = Recorder()
     bounds = [0, *sorted(cuts), 64 * PAGE]
     ranges = list(pairwise(bounds))
@@ -144,9 +132,10 @@ def test_pages_are_dropped_once_and_never_in_use(cuts: set[int], order: Random) 
             unfinished.discard(step)
             window.done(step)
             used = {page for i in unfinished for page in range(ranges[i][0] // PAGE, -(-ranges[i][1] // PAGE))}
-            assert recorder.dropped_pages() == set(range(64)) - used
-    dropped_bytes = sum(end - start for start, end in recorder.dropped if end > start)
-    assert dropped_bytes == 64 * PAGE
+            assert not recorder.dropped_pages() & used
+        window.close()
+    assert recorder.dropped == [ranges[step] for step in finishing]
+    assert recorder.dropped_pages() == {page for start, end in ranges for page in whole_pages(start, end)}
 
 
 @pytest.mark.parametrize(("start", "length"), [(-1, 5), (0, -1), (64 * PAGE - 4, 5)])
@@ -157,16 +146,11 @@ def test_spans_outside_the_mapping_are_refused(anonymous: mmap.mmap, start: int,
         ReadAhead([Span(None, 0, 5)])
 
 
-def test_mappings_can_be_closed_after_the_last_step_or_close(recorder: Recorder) -> None:
-    mapping = mmap.mmap(-1, 4096)
-    window = ReadAhead([Span(mapping, 0, 100), Span(mapping, 100, 100)])
-    window.done(1)
-    with pytest.raises(BufferError):
-        mapping.close()
-    window.done(0)
-    mapping.close()
+def test_mappings_can_be_closed_after_close(recorder: Recorder) -> None:
     mapping = mmap.mmap(-1, 4096)
     window = ReadAhead([Span(mapping, 0, 100)])
+    with pytest.raises(BufferError):
+        mapping.close()
     window.close()
     mapping.close()
     window.begin(0)
@@ -174,7 +158,7 @@ def test_mappings_can_be_closed_after_the_last_step_or_close(recorder: Recorder)
     assert recorder.needed == []
 
 
-def largest_growth(path: Path, drop_behind: bool) -> int:
+def largest_growth(path: Path, drops: bool) -> int:
     """By how much the resident memory grows while two threads read a whole file through a window."""
     fd = os.open(path, os.O_RDONLY)
     nbytes = os.fstat(fd).st_size
@@ -186,13 +170,14 @@ def largest_growth(path: Path, drop_behind: bool) -> int:
     steps = [Span(mapping, start, min(step_bytes, nbytes - start), fd, start) for start in starts]
     before = resident_bytes()
     grown: list[int] = []
-    with ReadAhead(steps, ahead_bytes=8 * MIB, drop_behind=drop_behind) as window:
+    with ReadAhead(steps, ahead_bytes=8 * MIB) as window:
 
         def read(steps_of_thread: range) -> None:
             for step in steps_of_thread:
                 window.begin(step)
                 assert values[starts[step] : starts[step] + step_bytes].max() == 0
-                window.done(step)
+                if drops:
+                    window.done(step)
                 grown.append(resident_bytes() - before)
 
         threads = [threading.Thread(target=read, args=(range(first, len(steps), 2),)) for first in range(2)]
@@ -210,5 +195,5 @@ def test_resident_memory_stays_flat(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 512 * MIB)
-    assert largest_growth(path, drop_behind=True) < 64 * MIB
-    assert largest_growth(path, drop_behind=False) > 400 * MIB
+    assert largest_growth(path, drops=True) < 64 * MIB
+    assert largest_growth(path, drops=False) > 400 * MIB

@@ -8,17 +8,18 @@
 True
 """
 
-from lbrx.memory.arena import ArenaStatistics, MemoryArena
+from lbrx.memory.arena import MemoryArena
 from lbrx.memory.budget import Budget, budget, format_bytes, parse_bytes, set_budget
 from lbrx.memory.cache import ByteLRU, CacheStatistics
+from lbrx.memory.pooling import PoolStatistics
 from lbrx.memory.prefetch import ReadAhead, Span
 
 __all__ = [
-    "ArenaStatistics",
     "Budget",
     "ByteLRU",
     "CacheStatistics",
     "MemoryArena",
+    "PoolStatistics",
     "ReadAhead",
     "Span",
     "budget",

@@ -18,29 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.base.system import advise_huge_pages, format_bytes, page_bytes
+from lbrx.base.system import PinnedMapping, format_bytes, page_bytes
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory.budget import Budget
+from lbrx.memory.pooling import PoolStatistics, size_class
 
 Strategy: TypeAlias = Literal["arena", "heap", "mapping"]
 Bytes: TypeAlias = NDArray[np.uint8]
 
-_SMALLEST_CLASS_BYTES = 4096
 _HUGE_PAGE_BYTES = 2 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaStatistics:
-    """What an arena did and holds: ``held_bytes`` is lent and free together, padding included."""
-
-    hits: int
-    misses: int
-    lent_bytes: int
-    free_bytes: int
-
-    @property
-    def held_bytes(self) -> int:
-        return self.lent_bytes + self.free_bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -149,7 +135,7 @@ class MemoryArena:
     def trim(self) -> int:
         """Free all buffers that nobody has borrowed, and return how many bytes that was.
 
-        They are off the arena's books at once: another thread that needs the room does not wait until all are freed.
+        They are off the arena's books at once: another thread that needs memory does not wait until all are freed.
         """
         with self._lock:
             idle = [block for pooled in self._free.values() for _, block in pooled]
@@ -164,27 +150,22 @@ class MemoryArena:
             self._budget.release(freed_bytes)
         return freed_bytes
 
-    def statistics(self) -> ArenaStatistics:
+    def statistics(self) -> PoolStatistics:
         """Counts since the arena was made, and the bytes it holds now."""
         with self._lock:
             lent_bytes = self._held_bytes - self._free_bytes
-            return ArenaStatistics(self._hits, self._misses, lent_bytes, self._free_bytes)
+            return PoolStatistics(self._hits, self._misses, lent_bytes, self._free_bytes)
 
     def __enter__(self) -> MemoryArena:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_class: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.trim()
 
     def _capacity_for(self, nbytes: int) -> int:
-        """The size class: four to every power of two, in whole units of the alignment."""
-        if self._strategy == "heap":
-            return nbytes
-        wanted = max(nbytes, _SMALLEST_CLASS_BYTES)
-        step = 1 << ((wanted - 1).bit_length() - 3)
-        return _round_up(wanted, max(step, self._alignment))
+        return nbytes if self._strategy == "heap" else size_class(nbytes, alignment=self._alignment)
 
     def _allocate(self, capacity: int) -> tuple[Bytes, _Block]:
         footprint = capacity + self._padding
@@ -251,7 +232,7 @@ def _map_anonymous(nbytes: int) -> Bytes:
     """Zeroed memory straight from the system; it goes back when the array dies."""
     mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
     if nbytes >= _HUGE_PAGE_BYTES:
-        advise_huge_pages(mapping)
+        PinnedMapping(mapping).huge_pages()
     return np.frombuffer(mapping, np.uint8)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -57,7 +56,7 @@ class Budget:
         self._used_bytes = 0
         self._peak_bytes = 0
         self._holdings: dict[int, _Holding] = {}  # by thread
-        self._waiting: deque[object] = deque()  # who came first is served first, however much it asks for
+        self._waiters = 0
         self._trimmables: WeakSet[Trimmable] = WeakSet()
         self._changed = threading.Condition()
 
@@ -85,15 +84,14 @@ class Budget:
     @property
     def has_waiters(self) -> bool:
         """Whether some thread waits for memory now."""
-        return bool(self._waiting)
+        return self._waiters > 0
 
     @contextmanager
     def reserve(self, nbytes: int, what: str) -> Iterator[None]:
         """Hold nbytes for the length of a ``with`` block, waiting first while others hold too much.
 
-        Requests are served in the order in which they came. A request by a thread that already holds a
-        reservation is granted at once. One that can never fit is a MemoryBudgetError at once; ``what`` names the
-        work in its message.
+        A thread that already holds a reservation does not wait. A request above the limit is a
+        MemoryBudgetError; ``what`` names the work in its message.
         """
         if nbytes < 0:
             raise UsageError(f"{what} reserves {nbytes} bytes; expected zero or more")
@@ -128,24 +126,22 @@ class Budget:
 
     def _hold_when_it_fits(self, thread: int, nbytes: int, what: str) -> None:
         self._check_fits(nbytes, what)
-        ticket = object()
         with self._changed:
-            if not self._waiting and self._used_bytes + nbytes <= self._limit_bytes:
+            if self._used_bytes + nbytes <= self._limit_bytes:
                 self._hold(thread, nbytes)
                 return
-            self._waiting.append(ticket)
+            self._waiters += 1
         try:
             # Only now that others can see a waiter, and pool nothing more, does one trimming suffice.
             self._trim_idle()
             with self._changed:
-                while self._waiting[0] is not ticket or self._used_bytes + nbytes > self._limit_bytes:
+                while self._used_bytes + nbytes > self._limit_bytes:
                     self._changed.wait()
                     self._check_fits(nbytes, what)
                 self._hold(thread, nbytes)
         finally:
             with self._changed:
-                self._waiting.remove(ticket)
-                self._changed.notify_all()
+                self._waiters -= 1
 
     def _trim_idle(self) -> None:
         with self._changed:
@@ -170,7 +166,7 @@ class Budget:
     def _add(self, nbytes: int) -> None:
         self._used_bytes += nbytes
         self._peak_bytes = max(self._peak_bytes, self._used_bytes)
-        if nbytes < 0 and self._waiting:
+        if nbytes < 0 and self._waiters:
             self._changed.notify_all()
 
     def _check_fits(self, nbytes: int, what: str) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from lbrx.base.system import PinnedMapping, page_bytes, read_ahead, seems_cached
+from lbrx.base.system import PinnedMapping, read_ahead, seems_cached
 from lbrx.errors import UsageError
 
 
@@ -38,9 +37,8 @@ class ReadAhead:
 
     A step is one span, or the several spans (one of each input, say) that are read together. Any thread calls
     ``begin(step)`` before it reads a step and ``done(step)`` after; steps may finish in any order. The next
-    ``ahead_bytes`` after a step that begins are read ahead, and a step that is done is dropped from this
-    process's memory, except for a page in which another step that is not done yet begins or ends. The mappings
-    cannot be closed before all steps are done or ``close`` is called.
+    ``ahead_bytes`` after a step that begins are read ahead, and the whole pages of a step that is done are dropped
+    from this process's memory. The mappings cannot be closed before ``close`` is called.
 
     >>> import tempfile
     >>> from lbrx.base.system import map_readonly
@@ -54,21 +52,15 @@ class ReadAhead:
     ...     window.done(0)
     """
 
-    def __init__(
-        self, steps: Iterable[Span | Sequence[Span]], *, ahead_bytes: int = 64 << 20, drop_behind: bool = True
-    ) -> None:
+    def __init__(self, steps: Iterable[Span | Sequence[Span]], *, ahead_bytes: int = 64 << 20) -> None:
         self._steps = [(step,) if isinstance(step, Span) else tuple(step) for step in steps]
         spans = [span for step in self._steps for span in step]
         for span in spans:
             _check(span)
         self._horizons = _horizons([sum(span.length for span in step) for step in self._steps], ahead_bytes)
-        self._drop_behind = drop_behind
         mappings = {id(span.mapping): span.mapping for span in spans if span.mapping is not None}
         self._pins = {key: PinnedMapping(mapping) for key, mapping in mappings.items()}
-        self._edge_users = Counter(edge for span in spans for edge in _edges(span)) if drop_behind else Counter()
         self._advised_steps = 0
-        self._is_done = bytearray(len(self._steps))
-        self._undone_steps = len(self._steps)
         self._lock = threading.Lock()
 
     def begin(self, step: int) -> None:
@@ -89,43 +81,22 @@ class ReadAhead:
 
     def done(self, step: int) -> None:
         """Say that a step has been read and will not be read again."""
-        with self._lock:
-            if self._is_done[step]:
-                return
-            self._is_done[step] = True
-            pins = self._pins
-            self._undone_steps -= 1
-            if self._undone_steps == 0:
-                self._pins = {}
-            droppable = [(span, *self._release(span)) for span in self._steps[step]] if self._drop_behind else []
-        for span, first_byte, end_byte in droppable:
+        pins = self._pins
+        for span in self._steps[step]:
             if id(span.mapping) in pins:
-                pins[id(span.mapping)].dont_need(first_byte, end_byte - first_byte)
+                pins[id(span.mapping)].dont_need(span.start, span.length)
 
     def close(self) -> None:
         """Let go of the mappings; later calls do nothing for them."""
-        with self._lock:
-            self._pins = {}
+        self._pins = {}
 
     def __enter__(self) -> ReadAhead:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_class: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _release(self, span: Span) -> tuple[int, int]:
-        """The bytes of the pages that no other step needs, now that this span is done."""
-        edges = _edges(span)
-        if not edges:
-            return 0, 0
-        for edge in edges:
-            self._edge_users[edge] -= 1
-        (_, first_page), (_, last_page) = edges[0], edges[-1]
-        first_page += self._edge_users[edges[0]] > 0
-        last_page -= self._edge_users[edges[-1]] > 0
-        return first_page * page_bytes(), (last_page + 1) * page_bytes()
 
 
 def _check(span: Span) -> None:
@@ -153,27 +124,17 @@ def _horizons(step_bytes: Sequence[int], ahead_bytes: int) -> list[int]:
     return horizons
 
 
-def _edges(span: Span) -> tuple[tuple[int, int], ...]:
-    """The first and the last page that a span touches, each as (mapping, page): none, one or two."""
-    if span.mapping is None or span.length == 0:
-        return ()
-    first_page = span.start // page_bytes()
-    last_page = (span.start + span.length - 1) // page_bytes()
-    pages = (first_page,) if first_page == last_page else (first_page, last_page)
-    return tuple((id(span.mapping), page) for page in pages)
-
-
 def _merged(spans: Iterable[Span]) -> list[Span]:
     """The same bytes in as few spans as possible: one that starts where an earlier one of its file ends joins it."""
-    merged: dict[tuple[int, int | None, int, int], Span] = {}  # by the place at which each ends
+    merged: dict[tuple[int, int | None, int, int], Span] = {}  # by where each ends
     for span in spans:
-        before = merged.pop(_place(span, 0), None)
+        before = merged.pop(_position(span, 0), None)
         joined = span if before is None else before._replace(length=before.length + span.length)
-        merged[_place(joined, joined.length)] = joined
+        merged[_position(joined, joined.length)] = joined
     return list(merged.values())
 
 
-def _place(span: Span, distance: int) -> tuple[int, int | None, int, int]:
+def _position(span: Span, distance: int) -> tuple[int, int | None, int, int]:
     """Where a byte of a span lies: in which mapping and file, and at which offset of each."""
     file_offset = span.file_offset + distance if span.fd is not None else 0
     return id(span.mapping), span.fd, span.start + distance, file_offset

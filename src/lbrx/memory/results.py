@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.memory.budget import budget
+from lbrx.memory.pooling import size_class
 
 Bytes = npt.NDArray[np.uint8]
 SMALLEST_POOLED_BYTES = 1 << 20
@@ -51,7 +52,7 @@ class ResultPool:
         """
         if nbytes < SMALLEST_POOLED_BYTES:
             return np.empty(nbytes, np.uint8)
-        capacity = _size_class(nbytes)
+        capacity = size_class(nbytes + ALIGNMENT, classes=8)
         with self._lock:
             known = self._blocks.get(capacity, [])
             for number in range(len(known)):
@@ -84,12 +85,6 @@ class ResultPool:
 def _aligned(block: Bytes, nbytes: int) -> Bytes:
     start = -block.__array_interface__["data"][0] % ALIGNMENT
     return block[start : start + nbytes]
-
-
-def _size_class(nbytes: int) -> int:
-    """At most an eighth more than what is asked for, with room to begin on a boundary."""
-    step = 1 << max(nbytes.bit_length() - 4, 16)
-    return -(-(nbytes + ALIGNMENT) // step) * step
 
 
 _pool: ResultPool | None = None

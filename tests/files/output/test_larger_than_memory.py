@@ -47,8 +47,9 @@ def run_limited(script: str, *arguments: object) -> str:
 
 REDUCE = """
 import sys, threading, time
+import psutil
 import lbrx
-from lbrx.base import system
+process = psutil.Process()
 model = lbrx.open(sys.argv[1])
 w = model["w"]
 peak = 0
@@ -56,10 +57,10 @@ done = threading.Event()
 def watch():
     global peak
     while not done.is_set():
-        peak = max(peak, system.resident_bytes())
+        peak = max(peak, process.memory_info().rss)
         time.sleep(0.01)
 lbrx.evaluate(w[:1].sum(), w[:1].max(), w[:1].dot(w[:1]))
-before = system.resident_bytes()
+before = process.memory_info().rss
 watcher = threading.Thread(target=watch)
 watcher.start()
 total, largest, squares = lbrx.evaluate(w.sum(), w.max(), w.dot(w))

@@ -5,11 +5,9 @@ Advice to the kernel never fails the work: those functions return whether the ke
 All other functions raise ``lbrx.errors.FileError`` with the path and the reason.
 """
 
-from lbrx.base.sizes import format_bytes, parse_bytes
 from lbrx.base.system.durable import flush_to_disk, sync_directory
 from lbrx.base.system.files import (
     StrPath,
-    drop_file_cache,
     open_past_cache,
     open_read,
     pread_into,
@@ -19,30 +17,17 @@ from lbrx.base.system.files import (
     read_ahead,
     seems_cached,
 )
-from lbrx.base.system.mapping import (
-    PinnedMapping,
-    advise_dont_need,
-    advise_huge_pages,
-    advise_sequential,
-    advise_will_need,
-    map_readonly,
-    page_bytes,
-    populate_read,
-)
-from lbrx.base.system.process import anonymous_bytes, available_bytes, cache_directory, cpu_count, resident_bytes
+from lbrx.base.system.mapping import PinnedMapping, map_readonly, page_bytes
+from lbrx.base.system.process import anonymous_bytes, available_bytes, cache_directory, cpu_count
+from lbrx.base.system.sizes import format_bytes, parse_bytes
 
 __all__ = [
     "PinnedMapping",
     "StrPath",
-    "advise_dont_need",
-    "advise_huge_pages",
-    "advise_sequential",
-    "advise_will_need",
     "anonymous_bytes",
     "available_bytes",
     "cache_directory",
     "cpu_count",
-    "drop_file_cache",
     "flush_to_disk",
     "format_bytes",
     "map_readonly",
@@ -50,13 +35,11 @@ __all__ = [
     "open_read",
     "page_bytes",
     "parse_bytes",
-    "populate_read",
     "pread_into",
     "preallocate",
     "pwrite_all",
     "pwrite_past_cache",
     "read_ahead",
-    "resident_bytes",
     "seems_cached",
     "sync_directory",
 ]

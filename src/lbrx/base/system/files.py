@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from lbrx.base.sizes import format_bytes
 from lbrx.base.system import darwin
+from lbrx.base.system.sizes import format_bytes
 from lbrx.errors import FileError, TruncatedError, UsageError
 
 if TYPE_CHECKING:
@@ -168,27 +168,11 @@ def seems_cached(fd: int, offset: int, length: int) -> bool:
         return False
     try:
         return all(
-            os.preadv(fd, [bytearray(1)], place, os.RWF_NOWAIT) == 1
-            for place in (offset, offset + length // 2, offset + max(length - 1, 0))
+            os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT) == 1
+            for position in (offset, offset + length // 2, offset + max(length - 1, 0))
         )
     except OSError as error:
         return _refused(error, fd)
-
-
-def drop_file_cache(fd: int, offset: int, length: int) -> bool:
-    """Drop a range of a file from the file cache; whether the kernel took the advice.
-
-    On Linux this drops clean pages that no process has mapped; written pages must be flushed first. macOS has
-    no such call for a range and the result is False there: its cache gives way by itself, and
-    ``fcntl(fd, F_NOCACHE, 1)`` before reading or writing keeps a descriptor's data out of it.
-    """
-    if sys.platform == "darwin":
-        return False
-    try:
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
-    except OSError as error:
-        return _refused(error, fd)
-    return True
 
 
 def _bytes_of(buffer: ReadableBuffer | NDArray[Any]) -> memoryview:

@@ -17,17 +17,16 @@ from typing import Final
 import numpy as np
 
 from lbrx.base.system.files import StrPath, file_error, name_of
-from lbrx.errors import FileError, TruncatedError
+from lbrx.errors import TruncatedError
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
 _MADV_HUGEPAGE: Final = 14  # Linux
-_MADV_POPULATE_READ: Final = 22  # Linux 5.14 and later
 _CANNOT_MAP = frozenset(
     {errno.ENODEV, errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EAGAIN}
     | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 )
 
-_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _madvise.restype = ctypes.c_int
 
@@ -86,45 +85,23 @@ class PinnedMapping:
         self._address = int(self._view.__array_interface__["data"][0])
         self._nbytes = self._view.nbytes
 
-    def sequential(self, start: int, length: int) -> bool:
-        """The range will be read from front to back."""
-        return self._advise(*self._touched_pages(start, length), mmap.MADV_SEQUENTIAL) == 0
-
     def will_need(self, start: int, length: int) -> bool:
         """The range will be read soon. Linux returns at once; macOS once the pages are there."""
-        return self._advise(*self._touched_pages(start, length), mmap.MADV_WILLNEED) == 0
+        return self._advise(*self._touched_pages(start, length), mmap.MADV_WILLNEED)
 
     def dont_need(self, start: int, length: int) -> bool:
         """The range has been read and may leave memory.
 
         Linux unmaps its pages at once, so the process's resident size falls; the file cache keeps them while it
-        has room. macOS moves the pages to the inactive list: the first that it takes back when memory is short,
+        has memory. macOS moves the pages to the inactive list: the first that it takes back when memory is short,
         though until then the resident size still counts them. MADV_FREE, which discards contents, and
         ``msync(MS_INVALIDATE)``, which empties the cache for every process, would be wrong for a file.
         """
-        return self._advise(*self._whole_pages(start, length), mmap.MADV_DONTNEED) == 0
+        return self._advise(*self._whole_pages(start, length), mmap.MADV_DONTNEED)
 
-    def populate_read(self, start: int, length: int) -> bool:
-        """Read the range in now and map its pages, so that the loop over them does not fault.
-
-        On Linux a page that cannot be read is a FileError here, where touching it would kill the process.
-        Kernels before 5.14 and macOS take it as ``will_need``.
-        """
-        if sys.platform == "darwin":
-            return self.will_need(start, length)
-        code = self._advise(*self._touched_pages(start, length), _MADV_POPULATE_READ)
-        if code == errno.EFAULT:
-            raise FileError(
-                f"mapped bytes {start} to {start + length} cannot be read: "
-                "the file became shorter after it was mapped, or its disk fails"
-            )
-        return self.will_need(start, length) if code == errno.EINVAL else code == 0
-
-    def huge_pages(self, start: int, length: int) -> bool:
-        """Back the whole pages of an anonymous range by huge pages; macOS chooses its page size itself."""
-        if sys.platform == "darwin":
-            return False
-        return self._advise(*self._whole_pages(start, length), _MADV_HUGEPAGE) == 0
+    def huge_pages(self) -> bool:
+        """Back an anonymous mapping by huge pages; macOS chooses its page size itself."""
+        return sys.platform != "darwin" and self._advise(0, self._nbytes, _MADV_HUGEPAGE)
 
     def _touched_pages(self, start: int, length: int) -> tuple[int, int]:
         first = max(start, 0) // _PAGE_BYTES * _PAGE_BYTES
@@ -136,36 +113,5 @@ class PinnedMapping:
         # Nothing else can lie behind the mapping's end, so its last page is whole even if the file stops in it.
         return first, self._nbytes if end >= self._nbytes else end // _PAGE_BYTES * _PAGE_BYTES
 
-    def _advise(self, first: int, end: int, advice: int) -> int:
-        """Zero, or the kernel's error number."""
-        if end <= first or _madvise(self._address + first, end - first, advice) == 0:
-            return 0
-        return ctypes.get_errno()
-
-
-def advise_sequential(mapping: mmap.mmap, start: int, length: int) -> bool:
-    """Tell the kernel that a range of a mapping will be read from front to back."""
-    return PinnedMapping(mapping).sequential(start, length)
-
-
-def advise_will_need(mapping: mmap.mmap, start: int, length: int) -> bool:
-    """Tell the kernel that a range of a mapping will be read soon; see PinnedMapping.will_need."""
-    return PinnedMapping(mapping).will_need(start, length)
-
-
-def advise_dont_need(mapping: mmap.mmap, start: int, length: int) -> bool:
-    """Tell the kernel that a range of a file mapping has been read; see PinnedMapping.dont_need.
-
-    Only for mappings of files: what an anonymous mapping holds would be lost.
-    """
-    return PinnedMapping(mapping).dont_need(start, length)
-
-
-def populate_read(mapping: mmap.mmap, start: int, length: int) -> bool:
-    """Read a range of a mapping in now; see PinnedMapping.populate_read."""
-    return PinnedMapping(mapping).populate_read(start, length)
-
-
-def advise_huge_pages(mapping: mmap.mmap) -> bool:
-    """Ask for huge pages behind an anonymous mapping; whether the system will try."""
-    return PinnedMapping(mapping).huge_pages(0, len(mapping))
+    def _advise(self, first: int, end: int, advice: int) -> bool:
+        return end <= first or _madvise(self._address + first, end - first, advice) == 0

@@ -10,19 +10,6 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _BYTES_PER_KIB = 1024
 
 
-def resident_bytes() -> int:
-    """Bytes of this process that are in physical memory, mapped files included.
-
-    >>> resident_bytes() > 1 << 20
-    True
-    """
-    if sys.platform == "darwin":
-        import psutil
-
-        return int(psutil.Process().memory_info().rss)
-    return _kib_field(Path("/proc/self/status"), "VmRSS")
-
-
 def anonymous_bytes() -> int:
     """Bytes of this process in physical memory that no file backs: what it really takes from others.
 
@@ -46,7 +33,7 @@ def available_bytes() -> int:
 
         return int(psutil.virtual_memory().available)
     machine_bytes = _kib_field(Path("/proc/meminfo"), "MemAvailable")
-    return min([machine_bytes, *_cgroup_rooms(_CGROUP_ROOT, Path("/proc/self/cgroup"))])
+    return min([machine_bytes, *_cgroup_free_bytes(_CGROUP_ROOT, Path("/proc/self/cgroup"))])
 
 
 def cpu_count() -> int:
@@ -83,10 +70,10 @@ def _kib_field(table: Path, field: str) -> int:
     raise OSError(f"{table}: has no line {field!r}")
 
 
-def _cgroup_rooms(root: Path, membership: Path) -> list[int]:
+def _cgroup_free_bytes(root: Path, membership: Path) -> list[int]:
     """Bytes left in each limited control group (version 2) around this process, itself first.
 
-    The file cache that a group could give back counts as room.
+    The file cache that a group could give back counts as free.
     """
     lines = membership.read_text(encoding="utf-8").splitlines() if membership.exists() else []
     inside = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
@@ -94,7 +81,7 @@ def _cgroup_rooms(root: Path, membership: Path) -> list[int]:
         return []
     own = root / inside[0]
     groups = [own, *own.parents]
-    return [_room_in(group) for group in groups[: groups.index(root) + 1] if _is_limited(group)]
+    return [_free_bytes_in(group) for group in groups[: groups.index(root) + 1] if _is_limited(group)]
 
 
 def _is_limited(group: Path) -> bool:
@@ -102,7 +89,7 @@ def _is_limited(group: Path) -> bool:
     return limit.exists() and limit.read_text(encoding="ascii").strip() != "max"
 
 
-def _room_in(group: Path) -> int:
+def _free_bytes_in(group: Path) -> int:
     limit_bytes = int((group / "memory.max").read_text(encoding="ascii"))
     used_bytes = int((group / "memory.current").read_text(encoding="ascii"))
     counters = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())

@@ -83,7 +83,7 @@ class LeafInputs:
                 start, stop = self._byte_span(number, leaf, lo, hi)
                 spans.append(Span(None, 0, stop - start, storage.file.descriptor, storage.offset + start))
             steps.append(spans)
-        return ReadAhead(steps, ahead_bytes=READ_AHEAD_BYTES, drop_behind=False)
+        return ReadAhead(steps, ahead_bytes=READ_AHEAD_BYTES)
 
     def begin(self, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]) -> None:
         """Before a chunk: check what is mapped, read what is not."""

@@ -5,26 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes
 from lbrx.devices.metal.driver import Buffer, Driver
 from lbrx.errors import MemoryBudgetError, UsageError
-
-_SMALLEST_CLASS_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """What a pool did, and the bytes that it holds now."""
-
-    hits: int
-    misses: int
-    lent_bytes: int
-    free_bytes: int
-
-    @property
-    def held_bytes(self) -> int:
-        return self.lent_bytes + self.free_bytes
+from lbrx.memory.pooling import PoolStatistics, size_class
 
 
 class BufferPool:
@@ -59,20 +43,20 @@ class BufferPool:
         """
         if nbytes < 0:
             raise UsageError(f"a buffer of {nbytes} bytes was asked for; expected zero or more")
-        capacity = min(_capacity_for(nbytes), max(nbytes, self._driver.info.max_buffer_bytes))
+        capacity = min(size_class(nbytes), max(nbytes, self._driver.info.max_buffer_bytes))
         with self._lock:
-            found = self._take(capacity, nbytes, host_access)
-            if found is not None:
+            buffer = self._take(capacity, nbytes, host_access)
+            if buffer is not None:
                 self._hits += 1
             else:
                 self._misses += 1
-                self._make_room(capacity)
-                found = self._driver.allocate(capacity)
+                self._free_idle(capacity)
+                buffer = self._driver.allocate(capacity)
                 self._held_bytes += capacity
-                if found.nbytes != nbytes:
-                    found.fit(nbytes)
-            self._lent[id(found)] = found
-            return found
+                if buffer.nbytes != nbytes:
+                    buffer.fit(nbytes)
+            self._lent[id(buffer)] = buffer
+            return buffer
 
     def return_buffer(self, buffer: Buffer) -> None:
         """Take a buffer back; the caller must not use it any more."""
@@ -129,18 +113,18 @@ class BufferPool:
                 return buffer
         return None
 
-    def _make_room(self, capacity: int) -> None:
+    def _free_idle(self, capacity: int) -> None:
         """Free idle buffers, then wait for those that are in flight, until a new one fits below the limit."""
-        room = self._limit_bytes - capacity
-        if self._held_bytes > room:
-            self.trim(max(0, self._free_bytes() - (self._held_bytes - room)))
-        while self._held_bytes > room and self._free_bytes():
+        most_bytes = self._limit_bytes - capacity
+        if self._held_bytes > most_bytes:
+            self.trim(max(0, self._free_bytes() - (self._held_bytes - most_bytes)))
+        while self._held_bytes > most_bytes and self._free_bytes():
             buffer = next(buffer for idle in self._free.values() for buffer in idle)
             if buffer.last_use is not None:
                 buffer.last_use.wait()
             self._free[buffer.capacity_bytes].remove(buffer)
             self._drop(buffer)
-        if self._held_bytes > room:
+        if self._held_bytes > most_bytes:
             raise MemoryBudgetError(
                 f"a buffer of {format_bytes(capacity)} does not fit: {format_bytes(self._held_bytes)} of "
                 f"{format_bytes(self._limit_bytes)} on {self._driver.info.name} are in use; "
@@ -150,10 +134,3 @@ class BufferPool:
 
 def _is_done(buffer: Buffer) -> bool:
     return buffer.last_use is None or buffer.last_use.done
-
-
-def _capacity_for(nbytes: int) -> int:
-    """The size class: four to every power of two."""
-    wanted = max(nbytes, _SMALLEST_CLASS_BYTES)
-    step = 1 << ((wanted - 1).bit_length() - 3)
-    return -(-wanted // step) * step

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.driver import CompileOptions, Driver, Library, Pipeline
+from lbrx.devices.metal.driver import CompileOptions, Constants, Driver, Library, Pipeline
 from lbrx.devices.metal.driver.artifacts import ArtifactStore
 from lbrx.devices.metal.driver.errors import ShaderError
 from lbrx.errors import nearest
@@ -15,7 +14,7 @@ _PipelineKey = tuple[str, str, tuple[tuple[str, bool | int | float], ...]]
 
 
 @dataclass(slots=True)
-class CacheStatistics:
+class ShaderStatistics:
     """Libraries that were compiled, that came from disk, and pipelines that were there already."""
 
     compiled: int = 0
@@ -36,7 +35,7 @@ class ShaderCache:
     """
 
     def __init__(self, driver: Driver, store: ArtifactStore | None = None) -> None:
-        self.statistics = CacheStatistics()
+        self.statistics = ShaderStatistics()
         self._driver = driver
         self._store = store or ArtifactStore()
         self._libraries: dict[str, Library] = {}
@@ -52,7 +51,7 @@ class ShaderCache:
         self,
         source: str,
         name: str,
-        constants: Mapping[str, bool | int | float] | None = None,
+        constants: Constants | None = None,
         options: CompileOptions | None = None,
     ) -> Pipeline:
         """The kernel ``name`` of a shader; a ShaderError tells what is wrong, with the shader's line."""
@@ -61,20 +60,19 @@ class ShaderCache:
         key = self.key(source, options)
         pipeline_key = (key, name, tuple(sorted(constants.items())))
         with self._lock:
-            found = self._pipelines.get(pipeline_key)
-            if found is not None:
+            pipeline = self._pipelines.get(pipeline_key)
+            if pipeline is None:
+                pipeline = self._pipelines[pipeline_key] = self._pipeline(key, source, name, constants, options)
+            else:
                 self.statistics.hits += 1
-                return found
-            made = self._pipeline(key, source, name, constants, options)
-            self._pipelines[pipeline_key] = made
-            return made
+            return pipeline
 
     def _pipeline(
         self,
         key: str,
         source: str,
         name: str,
-        constants: Mapping[str, bool | int | float],
+        constants: Constants,
         options: CompileOptions,
     ) -> Pipeline:
         library = self._libraries.get(key)
@@ -102,7 +100,7 @@ class ShaderCache:
         return pipeline
 
 
-def _function(library: Library, name: str, constants: Mapping[str, bool | int | float]) -> Pipeline:
+def _function(library: Library, name: str, constants: Constants) -> Pipeline:
     if name not in library.function_names:
         raise ShaderError(f"the shader has no kernel {name!r}{nearest(name, library.function_names)}")
     return library.pipeline(name, constants)
