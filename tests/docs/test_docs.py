@@ -21,7 +21,7 @@ import pytest
 from lbrx import memory
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\((?P<target>[^)#:]+)(?:#[^)]*)?\)")
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
