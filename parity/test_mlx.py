@@ -20,9 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import lbrx
 from lbrx.files.output.contents import Contents
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
-from lbrx.jobs.convert.mlx_directory import hf_to_mlx, mlx_to_hf, read_mlx
+from lbrx.jobs.convert.mlx_directory import hf_to_mlx
 from lbrx.jobs.convert.mlx_gguf import gguf_to_mlx
 from lbrx.jobs.convert.reading import read_contents
+from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 from lbrx.tensors.codecs.mlx import MlxMode, dequantize
 
 mx = pytest.importorskip("mlx.core", reason="needs mlx, which has an environment of its own")

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbrx.base.system.files import StrPath
 from lbrx.errors import FileError
 
 _POLL_SECONDS = 0.05
 
 
-def open_locked(path: StrPath, *, wait_seconds: float = 0.0) -> int | None:
+def open_locked(path: str | os.PathLike[str], *, wait_seconds: float = 0.0) -> int | None:
     """Open a file, made if missing, and lock it; None if another process or thread holds the lock for so long.
 
     The lock ends when the descriptor is closed, or with the process. Not reentrant.
@@ -49,7 +48,7 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _is_same(path: StrPath, descriptor: int) -> bool:
+def _is_same(path: str | os.PathLike[str], descriptor: int) -> bool:
     try:
         named = os.stat(path)
     except FileNotFoundError:
@@ -58,7 +57,7 @@ def _is_same(path: StrPath, descriptor: int) -> bool:
 
 
 @contextmanager
-def file_lock(path: StrPath, *, wait_seconds: float = math.inf) -> Iterator[None]:
+def file_lock(path: str | os.PathLike[str], *, wait_seconds: float = math.inf) -> Iterator[None]:
     """Hold the lock of a file within the block, or go on without it after so many seconds. Its directory is made.
 
     >>> import tempfile

@@ -46,6 +46,16 @@ def values(path: Path | str) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in lbrx.open(path).items()}
 
 
+@pytest.mark.parametrize("type_name", ["f32", "f16", "bf16"])
+def test_a_gguf_file_in_another_type_is_what_quantize_writes(folder: Path, type_name: str) -> None:
+    convert("a", "a.gguf")
+    quantize("a.gguf", "q.gguf", "q4_k_m")
+    for source in ("a.gguf", "q.gguf"):
+        convert(source, "converted.gguf", type=type_name, overwrite=True)
+        quantize(source, "quantized.gguf", type_name, allow_requantize=True, overwrite=True)
+        assert (folder / "converted.gguf").read_bytes() == (folder / "quantized.gguf").read_bytes()
+
+
 @pytest.mark.parametrize("middle", ["m.gguf", "m"])
 def test_there_and_back_gives_the_same_bytes(folder: Path, middle: str) -> None:
     convert("a", middle, format="gguf" if middle.endswith("gguf") else "mlx")

@@ -14,11 +14,12 @@ import lbrx
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
-from lbrx.jobs.convert.mlx_directory import hf_to_mlx, mlx_to_hf, read_mlx
+from lbrx.jobs.convert.mlx_directory import hf_to_mlx
 from lbrx.jobs.convert.mlx_gguf import gguf_to_mlx, mlx_to_gguf
 from lbrx.jobs.convert.mlx_units import LOSSLESS
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_modes import mode_of
+from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 from lbrx.tensors.codecs.mlx import MlxMode, dequantize, quantize
 from support.tiny_models import MODEL_TYPES, write_model
 

@@ -105,8 +105,8 @@ def test_bf16_weights_are_used_as_they_are(tmp_path: Path) -> None:
 
 
 def test_mlx_directories_run(tmp_path: Path) -> None:
-    from lbrx.jobs.convert.mlx_directory import mlx_to_hf, read_mlx
     from lbrx.jobs.quantize import quantize
+    from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
     config = tiny_config("llama")
     quantize(write_tiny(tmp_path / "hf", config, tiny_arrays(config)), tmp_path / "mlx", to="mlx_4", group_size=32)

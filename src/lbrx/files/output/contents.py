@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.header import FileHeader, TensorSpec
+from lbrx.files.formats.model_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.files.output.plan import SideFile
 from lbrx.tensors.tensor import Tensor
 
@@ -84,3 +85,16 @@ class Contents:
     @cached_property
     def by_name(self) -> dict[str, PlannedTensor]:
         return {tensor.name: tensor for tensor in self.tensors}
+
+
+def side_files(directory: Path) -> tuple[SideFile, ...]:
+    """The small files of a model's directory that belong to its copies: tokenizer and settings.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> written = (folder / "generation_config.json").write_text("{}")
+    >>> [file.name for file in side_files(folder)]
+    ['generation_config.json']
+    """
+    names = (*OTHER_FILES, *TOKENIZER_FILES)
+    return tuple(SideFile(name, source=directory / name) for name in names if (directory / name).is_file())

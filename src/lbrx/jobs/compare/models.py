@@ -7,10 +7,10 @@ from pathlib import Path
 
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
-from lbrx.jobs.convert.mlx_directory import coded_weights
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_experts import separate_experts
 from lbrx.models.architectures.mlx_modes import described
+from lbrx.models.architectures.mlx_weights import coded_weights
 from lbrx.tensors.tensor import Tensor
 
 

@@ -13,19 +13,19 @@ from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
 from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.files.output.staging import Workplace
+from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.memory.limits import limited
 from lbrx.registry import load
 from lbrx.tensors.dtype import DTYPES
 
 FORMATS: tuple[Format, ...] = ("gguf", "mlx", "safetensors")
-VALUE_TYPES = ("f32", "f16", "bf16")
 
 _STEPS: dict[tuple[Format, Format], str] = {
     ("safetensors", "gguf"): "lbrx.jobs.convert.hf_to_gguf:hf_to_gguf",
     ("gguf", "safetensors"): "lbrx.jobs.convert.gguf_to_hf:gguf_to_hf",
     ("safetensors", "mlx"): "lbrx.jobs.convert.mlx_directory:hf_to_mlx",
-    ("mlx", "safetensors"): "lbrx.jobs.convert.mlx_directory:mlx_to_hf",
+    ("mlx", "safetensors"): "lbrx.models.architectures.mlx_weights:mlx_to_hf",
     ("gguf", "mlx"): "lbrx.jobs.convert.mlx_gguf:gguf_to_mlx",
     ("mlx", "gguf"): "lbrx.jobs.convert.mlx_gguf:mlx_to_gguf",
 }
@@ -75,11 +75,10 @@ def plan_conversion(
     target = Path(out)
     restore_replaced(Workplace(target))  # it may be the source
     wanted = output_format(target, format)
-    kind = checked_type(type)
-    contents = read_contents(Path(source))
-    converted = in_format(contents, wanted, kind)
+    _check_type(type)
+    converted = in_format(read_contents(Path(source)), wanted, type)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
-    return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": kind})
+    return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": type})
 
 
 def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Contents:
@@ -92,10 +91,9 @@ def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Co
 def _in_format_and_type(contents: Contents, wanted: Format, type: str) -> Contents:
     """Blocks are decoded straight into the type; a GGUF file keeps in f32 what llama.cpp wants so."""
     if contents.format == wanted == "gguf":
-        from lbrx.jobs.quantize.gguf_model import quantize_gguf
-        from lbrx.jobs.quantize.options import parse_options
+        from lbrx.jobs.convert.gguf_retype import gguf_with_type
 
-        return quantize_gguf(contents, parse_options(type, allow_requantize=True)).contents
+        return gguf_with_type(contents, type)
     if contents.format == "safetensors":
         plain = with_type(contents, type)
     else:
@@ -123,13 +121,12 @@ def output_format(out: Path, format: str | None) -> Format:
     return format
 
 
-def checked_type(type: str | None) -> str | None:
-    if type is not None and type not in VALUE_TYPES:
+def _check_type(type: str | None) -> None:
+    if type is not None and type not in FLOAT_TYPES:
         raise UsageError(
-            f"{type!r} is no type to convert to; expected one of {', '.join(VALUE_TYPES)} "
+            f"{type!r} is no type to convert to; expected one of {', '.join(FLOAT_TYPES)} "
             f"(lbrx quantize makes quantized ones)"
         )
-    return type
 
 
 def with_type(contents: Contents, type: str) -> Contents:

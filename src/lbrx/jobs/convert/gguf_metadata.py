@@ -9,13 +9,12 @@ from typing import Any
 
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
+from lbrx.jobs.convert.file_types import FILE_TYPES, FLOAT_TYPES, QUANTIZATION_VERSION
 from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family
 from lbrx.models.architectures.rope import longrope_attention_factor, scaling_metadata
 from lbrx.models.architectures.scope import text_section
 
-QUANTIZATION_VERSION = 2  # of ggml's block layouts
-FILE_TYPES = {"f32": 0, "f16": 1, "bf16": 32}
 CONFIG_KEY = "lbrx.hf.config"  # the JSON of config.json
 DTYPE_KEY = "lbrx.hf.dtype"  # the type of tensors in the Hugging Face model
 DTYPES_KEY = "lbrx.hf.dtypes"  # JSON: tensors of other types
@@ -118,12 +117,13 @@ def full_attention_period(family: Family, settings: ConfigValues, sizes: Dimensi
 
 def general_metadata(family: Family, tensors: Sequence[PlannedTensor], name: str, sizes: Dimensions) -> dict[str, Any]:
     """The key-values ``general.*``."""
+    main = main_type(tensors)
     return {
         "general.architecture": family.architecture,
         "general.type": "model",
         "general.name": name,
         "general.size_label": size_label(tensors, sizes.experts),
-        "general.file_type": FILE_TYPES.get(main_type(tensors), FILE_TYPES["f16"]),
+        "general.file_type": FILE_TYPES[main if main in FLOAT_TYPES else "f16"].number,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
 

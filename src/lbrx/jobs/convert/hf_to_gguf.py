@@ -15,6 +15,7 @@ from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.formats.gguf_values import GgufMetadata
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.differences import check_supported, differences
+from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.gguf_metadata import (
     NORM_REST_PREFIX,
     TIED_HEAD_KEY,
@@ -39,7 +40,6 @@ from lbrx.models.architectures.value_changes import stacked
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
 
-OUTPUT_TYPES = ("f32", "f16", "bf16")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _TEXT_PREFIXES = (("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.", ""))
 _OTHER_MODULES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
@@ -61,8 +61,8 @@ def hf_to_gguf(
     lbrx.errors.UsageError: the model: the model_type of config.json is 'bert', which cannot be converted; expected ...
     """
     where = "the model" if contents.directory is None else str(contents.directory)
-    if type_name is not None and type_name not in OUTPUT_TYPES:
-        raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(OUTPUT_TYPES)}")
+    if type_name is not None and type_name not in FLOAT_TYPES:
+        raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(FLOAT_TYPES)}")
     family = family_of_config(contents.config, where)
     assert contents.config is not None
     settings = ConfigValues(contents.config, family.defaults, where)
@@ -158,7 +158,7 @@ def _planned(match: Match, sizes: Dimensions, type_name: str | None) -> PlannedT
 
 def _gguf_type(name: str, type_name: str) -> str:
     """The type in which GGUF holds a tensor: its own if llama.cpp computes with it, else one that holds its values."""
-    if type_name in OUTPUT_TYPES or (type_name in GGML_TYPES and type_name not in DTYPES):
+    if type_name in FLOAT_TYPES or (type_name in GGML_TYPES and type_name not in DTYPES):
         return type_name
     kind = DTYPES.get(type_name)
     if kind is None or kind.name == "f64":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,10 @@ from lbrx.errors import FormatError
 from lbrx.files.checkpoint.integer_parts import QUANTIZATION_KEY
 from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
 from lbrx.files.formats.gguf_values import GgufMetadata
-from lbrx.files.formats.model_files import OTHER_FILES, TOKENIZER_FILES
-from lbrx.files.output.contents import Contents, PlannedTensor
-from lbrx.files.output.plan import SideFile
-from lbrx.registry import load
+from lbrx.files.output.contents import Contents, PlannedTensor, side_files
 
 _SPLIT_PREFIX = "split."
 _DIRECTORY_FORMATS = ("huggingface", "pytorch-directory")
-# Formats that are told by more than the ending of files, and their readers: a path in, Contents out.
-_READERS: dict[str, str] = {
-    "mlx": "lbrx.jobs.convert.mlx_directory:read_mlx",
-}
 
 
 def read_contents(path: Path) -> Contents:
@@ -34,11 +26,12 @@ def read_contents(path: Path) -> Contents:
     ('gguf', (2, 3), 'llama')
     """
     checkpoint = open_checkpoint(path)
-    kind = contents_format(checkpoint)
-    if kind in _READERS:
-        read: Callable[[Path], Contents] = load(_READERS[kind])
-        return read(path)
-    return _gguf_contents(checkpoint) if kind == "gguf" else _safetensors_contents(checkpoint)
+    format = contents_format(checkpoint)
+    if format == "mlx":
+        from lbrx.models.architectures.mlx_weights import read_mlx
+
+        return read_mlx(path)
+    return _gguf_contents(checkpoint) if format == "gguf" else _safetensors_contents(checkpoint)
 
 
 def _safetensors_contents(checkpoint: Checkpoint) -> Contents:
@@ -59,22 +52,9 @@ def _gguf_contents(checkpoint: Checkpoint) -> Contents:
     metadata = checkpoint.metadata
     if not isinstance(metadata, GgufMetadata):
         raise FormatError(f"{checkpoint.path}: has no GGUF key-values")
-    kept = {key: typed for key, typed in metadata.typed().items() if not key.startswith(_SPLIT_PREFIX)}
-    return Contents("gguf", _tensors(checkpoint), GgufMetadata(kept), sources=checkpoint.files)
+    pairs = {key: typed for key, typed in metadata.typed().items() if not key.startswith(_SPLIT_PREFIX)}
+    return Contents("gguf", _tensors(checkpoint), GgufMetadata(pairs), sources=checkpoint.files)
 
 
 def _tensors(checkpoint: Checkpoint) -> tuple[PlannedTensor, ...]:
     return tuple(PlannedTensor.of(name, tensor) for name, tensor in checkpoint.items())
-
-
-def side_files(directory: Path) -> tuple[SideFile, ...]:
-    """The small files of a model's directory that belong to its copies: tokenizer and settings.
-
-    >>> import tempfile
-    >>> place = Path(tempfile.mkdtemp())
-    >>> written = (place / "generation_config.json").write_text("{}")
-    >>> [file.name for file in side_files(place)]
-    ['generation_config.json']
-    """
-    names = (*OTHER_FILES, *TOKENIZER_FILES)
-    return tuple(SideFile(name, source=directory / name) for name in names if (directory / name).is_file())

@@ -1,8 +1,8 @@
 """Models in fewer bits: which type each tensor gets, and the job that writes them."""
 
+from lbrx.jobs.convert.file_types import FILE_TYPES, FileType, file_type
 from lbrx.jobs.quantize.choice import Choice, choose_types
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
-from lbrx.jobs.quantize.file_types import FILE_TYPES, FileType, file_type
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions, TypeOverride, parse_options
 from lbrx.jobs.quantize.quantize import QuantizePlan, plan_contents, plan_quantize, quantize, quantized
 from lbrx.jobs.quantize.targets import target_names

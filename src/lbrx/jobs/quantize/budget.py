@@ -20,14 +20,14 @@ from lbrx.files.formats import gguf
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType, file_type_of_base
 from lbrx.jobs.quantize.allocation import Coding, allocate
 from lbrx.jobs.quantize.choice import Choice, fitted, fixed_choice
 from lbrx.jobs.quantize.coded import is_coded, refuse_to_requantize
-from lbrx.jobs.quantize.file_types import FLOAT_TYPES, FileType, file_type_of_base
 from lbrx.jobs.quantize.importance import Importances
 from lbrx.jobs.quantize.options import QuantizeOptions
-from lbrx.jobs.quantize.roles import Role, role_of
 from lbrx.jobs.quantize.samples import relative_errors, sample_rows
+from lbrx.models.architectures.gguf_roles import Role, role_of
 
 _REASON = "least error for the size"
 Measuring: TypeAlias = Callable[[int, int, str], None]  # tensors measured, tensors in all, the one at hand

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.output.contents import Contents, PlannedTensor
-from lbrx.jobs.quantize.file_types import FileType
+from lbrx.jobs.convert.file_types import FileType
+from lbrx.jobs.convert.gguf_retype import reason_for_own_type
 from lbrx.jobs.quantize.mixes import Place, block_type, head_type
 from lbrx.jobs.quantize.model_facts import ModelFacts, model_facts
 from lbrx.jobs.quantize.options import QuantizeOptions
-from lbrx.jobs.quantize.roles import OUTPUT_NAME, Role, counting_order, layer_of, reason_to_keep, role_of
+from lbrx.models.architectures.gguf_roles import OUTPUT_NAME, Role, counting_order, layer_of, role_of
 
 # What takes the place of a type whose blocks do not fit into a row.
 _SMALLER_BLOCKS = {
@@ -109,12 +110,9 @@ class _Chooser:
 
 def fixed_choice(tensor: PlannedTensor, options: QuantizeOptions) -> Choice | None:
     """The type of a tensor that no mix decides: it stays as it is, or its type was asked for by name."""
-    kind = GGML_TYPES.get(tensor.type_name)
-    if kind is not None and kind.dtype is not None and not kind.dtype.is_float:
-        return Choice(tensor.type_name, "not floating point")
-    kept = reason_to_keep(tensor.name, tensor.shape)
-    if kept is not None:
-        return Choice(tensor.type_name, kept)
+    reason = reason_for_own_type(tensor)
+    if reason is not None:
+        return Choice(tensor.type_name, reason)
     role = role_of(tensor.name)
     if role is Role.OUTPUT and options.leave_output:
         return Choice(tensor.type_name, "--leave-output")

@@ -7,21 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from lbrx.errors import UsageError
-from lbrx.files.formats.gguf_encode import encode_pair, typed_metadata
+from lbrx.files.formats.gguf_encode import encode_pair
 from lbrx.files.formats.gguf_values import Typed
-from lbrx.files.formats.shards import SPLIT_KEYS
 from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType
+from lbrx.jobs.convert.gguf_retype import FILE_TYPE_KEY, retyped_metadata
 from lbrx.jobs.quantize.budget import Measuring, choose_for_size
 from lbrx.jobs.quantize.choice import Choice, choose_types
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, misfit_warnings, refuse_to_requantize
-from lbrx.jobs.quantize.file_types import FLOAT_TYPES, QUANTIZATION_VERSION, FileType
 from lbrx.jobs.quantize.imatrix import Importance
 from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
 from lbrx.jobs.quantize.pruning import pruned
 from lbrx.tensors.tensor import Tensor
-
-FILE_TYPE_KEY = "general.file_type"
 
 
 def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
@@ -66,10 +64,9 @@ def _recoded(values: Tensor, type_name: str, weights: Importance | None) -> Tens
 
 
 def _metadata(metadata: Mapping[str, Any], options: QuantizeOptions, importances: Importances) -> dict[str, Typed]:
-    """All key-values of the output; the file type is set once it is known, and has its place already."""
-    pairs = {key: typed for key, typed in typed_metadata(metadata).items() if key not in SPLIT_KEYS}
-    pairs["general.quantization_version"] = Typed(QUANTIZATION_VERSION, "u32")
-    pairs[FILE_TYPE_KEY] = Typed(0, "u32")
+    """All key-values of the output; the file type is changed if another one is chosen later."""
+    assert isinstance(options.target, FileType)
+    pairs = retyped_metadata(metadata, options.target)
     pairs |= {override.key: _typed_as_before(override, pairs) for override in options.key_overrides}
     return pairs | importances.metadata()
 

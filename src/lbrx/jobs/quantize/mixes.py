@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.jobs.quantize.file_types import FileType
+from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.quantize.model_facts import ModelFacts
-from lbrx.jobs.quantize.roles import Role
+from lbrx.models.architectures.gguf_roles import Role
 
 
 @dataclass(frozen=True, slots=True)

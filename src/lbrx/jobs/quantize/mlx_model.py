@@ -12,9 +12,9 @@ from typing import Any
 
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize
-from lbrx.jobs.quantize.file_types import FLOAT_TYPES
 from lbrx.jobs.quantize.mixes import deserves_more_bits
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.targets import MlxTarget, find_mlx_mode, mlx_name

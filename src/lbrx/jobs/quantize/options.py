@@ -12,7 +12,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
 from lbrx.files.formats.gguf_encode import encode_pair
 from lbrx.files.formats.gguf_values import SCALAR_IDS, Typed
-from lbrx.jobs.quantize.file_types import FLOAT_TYPES, FileType, tensor_type
+from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType, tensor_type
 from lbrx.jobs.quantize.targets import IntegerTarget, MlxTarget, Target, find_mlx_mode, find_target, target_names
 
 DEFAULT_CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")

@@ -14,7 +14,7 @@ from lbrx.files.formats.gguf_encode import typed_metadata
 from lbrx.files.formats.gguf_values import Typed
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize.model_facts import model_facts
-from lbrx.jobs.quantize.roles import layer_of
+from lbrx.models.architectures.gguf_roles import layer_of
 
 # Keys below the architecture's name that may have a value for each layer.
 _LAYER_KEYS = (

@@ -15,10 +15,10 @@ from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_sta
 from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.convert.convert import in_format
+from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
-from lbrx.jobs.quantize.file_types import FileType
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
-from lbrx.jobs.quantize.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
+from lbrx.jobs.convert.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES
 from lbrx.tensors.codecs.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode

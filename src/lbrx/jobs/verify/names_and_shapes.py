@@ -24,7 +24,7 @@ _ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 def model_shapes(model: Checkpoint) -> Shapes:
     """The tensors of a model by the names that its architecture gives them; those of MLX as if they were decoded."""
     from lbrx.files.checkpoint.opening import contents_format
-    from lbrx.jobs.convert.mlx_directory import mlx_to_hf, read_mlx
+    from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
     if not model.format.startswith("gguf") and contents_format(model) == "mlx":
         return {tensor.name: tensor.shape for tensor in mlx_to_hf(read_mlx(model.path)).tensors}

@@ -52,7 +52,7 @@ def _open_gguf(place: Path, checkpoint: Checkpoint) -> LanguageModel:
 
 
 def _open_mlx(place: Path, spec: ModelSpec) -> LanguageModel:
-    from lbrx.jobs.convert.mlx_directory import mlx_to_hf, read_mlx
+    from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
     contents = mlx_to_hf(read_mlx(place))
     source = TensorSource(str(place), frozenset(contents.by_name), lambda name: contents.by_name[name].make())

@@ -10,7 +10,6 @@ import numpy as np
 
 from lbrx.errors import FileError, FormatError
 from lbrx.files.formats.gguf_values import StringArray, Typed
-from lbrx.jobs.merge.vocabulary.written_files import ADDED_TOKENS_NAME
 from lbrx.models.tokenizers.byte_fallback import ANY_MERGES, table_of_document, table_of_model
 from lbrx.models.tokenizers.byte_level import byte_level_table, merge_lines
 from lbrx.models.tokenizers.chat import read_templates, template_keys
@@ -20,7 +19,7 @@ from lbrx.models.tokenizers.recognition import pre_tokenizer_of
 from lbrx.models.tokenizers.records import AddedEntry, TokenTable
 from lbrx.models.tokenizers.sentencepiece import MODEL_NAME, SPACE, SentencePieceModel, read_sentencepiece
 from lbrx.models.tokenizers.specials import SpecialTokens, read_settings, special_tokens
-from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME
+from lbrx.models.tokenizers.tokenizer_file import ADDED_TOKENS_NAME, TOKENIZER_NAME
 
 ID_KEYS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "eot": "eot"}
 _SPACE_PROBES = ("a  b\tc\n d ", "x", "é\u0301 ﬁ 中 12  ")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_NAME = "tokenizer.json"
+ADDED_TOKENS_NAME = "added_tokens.json"
 
 # Files of tokenizers that only other programs read.
 _OTHER_TOKENIZERS = {

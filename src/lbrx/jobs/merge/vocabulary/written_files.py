@@ -8,9 +8,7 @@ from typing import Any
 
 from lbrx.jobs.merge.vocabulary.records import VocabularyPlan
 from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME, json_bytes, read_json
-from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, TokenizerFile
-
-ADDED_TOKENS_NAME = "added_tokens.json"
+from lbrx.models.tokenizers.tokenizer_file import ADDED_TOKENS_NAME, TOKENIZER_NAME, TokenizerFile
 
 # The same vocabulary for other programs; with tokens left out they would disagree with tokenizer.json.
 _OTHER_VOCABULARIES = ("tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "tekken.json")

@@ -1,0 +1,43 @@
+"""Commands import no job that they do not run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbrx.demo.models import demo_models
+
+SCRIPT = """
+import sys
+from lbrx.cli.main import run
+code = run(sys.argv[1:])
+print(*sorted(name for name in sys.modules if name.startswith("lbrx.jobs.")), sep="\\n", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def imported_jobs(*arguments: object) -> set[str]:
+    """The folders of jobs that a command imports in a process of its own."""
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {line.split(".")[2] for line in done.stderr.splitlines() if line.startswith("lbrx.jobs.")}
+
+
+@pytest.mark.parametrize("options", [["--to", "q4_k_m"], ["--to", "mlx_4"]], ids=["gguf", "mlx"])
+def test_quantize_imports_no_merging(tmp_path: Path, options: list[str]) -> None:
+    out = tmp_path / ("out.gguf" if "q4_k_m" in options else "out")
+    assert imported_jobs("quantize", demo_models().base, out, *options) == {"convert", "quantize"}
+
+
+@pytest.mark.parametrize(("name", "options"), [("out.gguf", []), ("out", ["--format", "mlx"]), ("out", ["--type=f16"])])
+def test_convert_imports_no_other_job(tmp_path: Path, name: str, options: list[str]) -> None:
+    assert imported_jobs("convert", demo_models().base, tmp_path / name, *options) == {"convert"}
+
+
+def test_convert_of_a_gguf_file_imports_no_other_job(tmp_path: Path) -> None:
+    assert imported_jobs("convert", demo_models().base, tmp_path / "a.gguf") == {"convert"}
+    assert imported_jobs("convert", tmp_path / "a.gguf", tmp_path / "b.gguf", "--type", "bf16") == {"convert"}
