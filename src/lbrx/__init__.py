@@ -11,7 +11,7 @@ from lbrx.base.lazy_names import lazy_names as _lazy_names
 if _TYPE_CHECKING:
     from lbrx import memory as memory
     from lbrx import ops as ops
-    from lbrx.engine.explain import explain as explain
+    from lbrx.devices.explain import explain as explain
     from lbrx.errors import DTypeError as DTypeError
     from lbrx.errors import FileError as FileError
     from lbrx.errors import FormatError as FormatError

@@ -8,6 +8,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+DEVICES: dict[str, str] = {
+    "cpu": "lbrx.devices.cpu.device:CpuDevice",
+    "metal": "lbrx.devices.metal.device:MetalDevice",
+}
+"""Where passes run, as classes that implement `lbrx.engine.device.Device`."""
+
+TENSOR_FUNCTIONS: dict[str, str] = {
+    "evaluate": "lbrx.engine.schedule:evaluate_exprs",
+    "encoded": "lbrx.engine.encode:encoded",
+    "blocks_in_memory": "lbrx.engine.encode:blocks_in_memory",
+    "device_of": "lbrx.engine.device:device_of",
+    "moved": "lbrx.engine.device:moved",
+    "matmul": "lbrx.ops.matmul:matmul_tensors",
+    "shard": "lbrx.ops.shards:shard",
+}
+"""Functions of higher layers that methods of `lbrx.Tensor` call: tensors import nothing above them."""
+
 METHODS: dict[str, str] = {
     "linear": "lbrx.jobs.merge.methods.linear:linear",
     "passthrough": "lbrx.jobs.merge.methods.passthrough:passthrough",

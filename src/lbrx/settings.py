@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-
-DEVICES = ("cpu", "metal")
+from lbrx.registry import DEVICES
 
 
 @dataclass(slots=True)

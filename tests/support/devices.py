@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.engine.device import fallbacks, using_metal
+from lbrx.devices.metal.context.current import using_metal
+from lbrx.engine.device import fallbacks
 from lbrx.settings import using
 from support.metal_shaders import require_clang
 
@@ -25,7 +26,7 @@ def emulated_gpu() -> MetalContext:
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where passes run; nothing but what a GPU cannot do may leave it. A module without passes overrides this."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lbrx.engine.device._told", set())
+        patch.setattr("lbrx.engine.device._warned", set())
         if request.param == "cpu":
             with using(device="cpu"):
                 yield "cpu"

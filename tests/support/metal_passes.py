@@ -11,9 +11,9 @@ import numpy as np
 
 import lbrx
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.current import using_metal
 from lbrx.devices.metal.context.transfers import Transfers, transfers
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
-from lbrx.engine.device import using_metal
 from support.metal_shaders import driver
 
 Tensors = tuple[lbrx.Tensor, ...]

@@ -25,11 +25,10 @@ def on_device(name: str, warn: Callable[[Sequence[str]], None], cluster: str | N
         return
     if cluster is not None:
         raise UsageError(f"--device {name} is for this machine, but with --cluster {cluster} its workers compute")
-    from lbrx.engine.device import CpuFallback, checked_device, fallbacks, metal_context
+    from lbrx.engine.device import CpuFallback, device, fallbacks
     from lbrx.settings import using
 
-    checked_device(name)
-    metal_context()
+    device(name).open()
     before = set(fallbacks())
     with warnings.catch_warnings(), using(device=name):
         warnings.simplefilter("ignore", CpuFallback)

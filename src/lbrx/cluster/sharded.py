@@ -22,8 +22,8 @@ from lbrx.cluster.connection import Connection, connected, nodes_of, worker_coun
 from lbrx.cluster.partition import Partition
 from lbrx.devices.cpu.native import Floats
 from lbrx.devices.cpu.ops.arrays import Values
-from lbrx.devices.cpu.run import REDUCTION_BLOCK, run_pass
-from lbrx.engine.destination import FileDestination
+from lbrx.devices.cpu.run import run_pass
+from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse
 from lbrx.engine.program import ROWS
 from lbrx.engine.reductions import combined
@@ -32,7 +32,7 @@ from lbrx.engine.schedule import evaluate_stores
 from lbrx.errors import ShapeError, UsageError
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.formats.safetensors import lay_out
-from lbrx.files.output.file_writer import FileWriter
+from lbrx.files.output.file_writer import FileDestination, FileWriter
 from lbrx.ops.shards import part
 from lbrx.settings import using
 from lbrx.tensors.expr import Reduce

@@ -1,9 +1,10 @@
-"""Sizes that kernels and the code that calls them agree on."""
+"""Sizes that every device and the code that calls it agree on."""
 
 from __future__ import annotations
 
 LANES = 16  # of a vector in tile reductions
 TILE = 1024  # elements that a pass puts aside at a time
+REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
 HISTOGRAM_BITS = 12
 BINS = 1 << HISTOGRAM_BITS
 TABLES = 4  # neighbouring elements often fall into one bin: separate tables keep the additions independent

@@ -1,4 +1,4 @@
-"""Where the elements of a stored result go: an array, or a slot of a file that is being written."""
+"""Where the elements of a stored result go."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from lbrx.files.output.file_writer import FileWriter
 from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import scratch_arena
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.storage import Bytes
+from lbrx.tensors.storage import Bytes, CpuStorage, Storage
 
 
 class Destination(Protocol):
@@ -69,10 +68,16 @@ class TakesAtOnce(ABC):
 
 
 class MemoryDestination(TakesAnything, TakesAtOnce):
-    """Memory for a whole result."""
+    """Memory of a device for a whole result."""
 
     __slots__ = ()
     dtype: DType
+    device = "cpu"
+
+    @property
+    def storage(self) -> Storage:
+        """The result."""
+        return CpuStorage(self.whole)
 
     @property
     @abstractmethod
@@ -99,24 +104,3 @@ class ArrayDestination(MemoryDestination):
 
     def array(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return self._bytes.view(self.dtype.numpy).reshape(shape)
-
-
-class FileDestination(TakesAnything):
-    """A slot of a file: ``offset`` is the byte where the tensor begins."""
-
-    __slots__ = ("_file", "_offset", "dtype", "whole")
-
-    def __init__(self, file: FileWriter, offset: int, dtype: DType) -> None:
-        self._file = file
-        self._offset = offset
-        self.dtype = dtype
-        self.whole: Bytes | None = None
-
-    def write(self, lo: int, data: Bytes) -> None:
-        self._file.write(self._offset + self.dtype.nbytes(lo), data)
-
-    def room(self, lo: int, nbytes: int) -> Bytes:
-        return self._file.room(self._offset + self.dtype.nbytes(lo), nbytes)
-
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self._file.hand_over(self._offset + self.dtype.nbytes(lo), scratch)

@@ -1,90 +1,113 @@
-"""Which device runs a pass: the CPU, or the GPU through Metal."""
+"""Devices: what the engine asks of one, and which of them runs a pass."""
 
 from __future__ import annotations
 
 import math
-import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from typing import Any, Protocol
 
-from lbrx.devices.cpu.run import SinkTarget
-from lbrx.devices.cpu.run import run_pass as run_pass_on_cpu
-from lbrx.engine.destination import ArrayDestination
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.engine.destination import MemoryDestination
 from lbrx.engine.fuse import BoundPass
+from lbrx.engine.program import Program
+from lbrx.engine.sinks import SinkTarget
 from lbrx.errors import UsageError, nearest
-from lbrx.settings import DEVICES, settings
+from lbrx.registry import DEVICES, load
+from lbrx.settings import settings
+from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Blocks, Concat, Expr, Kth, Map, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import CpuStorage, Storage
+from lbrx.tensors.tensor import Tensor
 
-if TYPE_CHECKING:
-    from lbrx.devices.metal.context import DriverName, MetalContext
+CPU = "cpu"
+Floats = npt.NDArray[np.float32]
+Combine = Callable[[npt.NDArray[Any], npt.NDArray[np.int64] | None], Any]
 
-DRIVER_VARIABLE = "LBRX_METAL_DRIVER"
+
+class PreparedPass(Protocol):
+    """A pass with one sink over contiguous memory. ``leaves`` are addresses, ``numbers`` the scalars."""
+
+    def store(self, leaves: list[int], numbers: list[Any], target: int, nbytes: int, elements: int) -> None:
+        """Store all elements at an address."""
+
+    def reduce(self, leaves: list[int], numbers: list[Any], elements: int, combine: Combine) -> Any:
+        """The value of the reduction, combined from the partial results of blocks."""
+
+
+class Device(Protocol):
+    """Where tensors live and passes run. The engine and ops know devices through this protocol only."""
+
+    name: str
+
+    def open(self) -> None:
+        """Raise an error that says what to do if the device is not there."""
+
+    def why_not(self, program: Program) -> str | None:
+        """Why this device cannot run a pass, or None if it can."""
+
+    def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
+        """Run a pass: for each sink, the partial results of its blocks if it is a reduction, else None."""
+
+    def prepare(self, program: Program) -> PreparedPass | None:
+        """A pass over contiguous memory that can be called again and again; None if there is no such short cut."""
+
+    def store(self, storage: Storage) -> Storage:
+        """The same bytes on this device, without a copy if possible."""
+
+    def load(self, storage: Storage) -> CpuStorage:
+        """The bytes of a storage of this device in plain memory."""
+
+    def destination(self, dtype: DType, elements: int) -> MemoryDestination:
+        """Memory on this device for a whole result."""
+
+    def linear(self, x: Floats, weight: Tensor) -> Floats | None:
+        """[n, k] times a weight [m, k], transposed: [n, m]; None if `ops` has to compute it on the CPU."""
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor | None:
+        """The matrix product in f32, on this device; None if `ops` has to compute it on the CPU."""
+
+    def attention(
+        self,
+        q: npt.NDArray[Any],
+        k: npt.NDArray[Any],
+        v: npt.NDArray[Any],
+        *,
+        scale: float,
+        causal: bool,
+        window: int | None,
+        softcap: float | None,
+        offset: int,
+    ) -> Floats | None:
+        """Attention as `lbrx.ops.attention` describes it; None if `ops` has to compute it on the CPU."""
 
 
 class CpuFallback(UserWarning):
-    """A pass that was meant for a GPU ran on the CPU. Each reason is told once."""
+    """Something that was meant for another device ran on the CPU. Each reason is reported once."""
 
 
-_context: MetalContext | None = None
 _lock = threading.Lock()
-_told: set[str] = set()
+_warned: set[str] = set()
 _records: list[list[BoundPass]] = []
 
 
-def metal_context() -> MetalContext:
-    """The GPU of this process, opened when it is first asked for.
+@cache
+def device(name: str) -> Device:
+    """The device of a name.
 
-    ``LBRX_METAL_DRIVER`` chooses how: ``native`` (an Apple GPU, the default), ``emulated`` (on the CPU, for tests) or
-    ``auto``.
-    """
-    global _context
-    with _lock:
-        if _context is None:
-            from lbrx.devices.metal.context import MetalContext
-            from lbrx.devices.metal.driver.errors import MetalUnavailable
-
-            name = os.environ.get(DRIVER_VARIABLE, "native")
-            try:
-                _context = MetalContext.open(cast("DriverName", name))
-            except MetalUnavailable as error:
-                raise MetalUnavailable(f"{error} (set {DRIVER_VARIABLE}=emulated to try it)") from error
-        return _context
-
-
-@contextmanager
-def using_metal(context: MetalContext) -> Iterator[MetalContext]:
-    """Use this device for the length of a ``with`` block."""
-    global _context
-    before, _context = _context, context
-    try:
-        yield context
-    finally:
-        _context = before
-
-
-def _forget_device() -> None:
-    """A forked process has no queue of its own on the device that its parent opened."""
-    global _context, _lock
-    _context, _lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_device)
-
-
-def checked_device(name: str) -> str:
-    """The name of a device, or a UsageError.
-
-    >>> checked_device("metal")
-    'metal'
+    >>> device("cpu").name
+    'cpu'
     """
     if name not in DEVICES:
         raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
-    return name
+    found: Device = load(DEVICES[name])()
+    return found
 
 
 @contextmanager
@@ -105,43 +128,42 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """
     for record in tuple(_records):
         record.append(bound)
-    if not bound.elements or not _is_for_metal(bound, targets):
-        return run_pass_on_cpu(bound, targets)
-    from lbrx.devices.metal.codegen.support import why_not
-    from lbrx.devices.metal.run import run_pass_on_metal
-
-    reason = why_not(bound.program)
-    if reason is None:
-        return run_pass_on_metal(metal_context(), bound, targets)
-    tell_fallback(reason)
-    return run_pass_on_cpu(bound, targets)
+    name = _device_name(bound, targets) if bound.elements else CPU
+    if name != CPU:
+        reason = device(name).why_not(bound.program)
+        if reason is not None:
+            warn_fallback(reason)
+            name = CPU
+    return device(name).run_pass(bound, targets)
 
 
-def _is_for_metal(bound: BoundPass, targets: list[SinkTarget]) -> bool:
-    if settings.device == "metal":
-        return True
-    if any(leaf.storage is not None and leaf.storage.device == "metal" for leaf in bound.leaves):
-        return True
-    return any(getattr(getattr(target, "storage", None), "device", "cpu") == "metal" for target in targets)
+def _device_name(bound: BoundPass, targets: list[SinkTarget]) -> str:
+    if settings.device != CPU:
+        return settings.device
+    for leaf in bound.leaves:
+        if leaf.storage is not None and leaf.storage.device != CPU:
+            return leaf.storage.device
+    results = [target.device for target in targets if isinstance(target, MemoryDestination)]
+    return next((name for name in results if name != CPU), CPU)
 
 
 def fallbacks() -> tuple[str, ...]:
-    """Why passes of this process ran on the CPU although they were meant for a GPU."""
+    """Why work of this process ran on the CPU although it was meant for another device."""
     with _lock:
-        return tuple(sorted(_told))
+        return tuple(sorted(_warned))
 
 
-def tell_fallback(reason: str) -> None:
+def warn_fallback(reason: str) -> None:
     """Warn, once for each reason, that something was computed on the CPU instead."""
     with _lock:
-        if reason in _told:
+        if reason in _warned:
             return
-        _told.add(reason)
-    warnings.warn(f"computed on the CPU instead of Metal: {reason}", CpuFallback, stacklevel=3)
+        _warned.add(reason)
+    warnings.warn(f"computed on the CPU instead: {reason}", CpuFallback, stacklevel=3)
 
 
 def device_of(expr: Expr) -> str:
-    """Where the elements that an expression reads are: "metal" if any of them are there."""
+    """Where the elements that an expression reads are: on another device than the CPU if any of them are."""
     seen: set[int] = set()
     stack: list[Expr] = [expr]
     while stack:
@@ -149,10 +171,10 @@ def device_of(expr: Expr) -> str:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if isinstance(node, (Source, Blocks)) and node.storage.device == "metal":
-            return "metal"
+        if isinstance(node, (Source, Blocks)) and node.storage.device != CPU:
+            return node.storage.device
         stack += _arguments(node)
-    return "cpu"
+    return CPU
 
 
 def _arguments(node: Expr) -> tuple[Expr, ...]:
@@ -167,34 +189,21 @@ def _arguments(node: Expr) -> tuple[Expr, ...]:
     return node.parts if isinstance(node, Concat) else ()
 
 
-def moved(expr: Expr, device: str) -> Expr:
+def moved(expr: Expr, name: str) -> Expr:
     """Stored elements or blocks on a device; an expression is computed, and its result stays there."""
-    checked_device(device)
+    target = device(name)
     if isinstance(expr, Source):
-        return Source(_moved_storage(expr.storage, device), expr.dtype, expr.layout, expr.rows)
+        return Source(_moved_storage(expr.storage, target), expr.dtype, expr.layout, expr.rows)
     if isinstance(expr, Blocks):
-        return Blocks(_moved_storage(expr.storage, device), expr.codec, expr.shape, expr.values.storage)
-    return Source(_computed(expr, device), expr.dtype, Layout.contiguous(expr.shape))
-
-
-def _moved_storage(storage: Storage, device: str) -> Storage:
-    from lbrx.devices.metal.context.storage import MetalStorage
-
-    if device == "metal":
-        return MetalStorage.from_storage(metal_context(), storage)
-    return CpuStorage(storage.copy_to_cpu()) if isinstance(storage, MetalStorage) else storage
-
-
-def _computed(expr: Expr, device: str) -> Storage:
-    """The elements of an expression in memory of a device."""
-    from lbrx.devices.metal.context.storage import MetalDestination
+        return Blocks(_moved_storage(expr.storage, target), expr.codec, expr.shape, expr.values.storage)
     from lbrx.engine.schedule import evaluate_stores
 
-    elements = math.prod(expr.shape)
-    if device == "metal":
-        there = MetalDestination(metal_context(), expr.dtype, elements)
-        evaluate_stores([(expr, there)])
-        return there.storage
-    here = ArrayDestination(expr.dtype, elements)
-    evaluate_stores([(expr, here)])
-    return CpuStorage(here.whole)
+    result = target.destination(expr.dtype, math.prod(expr.shape))
+    evaluate_stores([(expr, result)])
+    return Source(result.storage, expr.dtype, Layout.contiguous(expr.shape))
+
+
+def _moved_storage(storage: Storage, target: Device) -> Storage:
+    if storage.device not in (CPU, target.name):
+        storage = device(storage.device).load(storage)
+    return target.store(storage)

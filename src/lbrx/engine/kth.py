@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.cpu.codegen.registers import tile_type
-from lbrx.devices.cpu.run import CollectState, HistogramState
 from lbrx.engine.block_sizes import BINS, HISTOGRAM_BITS, TILE
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.device import run_pass
 from lbrx.engine.fuse import Known, KthResult, SinkRequest, fuse
+from lbrx.engine.program import tile_type
 from lbrx.engine.scalars import scalar_value
+from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import FileError
 from lbrx.memory import budget
 from lbrx.memory.scratch import borrowing

@@ -73,3 +73,8 @@ class Program(NamedTuple):
         lines += [" ".join((i.op, i.type, *(f"v{arg}" for arg in i.args))) for i in self.body]
         numbered = [f"v{number} = {line}" for number, line in enumerate(lines)]
         return "\n".join([*numbered, *(" ".join((s.kind, s.type, *(f"v{arg}" for arg in s.args))) for s in self.sinks)])
+
+
+def tile_type(register: str) -> str:
+    """The element type of a tile that holds values of a register type."""
+    return register if register in ("f32", "f64", "i64") else "i32"

@@ -18,7 +18,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.engine.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
 from lbrx.engine.destination import ArrayDestination, Destination
-from lbrx.engine.device import run_pass
+from lbrx.engine.device import CPU, run_pass
 from lbrx.engine.encode import BlockDestination, EncodedStorage
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
@@ -214,7 +214,7 @@ def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
         and expr.dtype is destination.dtype
         and not expr.dtype.is_packed
         and expr.layout.is_contiguous
-        and not (settings.device == "metal" and block_target(destination)[0] is not None)  # blocks are made there
+        and not (settings.device != CPU and block_target(destination)[0] is not None)  # blocks are made there
     )
 
 
@@ -228,7 +228,7 @@ def evaluate_stores(stores: list[tuple[Expr, Destination]], bindings: Bindings =
 
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
-    quick = quick_value(exprs[0]) if len(exprs) == 1 and settings.device == "cpu" else None
+    quick = quick_value(exprs[0]) if len(exprs) == 1 and settings.device == CPU else None
     if quick is not None:
         return [quick]
     stages, known = Stages(), Known()

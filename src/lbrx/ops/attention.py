@@ -15,6 +15,7 @@ from lbrx.devices.cpu.native import Floats, address, bits, run
 from lbrx.devices.cpu.ops.arrays import Values
 from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attend, can_attend, sight
 from lbrx.devices.cpu.ops.blas import in_tiles, one_blas_thread, product
+from lbrx.engine.device import CPU, device
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import borrowing
@@ -67,12 +68,10 @@ class _Job:
 
 
 def _on_device(job: _Job) -> Floats | None:
-    """The result by the device of the settings, None if that is the CPU."""
-    if settings.device != "metal":
+    """The result by the device of the settings, None if it is computed here."""
+    if settings.device == CPU:
         return None
-    from lbrx.devices.metal.ops.on_arrays import attention_on_metal
-
-    return attention_on_metal(
+    return device(settings.device).attention(
         job.q,
         job.k,
         job.v,

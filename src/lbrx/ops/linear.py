@@ -13,6 +13,7 @@ from lbrx.devices.cpu.ops.gemm_bf16 import bf16_products, halves_of, is_bf16
 from lbrx.devices.cpu.ops.gemm_i16 import can_multiply_panels, panel_products
 from lbrx.devices.cpu.ops.gemv import MOST_VECTORS, vector_products
 from lbrx.devices.cpu.ops.weight_rows import MappedRows, Rows, rows_of
+from lbrx.engine.device import CPU, device
 from lbrx.errors import ShapeError
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
@@ -58,12 +59,10 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
 
 
 def _on_device(x: Values, weight: Tensor) -> Floats | None:
-    """The product by the device of the settings, None if that is the CPU."""
-    if settings.device != "metal" or not x.size or not weight.size:
+    """The product by the device of the settings, None if it is computed here."""
+    if settings.device == CPU or not x.size or not weight.size:
         return None
-    from lbrx.devices.metal.ops.on_arrays import linear_on_metal
-
-    return linear_on_metal(floats(x), weight)
+    return device(settings.device).linear(floats(x), weight)
 
 
 def values_2d(x: Values, weight: Tensor, out: Floats) -> None:

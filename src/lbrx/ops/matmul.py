@@ -14,6 +14,7 @@ from lbrx.devices.cpu.native import Floats
 from lbrx.devices.cpu.ops.arrays import Values, floats
 from lbrx.devices.cpu.ops.blas import in_tiles, one_blas_thread, product
 from lbrx.devices.cpu.ops.weight_rows import MappedRows, rows_of
+from lbrx.engine.device import CPU, device
 from lbrx.errors import ShapeError
 from lbrx.ops.linear import SQUARE_TILES, TILES_WANTED, values_2d
 from lbrx.tensors.expr import Source
@@ -55,6 +56,16 @@ def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
     _batched(left, right, batch, transpose_b, out)
     out = out.reshape(*batch, columns) if is_row else out
     return out.reshape(out.shape[:-1]) if is_column else out
+
+
+def matmul_tensors(a: Values, b: Values) -> Tensor:
+    """``a @ b`` of tensors: on the device that one of them is on."""
+    names = [values.device for values in (a, b) if isinstance(values, Tensor) and values.device != CPU]
+    if names:
+        found = device(names[0]).matmul(*(v if isinstance(v, Tensor) else tensor(v) for v in (a, b)))
+        if found is not None:
+            return found
+    return tensor(matmul(a, b))
 
 
 def _operand(values: Values) -> Values:

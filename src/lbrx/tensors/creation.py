@@ -9,6 +9,7 @@ from lbrx.errors import ShapeError
 from lbrx.tensors import views
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.expr import Counter, Scalar, apply, cast
+from lbrx.tensors.functions import function
 from lbrx.tensors.operators import operand
 from lbrx.tensors.random_keys import stream_key
 from lbrx.tensors.shape import Layout, checked_shape, normalize_axis
@@ -23,8 +24,7 @@ def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
     >>> [float(value) for value in evaluate(a.sum(), a.max(), a.dot(a))]
     [6.0, 3.0, 14.0]
     """
-    from lbrx.engine.schedule import evaluate_exprs
-
+    evaluate_exprs = function("evaluate")
     if len(tensors) == 1 and tensors[0]._array_view() is None and not tensors[0].dtype.is_packed:
         return tuple(evaluate_exprs([tensors[0].expr]))
     pending = [tensor for tensor in tensors if tensor._array_view() is None and not tensor.dtype.is_packed]

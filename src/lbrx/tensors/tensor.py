@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.encode import blocks_in_memory, encoded
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.expr import Blocks, Expr, Reduce, Source, cast
+from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
 from lbrx.tensors.quantization_info import QuantizationInfo
 from lbrx.tensors.shape import Index, Layout, Shape, checked_shape
@@ -134,9 +134,7 @@ class Tensor(Arithmetic):
             return view
         if self.dtype.is_packed:
             return Tensor(cast(self.expr, dtype("i8"))).numpy().astype(self.dtype.numpy)
-        from lbrx.engine.schedule import evaluate_exprs
-
-        result = evaluate_exprs([self.expr])[0]
+        result = function("evaluate")([self.expr])[0]
         return result if self.shape else np.asarray(result).astype(self.dtype.numpy)
 
     def _array_view(self) -> npt.NDArray[Any] | None:
@@ -173,10 +171,8 @@ class Tensor(Arithmetic):
     def item(self) -> float | int | bool:
         """The single value of a tensor of one element."""
         if not self.shape and type(self.expr) is Reduce:
-            from lbrx.engine.schedule import evaluate_exprs
-
-            found: float | int = evaluate_exprs([self.expr])[0].item()
-            return found
+            number: float | int = function("evaluate")([self.expr])[0].item()
+            return number
         if self.size != 1:
             raise ShapeError(f"a tensor of shape {self.shape} is not a single value")
         computes_in = self.dtype.compute
@@ -196,15 +192,13 @@ class Tensor(Arithmetic):
     def realize(self) -> Tensor:
         """The same tensor with its values in memory."""
         if isinstance(self.expr, Blocks):
-            return Tensor(blocks_in_memory(self.expr), self.metadata)
+            return Tensor(function("blocks_in_memory")(self.expr), self.metadata)
         if isinstance(self.expr, Source):
             return self
-        from lbrx.engine.device import device_of
-        from lbrx.engine.schedule import evaluate_exprs
-
-        if device_of(self.expr) == "metal":
-            return self.to_device("metal")
-        result = evaluate_exprs([self.expr])[0]
+        device = self.device
+        if device != "cpu":
+            return self.to_device(device)
+        result = function("evaluate")([self.expr])[0]
         data = np.asarray(result).astype(self.dtype.numpy) if not self.shape else result
         source = Source(CpuStorage.from_array(np.ascontiguousarray(data)), self.dtype, Layout.contiguous(self.shape))
         return Tensor(source, self.metadata)
@@ -215,16 +209,13 @@ class Tensor(Arithmetic):
         Bytes of a mapped file become a buffer of the GPU without a copy. What is computed from a tensor on Metal is
         computed on Metal, in the background: only asking for values waits.
         """
-        from lbrx.engine.device import moved
-
-        return Tensor(moved(self.expr, device), self.metadata)
+        return Tensor(function("moved")(self.expr, device), self.metadata)
 
     @property
     def device(self) -> str:
         """Where it is: ``"metal"`` if it is there, or is made from something that is."""
-        from lbrx.engine.device import device_of
-
-        return device_of(self.expr)
+        name: str = function("device_of")(self.expr)
+        return name
 
     def raw(self) -> Tensor:
         """The bytes of a stored or quantized tensor as a u8 vector."""
@@ -269,9 +260,8 @@ class Tensor(Arithmetic):
         >>> [part.shape for part in tensor(np.zeros((5, 2), np.float32)).shard(2)]
         [(3, 2), (2, 2)]
         """
-        from lbrx.ops.shards import shard
-
-        return shard(self, count, axis)
+        shards: list[Tensor] = function("shard")(self, count, axis)
+        return shards
 
     # -- products -------------------------------------------------------------------------------------------------
 
@@ -281,18 +271,12 @@ class Tensor(Arithmetic):
         >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
         array([[11.]], dtype=float32)
         """
-        if self.device == "metal" or (isinstance(other, Tensor) and other.device == "metal"):
-            from lbrx.devices.metal.ops.products import matmul as matmul_on_metal
-
-            return matmul_on_metal(self, other if isinstance(other, Tensor) else tensor(other))
-        from lbrx.ops.matmul import matmul
-
-        return tensor(matmul(self, other))
+        product: Tensor = function("matmul")(self, other)
+        return product
 
     def __rmatmul__(self, other: npt.NDArray[Any]) -> Tensor:
-        from lbrx.ops.matmul import matmul
-
-        return tensor(matmul(other, self))
+        product: Tensor = function("matmul")(other, self)
+        return product
 
     # -- element-wise ---------------------------------------------------------------------------------------------
 
@@ -328,7 +312,7 @@ class Tensor(Arithmetic):
         kind = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)
         info = QuantizationInfo(scheme=kind.name, bits=kind.bits, group_size=kind.block_elements)
-        return Tensor(encoded(self.expr, kind, weights), TensorMetadata(name=self.name, quantization=info))
+        return Tensor(function("encoded")(self.expr, kind, weights), TensorMetadata(name=self.name, quantization=info))
 
     def dequantize(self) -> Tensor:
         """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is."""

@@ -11,8 +11,8 @@ import pytest
 import lbrx
 from lbrx.cli.main import run
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.current import using_metal
 from lbrx.devices.metal.driver.artifacts import ArtifactStore
-from lbrx.engine.device import using_metal
 from support.metal_passes import on_metal
 from support.metal_shaders import driver, needs_clang
 
@@ -93,8 +93,8 @@ def test_the_command_line(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LBRX_METAL_DRIVER", "emulated")
-    monkeypatch.setattr("lbrx.engine.device._context", None)
-    monkeypatch.setattr("lbrx.engine.device._told", set())
+    monkeypatch.setattr("lbrx.devices.metal.context.current._context", None)
+    monkeypatch.setattr("lbrx.engine.device._warned", set())
     for method in ("task_arithmetic", "della"):  # della ranks elements along rows, which is left to the CPU
         path = tmp_path / f"{method}.yml"
         path.write_text(recipe(models, method))
@@ -117,7 +117,7 @@ def test_a_machine_without_metal_is_told_before_anything_is_written(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("LBRX_METAL_DRIVER", raising=False)
-    monkeypatch.setattr("lbrx.engine.device._context", None)
+    monkeypatch.setattr("lbrx.devices.metal.context.current._context", None)
     monkeypatch.setattr("sys.platform", "linux")
     (tmp_path / "recipe.yml").write_text(recipe(models, "linear"))
     assert run(["merge", str(tmp_path / "recipe.yml"), str(tmp_path / "out"), "--device", "metal"]) == 1

@@ -12,8 +12,9 @@ import lbrx
 from lbrx.cli.main import run
 from lbrx.demo.models import demo_models
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.current import using_metal
 from lbrx.devices.metal.emulator.driver import EmulatedDriver
-from lbrx.engine.device import CpuFallback, using_metal
+from lbrx.engine.device import CpuFallback
 from lbrx.jobs.quantize import quantize
 from support.metal_shaders import needs_clang
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.devices.explain import explain
+from lbrx.devices.metal.context.current import using_metal
 from lbrx.devices.metal.context.profiler import ProfiledContext
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
-from lbrx.engine.device import CpuFallback, fallbacks, using_metal
-from lbrx.engine.explain import explain
+from lbrx.engine.device import CpuFallback, fallbacks
 from support.metal_passes import assert_same_bits, check, device, on_both, on_metal
 from support.metal_shaders import needs_clang
 from support.strategies import numpy_type, special_values

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.devices.metal.context.current import using_metal
 from lbrx.devices.metal.ops.products import linear
-from lbrx.engine.device import using_metal
 from lbrx.errors import ShapeError
 from support.metal_passes import device
 from support.metal_shaders import needs_clang

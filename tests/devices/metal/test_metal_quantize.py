@@ -12,10 +12,11 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
+from lbrx.devices.metal.context.current import metal_context
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.ops.arrays import BLOCKS
 from lbrx.devices.metal.ops.blocks import ENCODABLE
-from lbrx.engine.device import CpuFallback, metal_context
+from lbrx.engine.device import CpuFallback
 from lbrx.tensors.codecs import mlx
 from support.metal_passes import on_metal
 from support.metal_shaders import needs_clang
@@ -30,8 +31,8 @@ SOURCE_TYPES = ("bf16", "f16", "f32")
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LBRX_METAL_DRIVER", "emulated")
-    monkeypatch.setattr("lbrx.engine.device._context", None)
-    monkeypatch.setattr("lbrx.engine.device._told", set())
+    monkeypatch.setattr("lbrx.devices.metal.context.current._context", None)
+    monkeypatch.setattr("lbrx.engine.device._warned", set())
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_numbers_that_cannot_be_bound_where_they_are_go_through_a_pass() -> None
 
 
 def test_an_importance_matrix_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbrx.engine.device._told", set())
+    monkeypatch.setattr("lbrx.engine.device._warned", set())
     weights = np.linspace(0.5, 2, 1024, dtype=np.float32)
     expected = blocks_of(lbrx.tensor(VALUES).quantize("q4_0", weights))
     with on_metal(), pytest.warns(CpuFallback, match="blocks of q4_0 with an importance matrix have no kernel"):
@@ -158,7 +159,7 @@ def test_codes_of_groups_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
         storages = [part.expr.storage for part in (coded.weight, coded.scales, coded.biases) if part is not None]
         return [bytes(storage.read_at(0, storage.nbytes)) for storage in storages]
 
-    monkeypatch.setattr("lbrx.engine.device._told", set())
+    monkeypatch.setattr("lbrx.engine.device._warned", set())
     expected = parts()
     with on_metal(), pytest.warns(CpuFallback, match="codes and scales of groups have no kernel") as told:
         assert parts() == expected

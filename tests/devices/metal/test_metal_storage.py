@@ -13,11 +13,11 @@ import pytest
 import lbrx
 from lbrx.base.system import page_bytes
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.current import metal_context, using_metal
 from lbrx.devices.metal.context.storage import MetalStorage, wrapped_windows
 from lbrx.devices.metal.context.transfers import Transfers, transfers
 from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable
 from lbrx.devices.metal.emulator.driver import EmulatedDriver
-from lbrx.engine.device import metal_context, using_metal
 from lbrx.errors import UsageError
 from support.metal_passes import assert_same_bits, device
 from support.metal_shaders import driver, needs_clang
@@ -192,7 +192,7 @@ def test_unknown_devices_and_machines_without_metal(monkeypatch: pytest.MonkeyPa
         x.to_device("metall")
     with pytest.raises(UsageError, match="unknown device 'cuda'"), lbrx.using(device="cuda"):
         pass
-    monkeypatch.setattr("lbrx.engine.device._context", None)
+    monkeypatch.setattr("lbrx.devices.metal.context.current._context", None)
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(MetalUnavailable, match=r"needs macOS on Apple Silicon.*LBRX_METAL_DRIVER=emulated"):
         x.to_device("metal")

@@ -15,7 +15,6 @@ import pytest
 
 from lbrx.base import system
 from lbrx.base.threads import run_chunks
-from lbrx.engine.destination import FileDestination
 from lbrx.errors import FileError
 from lbrx.files.output import file_writer
 from lbrx.files.output.file_writer import (
@@ -24,6 +23,7 @@ from lbrx.files.output.file_writer import (
     LEAST_FILE_BYTES,
     LEAST_PIECE_BYTES,
     DirectWriter,
+    FileDestination,
     FileWriter,
     writing,
 )

@@ -10,10 +10,10 @@ import pytest
 
 import lbrx
 from lbrx.engine.bindings import Bound
-from lbrx.engine.destination import ArrayDestination, FileDestination
+from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.schedule import evaluate_tensors, part_of
-from lbrx.files.output.file_writer import FileWriter
+from lbrx.files.output.file_writer import FileDestination, FileWriter
 from lbrx.tensors.codecs.mlx import MlxMode, quantize
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor

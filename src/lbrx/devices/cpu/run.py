@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
 from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.team import check_status, run_together
-from lbrx.engine.block_sizes import BINS, TABLES, rank_buffer_bytes
+from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TABLES, rank_buffer_bytes
 from lbrx.engine.destination import Destination
 from lbrx.engine.encode import BlockDestination, PassValues
 from lbrx.engine.encode_parts import JointDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
+from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget, scratch
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES
@@ -30,52 +29,8 @@ from lbrx.tensors.storage import Bytes
 
 # Nanoseconds of work below which a pass is done by one thread, and that are done between two looks at signals.
 ALONE, AT_ONCE = 40_000, 100_000_000
-REDUCTION_BLOCK = 1 << 16  # elements whose partial result is handed out together
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class HistogramState:
-    """What a histogram sink counts: keys by ``(key >> shift) - first``."""
-
-    shift: int
-    first: int
-    counts: Ints
-
-
-@dataclass(slots=True)
-class CollectState:
-    """What a collect sink keeps: keys within [low, high] with their indices, up to a limit; how many are above."""
-
-    low: int
-    high: int
-    limit: int
-    keys: list[Ints] = field(default_factory=list)
-    places: list[Ints] = field(default_factory=list)
-    found: int = 0
-    above: int = 0
-    keeps_places: bool = True
-    borrow: Callable[[int], Bytes] | None = None  # where copies lie: memory that was in use before costs no faults
-
-    def add(self, found: int, above: int, keys: Ints, places: Ints) -> None:
-        """What a chunk has: the first ``found`` of the arrays, which may be used again afterwards."""
-        self.found += found
-        self.above += above
-        if self.found <= self.limit:
-            self.keys.append(self._copied(keys[:found]))
-            if self.keeps_places:
-                self.places.append(self._copied(places[:found]))
-
-    def _copied(self, numbers: Ints) -> Ints:
-        if self.borrow is None:
-            return numbers.copy()
-        copy = self.borrow(numbers.nbytes).view(np.int64)
-        copy[:] = numbers
-        return copy
-
-
-SinkTarget = Destination | HistogramState | CollectState | None
 
 
 def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from lbrx.base.threads import run_chunks
-from lbrx.devices.cpu.run import SinkTarget
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
 from lbrx.devices.metal.ops.arrays import BINDING_ALIGNMENT, BLOCKS, FLOAT_NUMBERS, DeviceArray
 from lbrx.devices.metal.ops.blocks import ENCODABLE, quantize
-from lbrx.engine.device import tell_fallback
+from lbrx.engine.device import warn_fallback
 from lbrx.engine.encode import BlockDestination
 from lbrx.engine.encode_parts import JointDestination
 from lbrx.engine.program import FLAT, Instruction, Program, Sink
 from lbrx.engine.schedule import block_target
+from lbrx.engine.sinks import SinkTarget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES
 
@@ -78,11 +78,11 @@ def block_sink(target: SinkTarget) -> BlockSink | None:
     if whole is None:
         return None
     if isinstance(whole, JointDestination):
-        tell_fallback("codes and scales of groups have no kernel")
+        warn_fallback("codes and scales of groups have no kernel")
     elif whole.is_weighted:
-        tell_fallback(f"blocks of {whole.coding} with an importance matrix have no kernel")
+        warn_fallback(f"blocks of {whole.coding} with an importance matrix have no kernel")
     elif whole.coding not in ENCODABLE:
-        tell_fallback(f"blocks of {whole.coding} have no kernel")
+        warn_fallback(f"blocks of {whole.coding} have no kernel")
     else:
         return BlockSink(whole, start)
     return None

@@ -16,7 +16,6 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.packing import packed
-from lbrx.devices.cpu.run import REDUCTION_BLOCK, CollectState, HistogramState, SinkTarget
 from lbrx.devices.metal.codegen.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, pass_kernel
 from lbrx.devices.metal.codegen.tiles import TILE_THREADS
 from lbrx.devices.metal.context import MetalContext
@@ -36,9 +35,11 @@ from lbrx.devices.metal.selection import (
     add_counts,
     collect_capacity,
 )
+from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.destination import Destination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, ROWS
+from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx.devices.cpu.run import CollectState, HistogramState
 from lbrx.devices.metal.driver import Bytes
 from lbrx.engine.block_sizes import BINS
+from lbrx.engine.sinks import CollectState, HistogramState
 
 HISTOGRAM_BYTES = 4 * BINS
 COLLECT_COUNT_BYTES = 8  # how many were found, how many are above

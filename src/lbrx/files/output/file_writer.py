@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 
 from lbrx.base import system
+from lbrx.engine.destination import TakesAnything
 from lbrx.memory import MemoryArena, budget
 from lbrx.memory.scratch import scratch_arena
+from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import Bytes
 
 WAITING_BYTES = 6 << 20  # that threads may leave to the one that writes a file
@@ -223,3 +225,24 @@ class DirectWriter(FileWriter):
 
 
 os.register_at_fork(after_in_child=_huge_pages.cache_clear)
+
+
+class FileDestination(TakesAnything):
+    """A slot of a file: ``offset`` is the byte where the tensor begins."""
+
+    __slots__ = ("_file", "_offset", "dtype", "whole")
+
+    def __init__(self, file: FileWriter, offset: int, dtype: DType) -> None:
+        self._file = file
+        self._offset = offset
+        self.dtype = dtype
+        self.whole: Bytes | None = None
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self._file.write(self._offset + self.dtype.nbytes(lo), data)
+
+    def room(self, lo: int, nbytes: int) -> Bytes:
+        return self._file.room(self._offset + self.dtype.nbytes(lo), nbytes)
+
+    def hand_over(self, lo: int, scratch: Bytes) -> None:
+        self._file.hand_over(self._offset + self.dtype.nbytes(lo), scratch)

@@ -14,12 +14,11 @@ from typing import Any
 
 from lbrx.base import atomic_write, system
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.destination import FileDestination
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.integer_parts import separate_parts
 from lbrx.files.formats import shards
 from lbrx.files.formats.header import FileLayout, Slot, TensorSpec
-from lbrx.files.output.file_writer import FileWriter, writing
+from lbrx.files.output.file_writer import FileDestination, FileWriter, writing
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import Blocks, Expr
 from lbrx.tensors.tensor import Tensor

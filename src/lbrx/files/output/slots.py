@@ -10,11 +10,10 @@ import numpy as np
 
 from lbrx.base import system
 from lbrx.base.threads import run_chunks
-from lbrx.engine.destination import FileDestination
 from lbrx.engine.schedule import evaluate_tensors
 from lbrx.files.formats.header import Slot
 from lbrx.files.output.checksum import Checksum
-from lbrx.files.output.file_writer import FileWriter
+from lbrx.files.output.file_writer import FileDestination, FileWriter
 from lbrx.files.output.finite import has_nonfinite
 from lbrx.files.output.journal import Entry
 from lbrx.files.output.nonfinite import RESULT, count_nonfinite

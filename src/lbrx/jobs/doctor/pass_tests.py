@@ -46,7 +46,7 @@ def _expressions() -> dict[str, tuple[Expression, float]]:
 def _test(expression: Expression, bound: float) -> SelfTest:
     def run(context: MetalContext) -> SelfTestResult:
         import lbrx
-        from lbrx.engine.device import using_metal
+        from lbrx.devices.metal.context.current import using_metal
         from lbrx.settings import using
 
         random = np.random.default_rng(1)

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from lbrx.devices.cpu.codegen.bf16_pairs import write_pairs
 from lbrx.devices.cpu.codegen.element_loops import ElementLoops
 from lbrx.devices.cpu.codegen.lines import SourceLines
-from lbrx.devices.cpu.codegen.registers import literal_cast, register_type, tile_type
+from lbrx.devices.cpu.codegen.registers import literal_cast, register_type
 from lbrx.devices.cpu.codegen.slots import Slots
 from lbrx.devices.cpu.codegen.streamed_stores import write_pieces
 from lbrx.devices.cpu.codegen.tile_sinks import KEYS_OF, TileSinks
 from lbrx.devices.cpu.codegen.values import Values, rounded_once
 from lbrx.engine.block_sizes import TILE, rank_buffer_bytes
-from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink
+from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROW_OPS, ROWS, TILED_SINKS, Program, Sink, tile_type
 from lbrx.tensors.dtype import DTYPES
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lbrx.engine.program import tile_type
 from lbrx.tensors.dtype import DTYPES
 
 _NUMBA_NAMES = {
@@ -23,11 +24,6 @@ _PACKED_LIMITS = {"i4": (-8, 7), "i2": (-2, 1)}
 def register_type(dtype_name: str) -> str:
     """The type in which a value of a dtype is held."""
     return DTYPES[dtype_name].compute_name
-
-
-def tile_type(register: str) -> str:
-    """The element type of a tile that holds values of a register type."""
-    return register if register in ("f32", "f64", "i64") else "i32"
 
 
 def literal_cast(text: str, register: str) -> str:

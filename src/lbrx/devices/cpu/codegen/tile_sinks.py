@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbrx.devices.cpu.codegen.lines import SourceLines
-from lbrx.devices.cpu.codegen.registers import literal_cast, tile_type
+from lbrx.devices.cpu.codegen.registers import literal_cast
 from lbrx.devices.cpu.codegen.slots import SINK_SLOTS, Slots
 from lbrx.devices.cpu.codegen.values import Values
 from lbrx.engine.block_sizes import LANES, TILE
-from lbrx.engine.program import FLAT, Program, Sink
+from lbrx.engine.program import FLAT, Program, Sink, tile_type
 from lbrx.tensors.dtype import DTYPES
 
 KEYS_OF = {"f32": "i32", "i32": "i32", "f64": "i64", "i64": "i64"}  # sortable keys of a tile's elements

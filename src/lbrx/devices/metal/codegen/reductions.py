@@ -6,9 +6,8 @@ Order and rounding are those of the CPU: sums of floats are float64, held in a u
 from __future__ import annotations
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.cpu.codegen.registers import tile_type
 from lbrx.devices.metal.codegen.elements import REGISTER_TYPES, converted, key_text
-from lbrx.engine.program import Program, Sink
+from lbrx.engine.program import Program, Sink, tile_type
 
 SUMS = frozenset({"sum", "sumsq", "dot"})
 _IDENTITIES = {

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lbrx.devices.cpu.run import REDUCTION_BLOCK
 from lbrx.devices.metal.codegen.elements import REGISTER_TYPES
 from lbrx.devices.metal.codegen.reductions import Reduction, reduction_of
 from lbrx.devices.metal.codegen.values import ValueWriter
-from lbrx.engine.block_sizes import LANES, TILE
+from lbrx.engine.block_sizes import LANES, REDUCTION_BLOCK, TILE
 from lbrx.engine.program import BLOCK_REDUCTIONS, ROW_OPS, Instruction, Program, Sink
 
 TILE_THREADS = 512

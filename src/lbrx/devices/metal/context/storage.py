@@ -167,13 +167,18 @@ class MetalStorage:
 class MetalDestination(MemoryDestination):
     """A result that stays on the device. A pass writes it there and nobody waits."""
 
-    __slots__ = ("dtype", "storage")
+    __slots__ = ("_storage", "dtype")
+    device = "metal"
 
     def __init__(self, context: MetalContext, dtype: DType, elements: int) -> None:
         self.dtype = dtype
-        self.storage = MetalStorage.empty(context, dtype.nbytes(elements))
+        self._storage = MetalStorage.empty(context, dtype.nbytes(elements))
+
+    @property
+    def storage(self) -> MetalStorage:
+        return self._storage
 
     @property
     def whole(self) -> Bytes:
         """The memory, for a pass that runs on the CPU instead."""
-        return self.storage._memory()
+        return self._storage._memory()

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.cpu.native import Floats
-from lbrx.engine.device import metal_context, tell_fallback
+from lbrx.devices.metal.context.current import metal_context
+from lbrx.engine.device import warn_fallback
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.tensor import Tensor, tensor
 
@@ -25,7 +26,7 @@ def linear_on_metal(x: Floats, weight: Tensor) -> Floats | None:
     from lbrx.devices.metal.ops.arrays import CODING_NUMBERS
 
     if isinstance(weight.expr, Blocks) and weight.expr.codec not in CODING_NUMBERS:
-        tell_fallback(f"there is no product with {weight.expr.codec} weights")
+        warn_fallback(f"there is no product with {weight.expr.codec} weights")
         return None
     found: Floats = products.linear(tensor(np.ascontiguousarray(x)), weight).to_device("cpu").numpy()
     return found
@@ -47,7 +48,7 @@ def attention_on_metal(
     from lbrx.devices.metal.ops.attention import attention
 
     if max(q.shape[2], v.shape[2]) > MOST_HEAD_ELEMENTS:
-        tell_fallback(f"there is no attention with heads of more than {MOST_HEAD_ELEMENTS} elements")
+        warn_fallback(f"there is no attention with heads of more than {MOST_HEAD_ELEMENTS} elements")
         return None
     context = metal_context()
     queries, keys, values = (upload(context, np.ascontiguousarray(part)) for part in (q, k, v))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.current import metal_context
 from lbrx.devices.metal.context.storage import BufferWindow, MetalStorage
 from lbrx.devices.metal.ops import linear as linear_kernels
 from lbrx.devices.metal.ops import matmul as matmul_kernels
 from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray
 from lbrx.devices.metal.ops.weights import device_array, device_weight
-from lbrx.engine.device import metal_context
 from lbrx.errors import ShapeError
 from lbrx.tensors.dtype import dtype
 from lbrx.tensors.expr import Source

@@ -1,0 +1,101 @@
+"""A compiled pass over contiguous memory, called again and again with other addresses and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.devices.cpu.build.kernel_cache import compiled
+from lbrx.devices.cpu.codegen import streamed_stores
+from lbrx.devices.cpu.run import run_in_memory
+from lbrx.engine.block_sizes import REDUCTION_BLOCK
+from lbrx.engine.device import Combine
+from lbrx.engine.program import Program
+from lbrx.tensors.dtype import DTYPES
+
+
+@dataclass(slots=True)
+class _Arguments:
+    """The arrays of one call of a kernel, and where they lie."""
+
+    ints: npt.NDArray[np.int64]
+    floats: npt.NDArray[np.float64]
+    ints_address: int
+    floats_address: int
+    partials: npt.NDArray[Any] | None = None  # and places, of the blocks of a reduction
+    places: npt.NDArray[np.int64] | None = None
+
+
+class PreparedPass:
+    """A compiled pass with one sink, and the places of its arguments."""
+
+    __slots__ = ("_block_place", "_flag_place", "_free", "_leaf_places", "_number_places", "_sink_place", "compiled")
+
+    def __init__(self, program: Program) -> None:
+        found = compiled(program)
+        slots = found.slots
+        self.compiled = found
+        self._leaf_places = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
+        self._number_places = [
+            (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])
+            for number in range(len(program.scalars))
+        ]
+        self._sink_place = slots["sink0.address" if program.sinks[0].kind == "store" else "sink0.partials"]
+        self._block_place = slots["block"]
+        self._flag_place = slots["is_streamed"] if slots.can_stream else None
+        self._free: list[_Arguments] = []  # of calls that are over
+
+    def _arguments(self, leaves: list[int], numbers: list[Any]) -> _Arguments:
+        arguments = self._free.pop() if self._free else self._new_arguments()
+        ints = arguments.ints
+        for place, address in zip(self._leaf_places, leaves, strict=True):
+            ints[place] = address
+        for (is_float, place), number in zip(self._number_places, numbers, strict=True):
+            if is_float:
+                arguments.floats[place] = number
+            else:
+                ints[place] = number
+        return arguments
+
+    def _new_arguments(self) -> _Arguments:
+        ints = np.zeros(len(self._leaf_places) + len(self._number_places) + 8, np.int64)
+        floats = np.zeros(max(len(self._number_places), 1), np.float64)
+        ints[self._block_place] = REDUCTION_BLOCK
+        return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
+
+    def _run(self, arguments: _Arguments, elements: int) -> None:
+        run_in_memory(self.compiled, arguments.ints_address, arguments.floats_address, elements, REDUCTION_BLOCK)
+
+    def store(self, leaves: list[int], numbers: list[Any], target: int, nbytes: int, elements: int) -> None:
+        """Store all elements at an address."""
+        arguments = self._arguments(leaves, numbers)
+        arguments.ints[self._sink_place] = target
+        if self._flag_place is not None:
+            arguments.ints[self._flag_place] = streamed_stores.pays(nbytes)
+        self._run(arguments, elements)
+        self._free.append(arguments)
+
+    def reduce(self, leaves: list[int], numbers: list[Any], elements: int, combine: Combine) -> Any:
+        """The value of the reduction."""
+        arguments = self._arguments(leaves, numbers)
+        blocks = -(-elements // REDUCTION_BLOCK)
+        if arguments.partials is None or arguments.partials.size != blocks:
+            self._make_room(arguments, blocks)
+        self._run(arguments, elements)
+        assert arguments.partials is not None
+        value = combine(arguments.partials, arguments.places)
+        self._free.append(arguments)
+        return value
+
+    def _make_room(self, arguments: _Arguments, blocks: int) -> None:
+        """Memory for what the blocks find, and for where if it is an argmax: partials, then places."""
+        sink = self.compiled.program.sinks[0]
+        is_float = DTYPES[self.compiled.program.value_types()[sink.args[0]]].is_float
+        arguments.partials = np.zeros(blocks, np.float64 if is_float else np.int64)
+        arguments.ints[self._sink_place] = arguments.partials.ctypes.data
+        if sink.kind == "argmax":
+            arguments.places = np.zeros(blocks, np.int64)
+            arguments.ints[self._sink_place + 1] = arguments.places.ctypes.data

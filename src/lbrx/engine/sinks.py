@@ -1,0 +1,58 @@
+"""What the sinks of a pass write to, whichever device runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.destination import Destination
+from lbrx.tensors.storage import Bytes
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class HistogramState:
+    """What a histogram sink counts: keys by ``(key >> shift) - first``."""
+
+    shift: int
+    first: int
+    counts: Ints
+
+
+@dataclass(slots=True)
+class CollectState:
+    """What a collect sink keeps: keys within [low, high] with their indices, up to a limit; how many are above."""
+
+    low: int
+    high: int
+    limit: int
+    keys: list[Ints] = field(default_factory=list)
+    places: list[Ints] = field(default_factory=list)
+    found: int = 0
+    above: int = 0
+    keeps_places: bool = True
+    borrow: Callable[[int], Bytes] | None = None  # where copies lie: memory that was in use before costs no faults
+
+    def add(self, found: int, above: int, keys: Ints, places: Ints) -> None:
+        """What a chunk has: the first ``found`` of the arrays, which may be used again afterwards."""
+        self.found += found
+        self.above += above
+        if self.found <= self.limit:
+            self.keys.append(self._copied(keys[:found]))
+            if self.keeps_places:
+                self.places.append(self._copied(places[:found]))
+
+    def _copied(self, numbers: Ints) -> Ints:
+        if self.borrow is None:
+            return numbers.copy()
+        copy = self.borrow(numbers.nbytes).view(np.int64)
+        copy[:] = numbers
+        return copy
+
+
+SinkTarget = Destination | HistogramState | CollectState | None
