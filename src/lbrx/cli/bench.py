@@ -51,7 +51,8 @@ def bench(
       lbrx bench --emulated
     """
     from lbrx.jobs.bench.measure import measure
-    from lbrx.jobs.bench.report import as_json, check_report, write_report
+    from lbrx.jobs.bench.report import as_json
+    from lbrx.plots.bench_report import check_report, write_report
 
     if device != "metal":
         raise UsageError(f"there is no device {device!r} to compare with the CPU; expected metal")

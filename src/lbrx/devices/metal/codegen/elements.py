@@ -32,7 +32,18 @@ REGISTER_TYPES = {
 }
 _UNSIGNED = {"i64": "ulong", "i32": "uint", "i16": "uint", "i8": "uint", "u8": "uint"}  # where wrap-around is defined
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_TEMPLATES = {
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "div": "{0} / {1}",
+    "where": "{0} ? {1} : {2}",
+    "minimum": "({0} <= {1} || {0} != {0}) ? {0} : {1}",
+    "maximum": "({0} >= {1} || {0} != {0}) ? {0} : {1}",
+}
 _OWN_FUNCTIONS = frozenset({"exp", "log", "acos"})
 _FLOAT_FUNCTIONS = {
     "sqrt": "precise::sqrt",
@@ -45,12 +56,12 @@ _PACKED = frozenset({"i4", "i2"})
 _ROUNDED = frozenset({"f16", "bf16", "f8_e4m3", "f8_e5m2"})
 
 
-def load_text(dtype_name: str, buffer: str, place: str) -> str:
-    """An element of a buffer as a register; ``place`` counts elements."""
+def load_text(dtype_name: str, buffer: str, index: str) -> str:
+    """An element of a buffer as a register; ``index`` counts elements."""
     if dtype_name in _PACKED:
         shift = {"i4": 1, "i2": 2}[dtype_name]
-        return f"decode_{dtype_name}({buffer}[({place}) >> {shift}], uint({place}))"
-    return f"decode_{dtype_name}({buffer}[{place}])"
+        return f"decode_{dtype_name}({buffer}[({index}) >> {shift}], uint({index}))"
+    return f"decode_{dtype_name}({buffer}[{index}])"
 
 
 def cast_text(text: str, source: str, target: str) -> str:
@@ -85,15 +96,8 @@ def operation_text(op: str, register: str, args: list[str], arg_register: str) -
     """
     if op in _INFIX:
         return _infix_text(op, register, args)
-    if op in _COMPARISONS:
-        return f"{args[0]} {_COMPARISONS[op]} {args[1]}"
-    if op == "div":
-        return f"{args[0]} / {args[1]}"
-    if op == "where":
-        return f"{args[0]} ? {args[1]} : {args[2]}"
-    if op in ("minimum", "maximum"):
-        sign = "<=" if op == "minimum" else ">="
-        return f"({args[0]} {sign} {args[1]} || {args[0]} != {args[0]}) ? {args[0]} : {args[1]}"
+    if op in _TEMPLATES:
+        return _TEMPLATES[op].format(*args)
     if op == "isnan":
         return f"is_nan_bits({args[0]})" if arg_register == "f32" else "false"
     if op == "order_key":

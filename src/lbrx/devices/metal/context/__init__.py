@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lbrx.devices.metal.driver import Argument, Buffer, CompileOptions, DeviceInfo, Driver, Pipeline
+from lbrx.devices.metal.driver import Buffer, CompileOptions, Constants, DeviceInfo, Dispatch, Driver, Pipeline
 from lbrx.devices.metal.driver.artifacts import ArtifactStore
-from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.commands import CommandBatch, DispatchRecorder
 from lbrx.devices.metal.driver.pool import BufferPool
 from lbrx.devices.metal.driver.shader_cache import ShaderCache
 from lbrx.errors import UsageError
@@ -21,7 +20,7 @@ DriverName = Literal["auto", "native", "emulated"]
 _LARGEST_BATCH = 64  # dispatches that wait before the device begins
 
 
-class MetalContext:
+class MetalContext(DispatchRecorder):
     """One device: kernels are recorded, run in order in the background, and waited for only where values are needed.
 
     >>> from lbrx.devices.metal.driver import BufferBinding
@@ -63,11 +62,7 @@ class MetalContext:
         return self.driver.info
 
     def pipeline(
-        self,
-        source: str,
-        name: str,
-        constants: Mapping[str, bool | int | float] | None = None,
-        options: CompileOptions | None = None,
+        self, source: str, name: str, constants: Constants | None = None, options: CompileOptions | None = None
     ) -> Pipeline:
         """A kernel of a shader, compiled when it is first asked for; see ShaderCache."""
         return self.shaders.pipeline(source, name, constants, options)
@@ -96,28 +91,12 @@ class MetalContext:
         contents: NDArray[Any] = buffer.view().copy().view(dtype)
         return contents.reshape(shape)
 
-    def dispatch(
-        self,
-        pipeline: Pipeline,
-        arguments: Mapping[int, Argument],
-        grid: tuple[int, ...],
-        threads_per_threadgroup: tuple[int, ...],
-        *,
-        grid_unit: Literal["threadgroups", "threads"] = "threadgroups",
-        threadgroup_bytes: Mapping[int, int] | None = None,
-    ) -> None:
-        """Record a kernel; it runs after all that were recorded before."""
+    def record(self, dispatch: Dispatch) -> None:
+        """Add a dispatch to the open batch."""
         with self._lock:
-            if self._open.committed:  # somebody waited for one of its buffers
+            if self._open.committed:  # a caller waited for one of its buffers
                 self.commit()
-            self._open.dispatch(
-                pipeline,
-                arguments,
-                grid,
-                threads_per_threadgroup,
-                grid_unit=grid_unit,
-                threadgroup_bytes=threadgroup_bytes,
-            )
+            self._open.record(dispatch)
             if len(self._open) >= _LARGEST_BATCH:
                 self.commit()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.driver import Argument, BufferBinding, Pipeline
+from lbrx.devices.metal.driver import Argument, BufferBinding, Dispatch
 from lbrx.devices.metal.driver.commands import CommandBatch
 
 
@@ -67,7 +67,7 @@ class Profile:
         by_name: dict[str, list[KernelCall]] = {}
         for call in self.calls:
             by_name.setdefault(call.kernel, []).append(call)
-        found = [
+        summaries = [
             KernelSummary(
                 name,
                 len(calls),
@@ -77,7 +77,7 @@ class Profile:
             )
             for name, calls in by_name.items()
         ]
-        return tuple(sorted(found, key=lambda each: (-each.gpu_seconds, each.kernel)))
+        return tuple(sorted(summaries, key=lambda each: (-each.gpu_seconds, each.kernel)))
 
     def table(self) -> str:
         """The summaries as lines of text.
@@ -152,28 +152,12 @@ class ProfiledContext(MetalContext):
         """Say what the next dispatch does; without it, the bytes of its buffers are counted."""
         self._announced = work
 
-    def dispatch(
-        self,
-        pipeline: Pipeline,
-        arguments: Mapping[int, Argument],
-        grid: tuple[int, ...],
-        threads_per_threadgroup: tuple[int, ...],
-        *,
-        grid_unit: Literal["threadgroups", "threads"] = "threadgroups",
-        threadgroup_bytes: Mapping[int, int] | None = None,
-    ) -> None:
+    def record(self, dispatch: Dispatch) -> None:
         with self._lock:
             self.commit()
-            super().dispatch(
-                pipeline,
-                arguments,
-                grid,
-                threads_per_threadgroup,
-                grid_unit=grid_unit,
-                threadgroup_bytes=threadgroup_bytes,
-            )
-            work, self._announced = self._announced or Work(_bound_bytes(arguments)), None
-            self._recorded.append((pipeline.name, work, self.commit()))
+            super().record(dispatch)
+            work, self._announced = self._announced or Work(_bound_bytes(dispatch.arguments)), None
+            self._recorded.append((dispatch.pipeline.name, work, self.commit()))
 
     def profile(self) -> Profile:
         """What was dispatched since the context was made, when it is done."""

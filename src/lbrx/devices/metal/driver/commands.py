@@ -15,26 +15,8 @@ _BUFFER_INDICES = range(31)
 _LARGEST_SIZE = 1 << 32
 
 
-class CommandBatch:
-    """Dispatches that run in their order. A batch is also the ``last_use`` of every buffer in it.
-
-    Nothing happens before ``commit``; ``wait`` commits if nobody did.
-    """
-
-    def __init__(self, driver: Driver, label: str = "") -> None:
-        self.label = label
-        self._driver = driver
-        self._dispatches: list[Dispatch] = []
-        self._submission: Submission | None = None
-        self.was_waited_for = False  # whether somebody has been told how it ended
-        self._recorded = 0
-
-    def __len__(self) -> int:
-        return self._recorded
-
-    @property
-    def committed(self) -> bool:
-        return self._submission is not None
+class DispatchRecorder:
+    """Turns the arguments of a dispatch into a record."""
 
     def dispatch(
         self,
@@ -46,23 +28,53 @@ class CommandBatch:
         grid_unit: Literal["threadgroups", "threads"] = "threadgroups",
         threadgroup_bytes: Mapping[int, int] | None = None,
     ) -> None:
-        """Record a kernel over a grid; sizes may have one to three dimensions."""
+        """Record a kernel over a grid; sizes may have one to three dimensions. It runs after those recorded before."""
+        kernel = f"kernel '{pipeline.name}'"
+        self.record(
+            Dispatch(
+                pipeline,
+                dict(arguments),
+                _size(grid, f"{kernel}: grid"),
+                _size(threads_per_threadgroup, f"{kernel}: threads per threadgroup"),
+                grid_unit,
+                dict(threadgroup_bytes or {}),
+            )
+        )
+
+    def record(self, dispatch: Dispatch) -> None:
+        raise NotImplementedError
+
+
+class CommandBatch(DispatchRecorder):
+    """Dispatches that run in their order. A batch is also the ``last_use`` of every buffer in it.
+
+    Nothing happens before ``commit``; ``wait`` commits if nobody did.
+    """
+
+    def __init__(self, driver: Driver, label: str = "") -> None:
+        self.label = label
+        self._driver = driver
+        self._dispatches: list[Dispatch] = []
+        self._submission: Submission | None = None
+        self.was_waited_for = False  # whether a caller has seen its errors
+        self._recorded = 0
+
+    def __len__(self) -> int:
+        return self._recorded
+
+    @property
+    def committed(self) -> bool:
+        return self._submission is not None
+
+    def record(self, dispatch: Dispatch) -> None:
+        """Check a dispatch and add it to the batch."""
         if self.committed:
             raise UsageError(f"batch '{self.label}' was committed already and takes no more dispatches")
-        where = f"kernel '{pipeline.name}'"
-        recorded = Dispatch(
-            pipeline,
-            dict(arguments),
-            _size(grid, f"{where}: grid"),
-            _size(threads_per_threadgroup, f"{where}: threads per threadgroup"),
-            grid_unit,
-            dict(threadgroup_bytes or {}),
-        )
-        _check(recorded, self._driver.info, where)
-        for argument in recorded.arguments.values():
+        _check(dispatch, self._driver.info, f"kernel '{dispatch.pipeline.name}'")
+        for argument in dispatch.arguments.values():
             if isinstance(argument, BufferBinding):
                 argument.buffer.last_use = self
-        self._dispatches.append(recorded)
+        self._dispatches.append(dispatch)
         self._recorded += 1
 
     def commit(self) -> None:

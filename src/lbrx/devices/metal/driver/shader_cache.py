@@ -48,11 +48,7 @@ class ShaderCache:
         return f"{self._driver.info.identity}\n{defines}fast_math={options.fast_math}\n{source}"
 
     def pipeline(
-        self,
-        source: str,
-        name: str,
-        constants: Constants | None = None,
-        options: CompileOptions | None = None,
+        self, source: str, name: str, constants: Constants | None = None, options: CompileOptions | None = None
     ) -> Pipeline:
         """The kernel ``name`` of a shader; a ShaderError tells what is wrong, with the shader's line."""
         options = options or CompileOptions()
@@ -67,14 +63,7 @@ class ShaderCache:
                 self.statistics.hits += 1
             return pipeline
 
-    def _pipeline(
-        self,
-        key: str,
-        source: str,
-        name: str,
-        constants: Constants,
-        options: CompileOptions,
-    ) -> Pipeline:
+    def _pipeline(self, key: str, source: str, name: str, constants: Constants, options: CompileOptions) -> Pipeline:
         library = self._libraries.get(key)
         artifact = self._store.read(key) if library is None else None
         if artifact is not None:
