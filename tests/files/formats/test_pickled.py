@@ -366,6 +366,31 @@ def test_directory_of_the_archive(field: int, raw: bytes, message: str, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (b"\x01\x00\xff\x00abcd", "directory is broken: Corrupt extra field"),
+        (bytes(5000), "5000 extra bytes, expected at most 4096"),
+    ],
+)
+def test_extra_fields_of_the_directory(extra: bytes, message: str, tmp_path: Path) -> None:
+    content = checkpoint({"w": tensor()})
+    entry = directory_entry(content, f"{PREFIX}data/0")
+    end = len(content) - 22
+    longer = changed(content, entry + 30, struct.pack("<H", len(extra)))
+    longer = longer[:end] + extra + longer[end:]
+    longer = changed(longer, len(longer) - 22 + 12, struct.pack("<I", len(longer) - 22 - longer.index(b"PK\x01\x02")))
+    with pytest.raises(lbrx.FormatError, match=message):
+        opened(tmp_path, longer)
+
+
+def test_a_directory_of_a_later_version_of_zip(tmp_path: Path) -> None:
+    content = checkpoint({"w": tensor()})
+    entry = directory_entry(content, f"{PREFIX}data/0")
+    with pytest.raises(lbrx.FormatError, match=r"directory is broken: zip file version 6\.4"):
+        opened(tmp_path, changed(content, entry + 6, struct.pack("<H", 64)))
+
+
+@pytest.mark.parametrize(
     ("field", "raw", "message"),
     [
         (4, struct.pack("<H", 1), "part 1 of an archive"),

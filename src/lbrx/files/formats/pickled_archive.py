@@ -2,11 +2,14 @@
 
 An archive ends with a record that says where its directory is. The directory names the members and where their local
 headers are; the bytes of a member follow its local header. Large archives have a second, wider record (zip64).
+`zipfile` decodes the directory. It accepts much that would be dangerous to map, so the rest is checked here.
 """
 
 from __future__ import annotations
 
+import io
 import struct
+import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,14 +21,17 @@ from lbrx.files.formats.header import quoted
 from lbrx.files.formats.source import read_at, size_of
 
 MAX_DIRECTORY_BYTES = 64 << 20
-_END = struct.Struct("<4s4H2IH")  # signature, disks, members here and in all, bytes and place of the directory, comment
+_END = struct.Struct(
+    "<4s4H2IH"
+)  # signature, disks, members here and in all, bytes and offset of the directory, comment
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 _WIDE_END = struct.Struct("<4sQ2H2I4Q")
-_ENTRY = struct.Struct("<4s6H3I5H2I")
+_ENTRY_BYTES = 46
+_ENTRY_LENGTHS = struct.Struct("<3H")  # of name, extra fields and comment, at byte 28 of an entry
 _LOCAL = struct.Struct("<4s5H3I2H")
 _MAX_COMMENT_BYTES = 0xFFFF
+_MAX_EXTRA_BYTES = 4096  # of a member; zipfile takes quadratic time for them
 _NARROW_LIMIT = 0xFFFF_FFFF  # a field with all bits set has its value in the extra field of zip64
-_WIDE_FIELD_ID = 1
 _ENCRYPTED = 1
 
 
@@ -39,24 +45,13 @@ class Member:
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    name: str
-    method: int
-    flags: int
-    crc: int
-    stored_bytes: int
-    nbytes: int
-    header_offset: int
-
-
 def read_members(path: Path, file: BinaryIO) -> dict[str, Member]:
     """All members by name; a member that is compressed, encrypted, overlaps another or is cut off is an error."""
     file_bytes = size_of(file)
-    count, start, directory_bytes = _directory_place(path, file, file_bytes)
+    count, start, directory_bytes = _find_directory(path, file, file_bytes)
     raw = read_at(file, path, start, directory_bytes)
-    entries = _entries(path, raw, count)
-    return _located(path, file, entries, directory_start=start)
+    _check_directory(path, raw, count)
+    return _located(path, file, _decoded(path, raw), directory_start=start)
 
 
 def read_member(path: Path, file: BinaryIO, member: Member, max_bytes: int) -> bytes:
@@ -69,24 +64,28 @@ def read_member(path: Path, file: BinaryIO, member: Member, max_bytes: int) -> b
     return content
 
 
-def _directory_place(path: Path, file: BinaryIO, file_bytes: int) -> tuple[int, int, int]:
+def _find_directory(path: Path, file: BinaryIO, file_bytes: int) -> tuple[int, int, int]:
     """How many members there are, and where the directory begins and how long it is."""
     tail_bytes = min(file_bytes, _END.size + _MAX_COMMENT_BYTES)
     tail = read_at(file, path, file_bytes - tail_bytes, tail_bytes)
-    found = tail.rfind(b"PK\x05\x06")
-    if found < 0 or len(tail) - found < _END.size:
+    index = tail.rfind(b"PK\x05\x06")
+    if index < 0 or len(tail) - index < _END.size:
         raise FormatError(f"{path}: is a zip archive without an end, probably of an unfinished download")
-    end = file_bytes - tail_bytes + found
-    _, disk, _, _, count, directory_bytes, start, _ = _END.unpack_from(tail, found)
+    end = file_bytes - tail_bytes + index
+    _, disk, _, _, count, directory_bytes, start, _ = _END.unpack_from(tail, index)
     if end >= _WIDE_LOCATOR.size:
-        signature, _, place, _ = _WIDE_LOCATOR.unpack(read_at(file, path, end - _WIDE_LOCATOR.size, _WIDE_LOCATOR.size))
+        signature, _, wide_end, _ = _WIDE_LOCATOR.unpack(
+            read_at(file, path, end - _WIDE_LOCATOR.size, _WIDE_LOCATOR.size)
+        )
         if signature == b"PK\x06\x07":
-            if place + _WIDE_END.size > end:
-                raise FormatError(f"{path}: the archive's wide end is said to be at byte {place}, which is not there")
-            fields = _WIDE_END.unpack(read_at(file, path, place, _WIDE_END.size))
+            if wide_end + _WIDE_END.size > end:
+                raise FormatError(
+                    f"{path}: the archive's wide end is said to be at byte {wide_end}, which is not there"
+                )
+            fields = _WIDE_END.unpack(read_at(file, path, wide_end, _WIDE_END.size))
             if fields[0] != b"PK\x06\x06":
-                raise FormatError(f"{path}: the archive has no wide end at byte {place}")
-            disk, count, directory_bytes, start, end = fields[4], *fields[7:10], place
+                raise FormatError(f"{path}: the archive has no wide end at byte {wide_end}")
+            disk, count, directory_bytes, start, end = fields[4], *fields[7:10], wide_end
     if disk:
         raise FormatError(f"{path}: is part {disk} of an archive of several files, expected a whole one")
     if directory_bytes > MAX_DIRECTORY_BYTES:
@@ -98,54 +97,41 @@ def _directory_place(path: Path, file: BinaryIO, file_bytes: int) -> tuple[int, 
     return count, start, directory_bytes
 
 
-def _entries(path: Path, raw: bytes, count: int) -> list[_Entry]:
-    entries: list[_Entry] = []
-    place = 0
-    while place < len(raw):
-        if len(raw) - place < _ENTRY.size or raw[place : place + 4] != b"PK\x01\x02":
-            raise FormatError(f"{path}: the archive's directory is broken after {len(entries)} members")
-        fields = _ENTRY.unpack_from(raw, place)
-        flags, method, crc = fields[3], fields[4], fields[7]
-        name_bytes, extra_bytes, comment_bytes = fields[10:13]
-        name_start = place + _ENTRY.size
-        place = name_start + name_bytes + extra_bytes + comment_bytes
-        if place > len(raw):
-            raise FormatError(f"{path}: the archive's directory is cut off after {len(entries)} members")
-        name = raw[name_start : name_start + name_bytes].decode("utf-8", "backslashreplace")
-        extra = raw[name_start + name_bytes : name_start + name_bytes + extra_bytes]
-        nbytes, stored_bytes, offset = _wide_values(path, name, extra, (fields[9], fields[8], fields[16]))
-        entries.append(_Entry(name, method, flags, crc, stored_bytes, nbytes, offset))
-    if len(entries) != count:
-        raise FormatError(f"{path}: the archive's directory has {len(entries)} members, expected {count}")
-    return entries
+def _check_directory(path: Path, raw: bytes, count: int) -> None:
+    """Raise unless a directory is so many whole entries."""
+    offset = entries = 0
+    while offset < len(raw):
+        if len(raw) - offset < _ENTRY_BYTES or raw[offset : offset + 4] != b"PK\x01\x02":
+            raise FormatError(f"{path}: the archive's directory is broken after {entries} members")
+        name_bytes, extra_bytes, comment_bytes = _ENTRY_LENGTHS.unpack_from(raw, offset + 28)
+        offset += _ENTRY_BYTES + name_bytes + extra_bytes + comment_bytes
+        if offset > len(raw):
+            raise FormatError(f"{path}: the archive's directory is cut off after {entries} members")
+        if extra_bytes > _MAX_EXTRA_BYTES:
+            raise FormatError(f"{path}: a member has {extra_bytes} extra bytes, expected at most {_MAX_EXTRA_BYTES}")
+        entries += 1
+    if entries != count:
+        raise FormatError(f"{path}: the archive's directory has {entries} members, expected {count}")
 
 
-def _wide_values(path: Path, name: str, extra: bytes, narrow: Sequence[int]) -> list[int]:
-    """Sizes and offset of a member: those that do not fit into 32 bits come, in their order, from the extra field."""
-    missing = sum(value == _NARROW_LIMIT for value in narrow)
-    if not missing:
-        return list(narrow)
-    wide: tuple[int, ...] = ()
-    place = 0
-    while place + 4 <= len(extra):
-        field_id, field_bytes = struct.unpack_from("<2H", extra, place)
-        if field_id == _WIDE_FIELD_ID and place + 4 + field_bytes <= len(extra):
-            wide = struct.unpack_from(f"<{field_bytes // 8}Q", extra, place + 4)
-        place += 4 + field_bytes
-    if len(wide) < missing:
-        raise FormatError(f"{path}: {quoted(name)} lacks the sizes that the archive's directory promises")
-    values = iter(wide)
-    return [next(values) if value == _NARROW_LIMIT else value for value in narrow]
+def _decoded(path: Path, raw: bytes) -> list[zipfile.ZipInfo]:
+    """The entries of a directory, as an archive that has nothing else."""
+    end = _END.pack(b"PK\x05\x06", 0, 0, 0, 0, len(raw), 0, 0)
+    try:
+        with zipfile.ZipFile(io.BytesIO(raw + end)) as directory:
+            return directory.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise FormatError(f"{path}: the archive's directory is broken: {error}") from error
 
 
-def _located(path: Path, file: BinaryIO, entries: Sequence[_Entry], directory_start: int) -> dict[str, Member]:
+def _located(path: Path, file: BinaryIO, entries: Sequence[zipfile.ZipInfo], directory_start: int) -> dict[str, Member]:
     members: dict[str, Member] = {}
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < end:
             raise FormatError(
-                f"{path}: {quoted(entry.name)} begins at byte {entry.header_offset} and overlaps another member,"
-                f" expected at least byte {end}"
+                f"{path}: {quoted(entry.orig_filename)} begins at byte {entry.header_offset}"
+                f" and overlaps another member, expected at least byte {end}"
             )
         member = _located_member(path, file, entry, directory_start)
         if member.name in members:
@@ -155,21 +141,25 @@ def _located(path: Path, file: BinaryIO, entries: Sequence[_Entry], directory_st
     return members
 
 
-def _located_member(path: Path, file: BinaryIO, entry: _Entry, directory_start: int) -> Member:
-    where = f"{path}: {quoted(entry.name)}"
-    if entry.flags & _ENCRYPTED:
+def _located_member(path: Path, file: BinaryIO, entry: zipfile.ZipInfo, directory_start: int) -> Member:
+    where = f"{path}: {quoted(entry.orig_filename)}"
+    if _NARROW_LIMIT in (entry.file_size, entry.compress_size, entry.header_offset) and not entry.extra:
+        raise FormatError(f"{where} lacks the sizes that the archive's directory promises")
+    if entry.flag_bits & _ENCRYPTED:
         raise FormatError(f"{where} is encrypted, expected plain bytes")
-    if entry.method or entry.stored_bytes != entry.nbytes:
-        raise FormatError(f"{where} is compressed (method {entry.method}), expected stored bytes, which can be mapped")
+    if entry.compress_type or entry.compress_size != entry.file_size:
+        raise FormatError(
+            f"{where} is compressed (method {entry.compress_type}), expected stored bytes, which can be mapped"
+        )
     if entry.header_offset + _LOCAL.size > directory_start:
         raise FormatError(f"{where} begins at byte {entry.header_offset}, but members end at byte {directory_start}")
     fields = _LOCAL.unpack(read_at(file, path, entry.header_offset, _LOCAL.size))
-    if fields[0] != b"PK\x03\x04" or fields[3] != entry.method:
+    if fields[0] != b"PK\x03\x04" or fields[3] != entry.compress_type:
         raise FormatError(f"{where} has no header of its own at byte {entry.header_offset}")
     offset = entry.header_offset + _LOCAL.size + fields[9] + fields[10]
-    if offset + entry.nbytes > directory_start:
-        raise FormatError(f"{where} ends at byte {offset + entry.nbytes}, but members end at byte {directory_start}")
-    return Member(entry.name, offset, entry.nbytes, entry.crc)
+    if offset + entry.file_size > directory_start:
+        raise FormatError(f"{where} ends at byte {offset + entry.file_size}, but members end at byte {directory_start}")
+    return Member(entry.orig_filename, offset, entry.file_size, entry.CRC)
 
 
 def find_one(members: Mapping[str, Member], ending: str) -> Member | None:
