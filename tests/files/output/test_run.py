@@ -293,6 +293,26 @@ def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
     assert not (models / "out").exists()
 
 
+@pytest.mark.usefixtures("models")
+def test_identities_are_those_of_earlier_journals() -> None:
+    """An unfinished run can be resumed after a change of the source that does not change the output."""
+    identity = read_and_plan(LINEAR, "out").identity({})
+    assert list(identity) == [
+        "recipe",
+        "seed",
+        "adapter file",
+        "method file",
+        "vocabulary",
+        "version of lbrx",
+        "input file",
+        "layout of the output's files (--shard-size)",
+        "file of the output",
+    ]
+    assert identity["recipe"] == "68538ca86a0034de"
+    assert identity["vocabulary"] == "2d06800538d394c2"
+    assert identity["layout of the output's files (--shard-size)"] == "9915019258c00451"
+
+
 def rewrite_identity(journal: Path, **changes: Any) -> None:
     """Change the first line of a journal."""
     first, rest = journal.read_text().split("\n", 1)
