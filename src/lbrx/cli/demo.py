@@ -151,9 +151,9 @@ def _quantize(best: Rated, output: Path) -> dict[str, Path]:
     from lbrx.jobs.quantize import quantize
 
     files = {}
-    for kind in QUANTIZED_TO:
-        files[kind] = output / f"{best.name}-{kind}.gguf"
-        quantize(best.path, files[kind], to=kind, overwrite=True, sync=False)
+    for type_name in QUANTIZED_TO:
+        files[type_name] = output / f"{best.name}-{type_name}.gguf"
+        quantize(best.path, files[type_name], to=type_name, overwrite=True, sync=False)
     return files
 
 

@@ -85,10 +85,10 @@ def diff(
         if path is not None:
             check_model(path, may_be_adapter=True)
     first, second = open_checkpoint(a), open_checkpoint(b)
-    kinds = [contents_format(model) for model in (first, second)]
-    if kinds[0] != kinds[1]:
+    formats = [contents_format(model) for model in (first, second)]
+    if formats[0] != formats[1]:
         raise UsageError(
-            f"{a} is {kinds[0]} and {b} is {kinds[1]}, with other names for the same tensors; "
+            f"{a} is {formats[0]} and {b} is {formats[1]}, with other names for the same tensors; "
             f"expected models of one format ('lbrx compare' takes any two)"
         )
     origin = None if base is None else open_checkpoint(base)
@@ -186,10 +186,10 @@ def _print_modules(console: Console, found: ModelDiff, metric: Metric) -> None:
 def _fitting(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     """Runs of columns that fit side by side, at least one in each."""
     first = used = 0
-    for place, width in enumerate(widths):
-        if used + width > room and place > first:
-            yield first, place
-            first, used = place, 0
+    for index, width in enumerate(widths):
+        if used + width > room and index > first:
+            yield first, index
+            first, used = index, 0
         used += width
     yield first, len(widths)
 

@@ -147,7 +147,7 @@ def _print_tensors(summary: Summary) -> None:
         rows.append((entry.type_name, shape_text(entry.shape), format_bytes(entry.nbytes), printable(entry.name)))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = (
-        f"{kind:<{widths[0]}}  {shape:>{widths[1]}}  {nbytes:>{widths[2]}}  {name}"
-        for kind, shape, nbytes, name in rows
+        f"{type_name:<{widths[0]}}  {shape:>{widths[1]}}  {nbytes:>{widths[2]}}  {name}"
+        for type_name, shape, nbytes, name in rows
     )
     sys.stdout.write("\n" + "\n".join(lines) + "\n")

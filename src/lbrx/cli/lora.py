@@ -55,7 +55,7 @@ def lora(
     save_modules: Annotated[
         bool, typer.Option("--save-modules", help="Store changed embeddings, norms and biases whole.")
     ] = False,
-    kind: Annotated[AdapterType, typer.Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
+    dtype: Annotated[AdapterType, typer.Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
     threads: Threads = None,
     memory: Memory = None,
 ) -> None:
@@ -73,7 +73,7 @@ def lora(
       lbrx lora extract fine-tuned base adapter --modules self_attn --dtype bf16
     """
     assert action is Action.extract
-    options = ExtractOptions(rank, max_error, modules, save_modules, kind.value)
+    options = ExtractOptions(rank, max_error, modules, save_modules, dtype.value)
     for path in (tuned, base):
         check_model(path)
     tuned_model, base_model = open_checkpoint(tuned), open_checkpoint(base)

@@ -58,11 +58,11 @@ def check_replaced(out: Path, inputs: Iterable[Path], others: Iterable[Path] = (
     Traceback (most recent call last):
     lbrx.errors.UsageError: /a: holds /a/b/w.gguf, which --overwrite would remove; expected another place for the output
     """
-    place = out.resolve()
-    if place in (Path.cwd(), *Path.cwd().parents):
+    target = out.resolve()
+    if target in (Path.cwd(), *Path.cwd().parents):
         raise UsageError(f"{out}: is or holds the current directory, which --overwrite would remove; expected another")
-    lost = [path for path in inputs if not is_remote(path) and place in path.resolve().parents[1:]]
-    lost += [path for path in others if place in path.resolve().parents]
+    lost = [path for path in inputs if not is_remote(path) and target in path.resolve().parents[1:]]
+    lost += [path for path in others if target in path.resolve().parents]
     if lost:
         raise UsageError(
             f"{out}: holds {lost[0]}, which --overwrite would remove; expected another place for the output"

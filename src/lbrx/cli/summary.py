@@ -18,7 +18,7 @@ _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 @dataclass(frozen=True, slots=True)
-class TypeTotal:
+class TypeSummary:
     """All tensors of one type."""
 
     type_name: str
@@ -57,7 +57,7 @@ class Summary:
     def nbytes(self) -> int:
         return sum(entry.nbytes for _, entry in self.chosen)
 
-    def type_totals(self) -> list[TypeTotal]:
+    def type_totals(self) -> list[TypeSummary]:
         """One row per type, the one with most bytes first."""
         totals: dict[str, list[int]] = {}
         for _, entry in self.chosen:
@@ -65,7 +65,7 @@ class Summary:
             row[0] += 1
             row[1] += math.prod(entry.shape)
             row[2] += entry.nbytes
-        rows = [TypeTotal(name, *counts) for name, counts in totals.items()]
+        rows = [TypeSummary(name, *counts) for name, counts in totals.items()]
         return sorted(rows, key=lambda row: (-row.nbytes, row.type_name))
 
 

@@ -48,12 +48,12 @@ def _bars(
     mark_best: bool = False,
 ) -> None:
     best = min(range(len(values)), key=values.__getitem__) if mark_best else None
-    colours = [_BEST_COLOUR if place == best else _BAR_COLOUR for place in range(len(values))]
+    colours = [_BEST_COLOUR if index == best else _BAR_COLOUR for index in range(len(values))]
     axis.barh(range(len(values)), values, xerr=errors, color=colours, height=0.68, ecolor="#333333", capsize=2.5)
     longest = max(values)
-    for place, value in enumerate(values):
-        beyond = value + (errors[place] if errors is not None else 0.0) + 0.015 * longest
-        axis.text(beyond, place, f"{value:.4g}" if value else "reference", va="center", fontsize=8.5, color="#222222")
+    for index, value in enumerate(values):
+        beyond = value + (errors[index] if errors is not None else 0.0) + 0.015 * longest
+        axis.text(beyond, index, f"{value:.4g}" if value else "reference", va="center", fontsize=8.5, color="#222222")
     axis.set_yticks(range(len(values)), labels, fontsize=9.5)
     axis.set_xlim(0, 1.16 * longest if longest > 0 else 1.0)
     axis.invert_yaxis()

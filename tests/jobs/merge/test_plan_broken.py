@@ -242,3 +242,14 @@ def test_a_target_without_a_parent(folder: Path) -> None:
     llamas()(folder)
     with pytest.raises(LbrxError, match=r"^no/where: no such directory to write to$"):
         merge(LINEAR, "no/where/out")
+
+
+def test_a_wrong_recipe_is_reported_before_the_output_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise AssertionError("the output was touched")
+
+    monkeypatch.setattr("lbrx.jobs.merge.merge.restore_replaced", refuse)
+    with pytest.raises(LbrxError, match="lineer"):
+        merge("{merge_method: lineer, models: [{model: models/a}]}", tmp_path / "out")

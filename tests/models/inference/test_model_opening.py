@@ -88,11 +88,8 @@ def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
     assert (spec.heads, spec.kv_heads, spec.head_dim, spec.norm_adds_one) == (4, 2, 32, False)
     assert [layer.window for layer in spec.layers] == [5, 5, 5, 5, 5, None]
     assert spec.layers[0].rope == RopeConfig(10_000.0, 32)
-    assert (spec.layers[5].rope.theta, spec.layers[5].rope.rope_type, spec.layers[5].rope.factor) == (
-        1e6,
-        "linear",
-        8.0,
-    )
+    rope = spec.layers[5].rope
+    assert (rope.theta, rope.rope_type, rope.factor) == (1e6, "linear", 8.0)
     assert spec.attention_scale == pytest.approx(32**-0.5)
 
 

@@ -24,7 +24,7 @@ _PATCHED_TYPES = ("f64", "f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class LowRankProduct:
     """``scale * left @ right``, to be added to a weight; with ``magnitude`` the rows of the sum get these lengths."""
 
     left: Factor
@@ -44,7 +44,7 @@ class Patch:
     """What an adapter does to one tensor of the model: replace it, then add to it."""
 
     replacement: Tensor | None = None
-    product: Product | None = None
+    product: LowRankProduct | None = None
     bias: Tensor | None = None
     bias_scale: float = 0.0
 
@@ -124,13 +124,13 @@ def _sorted_parts(weights: Checkpoint) -> _Parts:
     parts = _Parts()
     for name, tensor in weights.items():
         components = name.removeprefix(PREFIX).split(".")
-        place = next((place for place, text in enumerate(components) if text.startswith("lora_")), None)
-        if place is None:
+        index = next((index for index, text in enumerate(components) if text.startswith("lora_")), None)
+        if index is None:
             target = _replaced_name(components)
             parts.replacements[target] = tensor
             parts.file_names[target] = name
             continue
-        module, part, end = ".".join(components[:place]), components[place][len("lora_") :], components[place + 1 :]
+        module, part, end = ".".join(components[:index]), components[index][len("lora_") :], components[index + 1 :]
         part = "bias" if part == "B" and end[-1:] == ["bias"] else part
         if part not in _PARTS or not module:
             raise FormatError(f"{weights.path}: tensor {name!r} is no part of a LoRA adapter that lbrx knows")
@@ -192,16 +192,16 @@ class _Matcher:
                 f"{self.path.parent} to it"
             )
 
-    def _product(self, module: str, tensors: Mapping[str, Tensor]) -> Product:
+    def _product(self, module: str, tensors: Mapping[str, Tensor]) -> LowRankProduct:
         name = module + ".weight"
         self._check_weight(name)
-        kind = "embedding_" if "embedding_A" in tensors or "embedding_B" in tensors else ""
-        for part in (f"{kind}A", f"{kind}B"):
+        prefix = "embedding_" if "embedding_A" in tensors or "embedding_B" in tensors else ""
+        for part in (f"{prefix}A", f"{prefix}B"):
             if part not in tensors:
                 raise FormatError(f"{self.path}: module {module!r} has no lora_{part}")
-        a, b = tensors[f"{kind}A"], tensors[f"{kind}B"]
-        self._check_rank(module, kind, a, b)
-        left, right = self._oriented(module, bool(kind), a, b)
+        a, b = tensors[f"{prefix}A"], tensors[f"{prefix}B"]
+        self._check_rank(module, prefix, a, b)
+        left, right = self._oriented(module, bool(prefix), a, b)
         magnitude = tensors.get("magnitude_vector")
         if self.config.use_dora != (magnitude is not None):
             expected = "a" if self.config.use_dora else "no"
@@ -211,12 +211,12 @@ class _Matcher:
             )
         if magnitude is not None:
             self._check_magnitude(module, magnitude, left)
-        return Product(left, right, self.config.scale(module), magnitude)
+        return LowRankProduct(left, right, self.config.scale(module), magnitude)
 
-    def _check_rank(self, module: str, kind: str, a: Tensor, b: Tensor) -> None:
+    def _check_rank(self, module: str, prefix: str, a: Tensor, b: Tensor) -> None:
         expected = self.config.rank_of(module)
         for part, tensor, axis in (("A", a, 0), ("B", b, 1)):
-            where = f"{self.path}: lora_{kind}{part} of {module!r}"
+            where = f"{self.path}: lora_{prefix}{part} of {module!r}"
             if tensor.ndim < 2 or not tensor.dtype.is_float:
                 raise ShapeError(f"{where} is {tensor.dtype} of shape {tensor.shape}; expected a matrix of floats")
             if tensor.shape[axis] != expected:

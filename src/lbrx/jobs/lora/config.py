@@ -96,9 +96,9 @@ def read_config(directory: Path) -> AdapterConfig:
 
 
 def _check_kind(path: Path, raw: Mapping[str, Any]) -> None:
-    kind = raw.get("peft_type")
-    if kind != "LORA":
-        raise UsageError(f"{path}: peft_type is {kind!r}; expected 'LORA', the only kind that lbrx applies")
+    peft_type = raw.get("peft_type")
+    if peft_type != "LORA":
+        raise UsageError(f"{path}: peft_type is {peft_type!r}; expected 'LORA', the only kind that lbrx applies")
     unsupported = next((key for key in _UNSUPPORTED if raw.get(key)), None)
     if unsupported is not None:
         raise UsageError(f"{path}: {unsupported} is set, which lbrx does not apply; expected a plain LoRA adapter")

@@ -167,10 +167,10 @@ class _Extractor:
         if squares == 0:
             self.found.unchanged += 1
             return
-        module, _, kind = name.rpartition(".")
+        module, _, part = name.rpartition(".")
         if self.options.modules is not None and not re.search(self.options.modules, module):
             self._leave_out(name, "its module was not chosen")
-        elif kind == "weight" and base.ndim == 2 and not _EMBEDDING.search(module.rpartition(".")[2]):
+        elif part == "weight" and base.ndim == 2 and not _EMBEDDING.search(module.rpartition(".")[2]):
             self._capture(name, tuned - base, squares, base_squares)
         elif self.options.save_modules and module:
             self._whole[name] = tuned
@@ -195,9 +195,9 @@ class _Extractor:
         is_transposed = self._transposes and module.rpartition(".")[2] in _TRANSPOSED_MODULES
         self._has_transposed |= is_transposed
         a, b = (left.T, right.T) if is_transposed else (right, left)
-        kind = dtype(self.options.dtype)
-        self.spool.put(f"{PREFIX}{module}.lora_A.weight", a, kind)
-        self.spool.put(f"{PREFIX}{module}.lora_B.weight", b, kind)
+        factor_dtype = dtype(self.options.dtype)
+        self.spool.put(f"{PREFIX}{module}.lora_A.weight", a, factor_dtype)
+        self.spool.put(f"{PREFIX}{module}.lora_B.weight", b, factor_dtype)
         change = math.sqrt(squares / base_squares) if base_squares else math.inf
         error = math.sqrt(left_over / squares)
         self.found.captured.append(CapturedTensor(name, difference.shape, left.shape[1], change, error))
@@ -257,8 +257,8 @@ class _Extractor:
         unchanged = {name: self.base[name] for name in self.base if name.rpartition(".")[0] in replaced}
         named = {}
         for name, tensor in (unchanged | self._whole).items():
-            module, _, kind = name.rpartition(".")
-            named[f"{PREFIX}{module}.base_layer.{kind}" if module in wrapped else PREFIX + name] = tensor
+            module, _, part = name.rpartition(".")
+            named[f"{PREFIX}{module}.base_layer.{part}" if module in wrapped else PREFIX + name] = tensor
         return named
 
     def config(self, base_name: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Spool:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("xb")
-        self._places: dict[str, tuple[int, DType, tuple[int, ...]]] = {}
+        self._slots: dict[str, tuple[int, DType, tuple[int, ...]]] = {}
 
     def __enter__(self) -> Spool:
         return self
@@ -39,11 +39,11 @@ class Spool:
         self._file.close()
         self._path.unlink(missing_ok=True)
 
-    def put(self, name: str, values: npt.NDArray[Any], kind: DType) -> None:
+    def put(self, name: str, values: npt.NDArray[Any], dtype: DType) -> None:
         """Append an array, rounded to a dtype."""
         try:
-            self._places[name] = (self._file.tell(), kind, values.shape)
-            self._file.write(np.ascontiguousarray(values, kind.numpy).view(np.uint8).data)
+            self._slots[name] = (self._file.tell(), dtype, values.shape)
+            self._file.write(np.ascontiguousarray(values, dtype.numpy).view(np.uint8).data)
         except OSError as error:
             raise FileError(f"{self._path}: cannot be written: {error.strerror}") from error
 
@@ -51,7 +51,7 @@ class Spool:
         """All that was put away so far, in order."""
         self._file.flush()
         found = {}
-        for name, (start, kind, shape) in self._places.items():
-            storage = MmapStorage.from_file(self._path, start, kind.nbytes(int(np.prod(shape))))
-            found[name] = Tensor(Source(storage, kind, Layout.contiguous(shape)))
+        for name, (start, dtype, shape) in self._slots.items():
+            storage = MmapStorage.from_file(self._path, start, dtype.nbytes(int(np.prod(shape))))
+            found[name] = Tensor(Source(storage, dtype, Layout.contiguous(shape)))
         return found

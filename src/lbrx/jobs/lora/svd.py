@@ -103,15 +103,15 @@ class RowBlocks:
     def squared_distance(self, left: Matrix, right: Matrix) -> float:
         """The sum of squares of what ``left @ right`` leaves of the matrix."""
         squares = np.zeros(-(-self.shape[0] // PIECE) + -(-self.shape[0] // self._block_rows))
-        place = 0
+        piece = 0
         for start, block in self.walk():
 
-            def measure(first: int, stop: int, start: int = start, block: Matrix = block, place: int = place) -> None:
+            def measure(first: int, stop: int, start: int = start, block: Matrix = block, piece: int = piece) -> None:
                 rest = (block[first:stop] - left[start + first : start + stop] @ right).reshape(-1)
-                squares[place + first // PIECE] = sum(float(np.dot(part, part)) for part in _double_pieces(rest))
+                squares[piece + first // PIECE] = sum(float(np.dot(part, part)) for part in _double_pieces(rest))
 
             in_pieces(len(block), PIECE, measure)
-            place += -(-len(block) // PIECE)
+            piece += -(-len(block) // PIECE)
         return math.fsum(squares)
 
 
@@ -206,10 +206,10 @@ def vectors_within(
         return SingularVectors(right, values, left.T) if is_wide else SingularVectors(left, values, right.T)
 
 
-def _orthonormal(matrix: Matrix, kind: type[np.float32] | type[np.float64]) -> Matrix:
+def _orthonormal(matrix: Matrix, dtype: type[np.float32] | type[np.float64]) -> Matrix:
     with _decomposing(matrix):
         span: Matrix = np.linalg.qr(matrix.astype(np.float64, copy=False))[0]
-    return span.astype(kind, copy=False)
+    return span.astype(dtype, copy=False)
 
 
 def _decomposing(matrix: Matrix) -> AbstractContextManager[None]:

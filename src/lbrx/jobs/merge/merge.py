@@ -69,15 +69,17 @@ def read_and_plan(
     seed: int = 0,
 ) -> Plan:
     """The plan of a recipe's file or text; see ``merge``."""
-    restore_replaced(Workplace(Path(out)))  # it may be one of the inputs
     limit_bytes = shard_limit(max_shard_bytes)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
+        directory, text = Path(), recipe
         recipes = parse_recipes(recipe, lookup=method_lookup())
-        return plan_merge(recipes, out, recipe_text=recipe, max_shard_bytes=limit_bytes, seed=seed)
-    path = Path(recipe)
-    recipes = load_recipes(path, lookup=method_lookup(path.parent))
-    text = path.read_text(encoding="utf-8-sig")
-    return plan_merge(recipes, out, recipe_text=text, directory=path.parent, max_shard_bytes=limit_bytes, seed=seed)
+    else:
+        path = Path(recipe)
+        directory = path.parent
+        recipes = load_recipes(path, lookup=method_lookup(directory))
+        text = path.read_text(encoding="utf-8-sig")
+    restore_replaced(Workplace(Path(out)))  # it may be one of the inputs
+    return plan_merge(recipes, out, recipe_text=text, directory=directory, max_shard_bytes=limit_bytes, seed=seed)
 
 
 def plan_output_of_merge(

@@ -73,7 +73,7 @@ def choose_layout(recipe: MoeRecipe, dense_type: str) -> MoeLayout:
         wanted = recipe.architecture.lower()
         candidates = [layout for layout in candidates if wanted in layout.spellings]
         if not candidates:
-            raise recipe.place.error(
+            raise recipe.location.error(
                 f"unknown 'architecture' {recipe.architecture!r} of a mixture; expected one of {', '.join(LAYOUTS)}"
             )
     for layout in candidates:
@@ -83,6 +83,6 @@ def choose_layout(recipe: MoeRecipe, dense_type: str) -> MoeLayout:
         f"{layout.name} takes {', '.join(layout.dense_types)} models and {layout.shared_count or 'no'} shared experts"
         for layout in candidates
     )
-    raise recipe.place.error(
+    raise recipe.location.error(
         f"no layout fits {dense_type} models and {shared or 'no'} shared experts; expected another recipe: {reasons}"
     )

@@ -79,7 +79,7 @@ def _raise_problems(recipe: MoeRecipe, problems: list[str]) -> None:
     if problems:
         listed = "; ".join(problems[:_LISTED_PROBLEMS])
         more = f"; and {len(problems) - _LISTED_PROBLEMS} more" if len(problems) > _LISTED_PROBLEMS else ""
-        raise UsageError(f"{recipe.place.source}: the mixture cannot be made: {listed}{more}")
+        raise UsageError(f"{recipe.location.source}: the mixture cannot be made: {listed}{more}")
 
 
 def _model_problems(model: InputModel, base: InputModel) -> Iterator[str]:
@@ -122,9 +122,9 @@ def _misplaced(layout: MoeLayout, recipe: MoeRecipe, models: Mapping[ModelRef, I
     for ref, model in models.items():
         parts = ("mlp.", "self_attn.") if ref == recipe.base_model else ("mlp.",)
         for role in _roles(model):
-            place = role.name.partition(f"layers.{role.layer}.")[2]
-            is_lost = place.startswith("mlp.") or place.endswith("_proj.bias")
-            if place.startswith(parts) and is_lost and place not in allowed:
+            name = role.name.partition(f"layers.{role.layer}.")[2]
+            is_lost = name.startswith("mlp.") or name.endswith("_proj.bias")
+            if name.startswith(parts) and is_lost and name not in allowed:
                 yield f"tensor {role.name!r} of {model.label} has no place in a {layout.name} model"
 
 
@@ -160,12 +160,12 @@ class _Mixer:
     def _mixture(self, layer: int) -> Iterator[tuple[str, Tensor]]:
         """The gates and experts of a layer, and the attention biases that the base does not have."""
         layout, prefix = self._layout, f"model.layers.{layer}."
-        kind = self._dtype_of(f"{prefix}mlp.{MATRICES[0]}.weight")
-        yield prefix + layout.gate, self._gates.routed(prefix + layout.gate).to(kind)
+        dtype = self._dtype_of(f"{prefix}mlp.{MATRICES[0]}.weight")
+        yield prefix + layout.gate, self._gates.routed(prefix + layout.gate).to(dtype)
         for number, expert in enumerate(self._recipe.experts):
             yield from self._expert(expert, layer, prefix + layout.expert.replace("{item}", str(number)))
         if layout.shared_expert is not None and layout.shared_gate is not None:
-            yield prefix + layout.shared_gate, self._gates.shared(prefix + layout.shared_gate).to(kind)
+            yield prefix + layout.shared_gate, self._gates.shared(prefix + layout.shared_gate).to(dtype)
             yield from self._expert(self._recipe.shared_experts[0], layer, prefix + layout.shared_expert)
         for part in layout.attention_biases:
             if self._base.find(f"{prefix}self_attn.{part}.bias") is None:
@@ -190,13 +190,13 @@ class _Mixer:
 
     def _dtype_of(self, name: str) -> DType:
         own = self._base.find(name)
-        kind = None if own is None else self._base.infos[own].dtype
-        assert kind is not None
-        return self._recipe.dtype or kind
+        dtype = None if own is None else self._base.infos[own].dtype
+        assert dtype is not None
+        return self._recipe.dtype or dtype
 
     def _cast(self, tensor: Tensor) -> Tensor:
-        kind = self._recipe.dtype
-        return tensor if kind is None or not tensor.dtype.is_float else tensor.to(kind)
+        dtype = self._recipe.dtype
+        return tensor if dtype is None or not tensor.dtype.is_float else tensor.to(dtype)
 
 
 def _check_output(recipe: MoeRecipe, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -211,12 +211,12 @@ def _recipe_warnings(recipe: MoeRecipe) -> Iterator[str]:
     experts = recipe.experts
     has_prompts = any(expert.positive_prompts or expert.negative_prompts for expert in experts)
     if recipe.gate_mode not in PROMPTED_GATES and has_prompts:
-        yield f"{recipe.gate_place}: the prompts are not used by the gate mode {recipe.gate_mode!r}"
+        yield f"{recipe.gate_location}: the prompts are not used by the gate mode {recipe.gate_mode!r}"
     is_noisy = any(expert.noise_scale for expert in experts)
     if len({expert.model for expert in experts}) == 1 < len(experts) and not is_noisy:
-        yield f"{recipe.place}: all experts are the same model, which is of use only if the mixture is trained"
+        yield f"{recipe.location}: all experts are the same model, which is of use only if the mixture is trained"
     if len(experts) & (len(experts) - 1):
-        yield f"{recipe.place}: {len(experts)} experts are no power of two, which some programs demand"
+        yield f"{recipe.location}: {len(experts)} experts are no power of two, which some programs demand"
 
 
 def _side_files(recipe: MoeRecipe, base: InputModel, recipe_text: str) -> tuple[SideFile, ...]:

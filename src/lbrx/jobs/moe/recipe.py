@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FileError
-from lbrx.jobs.merge.recipe import ModelRef, Place
+from lbrx.jobs.merge.recipe import ModelRef, RecipeLine
 from lbrx.jobs.merge.recipe.reading import optional, read_int, read_list, read_map, read_text, unknown_name, wrong_type
 from lbrx.jobs.merge.recipe.references import read_reference
 from lbrx.jobs.merge.recipe.values import coerce
@@ -31,7 +31,7 @@ DEFAULT_EXPERTS_PER_TOKEN = 2
 _KEYS = ("base_model", "experts", "gate_mode", "dtype", "experts_per_token", "shared_experts", "architecture")
 _MERGE_KEYS = dict.fromkeys(("merge_method", "models", "slices", "modules"), "a recipe of 'lbrx merge'")
 _EXPERT_KEYS = ("source_model", "positive_prompts", "negative_prompts", "noise_scale", "residual_scale")
-_NOWHERE = Place("recipe", 1)
+_NOWHERE = RecipeLine("recipe", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Expert:
     negative_prompts: tuple[str, ...] = ()
     noise_scale: float = 0.0
     residual_scale: float = 1.0
-    place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class MoeRecipe:
     experts_per_token: int = DEFAULT_EXPERTS_PER_TOKEN
     dtype: DType | None = None
     architecture: str | None = None
-    place: Place = field(default=_NOWHERE, compare=False)
-    gate_place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
+    gate_location: RecipeLine = field(default=_NOWHERE, compare=False)
 
     @property
     def models(self) -> tuple[ModelRef, ...]:
@@ -92,7 +92,7 @@ def load_moe_recipe(path: str | os.PathLike[str]) -> tuple[MoeRecipe, str]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Place(name, line).error("the recipe is not UTF-8 text") from error
+        raise RecipeLine(name, line).error("the recipe is not UTF-8 text") from error
     return parse_moe_recipe(text, name), text
 
 
@@ -105,7 +105,7 @@ def parse_moe_recipe(text: str, source: str = "recipe.yml") -> MoeRecipe:
     """
     documents = parse_documents(text, source)
     if len(documents) != 1:
-        raise Place(source, 1).error(f"the file has {len(documents)} documents; expected one recipe of a mixture")
+        raise RecipeLine(source, 1).error(f"the file has {len(documents)} documents; expected one recipe of a mixture")
     mapping = read_map(documents[0], "the recipe", _KEYS, required=("base_model", "experts"), elsewhere=_MERGE_KEYS)
     recipe = MoeRecipe(
         base_model=read_reference(mapping.entries["base_model"], "'base_model'"),
@@ -115,8 +115,8 @@ def parse_moe_recipe(text: str, source: str = "recipe.yml") -> MoeRecipe:
         experts_per_token=_read_experts_per_token(mapping),
         dtype=_read_dtype(mapping),
         architecture=None if (node := optional(mapping, "architecture")) is None else read_text(node, "'architecture'"),
-        place=mapping.place,
-        gate_place=mapping.key_places.get("gate_mode", mapping.place),
+        location=mapping.location,
+        gate_location=mapping.key_locations.get("gate_mode", mapping.location),
     )
     _check(recipe, mapping)
     return recipe
@@ -139,7 +139,7 @@ def _read_expert(node: YamlNode, what: str) -> Expert:
         negative_prompts=_read_prompts(mapping, "negative_prompts"),
         noise_scale=_read_number(mapping, "noise_scale", default=0.0),
         residual_scale=_read_number(mapping, "residual_scale", default=1.0),
-        place=mapping.place,
+        location=mapping.location,
     )
 
 
@@ -154,7 +154,7 @@ def _read_number(mapping: YamlMap, key: str, default: float) -> float:
         return default
     if not isinstance(node, YamlScalar) or node.value is None:
         raise wrong_type(node, repr(key), "a number")
-    return float(coerce("float", node.value, node.place, key))
+    return float(coerce("float", node.value, node.location, key))
 
 
 def _read_gate_mode(mapping: YamlMap) -> str:
@@ -163,7 +163,7 @@ def _read_gate_mode(mapping: YamlMap) -> str:
         return "hidden"
     mode = read_text(node, "'gate_mode'")
     if mode not in GATE_MODES:
-        raise unknown_name(node.place, "gate mode", mode, GATE_MODES)
+        raise unknown_name(node.location, "gate mode", mode, GATE_MODES)
     return mode
 
 
@@ -180,16 +180,16 @@ def _read_dtype(mapping: YamlMap) -> DType | None:
     try:
         found = dtype(name)
     except DTypeError as error:
-        raise node.place.error(f"'dtype': {error}") from error
+        raise node.location.error(f"'dtype': {error}") from error
     if not found.is_float:
-        raise node.place.error(f"'dtype' is {name!r}; expected a floating type such as float32 or bfloat16")
+        raise node.location.error(f"'dtype' is {name!r}; expected a floating type such as float32 or bfloat16")
     return found
 
 
 def _check(recipe: MoeRecipe, mapping: YamlMap) -> None:
     if recipe.experts_per_token > len(recipe.experts):
-        place = mapping.key_places.get("experts_per_token", mapping.place)
-        raise place.error(
+        location = mapping.key_locations.get("experts_per_token", mapping.location)
+        raise location.error(
             f"'experts_per_token' is {recipe.experts_per_token}, but there are {len(recipe.experts)} experts; "
             f"expected at least as many"
         )
@@ -199,13 +199,13 @@ def _check(recipe: MoeRecipe, mapping: YamlMap) -> None:
         if not expert.positive_prompts:
             chosen = "" if "gate_mode" in mapping.entries else ", the one that holds without 'gate_mode',"
             others = ", ".join(repr(mode) for mode in GATE_MODES if mode not in PROMPTED_GATES)
-            raise expert.place.error(
+            raise expert.location.error(
                 f"expert {number} has no 'positive_prompts', which the gate mode {recipe.gate_mode!r}{chosen} needs; "
                 f"expected prompts of what it is good at, or a 'gate_mode' that needs none: {others}"
             )
     prompts = {(expert.positive_prompts, expert.negative_prompts) for expert in recipe.experts}
     if len(recipe.experts) > 1 and len(prompts) == 1:
-        raise recipe.place.error(
+        raise recipe.location.error(
             "all experts have the same prompts, so that nothing could choose between them; "
             "expected for each expert prompts of what it is good at"
         )

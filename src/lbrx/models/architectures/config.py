@@ -189,7 +189,7 @@ def _window_updates(
     if not any(section.get("use_sliding_window") and "max_window_layers" in section for section in sections):
         return {}
     if "layer_types" in updates:
-        is_windowed = [kind != "full_attention" for kind in updates["layer_types"]]
+        is_windowed = [layer_type != "full_attention" for layer_type in updates["layer_types"]]
         return {"max_window_layers": [*is_windowed, True].index(True)}
     has_rule = any(rule.key == "layer_types" for rule in architecture.layer_rules)
     is_moved = [layer.number for layer in layers] != list(range(_layer_count(config, architecture)))
@@ -216,12 +216,12 @@ def _set_dtype(config: dict[str, Any], dtype: DType) -> None:
     """Set the dtype wherever the config or a part of it names one, or at the top if nothing does."""
     is_part = {key: key.endswith("_config") and key != "quantization_config" for key in config}
     nested = [value for key, value in config.items() if is_part[key]]
-    places = [
+    holders = [
         (section, key)
         for section in (config, *nested)
         if isinstance(section, dict)
         for key in _DTYPE_KEYS
         if section.get(key) is not None
     ]
-    for section, key in places or [(config, _DTYPE_KEYS[0])]:
+    for section, key in holders or [(config, _DTYPE_KEYS[0])]:
         section[key] = dtype.numpy_name

@@ -83,8 +83,8 @@ def find_stacks(names: Iterable[str]) -> tuple[Stack, ...]:
     numbers: dict[str, set[int]] = defaultdict(set)
     tensor_counts: dict[str, int] = defaultdict(int)
     for name in names:
-        if (place := _stack_place(name)) is not None:
-            prefix, number = place
+        if (index := _stack_index(name)) is not None:
+            prefix, number = index
             numbers[prefix].add(number)
             tensor_counts[prefix] += 1
     return tuple(
@@ -94,14 +94,14 @@ def find_stacks(names: Iterable[str]) -> tuple[Stack, ...]:
     )
 
 
-def _stack_place(name: str) -> tuple[str, int] | None:
+def _stack_index(name: str) -> tuple[str, int] | None:
     """A name's layer number and what stands before it: the first number after a word for layers, else the first."""
     components = name.split(".")
-    places = [place for place, component in enumerate(components[:-1]) if place and _is_number(component)]
-    if not places:
+    indices = [index for index, component in enumerate(components[:-1]) if index and _is_number(component)]
+    if not indices:
         return None
-    place = next((place for place in places if components[place - 1] in _LAYER_WORDS), places[0])
-    return ".".join(components[:place]) + ".", int(components[place])
+    index = next((index for index in indices if components[index - 1] in _LAYER_WORDS), indices[0])
+    return ".".join(components[:index]) + ".", int(components[index])
 
 
 def main_stack(stacks: Sequence[Stack]) -> Stack | None:

@@ -22,7 +22,7 @@ def mixed_experts(
     shares = softmax(np.take_along_axis(scores, chosen, axis=1))
     total = np.zeros_like(values)
     for number, expert in enumerate(weights.experts):
-        rows, places = np.nonzero(chosen == number)
+        rows, ranks = np.nonzero(chosen == number)
         if rows.size:
-            total[rows] += shares[rows, places, None] * run(np.ascontiguousarray(values[rows]), expert)
+            total[rows] += shares[rows, ranks, None] * run(np.ascontiguousarray(values[rows]), expert)
     return total

@@ -24,36 +24,38 @@ def open_model(path: str | Path) -> LanguageModel:
     >>> model.logits([1, 2, 3]).shape
     (3, 1024)
     """
-    place = Path(path)
-    checkpoint = open_checkpoint(place)
+    model_path = Path(path)
+    checkpoint = open_checkpoint(model_path)
     if checkpoint.format.startswith("gguf"):
-        return _open_gguf(place, checkpoint)
+        return _open_gguf(model_path, checkpoint)
     if checkpoint.config is None:
-        raise FormatError(f"{place}: has no config.json beside it; expected the directory of a model, or a GGUF file")
-    spec = spec_of_config(checkpoint.config, str(place / "config.json"))
+        raise FormatError(
+            f"{model_path}: has no config.json beside it; expected the directory of a model, or a GGUF file"
+        )
+    spec = spec_of_config(checkpoint.config, str(model_path / "config.json"))
     if "quantization" in checkpoint.config:
-        return _open_mlx(place, spec)
-    source = TensorSource(str(place), frozenset(checkpoint), checkpoint.__getitem__)
-    return _opened(place, source, spec)
+        return _open_mlx(model_path, spec)
+    source = TensorSource(str(model_path), frozenset(checkpoint), checkpoint.__getitem__)
+    return _opened(model_path, source, spec)
 
 
-def _opened(place: Path, source: TensorSource, spec: ModelSpec) -> LanguageModel:
+def _opened(model_path: Path, source: TensorSource, spec: ModelSpec) -> LanguageModel:
     names = hf_names(sorted(source.names), spec.family.norms_after_blocks)
-    return LanguageModel(place, spec, read_weights(source, names, spec))
+    return LanguageModel(model_path, spec, read_weights(source, names, spec))
 
 
-def _open_gguf(place: Path, checkpoint: Checkpoint) -> LanguageModel:
-    source = TensorSource(str(place), frozenset(checkpoint), checkpoint.__getitem__)
+def _open_gguf(model_path: Path, checkpoint: Checkpoint) -> LanguageModel:
+    source = TensorSource(str(model_path), frozenset(checkpoint), checkpoint.__getitem__)
     if source.has(_LONG_FACTORS):
-        raise FormatError(f"{place}: has positions for long texts ({_LONG_FACTORS}), which cannot be run")
+        raise FormatError(f"{model_path}: has positions for long texts ({_LONG_FACTORS}), which cannot be run")
     rows = checkpoint[GGUF_NAMES.embedding].shape[0] if source.has(GGUF_NAMES.embedding) else None
-    spec = spec_of_metadata(checkpoint.metadata, str(place), rows)
-    return LanguageModel(place, spec, read_weights(source, GGUF_NAMES, spec))
+    spec = spec_of_metadata(checkpoint.metadata, str(model_path), rows)
+    return LanguageModel(model_path, spec, read_weights(source, GGUF_NAMES, spec))
 
 
-def _open_mlx(place: Path, spec: ModelSpec) -> LanguageModel:
+def _open_mlx(model_path: Path, spec: ModelSpec) -> LanguageModel:
     from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
-    contents = mlx_to_hf(read_mlx(place))
-    source = TensorSource(str(place), frozenset(contents.by_name), lambda name: contents.by_name[name].make())
-    return _opened(place, source, spec)
+    contents = mlx_to_hf(read_mlx(model_path))
+    source = TensorSource(str(model_path), frozenset(contents.by_name), lambda name: contents.by_name[name].make())
+    return _opened(model_path, source, spec)

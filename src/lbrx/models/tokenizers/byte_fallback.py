@@ -81,9 +81,9 @@ def table_of_model(model: SentencePieceModel, added: Sequence[AddedEntry], size:
     lowest = min(piece.score for piece in model.pieces) - 1
     table = TokenTable.of_size(size, model.label, lowest_score=lowest)
     for token_id, piece in enumerate(model.pieces):
-        text = piece.text.replace(SPACE, " ") if piece.kind is TokenType.USER_DEFINED else piece.text
-        table.put(token_id, text, piece.kind, piece.score)
-    unknown = next((piece.text for piece in model.pieces if piece.kind is TokenType.UNKNOWN), None)
+        text = piece.text.replace(SPACE, " ") if piece.token_type is TokenType.USER_DEFINED else piece.text
+        table.put(token_id, text, piece.token_type, piece.score)
+    unknown = next((piece.text for piece in model.pieces if piece.token_type is TokenType.UNKNOWN), None)
     _put_added(table, added, unknown)
     _require_bytes(table)
     return table
@@ -111,7 +111,7 @@ def _scores_of_model(pieces: Mapping[str, int], model: SentencePieceModel) -> di
 
 
 def _scores_of_merges(made: Sequence[str]) -> dict[str, float]:
-    return {text: -float(place) for place, text in enumerate(dict.fromkeys(made))}
+    return {text: -float(index) for index, text in enumerate(dict.fromkeys(made))}
 
 
 def _lost_pieces(document: TokenizerDocument, pieces: Mapping[str, int]) -> list[str]:

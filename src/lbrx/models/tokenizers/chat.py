@@ -19,10 +19,10 @@ DEFAULT = "default"
 
 def read_templates(directory: Path) -> dict[str, str]:
     """The chat templates of a directory by name: files of their own, else what the tokenizer's settings have."""
-    place = directory / TEMPLATE_NAME
-    if place.is_file():
+    template_path = directory / TEMPLATE_NAME
+    if template_path.is_file():
         more = sorted((directory / MORE_TEMPLATES_NAME).glob("*.jinja"))
-        return {DEFAULT: _text(place), **{path.stem: _text(path) for path in more}}
+        return {DEFAULT: _text(template_path), **{path.stem: _text(path) for path in more}}
     for name in (CONFIG_NAME, OLD_TEMPLATE_NAME):
         templates = _named(read_json(directory / name).get("chat_template"))
         if templates:

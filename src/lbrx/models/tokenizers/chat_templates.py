@@ -112,12 +112,12 @@ def most_common_template(directories: Sequence[Path]) -> str | None:
 
 def read_template(directory: Path) -> str | None:
     """The chat template of a model's directory: a file of its own, or a key of its tokenizer's settings."""
-    place = directory / TEMPLATE_NAME
+    path = directory / TEMPLATE_NAME
     try:
-        if place.is_file():
-            return place.read_text(encoding="utf-8").strip() or None
+        if path.is_file():
+            return path.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{place}: cannot be read as text: {error}") from error
+        raise FileError(f"{path}: cannot be read as text: {error}") from error
     for name in (CONFIG_NAME, OLD_TEMPLATE_NAME):
         template = _default_template(read_json(directory / name).get("chat_template"))
         if template:

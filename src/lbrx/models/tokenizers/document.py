@@ -65,9 +65,9 @@ class TokenizerDocument:
 
     def require_plain_bpe(self) -> None:
         """Raise an error unless the model is a BPE without settings that change its pieces."""
-        kind = self.model.get("type", "BPE")
-        if kind != "BPE":
-            raise FormatError(f"{self.label}: is a {kind} tokenizer, expected BPE")
+        model_type = self.model.get("type", "BPE")
+        if model_type != "BPE":
+            raise FormatError(f"{self.label}: is a {model_type} tokenizer, expected BPE")
         for setting in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
             if self.model.get(setting):
                 raise FormatError(f"{self.label}: has {setting} {self.model[setting]!r}, which GGUF has no key for")
@@ -80,12 +80,12 @@ def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
 
 def read_document(directory: Path) -> TokenizerDocument | None:
     """The tokenizer.json of a directory, or None if there is none."""
-    place = directory / TOKENIZER_NAME
-    if not place.is_file():
+    path = directory / TOKENIZER_NAME
+    if not path.is_file():
         return None
     try:
-        raw = place.read_bytes()
+        raw = path.read_bytes()
     except OSError as error:
-        raise FileError(f"{place}: cannot be read: {error.strerror}") from error
-    content = parse_object(raw, str(place), unique_keys=False)
-    return TokenizerDocument(str(place), content, load_tokenizer(raw.decode(), str(place)))
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    content = parse_object(raw, str(path), unique_keys=False)
+    return TokenizerDocument(str(path), content, load_tokenizer(raw.decode(), str(path)))

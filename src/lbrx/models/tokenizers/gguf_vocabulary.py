@@ -47,17 +47,17 @@ class GgufVocabulary:
     @cached_property
     def unknown(self) -> str | None:
         """The text of the token for what is unknown."""
-        kinds = self.types
-        found = self.special.ids.get("unk")
-        if found is None:
-            found = next((number for number, kind in enumerate(kinds) if kind == TokenType.UNKNOWN), None)
-        return None if found is None else self.texts[found]
+        types = self.types
+        token_id = self.special.ids.get("unk")
+        if token_id is None:
+            token_id = next((number for number, each in enumerate(types) if each == TokenType.UNKNOWN), None)
+        return None if token_id is None else self.texts[token_id]
 
     @property
     def added(self) -> list[int]:
         """The ids of the tokens that are found in a text before it is cut."""
-        kinds = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-        return [number for number, kind in enumerate(self.types) if kind in kinds]
+        added_types = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        return [number for number, each in enumerate(self.types) if each in added_types]
 
 
 def plain_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,10 +110,10 @@ def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str
 
 def _special(values: Mapping[str, Any], model: str, size: int, *, adds_bos: bool) -> SpecialTokens:
     ids: dict[str, int] = {}
-    for kind, name in ID_KEYS.items():
-        found = values.get(f"{_PREFIX}{name}_token_id", _DEFAULT_IDS[model].get(kind))
+    for role, name in ID_KEYS.items():
+        found = values.get(f"{_PREFIX}{name}_token_id", _DEFAULT_IDS[model].get(role))
         if found is not None and 0 <= int(found) < size:
-            ids[kind] = int(found)
+            ids[role] = int(found)
     add_bos = bool(values.get(_PREFIX + "add_bos_token", adds_bos)) and "bos" in ids
     add_eos = bool(values.get(_PREFIX + "add_eos_token", False)) and "eos" in ids
     return SpecialTokens(ids, add_bos, add_eos)

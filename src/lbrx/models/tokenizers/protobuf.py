@@ -52,8 +52,8 @@ class Field:
         except UnicodeDecodeError as error:
             raise FormatError(f"{self.where}: field {self.number} is not UTF-8 at byte {error.start} of it") from error
 
-    def _expect(self, wire: int, kind: type[_Value]) -> _Value:
-        if self.wire != wire or not isinstance(self.value, kind):
+    def _expect(self, wire: int, value_type: type[_Value]) -> _Value:
+        if self.wire != wire or not isinstance(self.value, value_type):
             raise FormatError(
                 f"{self.where}: field {self.number} is {_WIRE_NAMES[self.wire]}, expected {_WIRE_NAMES[wire]}"
             )

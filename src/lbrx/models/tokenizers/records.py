@@ -45,7 +45,7 @@ class TokenTable:
 
     >>> table = TokenTable.of_size(2, "a model", lowest_score=-9.0)
     >>> table.put(0, "hello", TokenType.NORMAL, -1.0)
-    >>> table.texts, [int(kind) for kind in table.types], table.scores
+    >>> table.texts, [int(token_type) for token_type in table.types], table.scores
     (['hello', '[PAD1]'], [1, 5], [-1.0, -9.0])
     """
 
@@ -63,7 +63,7 @@ class TokenTable:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def put(self, token_id: int, text: str, kind: TokenType, score: float | None = None) -> None:
+    def put(self, token_id: int, text: str, token_type: TokenType, score: float | None = None) -> None:
         """Set a row. Another text at the same id replaces the earlier one, as an added token does."""
         if not 0 <= token_id < len(self.texts):
             raise FormatError(
@@ -76,21 +76,21 @@ class TokenTable:
             raise FormatError(f"{self.label}: token {text!r} stands at id {other} and at id {token_id}")
         self._ids[text] = token_id
         self.texts[token_id] = text
-        self.types[token_id] = kind
+        self.types[token_id] = token_type
         if score is not None:
             self.scores[token_id] = score
 
-    def put_all(self, pieces: Mapping[str, int], kind: TokenType) -> None:
+    def put_all(self, pieces: Mapping[str, int], token_type: TokenType) -> None:
         """Set the rows of an empty table, in one go if no two tokens share an id."""
         ids = list(pieces.values())
         if self._ids or len(set(ids)) < len(ids) or (ids and not 0 <= min(ids) <= max(ids) < len(self.texts)):
             for text, token_id in pieces.items():
-                self.put(token_id, text, kind)
+                self.put(token_id, text, token_type)
             return
         self._ids = dict(pieces)
         for text, token_id in pieces.items():
             self.texts[token_id] = text
-            self.types[token_id] = kind
+            self.types[token_id] = token_type
 
     def find(self, text: str) -> int | None:
         """The id of a token, or None."""

@@ -27,7 +27,7 @@ _CHARACTER_MAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
 class Piece:
     text: str
     score: float
-    kind: TokenType
+    token_type: TokenType
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ def parse_sentencepiece(content: bytes, label: str) -> SentencePieceModel:
     >>> trainer, normalizer = bytes([0x18, 2]), bytes([0x20, 0])
     >>> content = bytes([0x0A, len(piece)]) + piece + bytes([0x12, 2]) + trainer + bytes([0x1A, 2]) + normalizer
     >>> parse_sentencepiece(content, "tokenizer.model").pieces
-    (Piece(text='a', score=-1.0, kind=<TokenType.NORMAL: 1>),)
+    (Piece(text='a', score=-1.0, token_type=<TokenType.NORMAL: 1>),)
     """
     if content.startswith(_LFS_POINTER):
         raise FormatError(f"{label}: is a pointer of Git LFS, expected the SentencePiece model that it stands for")
@@ -76,21 +76,21 @@ def parse_sentencepiece(content: bytes, label: str) -> SentencePieceModel:
 
 
 def _piece(message: bytes, where: str) -> Piece:
-    text, score, kind = "", 0.0, int(TokenType.NORMAL)
+    text, score, token_type = "", 0.0, int(TokenType.NORMAL)
     for field in fields(message, where):
         if field.number == _PIECE_TEXT:
             text = field.text()
         elif field.number == _PIECE_SCORE:
             score = field.float32()
         elif field.number == _PIECE_TYPE:
-            kind = field.integer()
+            token_type = field.integer()
     if not text:
         raise FormatError(f"{where} has no text")
     if not math.isfinite(score):
         raise FormatError(f"{where} ({text!r}) has the score {score}, expected a finite number")
-    if kind not in tuple(TokenType):
-        raise FormatError(f"{where} ({text!r}) is of type {kind}, expected 1 to {int(max(TokenType))}")
-    return Piece(text, score, TokenType(kind))
+    if token_type not in tuple(TokenType):
+        raise FormatError(f"{where} ({text!r}) is of type {token_type}, expected 1 to {int(max(TokenType))}")
+    return Piece(text, score, TokenType(token_type))
 
 
 def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
@@ -106,7 +106,7 @@ def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
     if model_type != 2:
         name = _MODEL_TYPES.get(model_type, str(model_type))
         raise FormatError(f"{label}: is a SentencePiece model of type {name}, expected bpe")
-    return {kind: token_id for kind, token_id in found.items() if 0 <= token_id < count}
+    return {role: token_id for role, token_id in found.items() if 0 <= token_id < count}
 
 
 def _adds_space_prefix(message: bytes, label: str) -> bool:

@@ -10,7 +10,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, read_json
 
 SPECIAL_MAP_NAME = "special_tokens_map.json"
-KINDS = ("bos", "eos", "unk", "pad", "eot")
+ROLES = ("bos", "eos", "unk", "pad", "eot")
 
 # Ends of a turn in a chat, where tokenizer_config.json has no eot_token.
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
@@ -52,21 +52,21 @@ def special_tokens(
     first, last = _template_ends(post_processor)
     around = {"bos": first, "eos": last}
     ids: dict[str, int] = {}
-    for kind in KINDS:
-        token = _content(settings.get(f"{kind}_token")) or around.get(kind)
-        candidates = [find(token) if token else None, _config_id(config, kind), (own_ids or {}).get(kind)]
+    for role in ROLES:
+        token = _content(settings.get(f"{role}_token")) or around.get(role)
+        candidates = [find(token) if token else None, _config_id(config, role), (own_ids or {}).get(role)]
         found = next((number for number in candidates if number is not None and 0 <= number < size), None)
         if found is not None:
-            ids[kind] = found
+            ids[role] = found
     if "eot" not in ids:
         turn_end = next((number for text in _TURN_ENDS if (number := find(text)) is not None), None)
         ids |= {} if turn_end is None else {"eot": turn_end}
-    adds = {kind: token is not None and find(token) == ids.get(kind) for kind, token in around.items()}
+    adds = {role: token is not None and find(token) == ids.get(role) for role, token in around.items()}
     if post_processor is None:
         adds["bos"] = add_bos
-    for kind in adds:
-        wanted = settings.get(f"add_{kind}_token")
-        adds[kind] = (wanted if isinstance(wanted, bool) else adds[kind]) and kind in ids
+    for role in adds:
+        wanted = settings.get(f"add_{role}_token")
+        adds[role] = (wanted if isinstance(wanted, bool) else adds[role]) and role in ids
     return SpecialTokens(ids, adds["bos"], adds["eos"])
 
 
@@ -77,12 +77,12 @@ def _content(token: Any) -> str | None:
     return token if isinstance(token, str) and token else None
 
 
-def _config_id(config: Mapping[str, Any], kind: str) -> int | None:
+def _config_id(config: Mapping[str, Any], role: str) -> int | None:
     """The id in config.json, at its top or for the text model; of several the first."""
     inner = config.get("text_config")
-    value = config.get(f"{kind}_token_id")
+    value = config.get(f"{role}_token_id")
     if value is None and isinstance(inner, Mapping):
-        value = inner.get(f"{kind}_token_id")
+        value = inner.get(f"{role}_token_id")
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -51,7 +51,7 @@ class TextTokenizer:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids after which a model has nothing more to say: the end of a text and the end of a turn."""
-        found = (self.special.ids.get(kind) for kind in ("eos", "eot"))
+        found = (self.special.ids.get(role) for role in ("eos", "eot"))
         return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
@@ -88,16 +88,16 @@ def open_tokenizer(path: str | Path) -> TextTokenizer:
     >>> open_tokenizer(directory).encode("abba")
     [2, 1, 0]
     """
-    place = Path(path)
-    if not is_directory(place):
-        return _of_checkpoint(place)
-    if (place / TOKENIZER_NAME).is_file():
-        return _of_document(place)
-    if (place / MODEL_NAME).is_file():
-        return tokenizer_of_metadata(gguf_tokenizer_metadata(place, {}), where=str(place))
-    if any(child.suffix == ".gguf" for child in place.iterdir()):
-        return _of_checkpoint(place)
-    raise FileError(f"{place}: holds no {TOKENIZER_NAME}, no {MODEL_NAME} and no GGUF file")
+    model_path = Path(path)
+    if not is_directory(model_path):
+        return _of_checkpoint(model_path)
+    if (model_path / TOKENIZER_NAME).is_file():
+        return _of_document(model_path)
+    if (model_path / MODEL_NAME).is_file():
+        return tokenizer_of_metadata(gguf_tokenizer_metadata(model_path, {}), where=str(model_path))
+    if any(child.suffix == ".gguf" for child in model_path.iterdir()):
+        return _of_checkpoint(model_path)
+    raise FileError(f"{model_path}: holds no {TOKENIZER_NAME}, no {MODEL_NAME} and no GGUF file")
 
 
 def tokenizer_of_metadata(metadata: Mapping[str, Any], *, where: str = "GGUF metadata") -> TextTokenizer:

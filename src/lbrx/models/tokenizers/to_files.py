@@ -161,7 +161,7 @@ def _settings(
 ) -> dict[str, Any]:
     """The content of tokenizer_config.json."""
     special = vocabulary.special
-    names = {f"{kind}_token": vocabulary.texts[token_id] for kind, token_id in special.ids.items()}
+    names = {f"{role}_token": vocabulary.texts[token_id] for role, token_id in special.ids.items()}
     context = values.get(f"{values.get('general.architecture')}.context_length")
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",

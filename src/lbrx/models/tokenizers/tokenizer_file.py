@@ -80,22 +80,22 @@ def read_tokenizer(directory: Path) -> TokenizerFile | None:
     >>> read_tokenizer(Path(tempfile.mkdtemp())) is None
     True
     """
-    place = directory / TOKENIZER_NAME
-    if not place.is_file():
+    path = directory / TOKENIZER_NAME
+    if not path.is_file():
         _reject_other_tokenizers(directory)
         return None
     try:
-        text = place.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{place}: cannot be read as text: {error}") from error
-    return parse_tokenizer(text, str(place))
+        raise FileError(f"{path}: cannot be read as text: {error}") from error
+    return parse_tokenizer(text, str(path))
 
 
 def _reject_other_tokenizers(directory: Path) -> None:
-    for name, kind in _OTHER_TOKENIZERS.items():
+    for name, description in _OTHER_TOKENIZERS.items():
         if (directory / name).is_file():
             raise FileError(
-                f"{directory}: has {name}, {kind}, but no {TOKENIZER_NAME}, which is needed to match tokens; "
+                f"{directory}: has {name}, {description}, but no {TOKENIZER_NAME}, which is needed to match tokens; "
                 f"expected a tokenizer in the format of the tokenizers library"
             )
 

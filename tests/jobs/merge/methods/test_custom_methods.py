@@ -61,7 +61,7 @@ def written(folder: Path, source: str, name: str = "blend.py") -> Path:
 def test_the_signature_describes_the_parameters(tmp_path: Path) -> None:
     spec = load_method("./blend.py:blend", written(tmp_path, BLEND)).spec
     assert spec.needs_base == "required"
-    described = [(found.name, found.kind, found.default, found.per_model) for found in spec.parameters]
+    described = [(found.name, found.type, found.default, found.per_model) for found in spec.parameters]
     assert described == [
         ("strength", "float", 1.0, True),
         ("limit", "float", REQUIRED, False),
@@ -110,7 +110,7 @@ def test_base_in_the_signature(tmp_path: Path, signature: str, needs_base: str) 
 def test_types_may_come_from_defaults(tmp_path: Path) -> None:
     written(tmp_path, "def first(models, t=0.5, share=(2.0,), flag=True): return models[0]")
     found = load_method("./blend.py:first", tmp_path).spec.parameters
-    assert [(one.name, one.kind, one.default, one.per_model) for one in found] == [
+    assert [(one.name, one.type, one.default, one.per_model) for one in found] == [
         ("t", "float", 0.5, False),
         ("share", "float", 2.0, True),
         ("flag", "bool", True, False),

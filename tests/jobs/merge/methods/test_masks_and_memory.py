@@ -7,7 +7,7 @@ import pytest
 
 import lbrx
 from lbrx.jobs.merge.methods.context import MergeContext
-from lbrx.jobs.merge.methods.della import della
+from lbrx.jobs.merge.methods.task_arithmetic import della
 from lbrx.memory.limits import limited
 
 PARAMETERS = {"weight": [0.5, 0.5], "density": [0.6, 0.4], "epsilon": [0.1, 0.1]}

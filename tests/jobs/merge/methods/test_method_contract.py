@@ -26,7 +26,7 @@ def input_count(method: Method) -> int:
     return (2 if most is None else min(2, most)) + (method.spec.needs_base == "required")
 
 
-def base_place(method: Method) -> int | None:
+def base_location(method: Method) -> int | None:
     return 0 if method.spec.needs_base == "required" else None
 
 
@@ -35,14 +35,14 @@ def parameters_for(method: Method, inputs: int) -> TensorParameters:
         chosen = [parameter for parameter in method.spec.parameters if parameter.per_model is per_model]
         return FrozenMap({parameter.name: GIVEN.get(parameter.name, parameter.default) for parameter in chosen})
 
-    base = base_place(method)
+    base = base_location(method)
     per_model = tuple(None if index == base else values(True) for index in range(inputs))
     return TensorParameters(values(False), per_model)  # type: ignore[arg-type]
 
 
 def merge(name: str, inputs: list[Tensor]) -> Tensor:
     method = load_method(name)
-    return method.merge(inputs, base_place(method), parameters_for(method, len(inputs)), CONTEXT)
+    return method.merge(inputs, base_location(method), parameters_for(method, len(inputs)), CONTEXT)
 
 
 def random_inputs(name: str, shape: tuple[int, ...]) -> list[Tensor]:
@@ -66,7 +66,7 @@ def test_the_signature_is_what_the_description_says(name: str) -> None:
     for parameter in own.parameters:
         described = method.spec.find(parameter.name)
         assert described is not None
-        assert (parameter.kind, parameter.per_model) == (described.kind, described.per_model)
+        assert (parameter.type, parameter.per_model) == (described.type, described.per_model)
         if parameter.default is not REQUIRED:
             assert parameter.default == described.default
 

@@ -11,11 +11,8 @@ import pytest
 
 from lbrx import Tensor, tensor, using
 from lbrx.jobs.merge.methods import MergeContext
-from lbrx.jobs.merge.methods.dare_linear import dare_linear
-from lbrx.jobs.merge.methods.dare_ties import dare_ties
-from lbrx.jobs.merge.methods.della import della
-from lbrx.jobs.merge.methods.della_linear import della_linear
 from lbrx.jobs.merge.methods.sparsify import random_by_rank, random_share
+from lbrx.jobs.merge.methods.task_arithmetic import dare_linear, dare_ties, della, della_linear
 
 Array = npt.NDArray[Any]
 

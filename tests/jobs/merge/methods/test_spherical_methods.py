@@ -67,8 +67,8 @@ def test_nuslerp_of_every_vector_along_an_axis(shape: tuple[int, ...], row_wise:
     origin = base if has_base else np.zeros_like(base)
     axis = 0 if row_wise else len(shape) - 1
     expected = np.empty(shape)
-    for place in np.ndindex(*shape[:axis], *shape[axis + 1 :]):
-        line = (*place[:axis], slice(None), *place[axis:])
+    for location in np.ndindex(*shape[:axis], *shape[axis + 1 :]):
+        line = (*location[:axis], slice(None), *location[axis:])
         expected[line] = origin[line] + arc(a[line] - origin[line], b[line] - origin[line], 0.25)
     got = nuslerp(
         [tensor(a), tensor(b)],

@@ -9,12 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from lbrx import tensor
-from lbrx.jobs.merge.methods.breadcrumbs import breadcrumbs
-from lbrx.jobs.merge.methods.breadcrumbs_ties import breadcrumbs_ties
 from lbrx.jobs.merge.methods.sparsify import below_outliers, largest
-from lbrx.jobs.merge.methods.task_arithmetic import task_arithmetic
-from lbrx.jobs.merge.methods.task_vectors import masked
-from lbrx.jobs.merge.methods.ties import ties
+from lbrx.jobs.merge.methods.task_arithmetic import breadcrumbs, breadcrumbs_ties, masked, task_arithmetic, ties
 
 Array = npt.NDArray[Any]
 

@@ -57,7 +57,7 @@ def test_error(text: str, error: str) -> None:
 def test_odd_characters(text: str, line: int) -> None:
     with pytest.raises(RecipeError) as caught:
         parse_recipes(text)
-    assert caught.value.place.line == line
+    assert caught.value.location.line == line
 
 
 def test_error_survives_pickling_and_is_a_usage_error() -> None:

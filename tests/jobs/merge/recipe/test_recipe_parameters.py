@@ -10,9 +10,9 @@ from lbrx.jobs.merge.recipe import (
     REQUIRED,
     MethodParameter,
     MethodSpec,
-    Place,
     Recipe,
     RecipeError,
+    RecipeLine,
     base_index,
     check_method,
     is_custom_method,
@@ -216,7 +216,7 @@ def test_number_of_models_of_a_custom_method() -> None:
 
 
 def test_parameter_ranges() -> None:
-    here = Place("recipe.yml", 1)
+    here = RecipeLine("recipe.yml", 1)
     with pytest.raises(RecipeError, match="'x' must be at most 1, found 2"):
         MethodParameter("x", "float", maximum=1).read(2, here)
     with pytest.raises(RecipeError, match="'x' must be at least 0, found -1"):

@@ -193,7 +193,7 @@ def test_recipe_is_hashable_immutable_and_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(recipe))
     assert copy == recipe
     assert hash(copy) == hash(recipe)
-    assert copy.place == recipe.place
+    assert copy.location == recipe.location
     with pytest.raises(AttributeError, match="a FrozenMap cannot be changed"):
         recipe.modules._items = {}
 

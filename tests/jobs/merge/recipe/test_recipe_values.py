@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.recipe import Branch, Place, RecipeError, Scalar, Value, layer_position
-from lbrx.jobs.merge.recipe.values import Kind, coerce, read_value
+from lbrx.jobs.merge.recipe import Branch, RecipeError, RecipeLine, Scalar, Value, layer_position
+from lbrx.jobs.merge.recipe.values import ParameterType, coerce, read_value
 from lbrx.jobs.merge.recipe.yaml_lines import parse_documents
 
-HERE = Place("recipe.yml", 1)
+HERE = RecipeLine("recipe.yml", 1)
 NUMBERS = st.floats(-1e6, 1e6)
 POSITIONS = st.floats(0, 1)
 
@@ -58,7 +58,7 @@ def test_numbers(text: str, t: float, expected: float) -> None:
         ("int", str(2**60 + 1), 0.0, 2**60 + 1),
     ],
 )
-def test_other_kinds(kind: Kind, text: str, t: float, expected: Scalar) -> None:
+def test_other_kinds(kind: ParameterType, text: str, t: float, expected: Scalar) -> None:
     found = value(text).evaluate(kind, "any", t)
     assert found == expected
     assert type(found) is type(expected)
@@ -107,7 +107,7 @@ def test_layer_positions() -> None:
         ("int", True, "'x' must be a whole number, found true"),
     ],
 )
-def test_wrong_kinds(kind: Kind, raw: Scalar, problem: str) -> None:
+def test_wrong_kinds(kind: ParameterType, raw: Scalar, problem: str) -> None:
     with pytest.raises(RecipeError) as caught:
         coerce(kind, raw, HERE, "x")
     assert caught.value.problem == problem

@@ -25,9 +25,9 @@ def test_every_node_knows_its_line() -> None:
     assert isinstance(items, YamlList)
     inner = items.items[1]
     assert isinstance(inner, YamlMap)
-    assert document.key_places["a"].line == 2
-    assert [item.place.line for item in items.items] == [3, 5]
-    assert inner.entries["b"] == YamlScalar("two", "two", inner.key_places["b"])
+    assert document.key_locations["a"].line == 2
+    assert [item.location.line for item in items.items] == [3, 5]
+    assert inner.entries["b"] == YamlScalar("two", "two", inner.key_locations["b"])
 
 
 def test_merge_keys_give_way_to_own_and_earlier_keys() -> None:
@@ -39,7 +39,7 @@ def test_merge_keys_give_way_to_own_and_earlier_keys() -> None:
         "b": 1,
         "c": 2,
     }
-    assert [merged.key_places[key].line for key in ("a", "b", "c")] == [5, 1, 2]
+    assert [merged.key_locations[key].line for key in ("a", "b", "c")] == [5, 1, 2]
 
 
 def test_alias_of_parameters_can_be_shared_between_models() -> None:
@@ -59,7 +59,7 @@ models:
 
 def test_dates_are_text() -> None:
     assert one("revision: 2024-01-01").entries["revision"] == YamlScalar(
-        "2024-01-01", "2024-01-01", one("revision: 2024-01-01").entries["revision"].place
+        "2024-01-01", "2024-01-01", one("revision: 2024-01-01").entries["revision"].location
     )
 
 
@@ -87,7 +87,7 @@ def line_of_error(text: str) -> int:
     try:
         parse_recipes(text)
     except RecipeError as error:
-        return error.place.line
+        return error.location.line
     return 0
 
 

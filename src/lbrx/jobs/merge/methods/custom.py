@@ -18,10 +18,10 @@ from typing import Any
 from lbrx.errors import FileError, MemoryBudgetError, ShapeError, UsageError, nearest
 from lbrx.jobs.merge.methods.context import MergeContext
 from lbrx.jobs.merge.recipe.parameters import REQUIRED, BasePolicy, MethodParameter, MethodSpec, Required
-from lbrx.jobs.merge.recipe.values import Kind, Scalar
+from lbrx.jobs.merge.recipe.values import ParameterType, Scalar
 from lbrx.tensors.tensor import Tensor
 
-_KINDS: dict[Any, Kind] = {float: "float", int: "int", bool: "bool", str: "str"}
+_TYPES: dict[Any, ParameterType] = {float: "float", int: "int", bool: "bool", str: "str"}
 _SEQUENCES = (Sequence, list, tuple)
 
 
@@ -61,7 +61,7 @@ def _guarded(function: Callable[..., Any], path: Path, name: str) -> Callable[..
         except (FileError, MemoryBudgetError):  # of the inputs, not of the function
             raise
         except (Exception, SystemExit) as error:
-            raise UsageError(f"{_place(error, path)}: {name}() fails{tensor}: {_described(error)}") from error
+            raise UsageError(f"{_origin(error, path)}: {name}() fails{tensor}: {_described(error)}") from error
         where = f"{path}{_line_of(function)}: {name}() returned"
         if not isinstance(result, Tensor):
             hint = " (is a 'return' missing?)" if result is None else ""
@@ -75,7 +75,7 @@ def _guarded(function: Callable[..., Any], path: Path, name: str) -> Callable[..
     return call
 
 
-def _place(error: BaseException, path: Path) -> str:
+def _origin(error: BaseException, path: Path) -> str:
     """The file, with the line of it in which an error arose or which called what raised it."""
     own_name = str(path.absolute())
     if isinstance(error, SyntaxError) and error.filename == own_name and error.lineno is not None:
@@ -110,7 +110,7 @@ def _run_file(path: Path) -> Any:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        raise UsageError(f"{_place(error, path)}: the file of the merge method fails: {_described(error)}") from error
+        raise UsageError(f"{_origin(error, path)}: the file of the merge method fails: {_described(error)}") from error
     return module
 
 
@@ -166,8 +166,8 @@ def _parameter(parameter: Parameter, annotation: Any, function: str) -> MethodPa
     if annotation is None and not isinstance(default, Required):
         annotation = Sequence[type(default[0])] if _is_single(default) else type(default)  # type: ignore[misc]
     item = _item_type(annotation)
-    kind = _KINDS.get(_without_none(annotation if item is None else item))
-    if kind is None:
+    parameter_type = _TYPES.get(_without_none(annotation if item is None else item))
+    if parameter_type is None:
         found = "no type" if annotation is None else f"the type {_type_name(annotation)}"
         raise UsageError(f"{where} has {found}; expected float, int, bool or str, or a Sequence of one of them")
     if item is not None and not isinstance(default, Required):
@@ -176,10 +176,10 @@ def _parameter(parameter: Parameter, annotation: Any, function: str) -> MethodPa
         default = default[0]
     return MethodParameter(
         "lambda" if parameter.name == "lambda_" else parameter.name,
-        kind,
-        _checked_default(default, kind, where),
+        parameter_type,
+        _checked_default(default, parameter_type, where),
         per_model=item is not None,
-        gradient=kind != "int",
+        gradient=parameter_type != "int",
     )
 
 
@@ -187,13 +187,13 @@ def _is_single(default: object) -> bool:
     return isinstance(default, tuple | list) and len(default) == 1
 
 
-def _checked_default(default: Any, kind: Kind, where: str) -> Scalar | Required | None:
+def _checked_default(default: Any, parameter_type: ParameterType, where: str) -> Scalar | Required | None:
     if default is None or isinstance(default, Required):
         return default
-    expected = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}[kind]
-    if not isinstance(default, expected) or (isinstance(default, bool) and kind != "bool"):
-        raise UsageError(f"{where} has the default {default!r}; expected one of type {kind}")
-    return float(default) if kind == "float" else default
+    expected = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}[parameter_type]
+    if not isinstance(default, expected) or (isinstance(default, bool) and parameter_type != "bool"):
+        raise UsageError(f"{where} has the default {default!r}; expected one of type {parameter_type}")
+    return float(default) if parameter_type == "float" else default
 
 
 def _item_type(annotation: Any) -> Any:

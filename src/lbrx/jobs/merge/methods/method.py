@@ -125,7 +125,7 @@ def load_method(name: str, directory: str | os.PathLike[str] = ".") -> Method:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = pathlib.Path(folder, "my_method.py").write_text(source)
     ...     method = load_method("./my_method.py:blend", folder)
-    >>> [(parameter.name, parameter.kind, parameter.default) for parameter in method.spec.parameters]
+    >>> [(parameter.name, parameter.type, parameter.default) for parameter in method.spec.parameters]
     [('strength', 'float', 1.0), ('limit', 'float', REQUIRED)]
     >>> load_method("slerp").spec.needs_base
     'required'

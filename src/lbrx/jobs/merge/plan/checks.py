@@ -21,7 +21,7 @@ def raise_problems(recipe: Recipe, problems: Sequence[str]) -> None:
     unique = list(dict.fromkeys(problems))
     listed = "; ".join(unique[:_LISTED_PROBLEMS])
     more = f"; and {len(unique) - _LISTED_PROBLEMS} more" if len(unique) > _LISTED_PROBLEMS else ""
-    raise UsageError(f"{recipe.place.source}: the models cannot be merged: {listed}{more}")
+    raise UsageError(f"{recipe.location.source}: the models cannot be merged: {listed}{more}")
 
 
 def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputModel]) -> dict[ModelRef, InputModel]:
@@ -74,7 +74,7 @@ def layer_problems(recipe: Recipe, outline: Outline) -> Iterator[str]:
         counts = {source.model: outline.roles[source.model].model.layer_count for source in part.sources}
         for source in part.sources:
             if source.layer_range is not None and source.layer_range[1] > counts[source.model]:
-                raise source.place.error(
+                raise source.location.error(
                     f"'layer_range' {list(source.layer_range)} ends beyond the {counts[source.model]} layers of "
                     f"model {str(source.model)!r}"
                 )

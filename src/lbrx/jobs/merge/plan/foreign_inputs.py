@@ -26,8 +26,8 @@ from lbrx.tensors.tensor import Tensor
 
 def hugging_face_form(checkpoint: Checkpoint) -> Contents | None:
     """The model with the names and values of Hugging Face if it is one of another format that lbrx can convert."""
-    kind = contents_format(checkpoint)
-    if kind == "safetensors" or (kind == "gguf" and not _is_known_model(checkpoint)):
+    format = contents_format(checkpoint)
+    if format == "safetensors" or (format == "gguf" and not _is_known_model(checkpoint)):
         return None
     return in_format(read_contents(checkpoint.path), "safetensors")
 
@@ -41,8 +41,8 @@ def _is_known_model(checkpoint: Checkpoint) -> bool:
 def tensor_infos(contents: Contents) -> dict[str, TensorInfo]:
     """What a plan has to know of the tensors."""
     return {
-        each.name: TensorInfo(each.shape, DTYPES.get(each.type_name), each.type_name, tensor_nbytes(each.spec), place)
-        for place, each in enumerate(contents.tensors)
+        each.name: TensorInfo(each.shape, DTYPES.get(each.type_name), each.type_name, tensor_nbytes(each.spec), index)
+        for index, each in enumerate(contents.tensors)
     }
 
 

@@ -46,17 +46,17 @@ class JobPlanner:
         return [job for _, job in sorted(planned, key=lambda pair: pair[0])]
 
     def _order(self, tensor: OutputTensor) -> tuple[int, int, int]:
-        places = zip(tensor.part.sources, tensor.names, strict=True)
+        named = zip(tensor.part.sources, tensor.names, strict=True)
         found = [
-            (source.model != self._donor, self.models[source.model].infos[name].place)
-            for source, name in places
+            (source.model != self._donor, self.models[source.model].infos[name].index)
+            for source, name in named
             if name is not None
         ]
-        place = min(found)[1] if found else 0
+        index = min(found)[1] if found else 0
         if self._is_whole:
-            return 0, 0, place
+            return 0, 0, index
         part = {"pre": 0, "layer": 1, "post": 2}[tensor.role.part]
-        return part, tensor.role.layer or 0, place
+        return part, tensor.role.layer or 0, index
 
     def _job(self, tensor: OutputTensor) -> Job | None:
         base = self.recipe.base_of(tensor.part)
@@ -69,15 +69,15 @@ class JobPlanner:
             return None  # optional, or a problem of its own that the checks of the models report
         # The base speaks for buffers and types, else the first model.
         speaker = next((found for found in inputs if found.is_base), inputs[0])
-        kind = speaker.info.dtype
-        if kind is not None and (tensor.role.is_buffer or not kind.is_float):
+        dtype = speaker.info.dtype
+        if dtype is not None and (tensor.role.is_buffer or not dtype.is_float):
             source = (JobInput(speaker.index, speaker.name),)
-            return Job(tensor.role.name, speaker.info.shape, kind, source)
-        if self._has_problem(tensor, inputs, speaker) or kind is None:
+            return Job(tensor.role.name, speaker.info.shape, dtype, source)
+        if self._has_problem(tensor, inputs, speaker) or dtype is None:
             return None
-        return self._merge_job(tensor, inputs, self.recipe.output_dtype or kind)
+        return self._merge_job(tensor, inputs, self.recipe.output_dtype or dtype)
 
-    def _merge_job(self, tensor: OutputTensor, inputs: Sequence[_Input], kind: DType) -> Job:
+    def _merge_job(self, tensor: OutputTensor, inputs: Sequence[_Input], dtype: DType) -> Job:
         parameters = resolve_tensor(
             self.recipe,
             self.method.spec,
@@ -90,7 +90,7 @@ class JobPlanner:
         return Job(
             tensor.role.name,
             inputs[0].info.shape,
-            kind,
+            dtype,
             tuple(JobInput(found.index, found.name) for found in inputs),
             parameters,
             base_index(self.recipe, self.method.spec, tensor.part),

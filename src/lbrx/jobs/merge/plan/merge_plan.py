@@ -11,7 +11,6 @@ from lbrx.files.formats.header import FileLayout, TensorSpec
 from lbrx.files.formats.shards import lay_out_safetensors
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, SideFile
 from lbrx.jobs.merge.methods import load_method
-from lbrx.jobs.merge.model_card import CARD_NAME, model_card
 from lbrx.jobs.merge.plan.checks import (
     copied_tensors,
     dropped_tensors,
@@ -21,6 +20,7 @@ from lbrx.jobs.merge.plan.checks import (
     with_common_architecture,
 )
 from lbrx.jobs.merge.plan.jobs import JobPlanner
+from lbrx.jobs.merge.plan.model_card import CARD_NAME, model_card
 from lbrx.jobs.merge.plan.models import ModelOpener, stage_model
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.plan import Plan
@@ -94,7 +94,7 @@ def last_recipe(recipes: Sequence[Recipe]) -> Recipe:
     ends = [recipe for recipe in recipes if recipe.name not in used]
     if len(ends) != 1:
         names = ", ".join(repr(recipe.name) for recipe in ends)
-        raise ends[-1].place.error(
+        raise ends[-1].location.error(
             f"several recipes are used by none ({names}); expected one, or one without a 'name', to be the output"
         )
     return ends[0]
@@ -103,7 +103,7 @@ def last_recipe(recipes: Sequence[Recipe]) -> Recipe:
 def _unused_stages(recipes: Sequence[Recipe], last: Recipe) -> list[str]:
     used = {name for recipe in recipes for name in recipe.uses}
     unused = [recipe for recipe in recipes if recipe is not last and recipe.name not in used]
-    return [f"{recipe.place}: stage {recipe.name!r} is used by no other and is not computed" for recipe in unused]
+    return [f"{recipe.location}: stage {recipe.name!r} is used by no other and is not computed" for recipe in unused]
 
 
 def _opened(ref: ModelRef, stages: dict[str, StagePlan], opener: ModelOpener, seed: int) -> InputModel:

@@ -46,14 +46,14 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
     >>> open_model(ModelRef(path)).infos["w"].shape
     (2,)
     """
-    place = locate(ref.path, ref.revision, directories)
-    refuse_adapter(ref.path, place)
-    checkpoint = open_checkpoint(place)
+    path = locate(ref.path, ref.revision, directories)
+    refuse_adapter(ref.path, path)
+    checkpoint = open_checkpoint(path)
     if not len(checkpoint):
-        raise FileError(f"{place}: has no tensors; expected a model")
+        raise FileError(f"{path}: has no tensors; expected a model")
     tensors: Mapping[str, Tensor] = checkpoint
     config: Mapping[str, Any] = checkpoint.config or {}
-    infos, directory = _infos(checkpoint), place if place.is_dir() else place.parent
+    infos, directory = _infos(checkpoint), path if path.is_dir() else path.parent
     if contents_format(checkpoint) != "safetensors":
         from lbrx.jobs.merge.plan.foreign_inputs import PlannedTensors, hugging_face_form, kept_side_files, tensor_infos
 
@@ -84,7 +84,7 @@ def _with_adapter(tensors: Mapping[str, Tensor], adapter: Path) -> Mapping[str, 
 def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
     """The result of an earlier stage as a model: its tensors are expressions, and nothing is written for it."""
     infos = {
-        job.name: TensorInfo(job.shape, job.dtype, job.dtype.name, 0, place) for place, job in enumerate(stage.jobs)
+        job.name: TensorInfo(job.shape, job.dtype, job.dtype.name, 0, index) for index, job in enumerate(stage.jobs)
     }
     config = stage.config or {}
     return InputModel(
@@ -100,8 +100,8 @@ def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
 
 def _infos(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
     return {
-        entry.name: TensorInfo(entry.shape, entry.dtype, entry.type_name, entry.nbytes, place)
-        for place, entry in enumerate(checkpoint.entries)
+        entry.name: TensorInfo(entry.shape, entry.dtype, entry.type_name, entry.nbytes, index)
+        for index, entry in enumerate(checkpoint.entries)
     }
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.jobs.merge.plan.records import InputModel
-from lbrx.jobs.merge.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice, Source, layer_position
+from lbrx.jobs.merge.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice, SliceSource, layer_position
 from lbrx.models.architectures import Naming, TensorRole
 
 _LANGUAGE_MODEL_NAMES = ("default", "text_decoder", "language_model", "text_model")
@@ -108,7 +108,7 @@ class Outline:
         yield from self._layers()
         yield from self._outside("post")
 
-    def layer_sources(self) -> list[tuple[Source, int]]:
+    def layer_sources(self) -> list[tuple[SliceSource, int]]:
         """For every layer of the output the source that speaks for it (the base, else the first), and its layer."""
         found = []
         for part in self.language_module.slices:
@@ -118,7 +118,7 @@ class Outline:
             found += [(speaker, layer) for layer in range(first, end)]
         return found
 
-    def layer_range(self, source: Source) -> tuple[int, int]:
+    def layer_range(self, source: SliceSource) -> tuple[int, int]:
         return source.layer_range or (0, self.roles[source.model].model.layer_count)
 
     def _module_names(self) -> dict[str, str]:
@@ -131,13 +131,13 @@ class Outline:
             matching = [path for path in known if _is_called(path, name)]
             if not matching:
                 expected = ", ".join(repr(path or _LANGUAGE_MODEL_NAMES[0]) for path in known)
-                raise module.place.error(f"the models have no module {name!r}; expected {expected}")
+                raise module.location.error(f"the models have no module {name!r}; expected {expected}")
             if matching[0] and not module.whole_model:
-                raise module.place.error(f"the layers of module {name!r} cannot be sliced; expected 'models'")
+                raise module.location.error(f"the layers of module {name!r} cannot be sliced; expected 'models'")
             found.update(dict.fromkeys(matching, name))
         missing = [path or _LANGUAGE_MODEL_NAMES[0] for path in known if path not in found]
         if missing:
-            raise self.recipe.place.error(
+            raise self.recipe.location.error(
                 f"the recipe does not say how to merge the module {missing[0]!r}; expected it among 'modules'"
             )
         return found

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a header says of a tensor; ``dtype`` is None if it is quantized. ``place`` orders tensors as files do."""
+    """What a header says of a tensor; ``dtype`` is None if it is quantized. ``index`` orders tensors as files do."""
 
     shape: tuple[int, ...]
     dtype: DType | None
     type_name: str
     nbytes: int
-    place: int
+    index: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ def output_config(recipe: Recipe, outline: Outline, jobs: Sequence[Job]) -> dict
             architecture=donor.architecture,
         )
     except UsageError as error:
-        raise recipe.place.error(str(error)) from error
+        raise recipe.location.error(str(error)) from error
     if _is_untied(outline, jobs, models):
         _set_untied(config)
     return config
@@ -92,9 +92,9 @@ def side_files(stage: StagePlan, donor: InputModel, layouts: Sequence[FileLayout
 def _copied(directory: Path | None, names: Sequence[str]) -> Iterator[SideFile]:
     for name in names if directory is not None else ():
         assert directory is not None
-        place = directory / name
-        if place.is_file():
-            yield SideFile(name, source=place)
+        path = directory / name
+        if path.is_file():
+            yield SideFile(name, source=path)
 
 
 def _tokenizer_files(stage: StagePlan) -> Iterator[SideFile]:

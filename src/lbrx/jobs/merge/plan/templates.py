@@ -42,7 +42,7 @@ class Templates:
     def __init__(self, method: Method, seed: int) -> None:
         self._method = method
         self._seed = seed
-        self._found: dict[tuple[Any, ...], _Template | None] = {}
+        self._templates: dict[tuple[Any, ...], _Template | None] = {}
 
     def bound(self, job: Job, inputs: Sequence[Tensor], context: MergeContext) -> Bound | None:
         """The expression of a job, bound to its inputs; None if it has to be made for this job alone."""
@@ -50,18 +50,18 @@ class Templates:
         sources = [expr for expr in exprs if isinstance(expr, Source) and _is_whole(expr)]
         if self._method.is_custom or job.parameters is None or len(sources) < len(exprs):
             return None
-        kinds = tuple(_Input(source.dtype, source.shape) for source in sources)
-        signature = job.parameters, job.base_index, job.dtype, kinds
-        if signature not in self._found:
-            self._found[signature] = self._made(job, kinds)
-        template = self._found[signature]
+        input_types = tuple(_Input(source.dtype, source.shape) for source in sources)
+        signature = job.parameters, job.base_index, job.dtype, input_types
+        if signature not in self._templates:
+            self._templates[signature] = self._template(job, input_types)
+        template = self._templates[signature]
         if template is None:
             return None
         return Bound(template.expr, Bindings([source.storage for source in sources], context.key, template.passes))
 
-    def _made(self, job: Job, kinds: Sequence[_Input]) -> _Template | None:
+    def _template(self, job: Job, input_types: Sequence[_Input]) -> _Template | None:
         assert job.parameters is not None
-        inputs = [kind.unbound(number) for number, kind in enumerate(kinds)]
+        inputs = [each.unbound(number) for number, each in enumerate(input_types)]
         try:
             merged = self._method.merge(inputs, job.base_index, job.parameters, UnnamedContext(self._seed))
         except UnboundError:

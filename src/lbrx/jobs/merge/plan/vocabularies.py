@@ -30,7 +30,7 @@ def tokenizer_donor(recipe: Recipe) -> ModelRef:
     if isinstance(spec.source, ModelRef):
         return spec.source
     if recipe.base_model is None:
-        raise spec.place.error("the tokenizer is to be that of the base model, but the recipe has no 'base_model'")
+        raise spec.location.error("the tokenizer is to be that of the base model, but the recipe has no 'base_model'")
     return recipe.base_model
 
 
@@ -55,8 +55,8 @@ def _vocabulary_of(recipe: Recipe, model: InputModel) -> ModelVocabulary:
     names = model.architecture.vocabulary_rows(model.config, model.infos)
     rows = [model.infos[name].shape[0] for name in names if name in model.infos]
     if not rows:
-        place = recipe.tokenizer.place if recipe.tokenizer else recipe.place
-        raise place.error(
+        location = recipe.tokenizer.location if recipe.tokenizer else recipe.location
+        raise location.error(
             f"the embedding of {model.label} is not known, so that its vocabulary cannot be changed; "
             f"expected a model of a known architecture, with a config.json"
         )

@@ -5,7 +5,7 @@ that can be seen without a model is a ``RecipeError`` that begins with the file 
 """
 
 from lbrx.jobs.merge.recipe.checks import check_method
-from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
 from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.load import load_recipes, parse_recipes
 from lbrx.jobs.merge.recipe.method_specs import METHOD_SPECS, is_custom_method, method_spec
@@ -27,7 +27,7 @@ from lbrx.jobs.merge.recipe.schema import (
     Module,
     Recipe,
     Slice,
-    Source,
+    SliceSource,
     TokenizerSpec,
     TokenSpec,
     ZeroToken,
@@ -49,12 +49,12 @@ __all__ = [
     "ModelRef",
     "ModelToken",
     "Module",
-    "Place",
     "Recipe",
     "RecipeError",
+    "RecipeLine",
     "Scalar",
     "Slice",
-    "Source",
+    "SliceSource",
     "TensorParameters",
     "TokenSpec",
     "TokenizerSpec",

@@ -44,7 +44,7 @@ def _check_slice(recipe: Recipe, spec: MethodSpec, module: Module, part: Slice) 
         yield from _check_scope(source.parameters, spec, per_model_only=True)
         if index == base:
             for name, value in source.parameters.items():
-                yield f"{value.place}: {name!r} has no effect on the base model of {spec.name}"
+                yield f"{value.location}: {name!r} has no effect on the base model of {spec.name}"
     _check_inputs(recipe, spec, part, base)
     _check_required(recipe, spec, module, part, base)
     constants = _constant_parameters(recipe, spec, module, part, base)
@@ -57,9 +57,9 @@ def _check_scope(scope: Parameters, spec: MethodSpec, per_model_only: bool) -> I
         parameter = spec.find(name)
         if parameter is None:
             known = [known.name for known in spec.parameters]
-            raise unknown_name(value.place, "parameter", name, known, owner=f" of {spec.name}")
+            raise unknown_name(value.location, "parameter", name, known, owner=f" of {spec.name}")
         if per_model_only and not parameter.per_model:
-            raise value.place.error(
+            raise value.location.error(
                 f"{name!r} of {spec.name} cannot differ between models; "
                 f"expected it in the 'parameters' of the slice, the module or the recipe"
             )
@@ -69,28 +69,29 @@ def _check_scope(scope: Parameters, spec: MethodSpec, per_model_only: bool) -> I
 def _check_value(parameter: MethodParameter, value: Value, spec: MethodSpec) -> Iterator[str]:
     for branch in value.branches:
         if len(branch.points) > 1 and not parameter.gradient:
-            raise branch.place.error(
+            raise branch.location.error(
                 f"{parameter.name!r} of {spec.name} takes no gradient; expected one value, "
                 f"found a list of {len(branch.points)}"
             )
         for point in branch.points:
-            parameter.read(point, branch.place)
+            parameter.read(point, branch.location)
     if not parameter.effective:
-        yield f"{value.place}: {parameter.name!r} has no effect on {spec.name}"
+        yield f"{value.location}: {parameter.name!r} has no effect on {spec.name}"
     for earlier, later in zip(value.branches, value.branches[1:], strict=False):
         if earlier.matches_all:
-            yield f"{later.place}: this value of {parameter.name!r} is never used: one before it matches every tensor"
+            unused = f"this value of {parameter.name!r} is never used"
+            yield f"{later.location}: {unused}: one before it matches every tensor"
             return
 
 
 def _check_inputs(recipe: Recipe, spec: MethodSpec, part: Slice, base: int | None) -> None:
     base_model = recipe.base_of(part)
     if spec.needs_base == "required" and base_model is None:
-        raise recipe.method_place.error(f"{spec.name} needs a 'base_model', found none")
+        raise recipe.method_location.error(f"{spec.name} needs a 'base_model', found none")
     if spec.needs_base == "forbidden" and base_model is not None:
-        raise recipe.method_place.error(f"{spec.name} takes no 'base_model', found {str(base_model)!r}")
+        raise recipe.method_location.error(f"{spec.name} takes no 'base_model', found {str(base_model)!r}")
     if spec.needs_base != "ignored" and base_model is not None and base is None:
-        raise part.place.error(
+        raise part.location.error(
             f"the base model {str(base_model)!r} is not a source of this slice; {spec.name} needs it as one"
         )
     count = len(part.sources) - (base is not None)
@@ -98,7 +99,7 @@ def _check_inputs(recipe: Recipe, spec: MethodSpec, part: Slice, base: int | Non
     if least <= count and (most is None or count <= most):
         return
     besides = "" if spec.needs_base == "ignored" else " besides the base"
-    raise part.place.error(
+    raise part.location.error(
         f"{spec.name} takes {_count_text(least, most)}{besides}, found {count}{_base_note(recipe, spec, part)}"
     )
 
@@ -124,7 +125,7 @@ def _check_required(recipe: Recipe, spec: MethodSpec, module: Module, part: Slic
             continue
         if not parameter.per_model:
             if not any(parameter.name in scope for scope in scopes(recipe, module, part, None)):
-                raise recipe.method_place.error(
+                raise recipe.method_location.error(
                     f"{spec.name} needs the parameter {parameter.name!r}, found none; "
                     f"expected it in the 'parameters' of the recipe or of the slice"
                 )
@@ -132,7 +133,7 @@ def _check_required(recipe: Recipe, spec: MethodSpec, module: Module, part: Slic
         for index, source in enumerate(part.sources):
             given = any(parameter.name in scope for scope in scopes(recipe, module, part, index))
             if index != base and not given:
-                raise source.place.error(
+                raise source.location.error(
                     f"model {str(source.model)!r} has no {parameter.name!r}, which {spec.name} needs; "
                     f"expected it in the 'parameters' of the model or of the recipe"
                 )
@@ -166,7 +167,7 @@ def _constants(
         if value is not None:
             if value.constant is None:
                 return None
-            values[parameter.name] = parameter.read(value.constant, value.place)
+            values[parameter.name] = parameter.read(value.constant, value.location)
         elif not isinstance(parameter.default, Required):
             values[parameter.name] = parameter.default
     return FrozenMap(values)

@@ -7,10 +7,10 @@ from lbrx.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecipeLine:
     """A line of a recipe; ``str`` gives ``recipe.yml:12``.
 
-    >>> str(Place("recipe.yml", 12))
+    >>> str(RecipeLine("recipe.yml", 12))
     'recipe.yml:12'
     """
 
@@ -23,7 +23,7 @@ class Place:
     def error(self, problem: str) -> RecipeError:
         """An error about this line, to be raised by the caller.
 
-        >>> str(Place("recipe.yml", 3).error("the document is empty"))
+        >>> str(RecipeLine("recipe.yml", 3).error("the document is empty"))
         'recipe.yml:3: the document is empty'
         """
         return RecipeError(problem, self)
@@ -32,14 +32,14 @@ class Place:
 class RecipeError(UsageError):
     """A recipe says something that cannot be done; the message begins with its file and line.
 
-    >>> RecipeError("unknown key 'dtpye'", Place("recipe.yml", 4)).place.line
+    >>> RecipeError("unknown key 'dtpye'", RecipeLine("recipe.yml", 4)).location.line
     4
     """
 
-    def __init__(self, problem: str, place: Place) -> None:
-        super().__init__(problem, place)
+    def __init__(self, problem: str, location: RecipeLine) -> None:
+        super().__init__(problem, location)
         self.problem = problem
-        self.place = place
+        self.location = location
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}"
+        return f"{self.location}: {self.problem}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbrx.errors import FileError, UsageError
 from lbrx.jobs.merge.recipe.checks import check_method
-from lbrx.jobs.merge.recipe.errors import Place
+from lbrx.jobs.merge.recipe.errors import RecipeLine
 from lbrx.jobs.merge.recipe.method_specs import method_spec
 from lbrx.jobs.merge.recipe.parameters import Lookup
 from lbrx.jobs.merge.recipe.references import ModelRef
@@ -40,7 +40,7 @@ def load_recipes(path: str | os.PathLike[str], *, lookup: Lookup = method_spec) 
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Place(os.fspath(path), line).error("the recipe is not UTF-8 text") from error
+        raise RecipeLine(os.fspath(path), line).error("the recipe is not UTF-8 text") from error
     return parse_recipes(text, source=os.fspath(path), lookup=lookup)
 
 
@@ -53,7 +53,7 @@ def parse_recipes(text: str, *, source: str = "recipe.yml", lookup: Lookup = met
     """
     documents = parse_documents(text, source)
     if not documents:
-        raise Place(source, 1).error("the file is empty; expected a recipe")
+        raise RecipeLine(source, 1).error("the file is empty; expected a recipe")
     return order_stages([_checked(read_recipe(document), lookup) for document in documents])
 
 
@@ -62,7 +62,7 @@ def _checked(recipe: Recipe, lookup: Lookup) -> Recipe:
     try:
         spec = lookup(recipe.method)
     except UsageError as error:
-        raise recipe.method_place.error(str(error)) from error
+        raise recipe.method_location.error(str(error)) from error
     return recipe if spec is None else replace(recipe, warnings=check_method(recipe, spec))
 
 
@@ -74,6 +74,6 @@ def _check_tokens(recipe: Recipe) -> None:
         model = spec.source.model if isinstance(spec.source, ModelToken) else spec.source
         if isinstance(model, ModelRef) and model not in recipe.models:
             known = ", ".join(str(known) for known in recipe.models)
-            raise spec.place.error(
+            raise spec.location.error(
                 f"token {token!r} takes its embedding from {str(model)!r}, which is not merged; expected one of {known}"
             )

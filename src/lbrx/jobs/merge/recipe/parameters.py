@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.recipe.errors import Place
+from lbrx.jobs.merge.recipe.errors import RecipeLine
 from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.schema import Module, Parameters, Recipe, Slice
-from lbrx.jobs.merge.recipe.values import Kind, Scalar, coerce
+from lbrx.jobs.merge.recipe.values import ParameterType, Scalar, coerce
 
 
 class Required(Enum):
@@ -41,12 +41,12 @@ class MethodParameter:
     that is not ``effective`` is accepted because mergekit accepts it, and changes nothing.
 
     >>> density = MethodParameter("density", "float", 1.0, per_model=True, minimum=0, maximum=1)
-    >>> density.read("5e-1", Place("recipe.yml", 3))
+    >>> density.read("5e-1", RecipeLine("recipe.yml", 3))
     0.5
     """
 
     name: str
-    kind: Kind
+    type: ParameterType
     default: Scalar | Required | None = REQUIRED
     per_model: bool = False
     gradient: bool = True
@@ -55,17 +55,17 @@ class MethodParameter:
     effective: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind == "int" and self.gradient:
+        if self.type == "int" and self.gradient:
             raise UsageError(f"parameter {self.name!r} is a whole number; expected gradient=False")
 
-    def read(self, raw: Scalar, place: Place) -> Scalar:
+    def read(self, raw: Scalar, location: RecipeLine) -> Scalar:
         """A scalar of a recipe as a value of this parameter, or an error about its kind or range."""
-        value = coerce(self.kind, raw, place, self.name)
+        value = coerce(self.type, raw, location, self.name)
         if isinstance(value, int | float):
             below = self.minimum is not None and value < self.minimum
             above = self.maximum is not None and value > self.maximum
             if below or above:
-                raise place.error(f"{self.name!r} must be {self._range()}, found {raw}")
+                raise location.error(f"{self.name!r} must be {self._range()}, found {raw}")
         return value
 
     def _range(self) -> str:
@@ -177,14 +177,14 @@ def resolve(
     part = found_module.slices[slice_index]
     for scope in scopes(recipe, found_module, part, source_index):
         if parameter.name in scope:
-            value = scope[parameter.name].evaluate(parameter.kind, tensor_name, t)
+            value = scope[parameter.name].evaluate(parameter.type, tensor_name, t)
             if value is not None:
                 return value
     if not isinstance(parameter.default, Required):
         return parameter.default
-    place = part.place if source_index is None else part.sources[source_index].place
+    location = part.location if source_index is None else part.sources[source_index].location
     owner = "" if source_index is None else f" of model {str(part.sources[source_index].model)!r}"
-    raise place.error(
+    raise location.error(
         f"no value of {parameter.name!r} applies to the tensor {tensor_name!r}{owner}; "
         f"expected a filter that matches it, or a value without a filter"
     )
@@ -241,5 +241,5 @@ def check_constraint(spec: MethodSpec, parameters: TensorParameters, part: Slice
     if violation is None:
         return
     index = violation.source_index
-    place = part.place if index is None else part.sources[index].place
-    raise place.error(f"{where}{violation.problem}")
+    location = part.location if index is None else part.sources[index].location
+    raise location.error(f"{where}{violation.problem}")

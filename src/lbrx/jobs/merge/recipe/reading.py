@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from lbrx.errors import nearest
-from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
 from lbrx.jobs.merge.recipe.yaml_lines import YamlList, YamlMap, YamlNode, YamlScalar, describe
 
 
-def unknown_name(place: Place, kind: str, name: str, known: Iterable[str], owner: str = "") -> RecipeError:
+def unknown_name(location: RecipeLine, noun: str, name: str, known: Iterable[str], owner: str = "") -> RecipeError:
     """An error for a name that is not one of the known ones, with the nearest of them or all of them.
 
-    >>> str(unknown_name(Place("recipe.yml", 12), "key", "wieght", ["weight", "density"]))
+    >>> str(unknown_name(RecipeLine("recipe.yml", 12), "key", "wieght", ["weight", "density"]))
     "recipe.yml:12: unknown key 'wieght'; did you mean 'weight'?"
     """
     names = sorted(known)
     expected = f"; expected {'one of ' * (len(names) > 1)}{', '.join(names)}" if names else "; it takes none"
-    return place.error(f"unknown {kind} {name!r}{owner}{nearest(name, names) or expected}")
+    return location.error(f"unknown {noun} {name!r}{owner}{nearest(name, names) or expected}")
 
 
 def wrong_type(node: YamlNode, what: str, expected: str) -> RecipeError:
     """An error for a node that is not what it should be."""
-    return node.place.error(f"{what} must be {expected}, found {describe(node)}")
+    return node.location.error(f"{what} must be {expected}, found {describe(node)}")
 
 
 def is_null(node: YamlNode) -> bool:
@@ -41,12 +41,12 @@ def read_map(
     mapping = read_open_map(node, what)
     for key in mapping.entries:
         if elsewhere is not None and key in elsewhere:
-            raise mapping.key_places[key].error(f"unknown key {key!r}; it belongs to {elsewhere[key]}")
+            raise mapping.key_locations[key].error(f"unknown key {key!r}; it belongs to {elsewhere[key]}")
         if key not in keys:
-            raise unknown_name(mapping.key_places[key], "key", key, keys)
+            raise unknown_name(mapping.key_locations[key], "key", key, keys)
     for key in required:
         if key not in mapping.entries:
-            raise mapping.place.error(f"{what} has no {key!r}, which it needs")
+            raise mapping.location.error(f"{what} has no {key!r}, which it needs")
     return mapping
 
 
@@ -68,7 +68,7 @@ def read_list(node: YamlNode, what: str) -> tuple[YamlNode, ...]:
     if not isinstance(node, YamlList):
         raise wrong_type(node, what, "a list")
     if not node.items:
-        raise node.place.error(f"{what} is empty; expected at least one item")
+        raise node.location.error(f"{what} is empty; expected at least one item")
     return node.items
 
 
@@ -77,10 +77,10 @@ def read_text(node: YamlNode, what: str) -> str:
     if not isinstance(node, YamlScalar) or not isinstance(node.value, str):
         error = wrong_type(node, what, "text")
         if isinstance(node, YamlScalar) and node.value is not None:
-            raise node.place.error(f"{error.problem}; quote it: '{node.text}'")
+            raise node.location.error(f"{error.problem}; quote it: '{node.text}'")
         raise error
     if not node.value:
-        raise node.place.error(f"{what} must be text, found an empty text")
+        raise node.location.error(f"{what} must be text, found an empty text")
     return node.value
 
 
@@ -89,7 +89,7 @@ def read_int(node: YamlNode, what: str, minimum: int) -> int:
     if not isinstance(node, YamlScalar) or type(node.value) is not int:
         raise wrong_type(node, what, "a whole number")
     if node.value < minimum:
-        raise node.place.error(f"{what} must be at least {minimum}, found {node.text}")
+        raise node.location.error(f"{what} must be at least {minimum}, found {node.text}")
     return node.value
 
 

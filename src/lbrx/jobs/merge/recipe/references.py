@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.jobs.merge.recipe.errors import Place
+from lbrx.jobs.merge.recipe.errors import RecipeLine
 from lbrx.jobs.merge.recipe.reading import optional, read_map, read_text, wrong_type
 from lbrx.jobs.merge.recipe.yaml_lines import YamlMap, YamlNode, YamlScalar
 
@@ -46,7 +46,7 @@ class ModelRef:
         return model if self.lora is None else f"{model}+{self.lora}"
 
 
-def parse_reference(text: str, place: Place | None = None) -> ModelRef:
+def parse_reference(text: str, location: RecipeLine | None = None) -> ModelRef:
     """The reference that a text such as ``path@revision+lora@revision`` stands for.
 
     A path that itself has an ``@`` or a ``+`` can only be written as a mapping.
@@ -54,14 +54,14 @@ def parse_reference(text: str, place: Place | None = None) -> ModelRef:
     >>> parse_reference("mistral-7b@main").revision
     'main'
     """
-    place = place or Place("reference", 1)
+    location = location or RecipeLine("reference", 1)
     model, *loras = text.split("+")
     if len(loras) > 1:
-        raise place.error(f"model {text!r} has {len(loras)} adapters; expected 'path[@revision][+lora[@revision]]'")
-    path, revision = _split_revision(model, text, place)
+        raise location.error(f"model {text!r} has {len(loras)} adapters; expected 'path[@revision][+lora[@revision]]'")
+    path, revision = _split_revision(model, text, location)
     if not loras:
         return ModelRef(path, revision)
-    return ModelRef(path, revision, LoraRef(*_split_revision(loras[0], text, place)))
+    return ModelRef(path, revision, LoraRef(*_split_revision(loras[0], text, location)))
 
 
 def read_reference(node: YamlNode, what: str) -> ModelRef:
@@ -73,7 +73,7 @@ def read_reference(node: YamlNode, what: str) -> ModelRef:
     ModelRef(path='models/a+b', revision='main', lora=LoraRef(path='adapters/math', revision=None), architecture=None)
     """
     if isinstance(node, YamlScalar) and isinstance(node.value, str):
-        return parse_reference(read_text(node, what), node.place)
+        return parse_reference(read_text(node, what), node.location)
     if not isinstance(node, YamlMap):
         raise wrong_type(node, what, "a model, as text or a mapping")
     mapping = read_map(node, what, ("model", "lora", "override_architecture"), required=("model",))
@@ -98,15 +98,15 @@ def _read_path(node: YamlNode, what: str) -> tuple[str, str | None]:
             None if revision is None else read_text(revision, "'revision'"),
         )
     text = read_text(node, what)
-    return _split_revision(text, text, node.place)
+    return _split_revision(text, text, node.location)
 
 
-def _split_revision(part: str, whole: str, place: Place) -> tuple[str, str | None]:
+def _split_revision(part: str, whole: str, location: RecipeLine) -> tuple[str, str | None]:
     path, *revisions = part.split("@")
     if len(revisions) > 1:
-        raise place.error(f"model {whole!r} has {len(revisions)} revisions; expected 'path[@revision]'")
+        raise location.error(f"model {whole!r} has {len(revisions)} revisions; expected 'path[@revision]'")
     if not path or "" in revisions:
-        raise place.error(f"model {whole!r} has an empty part; expected 'path[@revision][+lora[@revision]]'")
+        raise location.error(f"model {whole!r} has an empty part; expected 'path[@revision][+lora[@revision]]'")
     return path, revisions[0] if revisions else None
 
 

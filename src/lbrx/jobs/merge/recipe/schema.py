@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.jobs.merge.recipe.errors import Place
+from lbrx.jobs.merge.recipe.errors import RecipeLine
 from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.references import ModelRef
 from lbrx.jobs.merge.recipe.values import Value
@@ -23,21 +23,21 @@ EVERY_MODULE = "*"
 
 NO_PARAMETERS: Parameters = FrozenMap()
 
-_NOWHERE = Place("recipe", 1)
+_NOWHERE = RecipeLine("recipe", 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SliceSource:
     """One model's part in a slice: its layers ``[start, end)``, or all of them if ``layer_range`` is None.
 
-    >>> Source(ModelRef("models/a"), (2, 5)).layers
+    >>> SliceSource(ModelRef("models/a"), (2, 5)).layers
     3
     """
 
     model: ModelRef
     layer_range: tuple[int, int] | None = None
     parameters: Parameters = NO_PARAMETERS
-    place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
 
     @property
     def layers(self) -> int | None:
@@ -49,14 +49,14 @@ class Source:
 class Slice:
     """Layers of the output, made from the layers of its sources.
 
-    >>> Slice((Source(ModelRef("models/a"), (0, 2)), Source(ModelRef("models/b"), (1, 3)))).layers
+    >>> Slice((SliceSource(ModelRef("models/a"), (0, 2)), SliceSource(ModelRef("models/b"), (1, 3)))).layers
     2
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[SliceSource, ...]
     base_model: ModelRef | None = None  # overrides the recipe's
     parameters: Parameters = NO_PARAMETERS
-    place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
 
     @property
     def layers(self) -> int | None:
@@ -68,13 +68,13 @@ class Slice:
 class Module:
     """A part of a model with its own numbering of layers, such as the text decoder.
 
-    >>> Module((Slice((Source(ModelRef("models/a")),)),)).whole_model
+    >>> Module((Slice((SliceSource(ModelRef("models/a")),)),)).whole_model
     True
     """
 
     slices: tuple[Slice, ...]
     parameters: Parameters = NO_PARAMETERS
-    place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
 
     @property
     def whole_model(self) -> bool:
@@ -108,7 +108,7 @@ class TokenSpec:
 
     source: TokenSource | None = None
     force: bool = False
-    place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class TokenizerSpec:
     source: Literal["union", "base"] | ModelRef = "union"
     tokens: FrozenMap[str, TokenSpec] = field(default_factory=FrozenMap)
     pad_to_multiple_of: int | None = None
-    place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
 
     def models(self) -> Iterator[ModelRef]:
         """The models that the vocabulary is taken from, in recipe order."""
@@ -142,7 +142,7 @@ class Recipe:
     ``uses`` names the stages of the same file whose results are inputs. ``warnings`` are sentences about
     settings that are valid and change nothing.
 
-    >>> slices = (Slice((Source(ModelRef("models/a")), Source(ModelRef("models/b")))),)
+    >>> slices = (Slice((SliceSource(ModelRef("models/a")), SliceSource(ModelRef("models/b")))),)
     >>> recipe = Recipe("linear", FrozenMap({EVERY_MODULE: Module(slices)}))
     >>> str(recipe.donor), recipe.whole_model
     ('models/a', True)
@@ -159,15 +159,15 @@ class Recipe:
     name: str | None = None
     uses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    place: Place = field(default=_NOWHERE, compare=False)
-    method_place: Place = field(default=_NOWHERE, compare=False)
-    base_place: Place = field(default=_NOWHERE, compare=False)
+    location: RecipeLine = field(default=_NOWHERE, compare=False)
+    method_location: RecipeLine = field(default=_NOWHERE, compare=False)
+    base_location: RecipeLine = field(default=_NOWHERE, compare=False)
 
     def module(self, name: str) -> Module:
         """What the recipe says about a module of the architecture."""
         found = self.modules.get(name) or self.modules.get(EVERY_MODULE)
         if found is None:
-            raise self.place.error(f"the recipe has no module {name!r}; it has {', '.join(self.modules)}")
+            raise self.location.error(f"the recipe has no module {name!r}; it has {', '.join(self.modules)}")
         return found
 
     def base_of(self, part: Slice) -> ModelRef | None:

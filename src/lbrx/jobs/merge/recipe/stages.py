@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lbrx.errors import nearest
-from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
 from lbrx.jobs.merge.recipe.references import ModelRef
 from lbrx.jobs.merge.recipe.schema import Recipe
 
@@ -46,45 +46,47 @@ def _check_names(recipes: Sequence[Recipe]) -> None:
                 problem = f"only one recipe of a file may be without a 'name'; the first is on line {lines[None]}"
             else:
                 problem = f"two recipes have the name {recipe.name!r}; the first is on line {lines[recipe.name]}"
-            raise recipe.place.error(problem)
-        lines[recipe.name] = recipe.place.line
+            raise recipe.location.error(problem)
+        lines[recipe.name] = recipe.location.line
 
 
 def _used_stages(recipe: Recipe, stages: tuple[str, ...]) -> tuple[str, ...]:
     used: dict[str, None] = {}
-    for model, place in _references(recipe):
+    for model, location in _references(recipe):
         if model.path in stages:
             if model.revision is not None:
-                raise place.error(f"{model.path!r} is a stage of this file, which has no revision {model.revision!r}")
+                raise location.error(
+                    f"{model.path!r} is a stage of this file, which has no revision {model.revision!r}"
+                )
             used[model.path] = None
         else:
-            _reject_misspelling(model, place, stages, "stage")
+            _reject_misspelling(model, location, stages, "stage")
     tokenizer = recipe.tokenizer
     if tokenizer is not None and isinstance(tokenizer.source, ModelRef) and tokenizer.source.path not in stages:
-        _reject_misspelling(tokenizer.source, tokenizer.place, ("union", "base"), "tokenizer source")
+        _reject_misspelling(tokenizer.source, tokenizer.location, ("union", "base"), "tokenizer source")
     return tuple(used)
 
 
-def _references(recipe: Recipe) -> Iterator[tuple[ModelRef, Place]]:
+def _references(recipe: Recipe) -> Iterator[tuple[ModelRef, RecipeLine]]:
     for module in recipe.modules.values():
         for part in module.slices:
             for source in part.sources:
-                yield source.model, source.place
+                yield source.model, source.location
             if part.base_model is not None:
-                yield part.base_model, part.place
+                yield part.base_model, part.location
     if recipe.base_model is not None:
-        yield recipe.base_model, recipe.base_place
+        yield recipe.base_model, recipe.base_location
     if recipe.tokenizer is not None:
         for model in recipe.tokenizer.models():
-            yield model, recipe.tokenizer.place
+            yield model, recipe.tokenizer.location
 
 
-def _reject_misspelling(model: ModelRef, place: Place, known: tuple[str, ...], kind: str) -> None:
+def _reject_misspelling(model: ModelRef, location: RecipeLine, known: tuple[str, ...], noun: str) -> None:
     """Raise an error for a bare name that is nothing on disk and nearly one of the known names."""
     hint = nearest(model.path, known)
     is_bare_name = not any(letter in model.path for letter in "/\\.~")
     if hint and is_bare_name and not os.path.exists(model.path):
-        raise place.error(f"unknown {kind} {model.path!r}{hint}")
+        raise location.error(f"unknown {noun} {model.path!r}{hint}")
 
 
 def _cycle(waiting: Sequence[Recipe]) -> RecipeError:
@@ -96,4 +98,4 @@ def _cycle(waiting: Sequence[Recipe]) -> RecipeError:
         walked.append(name)
         name = next(used for used in by_name[name].uses if used in by_name)
     cycle = [*walked[walked.index(name) :], name]
-    return by_name[name].place.error(f"the stages need each other: {' -> '.join(cycle)}; expected no cycle")
+    return by_name[name].location.error(f"the stages need each other: {' -> '.join(cycle)}; expected no cycle")

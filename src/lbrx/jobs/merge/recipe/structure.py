@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbrx.errors import DTypeError
-from lbrx.jobs.merge.recipe.errors import Place
+from lbrx.jobs.merge.recipe.errors import RecipeLine
 from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.reading import (
     is_null,
@@ -16,7 +16,7 @@ from lbrx.jobs.merge.recipe.reading import (
     wrong_type,
 )
 from lbrx.jobs.merge.recipe.references import ModelRef, read_reference
-from lbrx.jobs.merge.recipe.schema import EVERY_MODULE, NO_PARAMETERS, Module, Parameters, Recipe, Slice, Source
+from lbrx.jobs.merge.recipe.schema import EVERY_MODULE, NO_PARAMETERS, Module, Parameters, Recipe, Slice, SliceSource
 from lbrx.jobs.merge.recipe.tokenizer import read_chat_template, read_tokenizer
 from lbrx.jobs.merge.recipe.values import read_value
 from lbrx.jobs.merge.recipe.yaml_lines import YamlList, YamlMap, YamlNode
@@ -49,10 +49,10 @@ def read_recipe(node: YamlNode) -> Recipe:
     ['a', 'b']
     """
     if is_null(node):
-        raise node.place.error("the document is empty; expected a recipe")
+        raise node.location.error("the document is empty; expected a recipe")
     mapping = read_map(node, "a recipe", _RECIPE_KEYS, required=("merge_method",), elsewhere=_MIXTURE_KEYS)
     base_model = _optional_reference(mapping, "base_model")
-    base = None if base_model is None else Source(base_model, place=mapping.key_places["base_model"])
+    base = None if base_model is None else SliceSource(base_model, location=mapping.key_locations["base_model"])
     template = optional(mapping, "chat_template")
     return Recipe(
         method=read_text(mapping.entries["merge_method"], "'merge_method'"),
@@ -64,27 +64,27 @@ def read_recipe(node: YamlNode) -> Recipe:
         tokenizer=read_tokenizer(mapping),
         chat_template=None if template is None else read_chat_template(template),
         name=_read_name(mapping),
-        place=mapping.place,
-        method_place=mapping.key_places["merge_method"],
-        base_place=mapping.key_places.get("base_model", mapping.place),
+        location=mapping.location,
+        method_location=mapping.key_locations["merge_method"],
+        base_location=mapping.key_locations.get("base_model", mapping.location),
     )
 
 
-def _read_modules(mapping: YamlMap, base: Source | None) -> FrozenMap[str, Module]:
+def _read_modules(mapping: YamlMap, base: SliceSource | None) -> FrozenMap[str, Module]:
     key = _only_key(mapping, _INPUT_KEYS, "the recipe")
     if key != "modules":
         return FrozenMap({EVERY_MODULE: _read_inputs(mapping, key, base, NO_PARAMETERS)})
     modules = read_open_map(mapping.entries[key], "'modules'")
     if not modules.entries:
-        raise modules.place.error("'modules' is empty; expected at least one item")
+        raise modules.location.error("'modules' is empty; expected at least one item")
     if EVERY_MODULE in modules.entries:
-        raise modules.key_places[EVERY_MODULE].error(
+        raise modules.key_locations[EVERY_MODULE].error(
             "a module cannot be named '*'; 'models' or 'slices' in the recipe itself holds for every module"
         )
     return FrozenMap({name: _read_module(entry, name, base) for name, entry in modules.entries.items()})
 
 
-def _read_module(node: YamlNode, name: str, base: Source | None) -> Module:
+def _read_module(node: YamlNode, name: str, base: SliceSource | None) -> Module:
     what = f"module {name!r}"
     mapping = read_map(node, what, ("models", "slices", "parameters"))
     key = _only_key(mapping, ("models", "slices"), what)
@@ -96,31 +96,31 @@ def _only_key(mapping: YamlMap, keys: tuple[str, ...], what: str) -> str:
     given = [key for key in keys if optional(mapping, key) is not None]
     expected = f"exactly one of {', '.join(map(repr, keys))}"
     if not given:
-        raise mapping.place.error(f"{what} needs {expected}, found none")
+        raise mapping.location.error(f"{what} needs {expected}, found none")
     if len(given) > 1:
-        place = max((mapping.key_places[key] for key in given), key=lambda place: place.line)
-        raise place.error(f"{what} needs {expected}, found {' and '.join(map(repr, given))}")
+        location = max((mapping.key_locations[key] for key in given), key=lambda location: location.line)
+        raise location.error(f"{what} needs {expected}, found {' and '.join(map(repr, given))}")
     return given[0]
 
 
-def _read_inputs(mapping: YamlMap, key: str, base: Source | None, parameters: Parameters) -> Module:
+def _read_inputs(mapping: YamlMap, key: str, base: SliceSource | None, parameters: Parameters) -> Module:
     """The module that ``models`` or ``slices`` describes."""
     items = read_list(mapping.entries[key], repr(key))
     if key == "slices":
-        return Module(tuple(_read_slice(item) for item in items), parameters, mapping.place)
+        return Module(tuple(_read_slice(item) for item in items), parameters, mapping.location)
     sources = tuple(_read_model(item) for item in items)
     _reject_duplicates(sources)
     if base is not None and base.model not in (source.model for source in sources):
         sources = (*sources, base)
-    return Module((Slice(sources, place=mapping.key_places[key]),), parameters, mapping.place)
+    return Module((Slice(sources, location=mapping.key_locations[key]),), parameters, mapping.location)
 
 
-def _read_model(node: YamlNode) -> Source:
+def _read_model(node: YamlNode) -> SliceSource:
     mapping = read_map(node, "an item of 'models'", ("model", "parameters"), required=("model",))
-    return Source(
+    return SliceSource(
         read_reference(mapping.entries["model"], "'model'"),
         parameters=_read_parameters(mapping),
-        place=mapping.place,
+        location=mapping.location,
     )
 
 
@@ -131,7 +131,7 @@ def _read_slice(node: YamlNode) -> Slice:
     _reject_duplicates(sources)
     for source in sources[1:]:
         if source.layers != sources[0].layers:
-            raise source.place.error(
+            raise source.location.error(
                 f"model {str(source.model)!r} has {source.layers} layers {_range_text(source)}, but the slice's "
                 f"first source has {sources[0].layers} {_range_text(sources[0])}; expected equal numbers"
             )
@@ -139,26 +139,26 @@ def _read_slice(node: YamlNode) -> Slice:
         sources,
         base_model=_optional_reference(mapping, "base_model"),
         parameters=_read_parameters(mapping),
-        place=mapping.place,
+        location=mapping.location,
     )
 
 
-def _range_text(source: Source) -> str:
+def _range_text(source: SliceSource) -> str:
     return str(list(source.layer_range or ()))
 
 
-def _read_source(node: YamlNode) -> Source:
+def _read_source(node: YamlNode) -> SliceSource:
     mapping = read_map(
         node,
         "an item of 'sources'",
         ("model", "layer_range", "parameters"),
         required=("model", "layer_range"),
     )
-    return Source(
+    return SliceSource(
         read_reference(mapping.entries["model"], "'model'"),
         layer_range=_read_layer_range(mapping.entries["layer_range"]),
         parameters=_read_parameters(mapping),
-        place=mapping.place,
+        location=mapping.location,
     )
 
 
@@ -167,21 +167,21 @@ def _read_layer_range(node: YamlNode) -> tuple[int, int]:
     if not isinstance(node, YamlList):
         raise wrong_type(node, "'layer_range'", expected)
     if len(node.items) != 2:
-        raise node.place.error(f"'layer_range' must be {expected}, found a list of {len(node.items)}")
+        raise node.location.error(f"'layer_range' must be {expected}, found a list of {len(node.items)}")
     start = read_int(node.items[0], "the first layer of 'layer_range'", minimum=0)
     end = read_int(node.items[1], "the end of 'layer_range'", minimum=0)
     if start >= end:
-        raise node.place.error(f"'layer_range' [{start}, {end}] has no layers; expected the first below the end")
+        raise node.location.error(f"'layer_range' [{start}, {end}] has no layers; expected the first below the end")
     return start, end
 
 
-def _reject_duplicates(sources: tuple[Source, ...]) -> None:
-    first_places: dict[ModelRef, Place] = {}
+def _reject_duplicates(sources: tuple[SliceSource, ...]) -> None:
+    first_locations: dict[ModelRef, RecipeLine] = {}
     for source in sources:
-        if source.model in first_places:
-            line = first_places[source.model].line
-            raise source.place.error(f"model {str(source.model)!r} is listed twice; first on line {line}")
-        first_places[source.model] = source.place
+        if source.model in first_locations:
+            line = first_locations[source.model].line
+            raise source.location.error(f"model {str(source.model)!r} is listed twice; first on line {line}")
+        first_locations[source.model] = source.location
 
 
 def _read_parameters(mapping: YamlMap) -> Parameters:
@@ -190,7 +190,7 @@ def _read_parameters(mapping: YamlMap) -> Parameters:
         return NO_PARAMETERS
     parameters = read_open_map(node, "'parameters'")
     return FrozenMap(
-        {name: read_value(value, name, parameters.key_places[name]) for name, value in parameters.entries.items()}
+        {name: read_value(value, name, parameters.key_locations[name]) for name, value in parameters.entries.items()}
     )
 
 
@@ -207,9 +207,9 @@ def _read_dtype(mapping: YamlMap, key: str) -> DType | None:
     try:
         found = dtype(name)
     except DTypeError as error:
-        raise node.place.error(f"{key!r}: {error}") from error
+        raise node.location.error(f"{key!r}: {error}") from error
     if not found.is_float:
-        raise node.place.error(f"{key!r} is {name!r}; expected a floating type such as float32 or bfloat16")
+        raise node.location.error(f"{key!r} is {name!r}; expected a floating type such as float32 or bfloat16")
     return found
 
 
@@ -219,5 +219,5 @@ def _read_name(mapping: YamlMap) -> str | None:
         return None
     name = read_text(node, "'name'")
     if name in (".", "..") or any(letter in name for letter in "/\\@+\0"):
-        raise node.place.error(f"the name {name!r} cannot name a stage; expected no '/', '\\', '@' or '+' in it")
+        raise node.location.error(f"the name {name!r} cannot name a stage; expected no '/', '\\', '@' or '+' in it")
     return name

@@ -29,11 +29,11 @@ def read_tokenizer(recipe: YamlMap) -> TokenizerSpec | None:
     """The tokenizer of a recipe, from either of its two keys."""
     short, full = optional(recipe, "tokenizer_source"), optional(recipe, "tokenizer")
     if short is not None and full is not None:
-        raise recipe.key_places["tokenizer"].error(
+        raise recipe.key_locations["tokenizer"].error(
             "'tokenizer' and 'tokenizer_source' are both given; expected at most one of them"
         )
     if short is not None:
-        return TokenizerSpec(_read_vocabulary(short, "'tokenizer_source'"), place=short.place)
+        return TokenizerSpec(_read_vocabulary(short, "'tokenizer_source'"), location=short.location)
     if full is None:
         return None
     mapping = read_map(full, "'tokenizer'", ("source", "tokens", "pad_to_multiple_of"))
@@ -42,7 +42,7 @@ def read_tokenizer(recipe: YamlMap) -> TokenizerSpec | None:
         source="union" if source is None else _read_vocabulary(source, "'source'"),
         tokens=_read_tokens(optional(mapping, "tokens")),
         pad_to_multiple_of=None if padding is None else read_int(padding, "'pad_to_multiple_of'", minimum=1),
-        place=mapping.place,
+        location=mapping.location,
     )
 
 
@@ -68,27 +68,27 @@ def _read_token(node: YamlNode, token: str) -> TokenSpec:
     spec = TokenSpec(
         source=None if source is None else _read_token_source(source),
         force=force is not None and read_bool(force, "'force'"),
-        place=mapping.place,
+        location=mapping.location,
     )
     if spec.force and spec.source is None:
-        raise mapping.place.error(f"token {token!r} is forced, but has no 'source' to take its embedding from")
+        raise mapping.location.error(f"token {token!r} is forced, but has no 'source' to take its embedding from")
     return spec
 
 
 def _read_token_source(node: YamlNode) -> TokenSource:
     if not (isinstance(node, YamlMap) and "kind" in node.entries):
         return read_reference(node, "'source'")
-    kind_node = node.entries["kind"]
-    kind = read_text(kind_node, "'kind'")
-    if kind == "zero":
+    type_node = node.entries["kind"]
+    source_type = read_text(type_node, "'kind'")
+    if source_type == "zero":
         read_map(node, "a 'zero' source", ("kind",))
         return ZeroToken()
-    if kind != "model_token":
-        raise unknown_name(kind_node.place, "kind", kind, ("model_token", "zero"))
+    if source_type != "model_token":
+        raise unknown_name(type_node.location, "kind", source_type, ("model_token", "zero"))
     mapping = read_map(node, "a 'model_token' source", ("kind", "model", "token", "token_id"), required=("model",))
     token, token_id = optional(mapping, "token"), optional(mapping, "token_id")
     if (token is None) == (token_id is None):
-        raise mapping.place.error("a 'model_token' source needs exactly one of 'token' and 'token_id'")
+        raise mapping.location.error("a 'model_token' source needs exactly one of 'token' and 'token_id'")
     return ModelToken(
         model=read_reference(mapping.entries["model"], "'model'"),
         token=None if token is None else read_text(token, "'token'"),
@@ -104,5 +104,5 @@ def read_chat_template(node: YamlNode) -> str:
     if "{" not in template or len(template) < _SHORTEST_TEMPLATE:
         names = ("auto", *CHAT_TEMPLATES)
         hint = nearest(template, names) or f"; expected a Jinja template or one of {', '.join(names)}"
-        raise node.place.error(f"unknown chat template {template[:60]!r}{hint}")
+        raise node.location.error(f"unknown chat template {template[:60]!r}{hint}")
     return template

@@ -14,14 +14,14 @@ from typing import Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
 from lbrx.jobs.merge.recipe.reading import optional, read_list, read_map, read_text
 from lbrx.jobs.merge.recipe.yaml_lines import YamlList, YamlMap, YamlNode, YamlScalar, describe
 
 Scalar: TypeAlias = bool | int | float | str
-Kind: TypeAlias = Literal["float", "int", "bool", "str"]
+ParameterType: TypeAlias = Literal["float", "int", "bool", "str"]
 
-_KIND_NAMES: dict[Kind, str] = {
+_TYPE_NAMES: dict[ParameterType, str] = {
     "float": "a number",
     "int": "a whole number",
     "bool": "true or false",
@@ -41,7 +41,7 @@ class Branch:
 
     filter: str | None
     points: tuple[Scalar, ...]
-    place: Place = field(default=Place("value", 1), compare=False)
+    location: RecipeLine = field(default=RecipeLine("value", 1), compare=False)
 
     @property
     def matches_all(self) -> bool:
@@ -63,7 +63,7 @@ class Value:
     """
 
     branches: tuple[Branch, ...]
-    place: Place = field(default=Place("value", 1), compare=False)
+    location: RecipeLine = field(default=RecipeLine("value", 1), compare=False)
 
     @property
     def constant(self) -> Scalar | None:
@@ -71,21 +71,21 @@ class Value:
         first = self.branches[0]
         return first.points[0] if first.matches_all and len(first.points) == 1 else None
 
-    def evaluate(self, kind: Kind, tensor_name: str, t: float) -> Scalar | None:
+    def evaluate(self, parameter_type: ParameterType, tensor_name: str, t: float) -> Scalar | None:
         """The scalar for a tensor at layer position ``t``; None if no filter matches its name."""
         for branch in self.branches:
             if branch.matches(tensor_name):
-                points = [coerce(kind, point, branch.place) for point in branch.points]
-                return _at_position(kind, points, t)
+                points = [coerce(parameter_type, point, branch.location) for point in branch.points]
+                return _at_position(parameter_type, points, t)
         return None
 
 
-def _at_position(kind: Kind, points: list[Scalar], t: float) -> Scalar:
+def _at_position(parameter_type: ParameterType, points: list[Scalar], t: float) -> Scalar:
     if not 0.0 <= t <= 1.0:
         raise UsageError(f"the layer position is {t}; expected 0 to 1")
     scaled = t * (len(points) - 1)
     low = int(scaled)
-    if kind != "float":
+    if parameter_type != "float":
         return points[low]
     high = min(low + 1, len(points) - 1)
     fraction = scaled - low
@@ -103,23 +103,23 @@ def layer_position(layer: int, layers: int) -> float:
     return layer / (layers - 1) if layers > 1 else 1.0
 
 
-def coerce(kind: Kind, raw: Scalar, place: Place, name: str = "value") -> Scalar:
+def coerce(parameter_type: ParameterType, raw: Scalar, location: RecipeLine, name: str = "value") -> Scalar:
     """A scalar of a recipe as the kind that a parameter has, or an error.
 
-    >>> coerce("float", "1e-5", Place("recipe.yml", 1))
+    >>> coerce("float", "1e-5", RecipeLine("recipe.yml", 1))
     1e-05
-    >>> coerce("bool", 1.0, Place("recipe.yml", 1))
+    >>> coerce("bool", 1.0, RecipeLine("recipe.yml", 1))
     True
     """
-    match kind:
+    match parameter_type:
         case "float":
-            return _to_float(raw, place, name)
+            return _to_float(raw, location, name)
         case "int" if type(raw) is int:
             return raw
         case "int":
-            number = _to_float(raw, place, name, kind)
+            number = _to_float(raw, location, name, parameter_type)
             if not number.is_integer():
-                raise _wrong_kind(kind, raw, place, name)
+                raise _wrong_type(parameter_type, raw, location, name)
             return int(number)
         case "bool" if isinstance(raw, bool):
             return raw
@@ -127,27 +127,27 @@ def coerce(kind: Kind, raw: Scalar, place: Place, name: str = "value") -> Scalar
             return bool(raw)
         case "str" if isinstance(raw, str):
             return raw
-    raise _wrong_kind(kind, raw, place, name)
+    raise _wrong_type(parameter_type, raw, location, name)
 
 
-def _to_float(raw: Scalar, place: Place, name: str, kind: Kind = "float") -> float:
+def _to_float(raw: Scalar, location: RecipeLine, name: str, parameter_type: ParameterType = "float") -> float:
     if isinstance(raw, bool) or (isinstance(raw, str) and not _NUMBER.fullmatch(raw)):
-        raise _wrong_kind(kind, raw, place, name)
+        raise _wrong_type(parameter_type, raw, location, name)
     try:
         number = float(raw)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise place.error(f"{name!r} must be finite, found {raw}")
+        raise location.error(f"{name!r} must be finite, found {raw}")
     return number
 
 
-def _wrong_kind(kind: Kind, raw: Scalar, place: Place, name: str) -> RecipeError:
+def _wrong_type(parameter_type: ParameterType, raw: Scalar, location: RecipeLine, name: str) -> RecipeError:
     found = str(raw).lower() if isinstance(raw, bool) else repr(raw)
-    return place.error(f"{name!r} must be {_KIND_NAMES[kind]}, found {found}")
+    return location.error(f"{name!r} must be {_TYPE_NAMES[parameter_type]}, found {found}")
 
 
-def read_value(node: YamlNode, name: str, key_place: Place | None = None) -> Value:
+def read_value(node: YamlNode, name: str, key_location: RecipeLine | None = None) -> Value:
     """The value in a node: a scalar, a list of them, ``{filter, value}``, or a list of those.
 
     Its place is that of its key, if given; its branches have the places of their points.
@@ -157,17 +157,17 @@ def read_value(node: YamlNode, name: str, key_place: Place | None = None) -> Val
     >>> [(branch.filter, branch.points) for branch in read_value(node, "t").branches]
     [('mlp', (0, 1)), (None, (0.5,))]
     """
-    place = key_place or node.place
+    location = key_location or node.location
     if isinstance(node, YamlMap):
-        return Value((_read_branch(node, name),), place)
+        return Value((_read_branch(node, name),), location)
     if isinstance(node, YamlList) and any(isinstance(item, YamlMap) for item in node.items):
-        return Value(tuple(_read_branch(item, name) for item in node.items), place)
-    return Value((Branch(None, _read_points(node, name), node.place),), place)
+        return Value(tuple(_read_branch(item, name) for item in node.items), location)
+    return Value((Branch(None, _read_points(node, name), node.location),), location)
 
 
 def _read_branch(node: YamlNode, name: str) -> Branch:
     if not isinstance(node, YamlMap):
-        raise node.place.error(
+        raise node.location.error(
             f"{name!r} mixes plain values and filters; expected every item to be {{filter, value}}, "
             f"found {describe(node)}"
         )
@@ -176,7 +176,7 @@ def _read_branch(node: YamlNode, name: str) -> Branch:
     return Branch(
         filter=None if filter_node is None else read_text(filter_node, "'filter'"),
         points=_read_points(mapping.entries["value"], name),
-        place=mapping.entries["value"].place,
+        location=mapping.entries["value"].location,
     )
 
 
@@ -188,5 +188,5 @@ def _read_points(node: YamlNode, name: str) -> tuple[Scalar, ...]:
 
 def _read_point(node: YamlNode, name: str) -> Scalar:
     if not isinstance(node, YamlScalar) or node.value is None:
-        raise node.place.error(f"{name!r} must be a value, a list or {{filter, value}}, found {describe(node)}")
+        raise node.location.error(f"{name!r} must be a value, a list or {{filter, value}}, found {describe(node)}")
     return node.value

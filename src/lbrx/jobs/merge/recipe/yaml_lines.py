@@ -13,7 +13,7 @@ from typing import TypeAlias
 import yaml
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.jobs.merge.recipe.errors import Place, RecipeError
+from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
 from lbrx.jobs.merge.recipe.frozen import FrozenMap
 
 MAX_RECIPE_BYTES = 256 * 1024
@@ -32,7 +32,7 @@ class YamlScalar:
 
     value: bool | int | float | str | None
     text: str
-    place: Place
+    location: RecipeLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class YamlList:
     """A list of nodes."""
 
     items: tuple[YamlNode, ...]
-    place: Place
+    location: RecipeLine
 
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A mapping from text to nodes; ``key_places`` says where each key stands."""
+    """A mapping from text to nodes; ``key_locations`` says where each key stands."""
 
     entries: Mapping[str, YamlNode]
-    key_places: Mapping[str, Place]
-    place: Place
+    key_locations: Mapping[str, RecipeLine]
+    location: RecipeLine
 
 
 YamlNode: TypeAlias = YamlScalar | YamlList | YamlMap
@@ -59,7 +59,7 @@ def parse_documents(text: str, source: str = "recipe.yml") -> tuple[YamlNode, ..
     """Every document of a YAML stream.
 
     >>> (document,) = parse_documents("merge_method: linear")
-    >>> document.entries["merge_method"].value, document.key_places["merge_method"].line
+    >>> document.entries["merge_method"].value, document.key_locations["merge_method"].line
     ('linear', 1)
     """
     check_size(len(text.encode("utf-8", errors="surrogatepass")), source)
@@ -69,7 +69,7 @@ def parse_documents(text: str, source: str = "recipe.yml") -> tuple[YamlNode, ..
 def check_size(size_bytes: int, source: str) -> None:
     """Raise an error if a recipe is larger than any sensible one."""
     if size_bytes > MAX_RECIPE_BYTES:
-        raise Place(source, 1).error(f"the recipe is too large; expected at most {MAX_RECIPE_BYTES} bytes")
+        raise RecipeLine(source, 1).error(f"the recipe is too large; expected at most {MAX_RECIPE_BYTES} bytes")
 
 
 def _documents(text: str, source: str) -> Iterator[YamlNode]:
@@ -83,16 +83,16 @@ def _documents(text: str, source: str) -> Iterator[YamlNode]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise Place(source, line).error(f"not valid YAML: {_reason(error)}") from error
+        raise RecipeLine(source, line).error(f"not valid YAML: {_reason(error)}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise Place(source, line).error(f"not valid YAML: {error.reason}") from error
+        raise RecipeLine(source, line).error(f"not valid YAML: {error.reason}") from error
     except (ValueError, OverflowError) as error:
         if isinstance(error, RecipeError) or loader is None:
             raise
         # The scanner passes escapes and version numbers on to chr() and int() without a look at their size.
         problem = "not valid YAML: an escape or a number is out of range"
-        raise Place(source, loader.line + 1).error(problem) from error
+        raise RecipeLine(source, loader.line + 1).error(problem) from error
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:
@@ -110,7 +110,7 @@ class _BoundedLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Place(self.source, self.line + 1).error(_too_deep())
+            raise RecipeLine(self.source, self.line + 1).error(_too_deep())
         try:
             return super().compose_node(parent, index)
         finally:
@@ -130,23 +130,23 @@ class _Expansion:
         self._nodes = 0
 
     def expand(self, node: yaml.Node, depth: int) -> YamlNode:
-        place = self._place(node)
+        location = self._location(node)
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise place.error(f"too many values after aliases are expanded; expected at most {MAX_NODES}")
+            raise location.error(f"too many values after aliases are expanded; expected at most {MAX_NODES}")
         if depth > MAX_DEPTH:  # only an alias to its own parent gets here
-            raise place.error(_too_deep())
+            raise location.error(_too_deep())
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, place)
+            return self._scalar(node, location)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
-            return YamlList(tuple(self.expand(item, depth + 1) for item in node.value), place)
+            return YamlList(tuple(self.expand(item, depth + 1) for item in node.value), location)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return self._mapping(node, place, depth)
-        raise place.error(f"the tag {_short(node.tag)!r} is not supported; expected plain YAML")
+            return self._mapping(node, location, depth)
+        raise location.error(f"the tag {_short(node.tag)!r} is not supported; expected plain YAML")
 
-    def _mapping(self, node: yaml.MappingNode, place: Place, depth: int) -> YamlMap:
+    def _mapping(self, node: yaml.MappingNode, location: RecipeLine, depth: int) -> YamlMap:
         entries: dict[str, YamlNode] = {}
-        key_places: dict[str, Place] = {}
+        key_locations: dict[str, RecipeLine] = {}
         inherited: list[YamlMap] = []
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
@@ -154,28 +154,30 @@ class _Expansion:
                 continue
             key = self._key(key_node, depth)
             if key in entries:
-                raise self._place(key_node).error(f"key {key!r} is given twice; first on line {key_places[key].line}")
+                raise self._location(key_node).error(
+                    f"key {key!r} is given twice; first on line {key_locations[key].line}"
+                )
             entries[key] = self.expand(value_node, depth + 1)
-            key_places[key] = self._place(key_node)
+            key_locations[key] = self._location(key_node)
         for parent in inherited:  # own keys win over inherited ones, earlier parents over later ones
             for key, value in parent.entries.items():
                 if key not in entries:
                     entries[key] = value
-                    key_places[key] = parent.key_places[key]
-        return YamlMap(FrozenMap(entries), FrozenMap(key_places), place)
+                    key_locations[key] = parent.key_locations[key]
+        return YamlMap(FrozenMap(entries), FrozenMap(key_locations), location)
 
     def _key(self, node: yaml.Node, depth: int) -> str:
         key = self.expand(node, depth + 1)
         if not isinstance(key, YamlScalar):
-            raise key.place.error(f"a key must be text, found {describe(key)}")
+            raise key.location.error(f"a key must be text, found {describe(key)}")
         if not isinstance(key.value, str):
-            raise key.place.error(f"a key must be text, found {describe(key)}; quote it: '{key.text}'")
+            raise key.location.error(f"a key must be text, found {describe(key)}; quote it: '{key.text}'")
         return key.value
 
-    def _scalar(self, node: yaml.ScalarNode, place: Place) -> YamlScalar:
-        return YamlScalar(self._scalar_value(node, place), node.value, place)
+    def _scalar(self, node: yaml.ScalarNode, location: RecipeLine) -> YamlScalar:
+        return YamlScalar(self._scalar_value(node, location), node.value, location)
 
-    def _scalar_value(self, node: yaml.ScalarNode, place: Place) -> bool | int | float | str | None:
+    def _scalar_value(self, node: yaml.ScalarNode, location: RecipeLine) -> bool | int | float | str | None:
         if node.tag in _TEXT_TAGS or node.tag == _MERGE:
             return str(node.value)
         try:
@@ -189,19 +191,19 @@ class _Expansion:
                 case "float":
                     return float(self._loader.construct_yaml_float(node))
         except (ValueError, KeyError, IndexError, ArithmeticError) as error:
-            kind = _short(node.tag)
-            raise place.error(f"{_shortened(node.value)} is not a value of the type {kind!r}") from error
-        raise place.error(f"the tag {_short(node.tag)!r} is not supported; expected plain YAML")
+            tag = _short(node.tag)
+            raise location.error(f"{_shortened(node.value)} is not a value of the type {tag!r}") from error
+        raise location.error(f"the tag {_short(node.tag)!r} is not supported; expected plain YAML")
 
-    def _place(self, node: yaml.Node) -> Place:
-        return Place(self._source, node.start_mark.line + 1)
+    def _location(self, node: yaml.Node) -> RecipeLine:
+        return RecipeLine(self._source, node.start_mark.line + 1)
 
 
 def _merged_maps(node: YamlNode) -> tuple[YamlMap, ...]:
     maps = node.items if isinstance(node, YamlList) else (node,)
     for item in maps:
         if not isinstance(item, YamlMap):
-            raise item.place.error(f"'<<' takes a mapping or a list of mappings, found {describe(item)}")
+            raise item.location.error(f"'<<' takes a mapping or a list of mappings, found {describe(item)}")
     return tuple(item for item in maps if isinstance(item, YamlMap))
 
 

@@ -85,7 +85,7 @@ class _Planner:
         if model.tokenizer is not None:
             return model
         if base.tokenizer is None or model.rows != base.rows:
-            raise self._spec.place.error(
+            raise self._spec.location.error(
                 f"model {model.label} has no tokenizer.json, so that its {model.rows} tokens are not known; "
                 f"expected a tokenizer in the model's directory"
             )
@@ -99,14 +99,14 @@ class _Planner:
             return self._models[self._base or 0]
         if source == "base":
             if self._base is None:
-                raise self._spec.place.error(
+                raise self._spec.location.error(
                     "the tokenizer is to be that of the base model, but the recipe has no 'base_model'"
                 )
             return self._models[self._base]
         if source in self._index:
             return self._models[self._index[source]]
         if tokenizer_model is None or tokenizer_model.tokenizer is None:
-            raise self._spec.place.error(f"model {source} has no tokenizer.json to be the tokenizer of the output")
+            raise self._spec.location.error(f"model {source} has no tokenizer.json to be the tokenizer of the output")
         return tokenizer_model
 
     def _output_tokenizer(self) -> TokenizerFile:
@@ -138,7 +138,7 @@ class _Planner:
         index = self._index.get(ref)
         if index is None:
             known = ", ".join(model.label for model in self._models)
-            raise spec.place.error(
+            raise spec.location.error(
                 f"token {token!r} takes its embedding from {str(ref)!r}, which is not merged; expected one of {known}"
             )
         if isinstance(source, ModelToken):
@@ -146,7 +146,7 @@ class _Planner:
         else:
             row = int(row_numbers[index][token_id])
             if row == NO_ROW:
-                raise spec.place.error(f"model {ref} has no row for the token {token!r}, which is to come from it")
+                raise spec.location.error(f"model {ref} has no row for the token {token!r}, which is to come from it")
         return TokenOverride(token_id, index, row, spec.force)
 
     def _row_of(self, source: ModelToken, model: ModelVocabulary, spec: TokenSpec) -> int:
@@ -157,9 +157,9 @@ class _Planner:
         elif source.token in model.tokenizer.ids:
             row = model.tokenizer.ids[source.token]
         else:
-            raise spec.place.error(f"model {model.label} has no token {source.token!r}")
+            raise spec.location.error(f"model {model.label} has no token {source.token!r}")
         if row >= model.rows:
-            raise spec.place.error(f"model {model.label} has no row {row}: its embedding has {model.rows} rows")
+            raise spec.location.error(f"model {model.label} has no row {row}: its embedding has {model.rows} rows")
         return row
 
     def _warn_of_orphans(

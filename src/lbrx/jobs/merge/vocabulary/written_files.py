@@ -41,8 +41,8 @@ def tokenizer_changes(
 
 
 def _holds(directory: Path, tokenizer: TokenizerFile) -> bool:
-    place = directory / TOKENIZER_NAME
-    return place.is_file() and place.read_bytes() == tokenizer.text.encode()
+    path = directory / TOKENIZER_NAME
+    return path.is_file() and path.read_bytes() == tokenizer.text.encode()
 
 
 def _vocabulary_changes(directory: Path, tokenizer: TokenizerFile) -> dict[str, bytes | None]:
