@@ -20,10 +20,12 @@ TENSOR_FUNCTIONS: dict[str, str] = {
     "blocks_in_memory": "lbrx.engine.encode:blocks_in_memory",
     "device_of": "lbrx.engine.device:device_of",
     "moved": "lbrx.engine.device:moved",
+    "kernel": "lbrx.devices.cpu.native:kernel",
+    "kernel_address": "lbrx.devices.cpu.native:code_address",
     "matmul": "lbrx.ops.matmul:matmul_tensors",
     "shard": "lbrx.ops.shards:shard",
 }
-"""Functions of higher layers that methods of `lbrx.Tensor` call: tensors import nothing above them."""
+"""Functions of higher layers that methods of tensors and codecs call: tensors import nothing above them."""
 
 METHODS: dict[str, str] = {
     "linear": "lbrx.jobs.merge.methods.linear:linear",

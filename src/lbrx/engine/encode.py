@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.engine.destination import ArrayDestination, Destination, TakesAtOnce
-from lbrx.errors import KernelError, ShapeError, UsageError
-from lbrx.memory.scratch import scratch_arena
-from lbrx.tensors.codecs.codec import Codec, call, native
+from lbrx.errors import ShapeError, UsageError
+from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.dtype import DTYPES, DType
 from lbrx.tensors.expr import Blocks, Expr, Reduce, Stored, cast
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Bytes, CpuStorage
 
 F32, U8 = DTYPES["f32"], DTYPES["u8"]
-TILE_ELEMENTS = 32 << 10  # f32 values that stay in a processor's own cache between two kernels
 Weights = npt.NDArray[np.float32]
 
 
-class PassValues(NamedTuple):
-    """A compiled pass that stores f32 values: addresses of the kernel and of its arguments, and the number of the
-    argument that says where the values go."""
+EncodeTiles = Callable[[int, int, int, int, int, int], bool]
+"""Computes elements ``lo`` to ``hi`` and encodes them tile by tile; whether all of them are finite.
 
-    kernel: int
-    ints: int
-    floats: int
-    slot: int
+The other arguments: the address of an encoder over f32 values, target and number of blocks; elements and bytes of a block;
+the address of the target, which moves on by the bytes of every block done.
+"""
 
 
 class EncodedStorage:
@@ -162,13 +157,11 @@ class BlockDestination(TakesAtOnce):
         """Whether `encode_tiles` can be used: the coding of a block depends on its values alone."""
         return self._weights is None and not self._codec.parameters
 
-    def encode_tiles(self, values: PassValues, lo: int, hi: int) -> None:
-        """Compute the elements ``lo`` to ``hi`` with a compiled pass and code them while the cache holds them."""
+    def encode_tiles(self, run: EncodeTiles, lo: int, hi: int) -> None:
+        """Compute the elements ``lo`` to ``hi`` and encode them while the cache holds them."""
         kind = self._codec
         with self._room(lo, (hi - lo) // kind.block_elements) as room:
-            is_finite = encode_tiles(
-                values, lo, hi, kind.compiled_encoder(), kind.block_elements, kind.block_bytes, room.ctypes.data
-            )
+            is_finite = run(lo, hi, kind.encoder_address(), kind.block_elements, kind.block_bytes, room.ctypes.data)
         if not is_finite:
             self.found_nonfinite()
 
@@ -216,33 +209,6 @@ class BlockDestination(TakesAtOnce):
     def _room(self, lo: int, count: int) -> Room:
         first = lo // self._codec.block_elements * self._codec.block_bytes
         return Room(self._target, first, count * self._codec.block_bytes)
-
-
-def encode_tiles(
-    values: PassValues,
-    lo: int,
-    hi: int,
-    encoder: Callable[..., int],
-    block_elements: int,
-    block_bytes: int,
-    target: int,
-) -> bool:
-    """Compute and code elements tile by tile; whether all of them are finite.
-
-    The encoder gets f32 values, ``target`` (moved on by ``block_bytes`` for every block done) and a number of blocks.
-    """
-    from lbrx.devices.cpu.build.kernel_cache import RESULT_PLACE, address_of
-
-    report = np.zeros(2, np.int32)
-    with scratch_arena().borrow(4 * TILE_ELEMENTS) as tile:
-        call(
-            native("tile_loop", "encode_tiles", 14),
-            *(values.kernel, values.ints, values.floats, values.slot, lo, hi, tile.ctypes.data, TILE_ELEMENTS),
-            *(address_of(encoder), block_elements, block_bytes, target, RESULT_PLACE, report.ctypes.data),
-        )
-    if report[1]:
-        raise KernelError(f"a kernel stopped with status {report[1]} while values were coded")
-    return not report[0]
 
 
 class Room:

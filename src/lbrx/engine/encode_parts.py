@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.destination import ArrayDestination, Destination, TakesAtOnce
-from lbrx.engine.encode import F32, U8, EncodedStorage, PassValues, Room, coded_values, encode_tiles
-from lbrx.tensors.codecs.codec import call, native
+from lbrx.engine.encode import F32, U8, EncodedStorage, EncodeTiles, Room, coded_values
+from lbrx.tensors.codecs.codec import kernel, kernel_address
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr
 from lbrx.tensors.shape import Shape
@@ -32,8 +32,11 @@ class JointCoding:
     function: str
     parameters: tuple[int, ...]
 
-    def compiled(self) -> Callable[..., int]:
-        return native(self.kernels, self.function, 3)
+    def encode(self, values: int, parts: int, groups: int) -> None:
+        kernel(self.kernels, self.function, 3)(values, parts, groups)
+
+    def encoder_address(self) -> int:
+        return kernel_address(self.kernels, self.function, 3)
 
 
 class JointValues:
@@ -130,14 +133,14 @@ class JointDestination(TakesAtOnce):
         groups = data.size // (F32.itemsize * self._coding.group_size)
         with ExitStack() as rooms:
             parts = self._parts(rooms, lo, groups)
-            call(self._coding.compiled(), data.ctypes.data, parts.ctypes.data, groups)
+            self._coding.encode(data.ctypes.data, parts.ctypes.data, groups)
 
-    def encode_tiles(self, values: PassValues, lo: int, hi: int) -> None:
-        """Compute the elements ``lo`` to ``hi`` with a compiled pass and code them while the cache holds them."""
+    def encode_tiles(self, run: EncodeTiles, lo: int, hi: int) -> None:
+        """Compute the elements ``lo`` to ``hi`` and encode them while the cache holds them."""
         coding = self._coding
         with ExitStack() as rooms:
             parts = self._parts(rooms, lo, (hi - lo) // coding.group_size)
-            if not encode_tiles(values, lo, hi, coding.compiled(), coding.group_size, 0, parts.ctypes.data):
+            if not run(lo, hi, coding.encoder_address(), coding.group_size, 0, parts.ctypes.data):
                 self.found_nonfinite()
 
     def _parts(self, rooms: ExitStack, lo: int, groups: int) -> np.ndarray[Shape, np.dtype[np.int64]]:

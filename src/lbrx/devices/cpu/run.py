@@ -12,12 +12,13 @@ import numpy.typing as npt
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
 from lbrx.devices.cpu.codegen import streamed_stores
+from lbrx.devices.cpu.encode_tiles import PassValues
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TABLES, rank_buffer_bytes
 from lbrx.engine.destination import Destination
-from lbrx.engine.encode import BlockDestination, PassValues
+from lbrx.engine.encode import BlockDestination
 from lbrx.engine.encode_parts import JointDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
@@ -206,7 +207,7 @@ class _Run:
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:
                 inputs.begin(lo, hi, ints, borrow)
-                target.encode_tiles(values, lo, hi)
+                target.encode_tiles(values.encode_tiles, lo, hi)
                 inputs.done(lo, hi)
 
         return step

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import DTypeError, KernelError, ShapeError, UsageError, nearest
+from lbrx.errors import DTypeError, ShapeError, UsageError, nearest
 from lbrx.registry import CODECS, load
-
-KERNELS = "lbrx.devices.cpu.kernels.codecs"
+from lbrx.tensors.functions import function
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,47 +59,41 @@ class Codec:
         """Code ``count`` blocks from f32 values at one address to another."""
         self._check_can_encode()
         arguments = (values, blocks, count, *self.parameters)
-        call(native(self.kernels, self.encoder, len(arguments)), *arguments)
+        kernel(self.kernels, self.encoder, len(arguments))(*arguments)
 
-    def compiled_encoder(self) -> Callable[..., int]:
-        """The compiled ``encode`` of a type without parameters, for other compiled code to call."""
+    def encoder_address(self) -> int:
+        """The address of the compiled ``encode`` of a type without parameters, for other compiled code to call."""
         self._check_can_encode()
-        return native(self.kernels, self.encoder, 3)
+        return kernel_address(self.kernels, self.encoder, 3)
 
     def encode_weighted(self, values: int, blocks: int, rows: int, blocks_per_row: int, weights: int) -> None:
         """Code rows of blocks where ``weights`` is the address of an f32 for every column of a row."""
         self._check_can_encode()
         if not self.takes_imatrix:
             raise UsageError(f"{self.name} takes no importance matrix")
-        function = native(self.kernels, "encode_weighted", 5)
-        call(function, values, blocks, rows, blocks_per_row, weights)
+        kernel(self.kernels, "encode_weighted", 5)(values, blocks, rows, blocks_per_row, weights)
 
     def decode(self, blocks: int, values: int, count: int) -> None:
         """Turn ``count`` blocks at one address into f32 values at another."""
         table = None if self.codebook is None else self.codebook()  # kept until the kernel is done with it
         places = () if table is None else (table.ctypes.data,)
-        call(native(self.kernels, "decode", 3 + len(places)), blocks, values, count, *places)
+        kernel(self.kernels, "decode", 3 + len(places))(blocks, values, count, *places)
 
     def _check_can_encode(self) -> None:
         if not self.can_encode:
             raise UsageError(f"{self.name} can be read but not made; expected one of {', '.join(encodable())}")
 
 
-def native(module: str, function: str, arguments: int) -> Callable[..., int]:
-    """A compiled function of a module of kernels."""
-    from lbrx.devices.cpu.build.kernel_cache import native_function
-
-    found: Callable[..., int] = native_function(f"{KERNELS}.{module}", function, arguments)
-    return found
+def kernel(module: str, name: str, arguments: int) -> Callable[..., None]:
+    """A compiled function of a module of codec kernels, over addresses and numbers."""
+    compiled: Callable[..., None] = function("kernel")(f"codecs.{module}", name, arguments)
+    return compiled
 
 
-def call(function: Callable[..., int], *arguments: int) -> None:
-    """Run a compiled function on addresses and numbers."""
-    from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE
-
-    status = function(RESULT_PLACE, EXCEPTION_PLACE, *arguments)
-    if status:
-        raise KernelError(f"a kernel of a quantization stopped with status {status}")
+def kernel_address(module: str, name: str, arguments: int) -> int:
+    """The address of such a function, for other compiled code to call."""
+    address: int = function("kernel_address")(f"codecs.{module}", name, arguments)
+    return address
 
 
 @cache

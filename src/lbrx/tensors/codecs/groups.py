@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.errors import ShapeError
-from lbrx.tensors.codecs.codec import Codec, call, native
+from lbrx.tensors.codecs.codec import Codec, kernel
 from lbrx.tensors.codecs.decoded import DecodedStorage, drop_behind
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Bytes, Storage
@@ -52,11 +52,11 @@ def decoded_groups(
     def decode(first: int, groups: int, values: Bytes) -> None:
         nonlocal function
         if function is None:
-            function = native(module, decoder, 3 + len(numbers) + len(parameters))
+            function = kernel(module, decoder, 3 + len(numbers) + len(parameters))
         window = codes.read_at(first * group_bytes, groups * group_bytes)
         arrays = [read(first, groups) for read in numbers]
         addresses = [array.ctypes.data for array in arrays]
-        call(function, window.ctypes.data, values.ctypes.data, groups, *addresses, *parameters)
+        function(window.ctypes.data, values.ctypes.data, groups, *addresses, *parameters)
         drop_behind(codes, first * group_bytes, groups * group_bytes)
 
     return DecodedStorage(codes.nbytes // group_bytes, group_size, decode)
