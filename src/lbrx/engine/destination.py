@@ -26,16 +26,16 @@ class Destination(Protocol):
     def write(self, lo: int, data: Bytes) -> None:
         """Take the bytes of the elements from ``lo`` on (only where there is no memory for the whole)."""
 
-    def room(self, lo: int, nbytes: int) -> Bytes:
+    def borrow_buffer(self, lo: int, nbytes: int) -> Bytes:
         """A scratch buffer for bytes of the elements from ``lo`` on, which is to be handed over."""
 
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
+    def submit(self, lo: int, scratch: Bytes) -> None:
         """The same as ``write`` with such a buffer: it goes back to its pool when its bytes are taken, maybe later."""
 
-    def look_at(self, values: Bytes, dtype: DType) -> None:
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
         """Values that are about to become blocks of this destination."""
 
-    def found_nonfinite(self) -> None:
+    def note_nonfinite(self) -> None:
         """Some of them are NaN or infinite."""
 
 
@@ -44,10 +44,10 @@ class TakesAnything:
 
     __slots__ = ()
 
-    def look_at(self, values: Bytes, dtype: DType) -> None:
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
         """Nothing to see."""
 
-    def found_nonfinite(self) -> None:
+    def note_nonfinite(self) -> None:
         """Nothing to note."""
 
 
@@ -59,10 +59,10 @@ class TakesAtOnce(ABC):
     @abstractmethod
     def write(self, lo: int, data: Bytes) -> None: ...
 
-    def room(self, _lo: int, nbytes: int) -> Bytes:
+    def borrow_buffer(self, _lo: int, nbytes: int) -> Bytes:
         return scratch_arena().get(nbytes)
 
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
+    def submit(self, lo: int, scratch: Bytes) -> None:
         self.write(lo, scratch)
         scratch_arena().put(scratch)
 

@@ -23,8 +23,8 @@ Weights = npt.NDArray[np.float32]
 EncodeTiles = Callable[[int, int, int, int, int, int], bool]
 """Computes elements ``lo`` to ``hi`` and encodes them tile by tile; whether all of them are finite.
 
-The other arguments: the address of an encoder over f32 values, target and number of blocks; elements and bytes of a block;
-the address of the target, which moves on by the bytes of every block done.
+The other arguments: address of an encoder (over f32 values, target and number of blocks); elements, bytes of a block;
+address of the target, which moves on by the bytes of every block done.
 """
 
 
@@ -146,11 +146,11 @@ class BlockDestination(TakesAtOnce):
         """Whether an importance matrix takes part."""
         return self._weights is not None
 
-    def look_at(self, values: Bytes, dtype: DType) -> None:
-        self._target.look_at(values, dtype)
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
+        self._target.check_finite(values, dtype)
 
-    def found_nonfinite(self) -> None:
-        self._target.found_nonfinite()
+    def note_nonfinite(self) -> None:
+        self._target.note_nonfinite()
 
     @property
     def can_encode_tiles(self) -> bool:
@@ -160,18 +160,18 @@ class BlockDestination(TakesAtOnce):
     def encode_tiles(self, run: EncodeTiles, lo: int, hi: int) -> None:
         """Compute the elements ``lo`` to ``hi`` and encode them while the cache holds them."""
         kind = self._codec
-        with self._room(lo, (hi - lo) // kind.block_elements) as room:
-            is_finite = run(lo, hi, kind.encoder_address(), kind.block_elements, kind.block_bytes, room.ctypes.data)
+        with self._buffer(lo, (hi - lo) // kind.block_elements) as buffer:
+            is_finite = run(lo, hi, kind.encoder_address(), kind.block_elements, kind.block_bytes, buffer.ctypes.data)
         if not is_finite:
-            self.found_nonfinite()
+            self.note_nonfinite()
 
     def write_blocks(self, lo: int, blocks: Bytes) -> None:
-        """Take blocks that a device has made of the values from ``lo`` on; ``look_at`` has seen these."""
-        with self._room(lo, blocks.size // self._codec.block_bytes) as room:
-            room[:] = blocks
+        """Take blocks that a device has made of the values from ``lo`` on; ``check_finite`` has seen these."""
+        with self._buffer(lo, blocks.size // self._codec.block_bytes) as buffer:
+            buffer[:] = blocks
 
     def write(self, lo: int, data: Bytes) -> None:
-        self.look_at(data, F32)
+        self.check_finite(data, F32)
         if self._weights is None:
             self._encode(lo, data)
         elif self._codec.weighs_whole_rows:
@@ -182,8 +182,8 @@ class BlockDestination(TakesAtOnce):
 
     def _encode(self, lo: int, values: Bytes) -> None:
         count = values.size // (4 * self._codec.block_elements)
-        with self._room(lo, count) as room:
-            self._codec.encode(values.ctypes.data, room.ctypes.data, count)
+        with self._buffer(lo, count) as buffer:
+            self._codec.encode(values.ctypes.data, buffer.ctypes.data, count)
 
     def _encode_weighted(self, lo: int, values: Bytes) -> None:
         assert self._weights is not None
@@ -194,8 +194,8 @@ class BlockDestination(TakesAtOnce):
             count = (stop - start) // kind.block_elements
             weights = self._weights[row // self._rows_per_weights, column:]
             piece = values[4 * (start - lo) : 4 * (stop - lo)]
-            with self._room(start, count) as room:
-                kind.encode_weighted(piece.ctypes.data, room.ctypes.data, rows, count // rows, weights.ctypes.data)
+            with self._buffer(start, count) as buffer:
+                kind.encode_weighted(piece.ctypes.data, buffer.ctypes.data, rows, count // rows, weights.ctypes.data)
 
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """A span cut into parts of a row and runs of whole rows that share their weights."""
@@ -206,12 +206,12 @@ class BlockDestination(TakesAtOnce):
             yield lo, stop
             lo = stop
 
-    def _room(self, lo: int, count: int) -> Room:
+    def _buffer(self, lo: int, count: int) -> BlockBuffer:
         first = lo // self._codec.block_elements * self._codec.block_bytes
-        return Room(self._target, first, count * self._codec.block_bytes)
+        return BlockBuffer(self._target, first, count * self._codec.block_bytes)
 
 
-class Room:
+class BlockBuffer:
     """Memory for encoded bytes: the target's own, or a scratch buffer that is handed over at the end."""
 
     __slots__ = ("_first", "_nbytes", "_scratch", "_target")
@@ -224,12 +224,12 @@ class Room:
         whole = self._target.whole
         if whole is not None:
             return whole[self._first : self._first + self._nbytes]
-        self._scratch = self._target.room(self._first // self._target.dtype.itemsize, self._nbytes)
+        self._scratch = self._target.borrow_buffer(self._first // self._target.dtype.itemsize, self._nbytes)
         return self._scratch
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._scratch is not None and kind is None:
-            self._target.hand_over(self._first // self._target.dtype.itemsize, self._scratch)
+            self._target.submit(self._first // self._target.dtype.itemsize, self._scratch)
 
 
 class PendingRows:

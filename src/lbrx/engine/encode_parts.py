@@ -10,7 +10,7 @@ import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.destination import ArrayDestination, Destination, TakesAtOnce
-from lbrx.engine.encode import F32, U8, EncodedStorage, EncodeTiles, Room, coded_values
+from lbrx.engine.encode import F32, U8, BlockBuffer, EncodedStorage, EncodeTiles, coded_values
 from lbrx.tensors.codecs.codec import kernel, kernel_address
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr
@@ -118,36 +118,36 @@ class JointDestination(TakesAtOnce):
         self._targets = targets
         self._coding = coding
 
-    def look_at(self, values: Bytes, dtype: DType) -> None:
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
         for target in self._targets:
             if target is not None:
-                target.look_at(values, dtype)
+                target.check_finite(values, dtype)
 
-    def found_nonfinite(self) -> None:
+    def note_nonfinite(self) -> None:
         for target in self._targets:
             if target is not None:
-                target.found_nonfinite()
+                target.note_nonfinite()
 
     def write(self, lo: int, data: Bytes) -> None:
-        self.look_at(data, F32)
+        self.check_finite(data, F32)
         groups = data.size // (F32.itemsize * self._coding.group_size)
-        with ExitStack() as rooms:
-            parts = self._parts(rooms, lo, groups)
+        with ExitStack() as buffers:
+            parts = self._parts(buffers, lo, groups)
             self._coding.encode(data.ctypes.data, parts.ctypes.data, groups)
 
     def encode_tiles(self, run: EncodeTiles, lo: int, hi: int) -> None:
         """Compute the elements ``lo`` to ``hi`` and encode them while the cache holds them."""
         coding = self._coding
-        with ExitStack() as rooms:
-            parts = self._parts(rooms, lo, (hi - lo) // coding.group_size)
+        with ExitStack() as buffers:
+            parts = self._parts(buffers, lo, (hi - lo) // coding.group_size)
             if not run(lo, hi, coding.encoder_address(), coding.group_size, 0, parts.ctypes.data):
-                self.found_nonfinite()
+                self.note_nonfinite()
 
-    def _parts(self, rooms: ExitStack, lo: int, groups: int) -> np.ndarray[Shape, np.dtype[np.int64]]:
+    def _parts(self, buffers: ExitStack, lo: int, groups: int) -> np.ndarray[Shape, np.dtype[np.int64]]:
         """What the compiled function is told: memory for every part that is wanted, and its parameters."""
         first = lo // self._coding.group_size
         addresses = []
         for target, part_bytes in zip(self._targets, self._coding.part_bytes, strict=True):
-            room = None if target is None else Room(target, first * part_bytes, groups * part_bytes)
-            addresses.append(0 if room is None else rooms.enter_context(room).ctypes.data)
+            buffer = None if target is None else BlockBuffer(target, first * part_bytes, groups * part_bytes)
+            addresses.append(0 if buffer is None else buffers.enter_context(buffer).ctypes.data)
         return np.array([*addresses, *self._coding.parameters], np.int64)

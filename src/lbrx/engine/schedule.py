@@ -142,17 +142,17 @@ class _PartOf:
     def write(self, lo: int, data: Bytes) -> None:
         self.parent.write(self.start + lo, data)
 
-    def room(self, lo: int, nbytes: int) -> Bytes:
-        return self.parent.room(self.start + lo, nbytes)
+    def borrow_buffer(self, lo: int, nbytes: int) -> Bytes:
+        return self.parent.borrow_buffer(self.start + lo, nbytes)
 
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self.parent.hand_over(self.start + lo, scratch)
+    def submit(self, lo: int, scratch: Bytes) -> None:
+        self.parent.submit(self.start + lo, scratch)
 
-    def look_at(self, values: Bytes, dtype: DType) -> None:
-        self.parent.look_at(values, dtype)
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
+        self.parent.check_finite(values, dtype)
 
-    def found_nonfinite(self) -> None:
-        self.parent.found_nonfinite()
+    def note_nonfinite(self) -> None:
+        self.parent.note_nonfinite()
 
 
 def block_target(target: object) -> tuple[BlockDestination | JointDestination | None, int]:
@@ -198,9 +198,9 @@ def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -
             elif destination.whole is not None:
                 storage.read_into(start + low, destination.whole[low:high])
             else:
-                buffer = destination.room(low // item, high - low)
+                buffer = destination.borrow_buffer(low // item, high - low)
                 storage.read_into(start + low, buffer)
-                destination.hand_over(low // item, buffer)
+                destination.submit(low // item, buffer)
 
         return step
 

@@ -40,7 +40,7 @@ def _run(destination: FileDestination, pieces: int, threads: int) -> None:
         def step(number: int) -> None:
             scratch = scratch_arena().get(PIECE)
             scratch.fill(number % 251)
-            destination.hand_over(number * PIECE, scratch)
+            destination.submit(number * PIECE, scratch)
 
         return step
 
@@ -93,7 +93,7 @@ def test_slots_of_one_file_are_written_by_one_thread_at_a_time(tmp_path: Path, t
             for piece in range(5):
                 scratch = scratch_arena().get(PIECE)
                 scratch.fill(number + piece)
-                destination.hand_over(piece * PIECE, scratch)
+                destination.submit(piece * PIECE, scratch)
 
         return step
 
@@ -142,9 +142,9 @@ def test_pieces_that_begin_and_end_anywhere_go_past_the_cache(
         def worker() -> Callable[[int], None]:
             def step(number: int) -> None:
                 start, stop = pieces[number]
-                buffer = file.room(start, stop - start)
+                buffer = file.borrow_buffer(start, stop - start)
                 buffer[:] = content[start:stop]
-                file.hand_over(start, buffer)
+                file.submit(start, buffer)
 
             return step
 
@@ -163,9 +163,9 @@ def test_what_a_file_system_refuses_goes_through_the_cache(tmp_path: Path, monke
     monkeypatch.setattr(file_writer, "LEAST_PIECE_BYTES", 2 * BLOCK_BYTES)
     monkeypatch.setattr(system, "pwrite_past_cache", lambda *_: BLOCK_BYTES)  # the second block and on: refused
     writer = DirectWriter(descriptor, direct, path)
-    buffer = writer.room(100, 4 * BLOCK_BYTES)
+    buffer = writer.borrow_buffer(100, 4 * BLOCK_BYTES)
     buffer[:] = 7
-    writer.hand_over(100, buffer)
+    writer.submit(100, buffer)
     writer.finish()
     writer.stop()
     for each in (descriptor, direct):
@@ -176,20 +176,20 @@ def test_what_a_file_system_refuses_goes_through_the_cache(tmp_path: Path, monke
     assert path.read_bytes() == expected.tobytes()
 
 
-def _hand_over_and_finish(writer: DirectWriter, pieces: int, nbytes: int) -> None:
+def _submit_and_finish(writer: DirectWriter, pieces: int, nbytes: int) -> None:
     for piece in range(pieces):
-        writer.hand_over(piece * nbytes, writer.room(piece * nbytes, nbytes))
+        writer.submit(piece * nbytes, writer.borrow_buffer(piece * nbytes, nbytes))
     writer.finish()
 
 
 @pytest.mark.parametrize("nbytes", [PIECE, LEAST_PIECE_BYTES])
-def test_an_error_of_a_writing_thread_reaches_those_that_hand_over(tmp_path: Path, nbytes: int) -> None:
+def test_an_error_of_a_writing_thread_reaches_those_that_submit(tmp_path: Path, nbytes: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"")
     descriptor = os.open(path, os.O_RDONLY)
     writer = DirectWriter(descriptor, descriptor, path)
     with pytest.raises(FileError, match=os.strerror(errno.EBADF).lower()):
-        _hand_over_and_finish(writer, 100, nbytes)
+        _submit_and_finish(writer, 100, nbytes)
     assert writer.left_and_written == 0 < writer.left  # what failed is not taken for written
     writer.stop()
     os.close(descriptor)

@@ -83,14 +83,14 @@ class PreparedPass:
         arguments = self._arguments(leaves, numbers)
         blocks = -(-elements // REDUCTION_BLOCK)
         if arguments.partials is None or arguments.partials.size != blocks:
-            self._make_room(arguments, blocks)
+            self._allocate_partials(arguments, blocks)
         self._run(arguments, elements)
         assert arguments.partials is not None
         value = combine(arguments.partials, arguments.places)
         self._free.append(arguments)
         return value
 
-    def _make_room(self, arguments: _Arguments, blocks: int) -> None:
+    def _allocate_partials(self, arguments: _Arguments, blocks: int) -> None:
         """Memory for what the blocks find, and for where if it is an argmax: partials, then places."""
         sink = self.compiled.program.sinks[0]
         is_float = DTYPES[self.compiled.program.value_types()[sink.args[0]]].is_float

@@ -228,11 +228,11 @@ class _Run:
             lo, hi = lo // self.bound.columns, hi // self.bound.columns
         item_bytes, bits = target.dtype.itemsize, target.dtype.bits
         nbytes = (hi - lo) * item_bytes
-        buffer = borrow(nbytes) if bits < 8 else target.room(lo, nbytes)
+        buffer = borrow(nbytes) if bits < 8 else target.borrow_buffer(lo, nbytes)
         ints[self.compiled.slots[f"sink{number}.address"]] = buffer.ctypes.data - lo * item_bytes
         if bits < 8:
             return lambda: target.write(lo, packed(buffer, bits))
-        return lambda: target.hand_over(lo, buffer)
+        return lambda: target.submit(lo, buffer)
 
     def _begin_histogram(
         self, number: int, target: HistogramState, ints: Ints, borrow: Callable[[int], Bytes]
@@ -255,8 +255,8 @@ class _Run:
         self, number: int, target: CollectState, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]
     ) -> Callable[[], None]:
         slots = self.compiled.slots
-        room = hi - lo
-        keys, places = borrow(8 * room).view(np.int64), borrow(8 * room).view(np.int64)
+        count = hi - lo
+        keys, places = borrow(8 * count).view(np.int64), borrow(8 * count).view(np.int64)
         counts = borrow(16).view(np.int64)
         counts.fill(0)
         names = ("low", "high", "keys", "places", "state")

@@ -60,7 +60,7 @@ class BlockSink:
 
         def worker() -> Callable[[int], None]:
             def step(number: int) -> None:
-                self._target.look_at(seen[number * seen_bytes : (number + 1) * seen_bytes], dtype)
+                self._target.check_finite(seen[number * seen_bytes : (number + 1) * seen_bytes], dtype)
                 made = blocks[number * blocks_bytes : (number + 1) * blocks_bytes]
                 self._target.write_blocks(self._start + lo + number * _WRITE_ELEMENTS, made)
 

@@ -52,7 +52,7 @@ class FileWriter:
     """An open file into whose slots many threads write.
 
     File systems let one thread at a time write into a file. A thread that finds it busy leaves its buffer to the one
-    that writes and goes on computing, so nothing is left when no thread is inside ``hand_over``.
+    that writes and goes on computing, so nothing is left when no thread is inside ``submit``.
     """
 
     def __init__(self, descriptor: int, path: Path) -> None:
@@ -64,14 +64,14 @@ class FileWriter:
         self._is_writing = False
         self._lock = threading.Lock()
 
-    def room(self, _offset: int, nbytes: int) -> Bytes:
+    def borrow_buffer(self, _offset: int, nbytes: int) -> Bytes:
         """A scratch buffer for bytes of the file from an offset on, which is to be handed over."""
         return scratch_arena().get(nbytes)
 
     def write(self, offset: int, data: Bytes) -> None:
         system.pwrite_all(self.descriptor, data, offset, self.path)
 
-    def hand_over(self, offset: int, scratch: Bytes) -> None:
+    def submit(self, offset: int, scratch: Bytes) -> None:
         """Write a scratch buffer and give it back to its pool, or leave both to the thread that writes now."""
         with self._lock:
             if self._is_writing and self._has_room_for(scratch):
@@ -143,7 +143,7 @@ class DirectWriter(FileWriter):
         for thread in self._threads:
             thread.start()
 
-    def room(self, offset: int, nbytes: int) -> Bytes:
+    def borrow_buffer(self, offset: int, nbytes: int) -> Bytes:
         """A buffer whose whole blocks are those of the file: the system takes them from there."""
         start = offset % BLOCK_BYTES
         return _arena_of(nbytes).get(start + nbytes)[start:]
@@ -154,7 +154,7 @@ class DirectWriter(FileWriter):
             return scratch.size
         return -(-scratch.size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
 
-    def hand_over(self, offset: int, scratch: Bytes) -> None:
+    def submit(self, offset: int, scratch: Bytes) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting or self._has_room_for(scratch) or self._error is not None)
             self._raise_error()
@@ -241,8 +241,8 @@ class FileDestination(TakesAnything):
     def write(self, lo: int, data: Bytes) -> None:
         self._file.write(self._offset + self.dtype.nbytes(lo), data)
 
-    def room(self, lo: int, nbytes: int) -> Bytes:
-        return self._file.room(self._offset + self.dtype.nbytes(lo), nbytes)
+    def borrow_buffer(self, lo: int, nbytes: int) -> Bytes:
+        return self._file.borrow_buffer(self._offset + self.dtype.nbytes(lo), nbytes)
 
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
-        self._file.hand_over(self._offset + self.dtype.nbytes(lo), scratch)
+    def submit(self, lo: int, scratch: Bytes) -> None:
+        self._file.submit(self._offset + self.dtype.nbytes(lo), scratch)

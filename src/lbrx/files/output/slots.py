@@ -39,19 +39,19 @@ class CheckedDestination(FileDestination):
         self._check(lo, data)
         super().write(lo, data)
 
-    def hand_over(self, lo: int, scratch: Bytes) -> None:
+    def submit(self, lo: int, scratch: Bytes) -> None:
         self._check(lo, scratch)
-        super().hand_over(lo, scratch)
+        super().submit(lo, scratch)
 
     def _check(self, lo: int, data: Bytes) -> None:
         self.checksum.add(self.dtype.nbytes(lo), data)
-        self.look_at(data, self.dtype)
+        self.check_finite(data, self.dtype)
 
-    def look_at(self, values: Bytes, dtype: DType) -> None:
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
         if has_nonfinite(values, dtype):
-            self.found_nonfinite()
+            self.note_nonfinite()
 
-    def found_nonfinite(self) -> None:
+    def note_nonfinite(self) -> None:
         self.has_nonfinite = True
 
 

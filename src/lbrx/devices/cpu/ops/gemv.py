@@ -55,7 +55,7 @@ class _Scratch(threading.local):
         self._memory = memory.data[first : first + nbytes]
         self._address = memory.ctypes.data + first
 
-    def room(self, nbytes: int) -> tuple[memoryview, int]:
+    def borrow_buffer(self, nbytes: int) -> tuple[memoryview, int]:
         """The memory, at least so many bytes, and where it lies."""
         if nbytes > self._memory.nbytes:
             self._make(nbytes)
@@ -124,7 +124,7 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """Returns False, with nothing written, if a number is not finite."""
     vectors, columns = x.shape
     layout, storage = _coded_layout(blocks.codec, vectors, columns), blocks.storage
-    memory, start = _scratch.room(layout.scratch_bytes)
+    memory, start = _scratch.borrow_buffer(layout.scratch_bytes)
     coded = start + layout.codes, start + layout.scales, start + layout.sums
     row_bytes, rows, place = layout.row_bytes, out.shape[1], storage.address
     numbers = columns, *coded, vectors, rows
@@ -166,7 +166,7 @@ def _in_rows(task: str, function: int, numbers: tuple[int, ...], stored: _Stored
     least_rows = _least_rows(row_bytes)
 
     def run_rows(weights: int, first: int, stop: int) -> None:
-        memory, job = _scratch.room(0)
+        memory, job = _scratch.borrow_buffer(0)
         _JOB.pack_into(memory, 0, function, 0, weights, target + 4 * first, *numbers)
         run_together(kernel, place, job, row_bytes, stop - first, least_rows)
         check_status(_STATUS.unpack_from(memory)[1])
