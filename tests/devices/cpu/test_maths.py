@@ -14,7 +14,7 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from lbrx.devices.cpu.simd import maths
+from lbrx.devices.cpu.simd import maths, scalars
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Doubles = np.ndarray[Any, np.dtype[np.float64]]
@@ -217,11 +217,11 @@ def test_float32_functions_refuse_float64(name: str) -> None:
 def test_rounding_and_bit_intrinsics() -> None:
     def probe(value: Any) -> Any:
         return (
-            maths.rint(value),
-            maths.floor(value),
-            maths.fabs(value),
-            maths.bits_from_f32(value),
-            maths.f32_from_bits(maths.bits_from_f32(value)),
+            scalars.rint(value),
+            scalars.floor(value),
+            scalars.fabs(value),
+            scalars.bits_from_f32(value),
+            scalars.f32_from_bits(maths.bits_from_f32(value)),
         )
 
     assert njit(probe)(np.float32(-2.5)) == (-2.0, -3.0, 2.5, -0x3FE00000, -2.5)

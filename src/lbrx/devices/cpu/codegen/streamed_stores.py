@@ -11,13 +11,12 @@ import platform
 from collections.abc import Callable
 
 from lbrx.devices.cpu.codegen.lines import SourceLines
+from lbrx.devices.cpu.simd.processor import LINE_BYTES, PIECE_BYTES
 from lbrx.engine.program import FLAT, Program, Sink
 from lbrx.tensors.dtype import DTYPES
 
 PAYS = platform.machine() in ("x86_64", "AMD64")
 LEAST_BYTES = 32 << 20  # of a result
-LINE_BYTES = 64
-PIECE_BYTES = 2048
 
 
 def can_stream(program: Program) -> bool:

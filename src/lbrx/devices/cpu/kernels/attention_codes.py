@@ -6,22 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.f32 import ROUNDER, bits_of, fused, load_bf16
-from lbrx.devices.cpu.simd.i16 import (
-    bf16_values,
-    largest_magnitude,
-    largest_word,
-    no_words,
-    store_words,
-    turn_eight,
-)
-from lbrx.devices.cpu.simd.lanes import poke_f32
-from lbrx.devices.cpu.simd.vectors import f32_of_bits, f32x16, f32x32, jit, select, splat, store, to_i32
+from lbrx.devices.cpu.simd.elements import load_i16
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.elements import store_i16 as store_one_i16
+from lbrx.devices.cpu.simd.f32 import ROUNDER, fused, load_bf16
+from lbrx.devices.cpu.simd.i16 import bf16_values, largest_i16, largest_magnitude, transpose_eight
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import poke_f32
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.vectors import bits_of, f32x16, f32x32, i16x16, select, splat, store, store_i16, to_i32
 
-number: Any = ELEMENT_FUNCTIONS["load_i64"]
-load_half: Any = ELEMENT_FUNCTIONS["load_i16"]
-store_half: Any = ELEMENT_FUNCTIONS["store_i16"]
 BLOCK, PANEL = 256, 16
 FINE, COARSE = np.float32(8191.0), np.float32(4095.0)
 ZERO, TINY = np.float32(0.0), np.float32(2.0**-100)
@@ -41,9 +35,9 @@ def _whole(row: Any, size: Any, padded: Any, room: Any) -> Any:
     if size == padded:
         return row
     for block in range(padded // 32):
-        store_words(room + 64 * block, to_i32(f32x32(0.0)))
+        store_i16(room + 64 * block, to_i32(f32x32(0.0)))
     for i in range(size):
-        store_half(room, i, load_half(row, i))
+        store_one_i16(room, i, load_i16(row, i))
     return room
 
 
@@ -56,27 +50,27 @@ def _nearest(values: Any, factor: Any) -> Any:
 @jit
 def _code_row(row: Any, padded: Any, top: Any, out: Any, block_stride: Any) -> Any:
     """A row of bf16 as words, in blocks of 32 with a stride. Returns the bits of the largest magnitude."""
-    found = no_words()
+    found = i16x16(0)
     for i in range(padded // 16):
         found = largest_magnitude(row + 32 * i, found)
-    largest = largest_word(found)
-    factor = _factor(f32_of_bits(largest << 16), top)
+    largest = largest_i16(found)
+    factor = _factor(f32_from_bits(largest << 16), top)
     for i in range(padded // 16):
         coded = _nearest(load_bf16(f32x16(0.0), row, i), factor)
-        store_words(out + block_stride * (i // 2) + 32 * (i % 2), coded)
+        store_i16(out + block_stride * (i // 2) + 32 * (i % 2), coded)
     return largest
 
 
 @jit
 def _row_scale(largest: Any, top: Any) -> Any:
-    value = f32_of_bits(largest << 16)
+    value = f32_from_bits(largest << 16)
     return ZERO if value < TINY else value / top
 
 
 @jit
 def code_queries(job: Any, rows: Any, room: Any) -> Any:
     """Queries in panels; those that are missing are zeros. Returns the bits of the largest magnitude."""
-    group, size, padded, scale = number(job, 3), number(job, 4), number(job, 5), f32_of_bits(number(job, 6))
+    group, size, padded, scale = number(job, 3), number(job, 4), number(job, 5), f32_from_bits(number(job, 6))
     words = room + 2 * MOST_SIZE
     highest = 0
     for first in range(0, (rows + PANEL - 1) // PANEL * PANEL, 8):
@@ -89,7 +83,7 @@ def code_queries(job: Any, rows: Any, room: Any) -> Any:
         out = number(job, 7) + 32 * padded * (first // PANEL) + 4 * (first % PANEL)
         for half in range(padded // 16):
             target = out + 512 * half
-            turn_eight(words + 32 * half, 2 * padded, target, target + 256, 64)
+            transpose_eight(words + 32 * half, 2 * padded, target, target + 256, 64)
     return highest
 
 
@@ -116,7 +110,7 @@ def _sixteen(row: Any, width: Any, room: Any) -> Any:
     if width == 16:
         return row
     for i in range(16):
-        store_half(room, i, load_half(row, i) if i < width else np.int16(0))
+        store_one_i16(room, i, load_i16(row, i) if i < width else np.int16(0))
     return room
 
 
@@ -146,10 +140,10 @@ def code_values(values: Any, stride: Any, count: Any, size: Any, words: Any, sca
     highest = 0
     for panel in range((size + 15) // 16):
         width = min(16, size - 16 * panel)
-        found = no_words()
+        found = i16x16(0)
         for key in range(count):
             found = largest_magnitude(_sixteen(values + stride * key + 32 * panel, width, room), found)
-        highest = max(highest, largest_word(found))
+        highest = max(highest, largest_i16(found))
         largest = bf16_values(like, found)
         is_tiny = largest < TINY
         factors = select(is_tiny, like, COARSE / largest)
@@ -166,6 +160,6 @@ def code_values(values: Any, stride: Any, count: Any, size: Any, words: Any, sca
                     odd = _value(values, stride, key + 2 * pair + 1, count, panel, width, room)
                     store(turned, pair, _code_pair(even, odd, factors))
             out = words + 4 * VALUE_FOUR_BYTES * panel + 256 * (key // 32) + 2 * (key % 32)
-            turn_eight(turned, 64, out, out + VALUE_FOUR_BYTES, 64)
-            turn_eight(turned + 32, 64, out + 2 * VALUE_FOUR_BYTES, out + 3 * VALUE_FOUR_BYTES, 64)
+            transpose_eight(turned, 64, out, out + VALUE_FOUR_BYTES, 64)
+            transpose_eight(turned + 32, 64, out + 2 * VALUE_FOUR_BYTES, out + 3 * VALUE_FOUR_BYTES, 64)
     return highest

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.f32 import exp_up_to_zero, fused, lane_sum, load_bf16, load_f16, tanh
-from lbrx.devices.cpu.simd.lanes import load_f32, load_i32, peek_f32, poke_f32, stack_bytes
-from lbrx.devices.cpu.simd.vectors import f32_of_bits, f32x8, f32x16, jit, lane, lane_max, load, maximum, splat, store
+from lbrx.devices.cpu.simd.elements import load_bf16 as load_one_bf16
+from lbrx.devices.cpu.simd.elements import load_f16 as load_one_f16
+from lbrx.devices.cpu.simd.elements import load_f32, load_i32
+from lbrx.devices.cpu.simd.f32 import exp_up_to_zero, fused, load_bf16, load_f16, tanh
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, stack_bytes
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, lane, lane_max, lane_sum, load, maximum, splat, store
 
-load_one_f16, load_one_bf16 = ELEMENT_FUNCTIONS["load_f16"], ELEMENT_FUNCTIONS["load_bf16"]
 BLOCK = 256
 ROW_BYTES = 4 * BLOCK
 F16, BF16 = 1, 2
@@ -189,7 +192,7 @@ def attend(
     and the sum of each, ``total`` what they gather, in rows of whole panels. At the end it is divided by the sums.
     """
     scores, factors = stack_bytes(6144), stack_bytes(64)
-    cap = f32_of_bits(cap_bits)
+    cap = f32_from_bits(cap_bits)
     value_panels = (value_size + 15) // 16
     row_bytes = 64 * value_panels
     for start in range(low, high, BLOCK):

@@ -21,14 +21,17 @@ from lbrx.devices.cpu.kernels.attention_codes import (
     code_values,
 )
 from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.f32 import ROUNDER, ROUNDER_BITS, bits_of, floats_of, fused, tanh
-from lbrx.devices.cpu.simd.lanes import load_i32, peek_f32, poke_f32, stack_bytes
+from lbrx.devices.cpu.simd.elements import load_i32
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.f32 import ROUNDER, ROUNDER_BITS, fused, tanh
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, stack_bytes
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.vectors import (
-    f32_of_bits,
+    bits_of,
     f32x8,
     f32x16,
-    jit,
+    floats_of,
     load,
     maximum,
     select,
@@ -38,7 +41,6 @@ from lbrx.devices.cpu.simd.vectors import (
     to_i32,
 )
 
-number: Any = ELEMENT_FUNCTIONS["load_i64"]
 GROUP = 64
 PARTS = 2 // FOURS  # in which a panel of scores is weighed: vectors with the lanes of a register
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -225,7 +227,7 @@ def _look(
     """Let a panel of queries look at the keys of a group up to ``limit``."""
     scores, weights, factors = stack_bytes(4096), stack_bytes(4096), stack_bytes(128)
     padded, value_fours = number(job, 5), (number(job, 15) + 15) // 16 * 4
-    pairs, cap = number(job, 22), f32_of_bits(number(job, 16))
+    pairs, cap = number(job, 22), f32_from_bits(number(job, 16))
     keys = (limit - group + 3) // 4 * 4
     whole = (keys + 31) // 32 * 32
     words, x, x_scales = number(job, 17) + 2 * padded * group, number(job, 7) + 32 * padded * panel, number(job, 8)

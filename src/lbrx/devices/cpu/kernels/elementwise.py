@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.f32 import exp, tanh
-from lbrx.devices.cpu.simd.lanes import load_f32, store_f32
-from lbrx.devices.cpu.simd.vectors import absolute, f32_of_bits, f32x8, jit, lane, load, select, store
+from lbrx.devices.cpu.simd.elements import load_f32, store_f32
+from lbrx.devices.cpu.simd.f32 import absolute, exp, tanh
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.vectors import f32x8, lane, load, select, store
 
 ONE, HALF = np.float32(1.0), np.float32(0.5)
 TANH_SLOPE = np.float32(-2.0 * 0.7978845608028654)  # -2 sqrt(2 / pi)
@@ -114,7 +116,7 @@ def rope(source: int, target: int, rows: int, columns: int, pairs: int, cosines:
 def softcap(source: int, target: int, count: int, cap_bits: int) -> None:
     """cap tanh(x / cap)"""
     like = f32x8(0.0)
-    cap = f32_of_bits(cap_bits)
+    cap = f32_from_bits(cap_bits)
     for i in range(count // 8):
         store(target, i, tanh(load(like, source, i) / cap) * cap)
     for i in range(count // 8 * 8, count):

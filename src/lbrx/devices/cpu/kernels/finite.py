@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.vectors import f32x16, jit, load, mask_bits, select, splat, to_i32
+from lbrx.devices.cpu.simd.elements import load_i32, store_byte
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.vectors import f32x16, load, mask_bits, select, splat, to_i32
 
-load_word: Any = ELEMENT_FUNCTIONS["load_i32"]
-store_byte: Any = ELEMENT_FUNCTIONS["store_u8"]
 LANES = 16
 
 
@@ -25,7 +24,7 @@ def has_all_bits(address: Any, words: Any, low: Any, high: Any) -> Any:
         found = found | select((word & lows) == lows, ones, zeros) | select((word & highs) == highs, ones, zeros)
     is_found = mask_bits(found != zeros) != 0
     for number in range(vectors * LANES, words):
-        word = np.int64(load_word(address, number))
+        word = np.int64(load_i32(address, number))
         is_found |= (word & low) == low or (word & high) == high
     return is_found
 

@@ -20,12 +20,12 @@ from lbrx.devices.cpu.kernels.gemm_i16 import (
     write_out,
 )
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import STEP, WORD_ROW_BYTES
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.i16 import add_bf16_products, load_panel, spread_pair, turn_eight
-from lbrx.devices.cpu.simd.lanes import stack_bytes
-from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, jit, load, store
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.i16 import add_bf16_products, load_panel, spread_pair, transpose_eight
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import stack_bytes
+from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, load, store
 
-number: Any = ELEMENT_FUNCTIONS["load_i64"]
 WORD_BYTES = MOST_ROWS * WORD_ROW_BYTES
 
 
@@ -36,12 +36,12 @@ def _pack_eight(x: Any, vectors: Any, columns: Any, out: Any) -> None:
     for piece in range(columns // 16):
         place = out + 512 * piece
         if vectors == 8:
-            turn_eight(x + 32 * piece, 2 * columns, place, place + 256, 64)
+            transpose_eight(x + 32 * piece, 2 * columns, place, place + 256, 64)
         else:
             for vector in range(8):
                 own = x + 2 * columns * min(vector, vectors - 1)
                 store(room, vector, load(f32x8(0.0), own, piece))
-            turn_eight(room, 32, place, place + 256, 64)
+            transpose_eight(room, 32, place, place + 256, 64)
 
 
 def pack_panels(job: int, columns: int, first: int, stop: int) -> None:

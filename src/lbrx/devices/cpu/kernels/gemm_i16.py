@@ -21,24 +21,25 @@ from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
     take_q6_k,
     take_q8_0,
 )
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.f32 import ROUNDER, bits_of, fused, lane_sum
-from lbrx.devices.cpu.simd.i16 import store_words, turn_eight
-from lbrx.devices.cpu.simd.int_dot import prefetch_line
-from lbrx.devices.cpu.simd.lanes import peek_f32, stack_bytes, store_f32
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.elements import store_f32
+from lbrx.devices.cpu.simd.f32 import ROUNDER, absolute, fused
+from lbrx.devices.cpu.simd.i16 import transpose_eight
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, prefetch_line, stack_bytes
 from lbrx.devices.cpu.simd.vectors import (
-    absolute,
+    bits_of,
     f32x16,
     f32x32,
-    jit,
     lane_max,
+    lane_sum,
     load,
     splat,
     store,
+    store_i16,
     to_f32,
 )
 
-number: Any = ELEMENT_FUNCTIONS["load_i64"]
 TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
 ZERO = np.float32(0.0)
@@ -65,12 +66,12 @@ def _code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sum
                 is_tiny = largest < TINY
                 rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
                 scale = ZERO if is_tiny else largest / TOP
-                store_words(words + 64 * row, bits_of(rounded))
+                store_i16(words + 64 * row, bits_of(rounded))
                 store_f32(scales, 16 * block + first + row, scale)
                 store_f32(sums, 16 * block + first + row, lane_sum(rounded - ROUNDER) * scale)
             out = codes + PANEL_BLOCK_BYTES * block + 4 * first
-            turn_eight(words, 64, out, out + 256, 64)
-            turn_eight(words + 32, 64, out + 512, out + 768, 64)
+            transpose_eight(words, 64, out, out + 256, 64)
+            transpose_eight(words + 32, 64, out + 512, out + 768, 64)
     return lane_sum(watched)
 
 
@@ -186,7 +187,7 @@ def write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) 
         panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS) + 4 * (vector % PANEL_VECTORS)
         for row in range(0, even_rows, 8):
             place = out + 4 * (out_columns * vector + row)
-            turn_eight(panel + 64 * row, 64, place, place + 16 * out_columns, 4 * out_columns)
+            transpose_eight(panel + 64 * row, 64, place, place + 16 * out_columns, 4 * out_columns)
     for vector in range(vectors):
         panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS)
         for row in range(even_rows if vector < even_vectors else 0, rows):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.devices.cpu.simd.i16 import add_products, load_panel, no_sums, spread_pair
+from lbrx.devices.cpu.simd.i16 import add_products, load_panel, spread_pair
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.processor import HAS_512_BITS
-from lbrx.devices.cpu.simd.vectors import jit
+from lbrx.devices.cpu.simd.vectors import i32x16
 
 FOURS = 2 if HAS_512_BITS else 1
 """How many times four rows are multiplied at a time: more where registers are larger and more."""
@@ -18,7 +19,7 @@ FOURS = 2 if HAS_512_BITS else 1
 @jit
 def four_sums() -> Any:
     """Zeros for four rows."""
-    return no_sums(), no_sums(), no_sums(), no_sums()
+    return i32x16(0), i32x16(0), i32x16(0), i32x16(0)
 
 
 @jit

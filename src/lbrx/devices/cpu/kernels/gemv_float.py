@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.f32 import lane_sum, load_bf16, load_f16
-from lbrx.devices.cpu.simd.lanes import load_f32, store_f32
-from lbrx.devices.cpu.simd.vectors import f32x32, load
-
-load_one_f16, load_one_bf16 = ELEMENT_FUNCTIONS["load_f16"], ELEMENT_FUNCTIONS["load_bf16"]
+from lbrx.devices.cpu.simd.elements import load_bf16 as load_one_bf16
+from lbrx.devices.cpu.simd.elements import load_f16 as load_one_f16
+from lbrx.devices.cpu.simd.elements import load_f32, store_f32
+from lbrx.devices.cpu.simd.f32 import load_bf16, load_f16
+from lbrx.devices.cpu.simd.vectors import f32x32, lane_sum, load
 
 
 def f32(

@@ -12,8 +12,10 @@ import numpy as np
 
 from lbrx.devices.cpu.kernels.gemv_quantized_512 import q4_0 as wide_q4_0
 from lbrx.devices.cpu.kernels.gemv_quantized_512 import q4_k as wide_q4_k
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.f32 import fused, lane_sum
+from lbrx.devices.cpu.simd.elements import load_f16, load_f32, store_f32
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.f32 import absolute, fused, nearest_even
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.int_dot import (
     DOT_SIX_BITS,
     LANE_PAIRS,
@@ -25,30 +27,15 @@ from lbrx.devices.cpu.simd.int_dot import (
     dot_one_block,
     dot_two_blocks,
     parted_scales_of_18_bytes,
-    prefetch_3_lines,
-    prefetch_5_lines,
     scales_of_34_bytes,
     six_bit_minimums,
     six_bit_scales,
     store_parted,
 )
-from lbrx.devices.cpu.simd.lanes import load_f16, load_f32, store_f32
+from lbrx.devices.cpu.simd.memory import prefetch_3_lines, prefetch_5_lines
 from lbrx.devices.cpu.simd.processor import HAS_512_BITS
-from lbrx.devices.cpu.simd.vectors import (
-    absolute,
-    f32x8,
-    f32x16,
-    f32x32,
-    jit,
-    lane_max,
-    load,
-    load_i8,
-    nearest_even,
-    to_f32,
-    to_i32,
-)
+from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, f32x32, lane_max, lane_sum, load, load_i8, to_f32, to_i32
 
-number: Any = ELEMENT_FUNCTIONS["load_i64"]
 TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
 AHEAD = 4096  # bytes

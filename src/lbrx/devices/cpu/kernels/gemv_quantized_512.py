@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.int_dot_512 import (
+from lbrx.devices.cpu.simd.elements import load_f16, load_f32, store_f32
+from lbrx.devices.cpu.simd.f32 import fused
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.int_dot import dot_one_of_four_blocks
+from lbrx.devices.cpu.simd.int_dot_512 import (
     FOUR_LANES,
     ONE_OF_FOUR,
     dot_four_blocks,
@@ -20,10 +24,8 @@ from lbrx.devices.cpu.kernels.int_dot_512 import (
     ordered_scales,
     scales_of_eight_blocks,
 )
-from lbrx.devices.cpu.simd.f32 import fused, lane_sum
-from lbrx.devices.cpu.simd.int_dot import dot_one_of_four_blocks, prefetch_3_lines_to_l2
-from lbrx.devices.cpu.simd.lanes import load_f16, load_f32, store_f32
-from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, jit, load, splat, to_f32
+from lbrx.devices.cpu.simd.memory import prefetch_3_lines_to_l2
+from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, lane_sum, load, splat, to_f32
 
 AHEAD = 8192  # bytes
 EIGHT = np.float32(8.0)

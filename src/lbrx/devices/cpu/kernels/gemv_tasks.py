@@ -6,14 +6,11 @@ results go, and then what each task says.
 
 from __future__ import annotations
 
-from typing import Any
-
 from lbrx.devices.cpu.simd.calls import make_call
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.lanes import stack_bytes
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.elements import store_i64
+from lbrx.devices.cpu.simd.memory import stack_bytes
 
-number: Any = ELEMENT_FUNCTIONS["load_i64"]
-store_number: Any = ELEMENT_FUNCTIONS["store_i64"]
 call_coded, call_float = make_call(11), make_call(10)
 
 
@@ -26,7 +23,7 @@ def coded_rows(job: int, row_bytes: int, first: int, stop: int) -> None:
         number(job, 0), (places, places + 8, blocks, stop - first, number(job, 4), *vectors, out, number(job, 9))
     )
     if status != 0:
-        store_number(job, 1, status)
+        store_i64(job, 1, status)
 
 
 def float_rows(job: int, row_bytes: int, first: int, stop: int) -> None:
@@ -39,4 +36,4 @@ def float_rows(job: int, row_bytes: int, first: int, stop: int) -> None:
         (places, places + 8, weights, number(job, 4), stop - first, number(job, 5), *vectors, out, number(job, 8)),
     )
     if status != 0:
-        store_number(job, 1, status)
+        store_i64(job, 1, status)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
+from lbrx.devices.cpu.simd.elements import load_bf16 as load_one_bf16
+from lbrx.devices.cpu.simd.elements import load_f16 as load_one_f16
+from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import load_bf16, load_f16
-from lbrx.devices.cpu.simd.lanes import store_f32
 from lbrx.devices.cpu.simd.vectors import f32x16, store
-
-load_one_f16, load_one_bf16 = ELEMENT_FUNCTIONS["load_f16"], ELEMENT_FUNCTIONS["load_bf16"]
 
 
 def f16(source: int, source_row_bytes: int, target: int, rows: int, columns: int) -> None:

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.f32 import add_square, add_wide, exp_up_to_zero, no_sum, wide_sum
-from lbrx.devices.cpu.simd.lanes import load_f32, peek_f32, poke_f32, store_f32
+from lbrx.devices.cpu.simd.elements import load_f32, store_f32
+from lbrx.devices.cpu.simd.f32 import exp_up_to_zero
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.maths import sqrt
-from lbrx.devices.cpu.simd.vectors import f32_of_bits, f32x8, jit, lane, lane_max, load, maximum, splat, store
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.vectors import f32x8, f64x8, lane, lane_max, lane_sum, load, maximum, splat, store, to_f64
 
 NOTHING = np.float32(-np.inf)
 
@@ -39,17 +42,17 @@ def softmax(source: int, target: int, rows: int, columns: int) -> None:
     for number in range(rows):
         row, out = source + 4 * columns * number, target + 4 * columns * number
         largest = _largest(row, columns)
-        total = no_sum(like)
+        total = f64x8(0.0)
         for i in range(whole):
             value = exp_up_to_zero(load(like, row, i) - largest)
             store(out, i, value)
-            total = add_wide(total, value)
+            total = total + to_f64(value)
         rest = 0.0
         for i in range(8 * whole, columns):
             value = _exp_one(load_f32(row, i) - largest)
             poke_f32(out, i, value)
             rest += np.float64(value)
-        scale = np.float32(1.0 / (wide_sum(total) + rest))
+        scale = np.float32(1.0 / (lane_sum(total) + rest))
         for i in range(whole):
             store(out, i, load(like, out, i) * scale)
         for i in range(8 * whole, columns):
@@ -60,13 +63,13 @@ def softmax(source: int, target: int, rows: int, columns: int) -> None:
 def _mean(row: Any, columns: Any) -> Any:
     like = f32x8(0.0)
     whole = columns // 8
-    total = no_sum(like)
+    total = f64x8(0.0)
     for i in range(whole):
-        total = add_wide(total, load(like, row, i))
+        total = total + to_f64(load(like, row, i))
     rest = 0.0
     for i in range(8 * whole, columns):
         rest += np.float64(load_f32(row, i))
-    return (wide_sum(total) + rest) / columns
+    return (lane_sum(total) + rest) / columns
 
 
 @jit
@@ -74,20 +77,21 @@ def _mean_square(row: Any, columns: Any, mean: Any) -> Any:
     """The mean of the squared differences from ``mean``, in f64."""
     like = f32x8(0.0)
     whole = columns // 8
-    total = no_sum(like)
+    total = f64x8(0.0)
     for i in range(whole):
-        total = add_square(total, load(like, row, i), mean)
+        difference = to_f64(load(like, row, i)) - mean
+        total = total + difference * difference
     rest = 0.0
     for i in range(8 * whole, columns):
         difference = np.float64(load_f32(row, i)) - mean
         rest += difference * difference
-    return (wide_sum(total) + rest) / columns
+    return (lane_sum(total) + rest) / columns
 
 
 def rms_norm(source: int, target: int, rows: int, columns: int, weight: int, eps_bits: int) -> None:
     like = f32x8(0.0)
     whole = columns // 8
-    eps = np.float64(f32_of_bits(eps_bits))
+    eps = np.float64(f32_from_bits(eps_bits))
     for number in range(rows):
         row, out = source + 4 * columns * number, target + 4 * columns * number
         scale = np.float32(1.0 / sqrt(_mean_square(row, columns, 0.0) + eps))
@@ -100,7 +104,7 @@ def rms_norm(source: int, target: int, rows: int, columns: int, weight: int, eps
 def layer_norm(source: int, target: int, rows: int, columns: int, weight: int, bias: int, eps_bits: int) -> None:
     like = f32x8(0.0)
     whole = columns // 8
-    eps = np.float64(f32_of_bits(eps_bits))
+    eps = np.float64(f32_from_bits(eps_bits))
     for number in range(rows):
         row, out = source + 4 * columns * number, target + 4 * columns * number
         mean = _mean(row, columns)

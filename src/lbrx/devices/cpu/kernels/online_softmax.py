@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.f32 import exp_up_to_zero, lane_sum, tanh
-from lbrx.devices.cpu.simd.lanes import load_i32, peek_f32, poke_f32
-from lbrx.devices.cpu.simd.vectors import f32_of_bits, f32x8, f32x16, jit, lane, lane_max, load, maximum, splat, store
+from lbrx.devices.cpu.simd.elements import load_i32
+from lbrx.devices.cpu.simd.f32 import exp_up_to_zero, tanh
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, lane, lane_max, lane_sum, load, maximum, splat, store
 
 NOTHING = np.float32(-np.inf)
 
@@ -54,7 +57,7 @@ def weigh(scores: int, rows: int, columns: int, stride: int, ranges: int, state:
     as i32; ``state`` three f32 for each row: the largest score, the sum, and the factor for what was summed before.
     A cap of 0 is none.
     """
-    cap = f32_of_bits(cap_bits)
+    cap = f32_from_bits(cap_bits)
     vectors = (columns + 15) // 16
     for number in range(rows):
         row, own = scores + 4 * stride * number, state + 12 * number

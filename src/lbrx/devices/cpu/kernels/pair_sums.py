@@ -10,10 +10,16 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from lbrx.devices.cpu.simd.elements import DOUBLE, FLOAT, I32, I64
-from lbrx.devices.cpu.simd.tiles import IN_TILES, Aside, Builder, Value, add_product, prefetch, reduced_lanes
+from lbrx.devices.cpu.kernels.tile_reductions import (
+    IN_TILES,
+    Aside,
+    add_product,
+    loop_over_rows,
+    prefetch,
+    reduced_lanes,
+)
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, I64, Builder, Value, instruction, pointer, shuffled
 from lbrx.engine.block_sizes import LANES
 
 _TUPLE: Any = types.UniTuple
@@ -24,10 +30,9 @@ _WIDE_PART = ir.VectorType(DOUBLE, _PART)
 
 
 def _widened_part(builder: Builder, address: Value, index: Value, part: int) -> Value:
-    narrow = ir.VectorType(FLOAT, _PART)
-    place = builder.add(builder.mul(index, ir.Constant(I64, _PARTS)), ir.Constant(I64, part))
-    pointer = builder.gep(builder.inttoptr(address, narrow.as_pointer()), [place])
-    return builder.fpext(builder.load(pointer, align=1), _WIDE_PART)
+    number = builder.add(builder.mul(index, ir.Constant(I64, _PARTS)), ir.Constant(I64, part))
+    narrow = builder.load(pointer(builder, address, ir.VectorType(FLOAT, _PART), number), align=1)
+    return builder.fpext(narrow, _WIDE_PART)
 
 
 def _joined(builder: Builder, parts: Sequence[Value]) -> Value:
@@ -35,8 +40,7 @@ def _joined(builder: Builder, parts: Sequence[Value]) -> Value:
         return parts[0]
     half = len(parts) // 2
     left, right = _joined(builder, parts[:half]), _joined(builder, parts[half:])
-    order = list(range(2 * left.type.count))
-    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(I32, len(order)), order))
+    return shuffled(builder, left, right, range(2 * left.type.count))
 
 
 def _make_pair_sums(memory: str) -> Any:
@@ -54,42 +58,29 @@ def _make_pair_sums(memory: str) -> Any:
                 grown.append(builder.fmul(*factors) if total is None else add_product(builder, total, *factors))
         return grown
 
-    def reduce(_context: Any, first: Any, second: Any, vectors: Any) -> Any:
-        result = _TUPLE(types.float64, len(_PRODUCTS))
+    @instruction(_TUPLE(types.float64, len(_PRODUCTS))(types.int64, types.int64, types.int64))
+    def reduce(builder: Builder, first: Value, second: Value, rows: Value) -> Value:
+        inputs = first, second
+        aside = [Aside(builder, base, rows, memory) for base in inputs] if is_put_aside else []
+        addresses = [each.address for each in aside] or inputs
 
-        def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            inputs, count = list(args[:2]), args[2]
-            zero, one = ir.Constant(I64, 0), ir.Constant(I64, 1)
-            aside = [Aside(builder, base, count, memory) for base in inputs] if is_put_aside else []
-            addresses = [each.address for each in aside] or inputs
-            starts = products(builder, addresses, zero, [])
-            entry = builder.block
-            header, loop, end = (builder.append_basic_block(name) for name in ("pair.next", "pair.loop", "pair.end"))
-            builder.branch(header)
-            builder.position_at_end(header)
-            index = builder.phi(I64)
-            totals = [builder.phi(_WIDE_PART) for _ in starts]
-            builder.cbranch(builder.icmp_signed("<", index, count), loop, end)
-            builder.position_at_end(loop)
+        def step(index: Value, totals: Sequence[Value]) -> Sequence[Value]:
             for base in inputs if is_put_aside else ():
                 prefetch(builder, base, index, memory)
             for each in aside:
                 each.fill(builder, index)
-            grown = products(builder, addresses, index, totals)
-            following = builder.add(index, one)
-            builder.branch(header)
-            for phi, before, after in zip((index, *totals), (one, *starts), (following, *grown), strict=True):
-                phi.add_incoming(before, entry)
-                phi.add_incoming(after, loop)
-            builder.position_at_end(end)
-            rows = [_joined(builder, totals[number :: len(_PRODUCTS)]) for number in range(len(_PRODUCTS))]
-            sums = [reduced_lanes(builder, "dot", "f32", row) for row in rows]
-            return target.make_tuple(builder, result, sums)
+            return products(builder, addresses, index, totals)
 
-        return result(types.int64, types.int64, types.int64), generate
+        starts = products(builder, addresses, ir.Constant(I64, 0), [])
+        totals = loop_over_rows(builder, rows, starts, step)
+        rows_of_sums = [_joined(builder, totals[number :: len(_PRODUCTS)]) for number in range(len(_PRODUCTS))]
+        sums = [reduced_lanes(builder, "dot", "f32", row) for row in rows_of_sums]
+        result = ir.Constant(ir.ArrayType(DOUBLE, len(sums)), ir.Undefined)
+        for number, value in enumerate(sums):
+            result = builder.insert_value(result, value, number)
+        return result
 
-    reduce.__name__ = f"tile_pair_{memory}"
-    return intrinsic(reduce)
+    return reduce
 
 
 PAIR_FUNCTIONS: dict[str, Any] = {f"tile_pair_{memory}": _make_pair_sums(memory) for memory in ("f32", *IN_TILES)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lbrx.devices.cpu.simd.elements import load_f16
 from lbrx.devices.cpu.simd.i16 import (
     WIDEN_SIX_BITS,
     widen_bytes,
@@ -17,9 +18,10 @@ from lbrx.devices.cpu.simd.i16 import (
     widen_low,
     widen_low_less_8,
 )
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.int_dot import six_bit_minimums, six_bit_scales
-from lbrx.devices.cpu.simd.lanes import load_f16, poke_f32
-from lbrx.devices.cpu.simd.vectors import f32x16, jit, load_i8, store, to_f32
+from lbrx.devices.cpu.simd.memory import poke_f32
+from lbrx.devices.cpu.simd.vectors import f32x16, load_i8, store, to_f32
 
 STEP = 512  # elements of a row that are decoded at a time
 WORD_ROW_BYTES = 2 * STEP

@@ -16,14 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from lbrx.devices.cpu.simd.instruction import inlined
 from lbrx.devices.cpu.simd.maths import log_f32, sqrt
 from lbrx.tensors.random_keys import stream_key
 
 __all__ = ["normal_f32", "random_word", "stream_key", "uniform_f32"]
-
-_inlined = njit(forceinline=True, error_model="numpy", nogil=True)
 
 # Odd multipliers and shifts of low bias, from the published searches of the hash-prospector project.
 _MULTIPLIER_1 = np.uint32(0x7FEB352D)
@@ -42,20 +40,20 @@ _UNIFORM_SHIFT = np.uint32(8)
 _UNIFORM_STEP = np.float32(2.0**-24)
 
 
-@_inlined
+@inlined
 def _round(x: Any, shift: Any, multiplier: Any, key: Any) -> Any:
     # Numba widens uint32 arithmetic to 64 bits: every step goes back to uint32, which LLVM then keeps narrow.
     return np.uint32(np.uint32(np.uint32(x ^ np.uint32(x >> shift)) * multiplier) + key)
 
 
-@_inlined
+@inlined
 def _scramble(x: Any) -> Any:
     x = _round(x, _SHIFT_1, _MULTIPLIER_1, np.uint32(0))
     x = _round(x, _SHIFT_2, _MULTIPLIER_2, np.uint32(0))
     return np.uint32(x ^ np.uint32(x >> _SHIFT_1))
 
 
-@_inlined
+@inlined
 def random_word(key0: Any, key1: Any, index: Any) -> Any:
     """32 random bits as uint32 for an index from 0 to 2**40 (any int64 is accepted).
 
@@ -78,7 +76,7 @@ def random_word(key0: Any, key1: Any, index: Any) -> Any:
     return np.uint32(np.uint32(x ^ np.uint32(x >> _SHIFT_2)) + halfway)
 
 
-@_inlined
+@inlined
 def uniform_f32(key0: Any, key1: Any, index: Any) -> Any:
     """A float32 in [0, 1) with 24 random bits: the multiples of 2**-24 are equally likely.
 
@@ -120,7 +118,7 @@ _FAR_6 = np.float32(0.0012561162002384663)
 _FAR_7 = np.float32(-0.0002709503751248121)
 
 
-@_inlined
+@inlined
 def _upper_quantile(tail: Any) -> Any:
     """The z >= 0 that a standard normal exceeds with probability ``tail``, for 2**-33 <= tail <= 1/2."""
     # Polynomials by halves rather than by Horner's rule, whose chain of dependent steps sets the pace here.
@@ -139,7 +137,7 @@ def _upper_quantile(tail: Any) -> Any:
     return (_ONE - _TWO * tail) * (near if w <= _SPLIT else far)
 
 
-@_inlined
+@inlined
 def normal_f32(key0: Any, key1: Any, index: Any) -> Any:
     """A standard normal float32, at most 6.3 from zero.
 

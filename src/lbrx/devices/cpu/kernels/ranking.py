@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lbrx.devices.cpu.simd.tiles import TILE_FUNCTIONS
+from lbrx.devices.cpu.simd.memory import peek_i32, peek_i64, poke_i32, poke_i64
+from lbrx.devices.cpu.simd.scalars import lowest_bit
+from lbrx.devices.cpu.simd.vectors import mask_above_i32
 from lbrx.engine.block_sizes import (
     RANK_BIN_BITS,
     RANK_BIN_SHIFT,
@@ -20,9 +22,6 @@ from lbrx.engine.block_sizes import (
     RANK_TEST_KEYS_RUN,
 )
 
-_mask_above_i32, _lowest_bit = TILE_FUNCTIONS["mask_above_i32"], TILE_FUNCTIONS["lowest_bit"]
-_peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
-_poke_i32, _poke_i64 = TILE_FUNCTIONS["poke_i32"], TILE_FUNCTIONS["poke_i64"]
 _SMALLEST_I32, _SMALLEST_I64 = -(1 << 31), np.int64(-(1 << 63))
 _DIGITS = 1 << RANK_DIGIT_BITS
 
@@ -32,10 +31,10 @@ def _starts(counts: Any, count: Any) -> Any:
     """Turn the counts of a digit into places; False if all elements share one value of the digit."""
     position = 0
     for value in range(_DIGITS):
-        here = _peek_i64(counts, value)
+        here = peek_i64(counts, value)
         if here == count:
             return False
-        _poke_i64(counts, value, position)
+        poke_i64(counts, value, position)
         position += here
     return True
 
@@ -43,14 +42,14 @@ def _starts(counts: Any, count: Any) -> Any:
 @njit
 def _clear_counts(counts: Any, digits: Any) -> None:
     for place in range(digits * _DIGITS):
-        _poke_i64(counts, place, 0)
+        poke_i64(counts, place, 0)
 
 
 @njit
 def _count_digits(counts: Any, key: Any, digits: Any) -> None:
     for digit in range(digits):
         place = digit * _DIGITS + ((key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1))
-        _poke_i64(counts, place, _peek_i64(counts, place) + 1)
+        poke_i64(counts, place, peek_i64(counts, place) + 1)
 
 
 @njit
@@ -63,22 +62,22 @@ def rank_row_i32(buffer: Any, count: Any, descending: Any) -> None:
     ranks, counts = buffer + 8 * RANK_RESULT_RUN * count, buffer + 8 * RANK_RUNS * count
     _clear_counts(counts, 4)
     for j in range(count):
-        key = (_peek_i64(words, j) ^ -_SMALLEST_I32) & 0xFFFFFFFF
+        key = (peek_i64(words, j) ^ -_SMALLEST_I32) & 0xFFFFFFFF
         key = 0xFFFFFFFF - key if descending else key
         _count_digits(counts, key, 4)
-        _poke_i64(words, j, (key << 31) | j)
+        poke_i64(words, j, (key << 31) | j)
     for digit in range(4):
         starts = counts + 8 * _DIGITS * digit
         if _starts(starts, count):
             for j in range(count):
-                word = _peek_i64(words, j)
+                word = peek_i64(words, j)
                 value = (word >> (31 + digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
-                place = _peek_i64(starts, value)
-                _poke_i64(starts, value, place + 1)
-                _poke_i64(others, place, word)
+                place = peek_i64(starts, value)
+                poke_i64(starts, value, place + 1)
+                poke_i64(others, place, word)
             words, others = others, words
     for j in range(count):
-        _poke_i64(ranks, _peek_i64(words, j) & 0x7FFFFFFF, j)
+        poke_i64(ranks, peek_i64(words, j) & 0x7FFFFFFF, j)
 
 
 @njit
@@ -89,25 +88,25 @@ def rank_row_i64(buffer: Any, count: Any, descending: Any) -> None:
     ranks, counts = buffer + 8 * RANK_RESULT_RUN * count, buffer + 8 * RANK_RUNS * count
     _clear_counts(counts, 8)
     for j in range(count):
-        key = _peek_i64(keys, j) ^ _SMALLEST_I64
+        key = peek_i64(keys, j) ^ _SMALLEST_I64
         key = ~key if descending else key
         _count_digits(counts, key, 8)
-        _poke_i64(keys, j, key)
-        _poke_i64(order, j, j)
+        poke_i64(keys, j, key)
+        poke_i64(order, j, j)
     for digit in range(8):
         starts = counts + 8 * _DIGITS * digit
         if _starts(starts, count):
             for j in range(count):
-                key = _peek_i64(keys, j)
+                key = peek_i64(keys, j)
                 value = (key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
-                place = _peek_i64(starts, value)
-                _poke_i64(starts, value, place + 1)
-                _poke_i64(other_keys, place, key)
-                _poke_i64(other_order, place, _peek_i64(order, j))
+                place = peek_i64(starts, value)
+                poke_i64(starts, value, place + 1)
+                poke_i64(other_keys, place, key)
+                poke_i64(other_order, place, peek_i64(order, j))
             keys, other_keys = other_keys, keys
             order, other_order = other_order, order
     for j in range(count):
-        _poke_i64(ranks, _peek_i64(order, j), j)
+        poke_i64(ranks, peek_i64(order, j), j)
 
 
 _BINS = 1 << RANK_BIN_BITS
@@ -117,9 +116,9 @@ _MOST_SQUARES = 256  # sum of squared bin sizes, per column, from which a sort i
 
 @njit
 def _extremes(keys: Any, count: Any) -> Any:
-    lowest = highest = _peek_i32(keys, 0)
+    lowest = highest = peek_i32(keys, 0)
     for j in range(count):
-        key = _peek_i32(keys, j)
+        key = peek_i32(keys, j)
         lowest, highest = min(lowest, key), max(highest, key)
     return lowest, highest
 
@@ -134,12 +133,12 @@ def _bin(key: Any, first: Any) -> Any:
 @njit
 def _find_bins(keys: Any, count: Any, first: Any, bins: Any) -> None:
     for j in range(count):
-        _poke_i32(bins, j, _bin(_peek_i32(keys, j), first))
+        poke_i32(bins, j, _bin(peek_i32(keys, j), first))
 
 
 @njit
 def _grow(counts: Any, place: Any) -> None:
-    _poke_i32(counts, place, np.int32(_peek_i32(counts, place) + 1))
+    poke_i32(counts, place, np.int32(peek_i32(counts, place) + 1))
 
 
 @njit
@@ -150,16 +149,16 @@ def _count_bins(bins: Any, count: Any, counts: Any) -> Any:
     """
     others = counts + 4 * _BINS
     for place in range(_BINS):
-        _poke_i64(counts, place, 0)
+        poke_i64(counts, place, 0)
     for j in range(0, count - 1, 2):
-        _grow(counts, np.int64(_peek_i32(bins, j)))
-        _grow(others, np.int64(_peek_i32(bins, j + 1)))
+        _grow(counts, np.int64(peek_i32(bins, j)))
+        _grow(others, np.int64(peek_i32(bins, j + 1)))
     if count % 2:
-        _grow(counts, np.int64(_peek_i32(bins, count - 1)))
+        _grow(counts, np.int64(peek_i32(bins, count - 1)))
     squares = np.int64(0)
     for place in range(_BINS):
-        size = np.int32(_peek_i32(counts, place) + _peek_i32(others, place))
-        _poke_i32(counts, place, size)
+        size = np.int32(peek_i32(counts, place) + peek_i32(others, place))
+        poke_i32(counts, place, size)
         squares += np.int64(size) * np.int64(size)
     return squares
 
@@ -169,8 +168,8 @@ def _bounds_of_bins(counts: Any) -> None:
     """The lowest rank of each bin and, in the high half, its highest, in place of its size."""
     start = np.int64(0)
     for place in range(_BINS):
-        end = start + np.int64(_peek_i32(counts, place))
-        _poke_i32(counts, place, np.int32(start | ((end - 1) << 16)))
+        end = start + np.int64(peek_i32(counts, place))
+        poke_i32(counts, place, np.int32(start | ((end - 1) << 16)))
         start = end
 
 
@@ -178,14 +177,14 @@ def _bounds_of_bins(counts: Any) -> None:
 def _count_equal(keys: Any, count: Any, wanted: Any) -> Any:
     found = np.int32(0)
     for j in range(count):
-        found = np.int32(found + np.int32(_peek_i32(keys, j) == wanted))
+        found = np.int32(found + np.int32(peek_i32(keys, j) == wanted))
     return np.int64(found)
 
 
 @njit
 def _sort(buffer: Any, keys: Any, count: Any) -> None:
     for j in range(count):
-        _poke_i64(buffer, j, np.int64(_peek_i32(keys, j)))
+        poke_i64(buffer, j, np.int64(peek_i32(keys, j)))
     rank_row_i32(buffer, count, False)
 
 
@@ -206,19 +205,19 @@ def rank_bounds_i32(buffer: Any, count: Any) -> Any:
     first = np.int32(max(span_start, _SMALLEST_I32))
     _find_bins(keys, count, first, bounds)
     squares = _count_bins(bounds, count, counts)
-    equals = np.int64(_peek_i32(counts, np.int64(_bin(lowest, first))))
+    equals = np.int64(peek_i32(counts, np.int64(_bin(lowest, first))))
     are_equal = _count_equal(keys, count, lowest) == equals
     if squares - (equals * equals if are_equal else 0) > _MOST_SQUARES * count:
         _sort(buffer, keys, count)
         return False
     _bounds_of_bins(counts)
     for j in range(count):
-        _poke_i32(bounds, j, _peek_i32(counts, np.int64(_peek_i32(bounds, j))))
+        poke_i32(bounds, j, peek_i32(counts, np.int64(peek_i32(bounds, j))))
     if are_equal:
         rank = np.int32(0)
         for j in range(count):
-            if _peek_i32(keys, j) == lowest:
-                _poke_i32(bounds, j, np.int32(rank | np.int32(rank << 16)))
+            if peek_i32(keys, j) == lowest:
+                poke_i32(bounds, j, np.int32(rank | np.int32(rank << 16)))
                 rank = np.int32(rank + 1)
     return True
 
@@ -226,12 +225,12 @@ def rank_bounds_i32(buffer: Any, count: Any) -> Any:
 @njit
 def rank_among_i32(keys: Any, count: Any, place: Any) -> Any:
     """The rank of one key among all: how many are smaller, or equal and before it."""
-    key = _peek_i32(keys, place)
+    key = peek_i32(keys, place)
     larger_before = smaller_after = np.int32(0)
     for j in range(place):
-        larger_before = np.int32(larger_before + np.int32(_peek_i32(keys, j) > key))
+        larger_before = np.int32(larger_before + np.int32(peek_i32(keys, j) > key))
     for j in range(place + 1, count):
-        smaller_after = np.int32(smaller_after + np.int32(_peek_i32(keys, j) < key))
+        smaller_after = np.int32(smaller_after + np.int32(peek_i32(keys, j) < key))
     return np.int32(np.int32(place) - larger_before + smaller_after)
 
 
@@ -241,12 +240,12 @@ def next_undecided(outcomes: Any, start: Any, count: Any) -> Any:
     place = start
     while place + 64 <= count:
         address = outcomes + 4 * place
-        undecided = _mask_above_i32(address, np.int32(0)) & ~_mask_above_i32(address, np.int32(2))
+        undecided = mask_above_i32(address, np.int32(0)) & ~mask_above_i32(address, np.int32(2))
         if undecided != 0:
-            return place + _lowest_bit(undecided)
+            return place + lowest_bit(undecided)
         place += 64
     while place < count:
-        outcome = _peek_i32(outcomes, place)
+        outcome = peek_i32(outcomes, place)
         if (outcome == 1) | (outcome == 2):
             return place
         place += 1

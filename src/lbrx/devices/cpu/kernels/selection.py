@@ -11,17 +11,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from lbrx.devices.cpu.simd.tiles import TILE_FUNCTIONS
+from lbrx.devices.cpu.simd.memory import peek_f32, peek_i32, peek_i64, poke_i64
+from lbrx.devices.cpu.simd.scalars import bit_count, bits_from_f32, bits_from_f64, f32_from_bits, lowest_bit
+from lbrx.devices.cpu.simd.vectors import mask_above_f32, mask_above_i32, mask_from_f32
 from lbrx.engine.block_sizes import BINS, TABLES
 
-mask_above_i32, mask_above_f32, mask_from_f32 = (
-    TILE_FUNCTIONS[f"mask_{name}"] for name in ("above_i32", "above_f32", "from_f32")
-)
-lowest_bit, bit_count, _f32_of_bits = (TILE_FUNCTIONS[name] for name in ("lowest_bit", "bit_count", "f32_of_bits"))
-_bits_of_f32, _bits_of_f64 = TILE_FUNCTIONS["bits_of_f32"], TILE_FUNCTIONS["bits_of_f64"]
-_peek_f32 = TILE_FUNCTIONS["peek_f32"]
-_peek_i32, _peek_i64 = TILE_FUNCTIONS["peek_i32"], TILE_FUNCTIONS["peek_i64"]
-_poke_i64 = TILE_FUNCTIONS["poke_i64"]
 _LARGEST_I32, _LARGEST_I64 = np.int32(0x7FFFFFFF), np.int64(0x7FFFFFFFFFFFFFFF)
 _SMALLEST_I32 = -(1 << 31)
 _KEY_OF_INFINITY = 0x7F800000
@@ -31,14 +25,14 @@ _ZERO_F32, _ZERO_F64 = np.float32(0.0), np.float64(0.0)
 
 @njit
 def key_of_f32(value: Any) -> Any:
-    bits = _bits_of_f32(value + _ZERO_F32)
+    bits = bits_from_f32(value + _ZERO_F32)
     key = np.int32(bits ^ (np.int32(bits >> np.int32(31)) & _LARGEST_I32))
     return _LARGEST_I32 if value != value else key
 
 
 @njit
 def key_of_f64(value: Any) -> Any:
-    bits = _bits_of_f64(value + _ZERO_F64)
+    bits = bits_from_f64(value + _ZERO_F64)
     key = bits ^ ((bits >> 63) & _LARGEST_I64)
     return _LARGEST_I64 if value != value else key
 
@@ -57,7 +51,7 @@ def key_of_i64(value: Any) -> Any:
 def _count_i32(table: Any, key: Any, shift: Any, first: Any) -> None:
     place = (np.int64(key) >> shift) - first
     if (place >= 0) & (place < BINS):
-        _poke_i64(table, place, _peek_i64(table, place) + 1)
+        poke_i64(table, place, peek_i64(table, place) + 1)
 
 
 @njit
@@ -65,48 +59,48 @@ def histogram_i32(tile: Any, count: Any, tables: Any, shift: Any, first: Any) ->
     """Count the keys of a tile by ``(key >> shift) - first``; keys outside the bins are left out."""
     whole = count - count % TABLES
     for j in range(0, whole, TABLES):
-        _count_i32(tables, _peek_i32(tile, j), shift, first)
-        _count_i32(tables + 8 * BINS, _peek_i32(tile, j + 1), shift, first)
-        _count_i32(tables + 16 * BINS, _peek_i32(tile, j + 2), shift, first)
-        _count_i32(tables + 24 * BINS, _peek_i32(tile, j + 3), shift, first)
+        _count_i32(tables, peek_i32(tile, j), shift, first)
+        _count_i32(tables + 8 * BINS, peek_i32(tile, j + 1), shift, first)
+        _count_i32(tables + 16 * BINS, peek_i32(tile, j + 2), shift, first)
+        _count_i32(tables + 24 * BINS, peek_i32(tile, j + 3), shift, first)
     for j in range(whole, count):
-        _count_i32(tables, _peek_i32(tile, j), shift, first)
+        _count_i32(tables, peek_i32(tile, j), shift, first)
 
 
 @njit
 def histogram_i64(tile: Any, count: Any, tables: Any, shift: Any, first: Any) -> None:
     for j in range(count):
-        _count_i32(tables + 8 * BINS * (j % TABLES), _peek_i64(tile, j), shift, first)
+        _count_i32(tables + 8 * BINS * (j % TABLES), peek_i64(tile, j), shift, first)
 
 
 @njit
 def _append(keys: Any, places: Any, found: Any, key: Any, place: Any) -> Any:
-    _poke_i64(keys, found, key)
-    _poke_i64(places, found, place)
+    poke_i64(keys, found, key)
+    poke_i64(places, found, place)
     return found + 1
 
 
 @njit
 def _f32_of_key(key: Any) -> Any:
     narrow = np.int32(key)
-    return _f32_of_bits(np.int32(narrow ^ (np.int32(narrow >> np.int32(31)) & _LARGEST_I32)))
+    return f32_from_bits(np.int32(narrow ^ (np.int32(narrow >> np.int32(31)) & _LARGEST_I32)))
 
 
 @njit
 def _put_run(keys: Any, places: Any, state: Any, equal: Any, above: Any, start: Any) -> None:
     """Append a tile's count of elements that are equal to the wanted key, and count those above."""
-    found = _peek_i64(state, 0)
+    found = peek_i64(state, 0)
     if equal > 0:
         found = _append(keys, places, found, equal, start)
-    _poke_i64(state, 0, found)
-    _poke_i64(state, 1, _peek_i64(state, 1) + above)
+    poke_i64(state, 0, found)
+    poke_i64(state, 1, peek_i64(state, 1) + above)
 
 
 @njit
 def _count_runs_i32(tile: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
     equal = above = 0
     for j in range(count):
-        other = np.int64(_peek_i32(tile, j))
+        other = np.int64(peek_i32(tile, j))
         above += other > key
         equal += other == key
     _put_run(keys, places, state, equal, above, start)
@@ -122,7 +116,7 @@ def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, pl
         above += bit_count(over)
         equal += bit_count(mask_from_f32(values + 4 * group, wanted) & ~over)
     for j in range(whole, count):
-        other = np.int64(key_of_f32(_peek_f32(values, j)))
+        other = np.int64(key_of_f32(peek_f32(values, j)))
         above += other > key
         equal += other == key
     _put_run(keys, places, state, equal, above, start)
@@ -138,7 +132,7 @@ def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
     if low > high:
         _count_runs_i32(tile, count, start, high, keys, places, state)
         return
-    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    found, above = peek_i64(state, 0), peek_i64(state, 1)
     below_low, top = np.int32(max(low - 1, _SMALLEST_I32)), np.int32(high)
     takes_smallest = low <= _SMALLEST_I32
     whole = count - count % 64
@@ -148,15 +142,15 @@ def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: An
         above += bit_count(over)
         while inside != 0:
             j = group + lowest_bit(inside)
-            found = _append(keys, places, found, np.int64(_peek_i32(tile, j)), start + j)
+            found = _append(keys, places, found, np.int64(peek_i32(tile, j)), start + j)
             inside &= inside - np.uint64(1)
     for j in range(whole, count):
-        key = np.int64(_peek_i32(tile, j))
+        key = np.int64(peek_i32(tile, j))
         above += key > high
         if (key >= low) & (key <= high):
             found = _append(keys, places, found, key, start + j)
-    _poke_i64(state, 0, found)
-    _poke_i64(state, 1, above)
+    poke_i64(state, 0, found)
+    poke_i64(state, 1, above)
 
 
 @njit
@@ -165,7 +159,7 @@ def collect_f32(values: Any, count: Any, start: Any, low: Any, high: Any, keys: 
     if low > high:
         _count_runs_f32(values, count, start, high, keys, places, state)
         return
-    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    found, above = peek_i64(state, 0), peek_i64(state, 1)
     takes_nan = high > _KEY_OF_INFINITY
     lowest, highest = _f32_of_key(max(low, -_KEY_OF_INFINITY - 1)), _f32_of_key(min(high, _KEY_OF_INFINITY))
     whole = count - count % 64
@@ -175,27 +169,27 @@ def collect_f32(values: Any, count: Any, start: Any, low: Any, high: Any, keys: 
         above += bit_count(over)
         while inside != 0:
             j = group + lowest_bit(inside)
-            found = _append(keys, places, found, np.int64(key_of_f32(_peek_f32(values, j))), start + j)
+            found = _append(keys, places, found, np.int64(key_of_f32(peek_f32(values, j))), start + j)
             inside &= inside - np.uint64(1)
     for j in range(whole, count):
-        key = np.int64(key_of_f32(_peek_f32(values, j)))
+        key = np.int64(key_of_f32(peek_f32(values, j)))
         above += key > high
         if (key >= low) & (key <= high):
             found = _append(keys, places, found, key, start + j)
-    _poke_i64(state, 0, found)
-    _poke_i64(state, 1, above)
+    poke_i64(state, 0, found)
+    poke_i64(state, 1, above)
 
 
 @njit
 def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
-    found, above = _peek_i64(state, 0), _peek_i64(state, 1)
+    found, above = peek_i64(state, 0), peek_i64(state, 1)
     for j in range(count):
-        key = _peek_i64(tile, j)
+        key = peek_i64(tile, j)
         above += key > high
         if (key >= low) & (key <= high):
             found = _append(keys, places, found, key, start + j)
-    _poke_i64(state, 0, found)
-    _poke_i64(state, 1, above)
+    poke_i64(state, 0, found)
+    poke_i64(state, 1, above)
 
 
 @njit
@@ -203,7 +197,7 @@ def first_largest_f32(values: Any, largest: Any) -> Any:
     """The place of the first value that is the largest of all, or NaN if that is what is called the largest."""
     place = 0
     if largest != largest:
-        while _peek_f32(values, place) == _peek_f32(values, place):
+        while peek_f32(values, place) == peek_f32(values, place):
             place += 1
         return place
     while True:

@@ -29,11 +29,9 @@ from lbrx.devices.cpu.kernels.team_board import (
     WATCHING,
 )
 from lbrx.devices.cpu.simd.calls import make_call
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.vectors import I32, I64, instruction, jit
+from lbrx.devices.cpu.simd.elements import load_i64, store_i64
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, call_llvm, instruction, jit, pointer
 
-load_i64: Any = ELEMENT_FUNCTIONS["load_i64"]
-store_i64: Any = ELEMENT_FUNCTIONS["store_i64"]
 _call = make_call(6)
 
 ALL_TAKEN = 0xFFFFFFFF
@@ -41,80 +39,45 @@ POLLS_BEFORE_YIELDING = 4096
 _X86_PAUSE, _ARM_HINT, _ARM_YIELD = "llvm.x86.sse2.pause", "llvm.aarch64.hint", 1
 
 
-def _declared(module: Any, name: str, kind: Any) -> Any:
-    return module.globals.get(name) or ir.Function(module, kind, name)
-
-
-def _place(builder: Any, board: Any, word: Any) -> Any:
-    return builder.gep(builder.inttoptr(board, I64.as_pointer()), [word])
-
-
-@instruction
-def _peek(_context: Any, _board: Any, _word: Any) -> Any:
+@instruction(types.int64(types.int64, types.int64))
+def _peek(builder: Builder, board: Value, word: Value) -> Value:
     """A word, with all that was written before it."""
-
-    def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_place(builder, *args), "acquire", 8)
-
-    return types.int64(types.int64, types.int64), generate
+    return builder.load_atomic(pointer(builder, board, I64, word), "acquire", 8)
 
 
-@instruction
-def _publish(_context: Any, _board: Any, _word: Any, _value: Any) -> Any:
+@instruction(types.void(types.int64, types.int64, types.int64))
+def _publish(builder: Builder, board: Value, word: Value, value: Value) -> None:
     """Write a word after all that was written before, and before all that is written later."""
-
-    def generate(target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _place(builder, *args[:2]), "seq_cst", 8)
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
+    builder.store_atomic(value, pointer(builder, board, I64, word), "seq_cst", 8)
+    builder.fence("seq_cst")
 
 
-@instruction
-def _add(_context: Any, _board: Any, _word: Any, _value: Any) -> Any:
-    def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", _place(builder, *args[:2]), args[2], "seq_cst")
-
-    return types.int64(types.int64, types.int64, types.int64), generate
+@instruction(types.int64(types.int64, types.int64, types.int64))
+def _add(builder: Builder, board: Value, word: Value, value: Value) -> Value:
+    return builder.atomic_rmw("add", pointer(builder, board, I64, word), value, "seq_cst")
 
 
-@instruction
-def _replace(_context: Any, _board: Any, _word: Any, _old: Any, _new: Any) -> Any:
-    """Put a new value in the place of an old one; False if something else is there."""
-
-    def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        place = _place(builder, *args[:2])
-        return builder.extract_value(builder.cmpxchg(place, args[2], args[3], "seq_cst", "seq_cst"), 1)
-
-    return types.boolean(types.int64, types.int64, types.int64, types.int64), generate
+@instruction(types.boolean(types.int64, types.int64, types.int64, types.int64))
+def _replace(builder: Builder, board: Value, word: Value, old: Value, new: Value) -> Value:
+    """Replace an old value by a new one; False if something else is there."""
+    address = pointer(builder, board, I64, word)
+    return builder.extract_value(builder.cmpxchg(address, old, new, "seq_cst", "seq_cst"), 1)
 
 
-@instruction
-def _pause(_context: Any) -> Any:
+@instruction(types.void())
+def _pause(builder: Builder) -> None:
     """Tell the processor that a loop only waits."""
-
-    def generate(target: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        machine = platform.machine()
-        if machine in ("x86_64", "AMD64"):
-            builder.call(_declared(builder.module, _X86_PAUSE, ir.FunctionType(ir.VoidType(), [])), [])
-        elif machine in ("arm64", "aarch64"):
-            hint = _declared(builder.module, _ARM_HINT, ir.FunctionType(ir.VoidType(), [I32]))
-            builder.call(hint, [ir.Constant(I32, _ARM_YIELD)])
-        return target.get_dummy_value()
-
-    return types.void(), generate
+    machine = platform.machine()
+    if machine in ("x86_64", "AMD64"):
+        call_llvm(builder, _X86_PAUSE, ir.VoidType(), [])
+    elif machine in ("arm64", "aarch64"):
+        call_llvm(builder, _ARM_HINT, ir.VoidType(), [ir.Constant(I32, _ARM_YIELD)])
 
 
-@instruction
-def _yield_processor(_context: Any) -> Any:
+@instruction(types.void())
+def _yield_processor(builder: Builder) -> None:
     """Let another thread run that waits for a processor."""
-
-    def generate(target: Any, builder: Any, _signature: Any, _args: Any) -> Any:
-        builder.call(_declared(builder.module, "sched_yield", ir.FunctionType(I32, [])), [])
-        return target.get_dummy_value()
-
-    return types.void(), generate
+    call_llvm(builder, "sched_yield", I32, [])
 
 
 @jit

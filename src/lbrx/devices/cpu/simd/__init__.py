@@ -1,0 +1,12 @@
+"""What kernels are written with. Vectors have the width that the code says, so results are the same everywhere.
+
+- instruction: how a function is declared that is written as LLVM code, and the pieces that such functions share
+- vectors: the vector type, its operators, loads, stores and conversions
+- f32, i16: functions of f32 lanes; products and layouts of i16 lanes
+- int_dot, int_dot_512: dot products of quantized codes and i16 numbers
+- lanes: blocks side by side, one in each lane
+- scalars, maths: instructions on single numbers; exp, log and others that LLVM can vectorise
+- elements: loads and stores of one element of every dtype
+- memory: stack, tables, prefetches, stores past the caches
+- calls, processor: calls of compiled code by address; what the processor has
+"""

@@ -12,17 +12,27 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+from lbrx.devices.cpu.simd.instruction import (
+    DOUBLE,
+    FLOAT,
+    HALF,
+    I8,
+    I16,
+    I32,
+    I64,
+    Builder,
+    Value,
+    call_llvm,
+    instruction,
+    pointer,
+)
+
 _HIGH_HALF = -65536
-Builder = Any
-Value = Any
 
 
-def _constant(value: int, kind: Any = I32) -> Value:
-    return ir.Constant(kind, value)
+def _constant(value: int, integer: Any = I32) -> Value:
+    return ir.Constant(integer, value)
 
 
 def _inputs_scope(builder: Builder) -> Any:
@@ -31,18 +41,14 @@ def _inputs_scope(builder: Builder) -> Any:
     return module.add_metadata([module.add_metadata(["inputs", domain])])
 
 
-def _element_pointer(builder: Builder, base: Value, index: Value, kind: Any) -> Value:
-    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
-
-
-def _load_bits(builder: Builder, base: Value, index: Value, kind: Any) -> Value:
-    loaded = builder.load(_element_pointer(builder, base, index, kind), align=1)
+def _load_bits(builder: Builder, base: Value, index: Value, memory: Any) -> Value:
+    loaded = builder.load(pointer(builder, base, memory, index), align=1)
     loaded.set_metadata("alias.scope", _inputs_scope(builder))
     return loaded
 
 
 def _store_bits(builder: Builder, base: Value, index: Value, value: Value) -> None:
-    stored = builder.store(value, _element_pointer(builder, base, index, value.type), align=1)
+    stored = builder.store(value, pointer(builder, base, value.type, index), align=1)
     stored.set_metadata("noalias", _inputs_scope(builder))
 
 
@@ -132,7 +138,7 @@ def _bool_to_byte(builder: Builder, value: Value) -> Value:
 
 
 # dtype -> (bits in memory, type in a register, bits -> register, register -> bits)
-_CODECS: dict[str, tuple[Any, Any, Callable[..., Value], Callable[..., Value]]] = {
+_DTYPES: dict[str, tuple[Any, Any, Callable[..., Value], Callable[..., Value]]] = {
     "f64": (DOUBLE, types.float64, _same, _same),
     "f32": (FLOAT, types.float32, _same, _same),
     "f16": (I16, types.float32, _f16_to_f32, _f32_to_f16),
@@ -149,188 +155,139 @@ _CODECS: dict[str, tuple[Any, Any, Callable[..., Value], Callable[..., Value]]] 
 
 
 def _make_load(name: str) -> Any:
-    memory, register, decode, _ = _CODECS[name]
+    memory, register, decode, _ = _DTYPES[name]
 
-    def load(_context: Any, base: Any, index: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return decode(builder, _load_bits(builder, args[0], args[1], memory))
+    @instruction(register(types.int64, types.int64))
+    def load(builder: Builder, base: Value, index: Value) -> Value:
+        return decode(builder, _load_bits(builder, base, index, memory))
 
-        return register(types.int64, types.int64), generate
-
-    load.__name__ = f"load_{name}"
-    return intrinsic(load)
+    return load
 
 
 def _make_store(name: str) -> Any:
-    _, register, _, encode = _CODECS[name]
+    _, register, _, encode = _DTYPES[name]
 
-    def store(_context: Any, base: Any, index: Any, value: Any) -> Any:
-        def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            _store_bits(builder, args[0], args[1], encode(builder, args[2]))
-            return target.get_dummy_value()
+    @instruction(types.void(types.int64, types.int64, register))
+    def store(builder: Builder, base: Value, index: Value, value: Value) -> None:
+        _store_bits(builder, base, index, encode(builder, value))
 
-        return types.void(types.int64, types.int64, register), generate
-
-    store.__name__ = f"store_{name}"
-    return intrinsic(store)
+    return store
 
 
 def _make_round(name: str) -> Any:
-    _, register, decode, encode = _CODECS[name]
+    _, register, decode, encode = _DTYPES[name]
 
-    def rounded(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return decode(builder, encode(builder, args[0]))
+    @instruction(register(register))
+    def rounded(builder: Builder, value: Value) -> Value:
+        return decode(builder, encode(builder, value))
 
-        return register(register), generate
-
-    rounded.__name__ = f"round_{name}"
-    return intrinsic(rounded)
+    return rounded
 
 
 def _make_load_packed(bits: int) -> Any:
     per_byte_log2 = {4: 1, 2: 2}[bits]
 
-    def load(_context: Any, base: Any, index: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            byte = _load_bits(builder, args[0], builder.ashr(args[1], _constant(per_byte_log2, I64)), I8)
-            place = builder.trunc(builder.and_(args[1], _constant((1 << per_byte_log2) - 1, I64)), I8)
-            shift = builder.sub(_constant(8 - bits, I8), builder.mul(place, _constant(bits, I8)))
-            return builder.ashr(builder.shl(byte, shift), _constant(8 - bits, I8))
+    @instruction(types.int8(types.int64, types.int64))
+    def load(builder: Builder, base: Value, index: Value) -> Value:
+        byte = _load_bits(builder, base, builder.ashr(index, _constant(per_byte_log2, I64)), I8)
+        within = builder.trunc(builder.and_(index, _constant((1 << per_byte_log2) - 1, I64)), I8)
+        shift = builder.sub(_constant(8 - bits, I8), builder.mul(within, _constant(bits, I8)))
+        return builder.ashr(builder.shl(byte, shift), _constant(8 - bits, I8))
 
-        return types.int8(types.int64, types.int64), generate
-
-    load.__name__ = f"load_i{bits}"
-    return intrinsic(load)
+    return load
 
 
-@intrinsic
-def f64_to_odd_f32(_context: Any, value: Any) -> Any:
+@instruction(types.float32(types.float64))
+def f64_to_odd_f32(builder: Builder, wide: Value) -> Value:
     """float64 -> float32 rounded to odd, so that a second rounding to a half type is the correct one."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        wide = args[0]
-        narrow = builder.fptrunc(wide, FLOAT)
-        bits = builder.bitcast(narrow, I32)
-        back = builder.fpext(narrow, DOUBLE)
-        inexact = builder.fcmp_ordered("one", back, wide)
-        magnitude_grew = builder.fcmp_ordered(
-            ">", builder.call(_fabs(builder), [back]), builder.call(_fabs(builder), [wide])
-        )
-        toward_zero = builder.sub(bits, builder.zext(magnitude_grew, I32))
-        odd = builder.or_(toward_zero, _constant(1))
-        return builder.bitcast(builder.select(inexact, odd, bits), FLOAT)
-
-    return types.float32(types.float64), generate
+    narrow = builder.fptrunc(wide, FLOAT)
+    bits = builder.bitcast(narrow, I32)
+    back = builder.fpext(narrow, DOUBLE)
+    inexact = builder.fcmp_ordered("one", back, wide)
+    magnitude_grew = builder.fcmp_ordered(
+        ">", *(call_llvm(builder, "llvm.fabs.f64", DOUBLE, [x]) for x in (back, wide))
+    )
+    toward_zero = builder.sub(bits, builder.zext(magnitude_grew, I32))
+    odd = builder.or_(toward_zero, _constant(1))
+    return builder.bitcast(builder.select(inexact, odd, bits), FLOAT)
 
 
-@intrinsic
-def i64_to_sticky_f64(_context: Any, value: Any) -> Any:
+@instruction(types.float64(types.int64))
+def i64_to_sticky_f64(builder: Builder, number: Value) -> Value:
     """int64 -> float64 without rounding: beyond 53 bits, the low 11 bits only say whether any of them was set."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        number = args[0]
-        low = builder.and_(number, _constant(0x7FF, I64))
-        sticky = builder.select(
-            builder.icmp_unsigned("!=", low, _constant(0, I64)), _constant(0x400, I64), _constant(0, I64)
-        )
-        shortened = builder.or_(builder.and_(number, _constant(~0x7FF, I64)), sticky)
-        above = builder.add(builder.ashr(number, _constant(53, I64)), _constant(1, I64))
-        is_long = builder.icmp_unsigned(">", above, _constant(1, I64))
-        return builder.sitofp(builder.select(is_long, shortened, number), DOUBLE)
-
-    return types.float64(types.int64), generate
+    low = builder.and_(number, _constant(0x7FF, I64))
+    sticky = builder.select(
+        builder.icmp_unsigned("!=", low, _constant(0, I64)), _constant(0x400, I64), _constant(0, I64)
+    )
+    shortened = builder.or_(builder.and_(number, _constant(~0x7FF, I64)), sticky)
+    above = builder.add(builder.ashr(number, _constant(53, I64)), _constant(1, I64))
+    is_long = builder.icmp_unsigned(">", above, _constant(1, I64))
+    return builder.sitofp(builder.select(is_long, shortened, number), DOUBLE)
 
 
-def _fabs(builder: Builder) -> Any:
-    return builder.module.declare_intrinsic("llvm.fabs", [DOUBLE])
-
-
-def _make_saturating(source: Any, source_numba: Any, bits: int, signed: bool) -> Any:
+def _make_saturating(source: str, target: str) -> Any:
     """A float-to-integer conversion that truncates, clips at the ends and maps NaN to 0."""
-    operation = "llvm.fptosi.sat" if signed else "llvm.fptoui.sat"
-    integer = ir.IntType(bits)
-    register: Any = {
-        (64, True): types.int64,
-        (32, True): types.int32,
-        (16, True): types.int16,
-        (8, True): types.int8,
-        (8, False): types.uint8,
-    }[(bits, signed)]
-    suffix = "f32" if source is FLOAT else "f64"
+    (integer, result), register = _DTYPES[target][:2], _DTYPES[source][1]
+    name = f"llvm.fpto{'u' if target[0] == 'u' else 's'}i.sat.i{target[1:]}.{source}"
 
-    def convert(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            name = f"{operation}.i{bits}.{suffix}"
-            function = builder.module.globals.get(name) or ir.Function(
-                builder.module, ir.FunctionType(integer, [source]), name
-            )
-            return builder.call(function, args)
+    @instruction(result(register))
+    def convert(builder: Builder, value: Value) -> Value:
+        return call_llvm(builder, name, integer, [value])
 
-        return register(source_numba), generate
-
-    convert.__name__ = f"{suffix}_to_{'i' if signed else 'u'}{bits}"
-    return intrinsic(convert)
+    return convert
 
 
 def _make_wrap_packed(bits: int) -> Any:
-    def wrap(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            shift = _constant(8 - bits, I8)
-            return builder.ashr(builder.shl(args[0], shift), shift)
+    shift = _constant(8 - bits, I8)
 
-        return types.int8(types.int8), generate
+    @instruction(types.int8(types.int8))
+    def wrap(builder: Builder, value: Value) -> Value:
+        return builder.ashr(builder.shl(value, shift), shift)
 
-    wrap.__name__ = f"wrap_i{bits}"
-    return intrinsic(wrap)
+    return wrap
 
 
-@intrinsic
-def first_bf16(_context: Any, pair: Any) -> Any:
+@instruction(types.float32(types.int32))
+def first_bf16(builder: Builder, pair: Value) -> Value:
     """The first of two bf16 in a word, as float32."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.bitcast(builder.shl(args[0], _constant(16)), FLOAT)
-
-    return types.float32(types.int32), generate
+    return builder.bitcast(builder.shl(pair, _constant(16)), FLOAT)
 
 
-@intrinsic
-def second_bf16(_context: Any, pair: Any) -> Any:
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.bitcast(builder.and_(args[0], _constant(_HIGH_HALF)), FLOAT)
-
-    return types.float32(types.int32), generate
+@instruction(types.float32(types.int32))
+def second_bf16(builder: Builder, pair: Value) -> Value:
+    return builder.bitcast(builder.and_(pair, _constant(_HIGH_HALF)), FLOAT)
 
 
-@intrinsic
-def pair_of_bf16(_context: Any, first: Any, second: Any) -> Any:
+@instruction(types.int32(types.float32, types.float32))
+def pair_of_bf16(builder: Builder, first: Value, second: Value) -> Value:
     """Two float32, rounded to bf16, in a word."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        low, high = (_bf16_in_high_half(builder, value) for value in args)
-        return builder.or_(builder.lshr(low, _constant(16)), builder.and_(high, _constant(_HIGH_HALF)))
-
-    return types.int32(types.float32, types.float32), generate
+    low, high = (_bf16_in_high_half(builder, value) for value in (first, second))
+    return builder.or_(builder.lshr(low, _constant(16)), builder.and_(high, _constant(_HIGH_HALF)))
 
 
-def _all_functions() -> dict[str, Any]:
-    functions: dict[str, Any] = {"f64_to_odd_f32": f64_to_odd_f32, "i64_to_sticky_f64": i64_to_sticky_f64}
-    functions |= {"first_bf16": first_bf16, "second_bf16": second_bf16, "pair_of_bf16": pair_of_bf16}
-    for name in _CODECS:
-        functions[f"load_{name}"] = _make_load(name)
-        functions[f"store_{name}"] = _make_store(name)
-    for name in ("f16", "bf16", "f8_e4m3", "f8_e5m2"):
-        functions[f"round_{name}"] = _make_round(name)
-    for bits in (4, 2):
-        functions[f"load_i{bits}"] = _make_load_packed(bits)
-        functions[f"wrap_i{bits}"] = _make_wrap_packed(bits)
-    for source, source_numba, prefix in ((FLOAT, types.float32, "f32"), (DOUBLE, types.float64, "f64")):
-        for bits, signed in ((64, True), (32, True), (16, True), (8, True), (8, False)):
-            functions[f"{prefix}_to_{'i' if signed else 'u'}{bits}"] = _make_saturating(
-                source, source_numba, bits, signed
-            )
-    return functions
+ELEMENT_FUNCTIONS: dict[str, Any] = {
+    "f64_to_odd_f32": f64_to_odd_f32,
+    "i64_to_sticky_f64": i64_to_sticky_f64,
+    "first_bf16": first_bf16,
+    "second_bf16": second_bf16,
+    "pair_of_bf16": pair_of_bf16,
+    **{f"load_{name}": _make_load(name) for name in _DTYPES},
+    **{f"store_{name}": _make_store(name) for name in _DTYPES},
+    **{f"round_{name}": _make_round(name) for name in ("f16", "bf16", "f8_e4m3", "f8_e5m2")},
+    **{f"load_i{bits}": _make_load_packed(bits) for bits in (4, 2)},
+    **{f"wrap_i{bits}": _make_wrap_packed(bits) for bits in (4, 2)},
+    **{
+        f"{source}_to_{target}": _make_saturating(source, target)
+        for source in ("f32", "f64")
+        for target in ("i64", "i32", "i16", "i8", "u8")
+    },
+}
+"""By the names that generated kernels call them by."""
 
-
-ELEMENT_FUNCTIONS: dict[str, Any] = _all_functions()
+load_f32, load_f16, load_bf16, load_f8_e4m3, load_i64, load_i32, load_i16, load_byte = (
+    ELEMENT_FUNCTIONS[f"load_{name}"] for name in ("f32", "f16", "bf16", "f8_e4m3", "i64", "i32", "i16", "u8")
+)
+store_f32, store_f16, store_bf16, store_f8_e4m3, store_i64, store_i32, store_i16, store_byte = (
+    ELEMENT_FUNCTIONS[f"store_{name}"] for name in ("f32", "f16", "bf16", "f8_e4m3", "i64", "i32", "i16", "u8")
+)
+round_f8_e4m3 = ELEMENT_FUNCTIONS["round_f8_e4m3"]

@@ -9,21 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.tiles import TILE_FUNCTIONS
-from lbrx.devices.cpu.simd.vectors import absolute, jit, load, select, splat, square_root, store
-
-load_f32: Any = ELEMENT_FUNCTIONS["load_f32"]
-store_f32: Any = ELEMENT_FUNCTIONS["store_f32"]
-load_f16: Any = ELEMENT_FUNCTIONS["load_f16"]
-store_f16: Any = ELEMENT_FUNCTIONS["store_f16"]
-load_byte: Any = ELEMENT_FUNCTIONS["load_u8"]
-store_byte: Any = ELEMENT_FUNCTIONS["store_u8"]
-load_i32: Any = ELEMENT_FUNCTIONS["load_i32"]
-peek_f32: Any = TILE_FUNCTIONS["peek_f32"]
-poke_f32: Any = TILE_FUNCTIONS["poke_f32"]
-peek_i32: Any = TILE_FUNCTIONS["peek_i32"]
-stack_bytes: Any = TILE_FUNCTIONS["stack_bytes"]
+from lbrx.devices.cpu.simd.elements import load_f32
+from lbrx.devices.cpu.simd.f32 import absolute, square_root
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import poke_f32
+from lbrx.devices.cpu.simd.vectors import load, select, splat, store
 
 
 @jit

@@ -19,43 +19,12 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from lbrx.devices.cpu.simd.float_instructions import (
-    bits_from_f32,
-    f32_from_bits,
-    fabs,
-    floor,
-    fused,
-    rint,
-    square_root,
-)
-
-__all__ = [
-    "acos_f32",
-    "acos_f64",
-    "bits_from_f32",
-    "cos_f32",
-    "cos_f64",
-    "exp_f32",
-    "exp_f64",
-    "f32_from_bits",
-    "fabs",
-    "floor",
-    "log_f32",
-    "log_f64",
-    "rint",
-    "sin_f32",
-    "sin_f64",
-    "sqrt",
-]
-
-# Inlining is forced because LLVM would otherwise keep the longer functions as calls; division by zero must
-# give an infinity rather than an exception, whose branch would stop vectorisation.
-_inlined = njit(forceinline=True, error_model="numpy", nogil=True)
+from lbrx.devices.cpu.simd.instruction import inlined
+from lbrx.devices.cpu.simd.scalars import bits_from_f32, f32_from_bits, fused, rint, square_root
 
 
-@_inlined
+@inlined
 def sqrt(x: Any) -> Any:
     """The correctly rounded square root of a float32 or a float64, NaN below zero.
 
@@ -77,7 +46,7 @@ _MANTISSA_BITS = np.int32(23)
 _EXPONENT_BIAS = np.int32(127)
 
 
-@_inlined
+@inlined
 def _magnitude_f32(x: Any) -> Any:
     # Through the bits rather than by `fabs`, so that float64 is refused.
     return f32_from_bits(np.int32(bits_from_f32(x) & _MAGNITUDE_BITS))
@@ -102,7 +71,7 @@ _EXP_3 = np.float32(0.0083687175065279)
 _EXP_4 = np.float32(0.0013814596459269524)
 
 
-@_inlined
+@inlined
 def exp_f32(x: Any) -> Any:
     """e to the power of a float32.
 
@@ -125,7 +94,7 @@ def exp_f32(x: Any) -> Any:
     return mantissa * _power_of_two(first) * _power_of_two(second)
 
 
-@_inlined
+@inlined
 def _power_of_two(exponent: Any) -> Any:
     return f32_from_bits(np.int32(np.int32(exponent + _EXPONENT_BIAS) << _MANTISSA_BITS))
 
@@ -146,7 +115,7 @@ _LOG_7 = np.float32(-0.11675640940666199)
 _LOG_8 = np.float32(0.06746601313352585)
 
 
-@_inlined
+@inlined
 def log_f32(x: Any) -> Any:
     """The natural logarithm of a float32: minus infinity at zero, NaN below.
 
@@ -202,7 +171,7 @@ _TURN_3_LOW = float.fromhex("0x1.4acc9e21c8208p-145")
 _HALF_PI = math.pi / 2
 
 
-@_inlined
+@inlined
 def _quarter_turns(magnitude: Any) -> Any:
     """Splits |x| into the nearest count of quarter turns (modulo 4, as int32) and the rest in radians."""
     high = _TURN_0_HIGH if magnitude < _WINDOW_0_LIMIT else _TURN_1_HIGH
@@ -225,7 +194,7 @@ def _quarter_turns(magnitude: Any) -> Any:
     return count, np.float32((quarters - nearest) * _HALF_PI)
 
 
-@_inlined
+@inlined
 def _sin_of_quarters(count: Any, r: Any) -> Any:
     """sin(count * pi / 2 + r)"""
     square = r * r
@@ -236,7 +205,7 @@ def _sin_of_quarters(count: Any, r: Any) -> Any:
     return f32_from_bits(np.int32(bits_from_f32(value) ^ sign))
 
 
-@_inlined
+@inlined
 def sin_f32(x: Any) -> Any:
     """The sine of a float32 in radians, right for arguments of any size.
 
@@ -248,7 +217,7 @@ def sin_f32(x: Any) -> Any:
     return f32_from_bits(np.int32(bits_from_f32(_sin_of_quarters(count, r)) ^ sign))
 
 
-@_inlined
+@inlined
 def cos_f32(x: Any) -> Any:
     """The cosine of a float32 in radians, right for arguments of any size.
 
@@ -272,7 +241,7 @@ _HALF_PI_HIGH = np.float32(math.pi / 2)
 _HALF_PI_LOW = np.float32(math.pi / 2 - float(_HALF_PI_HIGH))
 
 
-@_inlined
+@inlined
 def acos_f32(x: Any) -> Any:
     """The angle in [0, pi] whose cosine is a float32, NaN outside [-1, 1].
 
@@ -293,7 +262,7 @@ def acos_f32(x: Any) -> Any:
     return large if is_large else small
 
 
-@_inlined
+@inlined
 def exp_f64(x: Any) -> Any:
     """e to the power of a float64.
 
@@ -303,7 +272,7 @@ def exp_f64(x: Any) -> Any:
     return math.exp(x)
 
 
-@_inlined
+@inlined
 def log_f64(x: Any) -> Any:
     """The natural logarithm of a float64: minus infinity at zero, NaN below.
 
@@ -313,7 +282,7 @@ def log_f64(x: Any) -> Any:
     return math.log(x)
 
 
-@_inlined
+@inlined
 def sin_f64(x: Any) -> Any:
     """The sine of a float64 in radians.
 
@@ -323,7 +292,7 @@ def sin_f64(x: Any) -> Any:
     return math.sin(x)
 
 
-@_inlined
+@inlined
 def cos_f64(x: Any) -> Any:
     """The cosine of a float64 in radians.
 
@@ -333,7 +302,7 @@ def cos_f64(x: Any) -> Any:
     return math.cos(x)
 
 
-@_inlined
+@inlined
 def acos_f64(x: Any) -> Any:
     """The angle in [0, pi] whose cosine is a float64, NaN outside [-1, 1].
 

@@ -6,7 +6,13 @@ import llvmlite.binding as llvm
 
 _FEATURES = llvm.get_host_cpu_features()
 HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
-"""Whether there are 32 registers of 512 bits, and instructions for words in them."""
+"""Whether there are 32 registers of 512 bits, and instructions for i16 in them."""
 
 MULTIPLIES_BF16: bool = _FEATURES.get("avx512bf16", False)
 """Whether there are instructions that multiply bf16 and sum in f32."""
+
+LINE_BYTES = 64
+"""The bytes of a cache line."""
+
+PIECE_BYTES = 2048
+"""The bytes of a result that are moved past the caches at a time."""

@@ -9,37 +9,39 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core.datamodel import models
-from numba.extending import intrinsic, overload, register_model
+from numba.extending import overload, register_model
 
-Builder = Any
-Value = Any
-P = ParamSpec("P")
-R = TypeVar("R")
+from lbrx.devices.cpu.simd.instruction import (
+    DOUBLE,
+    FLOAT,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    Builder,
+    Value,
+    instruction,
+    jit,
+    load_at,
+    pointer,
+    reduced,
+    spread,
+    store_at,
+    vector_of,
+)
 
-I1, I8, I32, I64, FLOAT = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-_ELEMENTS = {"f32": FLOAT, "i32": I32, "mask": I1}
-_SCALARS: dict[str, Any] = {"f32": types.float32, "i32": types.int32}
-
-
-def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a helper of a kernel: division by zero gives infinities, as in the kernels themselves."""
-    options: Any = {"error_model": "numpy"}
-    compiled: Any = njit(**options)(function)
-    return cast(Callable[P, R], compiled)
-
-
-def instruction(function: Callable[..., Any]) -> Any:
-    """A function written as LLVM code: from the types of its arguments it makes a signature and a code generator."""
-    return intrinsic(function)
+_ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i16": I16, "mask": I1}
+_SCALARS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i16": types.int16}
 
 
 class Vector(types.Type):
-    """The Numba type of ``lanes`` values of "f32", "i32" or "mask"."""
+    """The Numba type of ``lanes`` values of "f32", "f64", "i32", "i16" or "mask"."""
 
     def __init__(self, element: str, lanes: int) -> None:
         self.element = element
@@ -50,13 +52,13 @@ class Vector(types.Type):
     def llvm(self) -> Any:
         return ir.VectorType(_ELEMENTS[self.element], self.lanes)
 
-    def of(self, element: str) -> Vector:
+    def of(self, element: str) -> Any:
         return Vector(element, self.lanes)
 
 
 class _VectorModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Vector) -> None:
-        super().__init__(manager, kind, kind.llvm)  # type: ignore[no-untyped-call]
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        super().__init__(manager, vector, vector.llvm)  # type: ignore[no-untyped-call]
 
 
 register_model(Vector)(_VectorModel)
@@ -65,107 +67,72 @@ register_model(Vector)(_VectorModel)
 # -- making, loading, storing ------------------------------------------------------------------------------------------
 
 
-def _broadcast(builder: Builder, scalar: Value, kind: Vector) -> Value:
-    single = builder.insert_element(ir.Constant(kind.llvm, ir.Undefined), scalar, ir.Constant(I32, 0))
-    zeros = ir.Constant(ir.VectorType(I32, kind.lanes), [0] * kind.lanes)
-    return builder.shuffle_vector(single, single, zeros)
-
-
 def _make_filled(element: str, lanes: int) -> Any:
-    kind = Vector(element, lanes)
+    vector: Any = Vector(element, lanes)
 
-    def filled(_context: Any, value: Any) -> Any:
-        def generate(target: Any, builder: Builder, signature: Any, args: Any) -> Value:
-            scalar = target.cast(builder, args[0], signature.args[0], _SCALARS[element])
-            return _broadcast(builder, scalar, kind)
+    @instruction(vector(_SCALARS[element]))
+    def filled(builder: Builder, value: Value) -> Value:
+        return spread(builder, value, vector.llvm)
 
-        return kind(value), generate
-
-    return instruction(filled)
+    return filled
 
 
-f32x8, f32x16, f32x32 = (_make_filled("f32", lanes) for lanes in (8, 16, 32))
+f32x8, f32x16, f32x32, f64x8 = (_make_filled(*shape) for shape in (("f32", 8), ("f32", 16), ("f32", 32), ("f64", 8)))
+i16x16, i32x16 = _make_filled("i16", 16), _make_filled("i32", 16)
 
 
-@instruction
-def splat(_context: Any, like: Any, value: Any) -> Any:
-    """The scalar in every lane, of the same kind as ``like``."""
-
-    def generate(target: Any, builder: Builder, signature: Any, args: Any) -> Value:
-        scalar = target.cast(builder, args[1], signature.args[1], _SCALARS[like.element])
-        return _broadcast(builder, scalar, like)
-
-    return like(like, value), generate
+@instruction(lambda like, _value: like(like, _SCALARS[like.element]))
+def splat(builder: Builder, like: Value, value: Value) -> Value:
+    """The scalar in every lane, of the same type as ``like``."""
+    return spread(builder, value, like.type)
 
 
-def _pointer(builder: Builder, base: Value, index: Value, kind: Any) -> Value:
-    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
-
-
-@instruction
-def load(_context: Any, like: Any, _base: Any, _index: Any) -> Any:
+@instruction(lambda like, _base, _index: like(like, types.int64, types.int64))
+def load(builder: Builder, like: Value, base: Value, index: Value) -> Value:
     """The vector with this number (of the width of ``like``) of those at an address."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.load(_pointer(builder, args[1], args[2], like.llvm), align=1)
-
-    return like(like, types.int64, types.int64), generate
+    return builder.load(pointer(builder, base, like.type, index), align=1)
 
 
-@instruction
-def store(_context: Any, _base: Any, _index: Any, value: Any) -> Any:
-    def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        builder.store(args[2], _pointer(builder, args[0], args[1], value.llvm), align=1)
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.int64, value), generate
+@instruction(lambda _base, _index, value: types.void(types.int64, types.int64, value))
+def store(builder: Builder, base: Value, index: Value, value: Value) -> None:
+    builder.store(value, pointer(builder, base, value.type, index), align=1)
 
 
-def _make_load_narrow(signed: bool) -> Any:
-    def load_narrow(_context: Any, like: Any, _base: Any) -> Any:
-        kind = like.of("i32")
+def _make_load_narrow(widen: str) -> Any:
+    @instruction(lambda like, _base: like.of("i32")(like, types.int64))
+    def load_narrow(builder: Builder, like: Value, base: Value) -> Value:
+        return getattr(builder, widen)(load_at(builder, base, vector_of(I8, like)), vector_of(I32, like))
 
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            narrow = ir.VectorType(I8, like.lanes)
-            loaded = builder.load(builder.inttoptr(args[1], narrow.as_pointer()), align=1)
-            return builder.sext(loaded, kind.llvm) if signed else builder.zext(loaded, kind.llvm)
-
-        return kind(like, types.int64), generate
-
-    return instruction(load_narrow)
+    return load_narrow
 
 
-load_u8, load_i8 = _make_load_narrow(signed=False), _make_load_narrow(signed=True)
+load_u8, load_i8 = _make_load_narrow("zext"), _make_load_narrow("sext")
 
 
-@instruction
-def store_u8(_context: Any, _base: Any, value: Any) -> Any:
-    """The low bytes of the lanes, one after the other from an address on."""
+def _make_store_narrow(element: Any) -> Any:
+    """The low bits of the lanes, one after the other from an address on."""
 
-    def generate(target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        narrow = ir.VectorType(I8, value.lanes)
-        builder.store(builder.trunc(args[1], narrow), builder.inttoptr(args[0], narrow.as_pointer()), align=1)
-        return target.get_dummy_value()
+    @instruction(lambda _base, value: types.void(types.int64, value))
+    def store_narrow(builder: Builder, base: Value, value: Value) -> None:
+        store_at(builder, builder.trunc(value, vector_of(element, value)), base)
 
-    return types.void(types.int64, value), generate
+    return store_narrow
+
+
+store_u8, store_i16 = _make_store_narrow(I8), _make_store_narrow(I16)
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
 
+Emit = Callable[[Builder, Value, Value], Value]
 
-def _register(python_operator: Any, emit: Callable[[Builder, Vector, Value, Value], Value], is_mask: bool) -> None:
+
+def _register(python_operator: Any, emit: Emit, is_mask: bool) -> None:
     """Make an operator work between vectors, and between a vector and a number."""
 
-    def combined(_context: Any, left: Any, right: Any) -> Any:
-        if left != right:
-            return None
-
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return emit(builder, left, args[0], args[1])
-
-        return (left.of("mask") if is_mask else left)(left, right), generate
-
-    of_vectors = instruction(combined)
+    @instruction(lambda left, right: (left.of("mask") if is_mask else left)(left, right) if left == right else None)
+    def of_vectors(builder: Builder, left: Value, right: Value) -> Value:
+        return emit(builder, left, right)
 
     def chosen(left: Any, right: Any) -> Any:
         if isinstance(left, Vector) and isinstance(right, Vector):
@@ -179,22 +146,26 @@ def _register(python_operator: Any, emit: Callable[[Builder, Vector, Value, Valu
     overload(python_operator, strict=False)(chosen)
 
 
-def _arithmetic(of_floats: str | None, of_integers: str | None) -> Callable[[Builder, Vector, Value, Value], Value]:
-    def emit(builder: Builder, kind: Vector, left: Value, right: Value) -> Value:
-        name = of_floats if kind.element == "f32" else of_integers
+def _is_float(value: Value) -> bool:
+    return value.type.element in (FLOAT, DOUBLE)
+
+
+def _arithmetic(of_floats: str | None, of_integers: str | None) -> Emit:
+    def emit(builder: Builder, left: Value, right: Value) -> Value:
+        name = of_floats if _is_float(left) else of_integers
         if name is None:
-            raise TypeError(f"the operator is not defined for {kind}")
+            raise TypeError(f"the operator is not defined for {left.type}")
         return getattr(builder, name)(left, right)
 
     return emit
 
 
-def _comparison(symbol: str) -> Callable[[Builder, Vector, Value, Value], Value]:
-    def emit(builder: Builder, kind: Vector, left: Value, right: Value) -> Value:
-        if kind.element == "f32":
-            compare = builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered
-            return compare(symbol, left, right)
-        return builder.icmp_signed(symbol, left, right)
+def _comparison(symbol: str) -> Emit:
+    def emit(builder: Builder, left: Value, right: Value) -> Value:
+        if not _is_float(left):
+            return builder.icmp_signed(symbol, left, right)
+        compare = builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered
+        return compare(symbol, left, right)
 
     return emit
 
@@ -221,47 +192,23 @@ for _operator, _symbol in {
     _register(_operator, _comparison(_symbol), is_mask=True)
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
+# -- choosing ----------------------------------------------------------------------------------------------------------
 
 
-@instruction
-def select(_context: Any, mask: Any, chosen: Any, otherwise: Any) -> Any:
+@instruction(lambda mask, chosen, otherwise: chosen(mask, chosen, otherwise))
+def select(builder: Builder, mask: Value, chosen: Value, otherwise: Value) -> Value:
     """Lane by lane: ``chosen`` where the mask is set."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.select(args[0], args[1], args[2])
-
-    return chosen(mask, chosen, otherwise), generate
-
-
-def _make_float_function(name: str) -> Any:
-    def of_lanes(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            full = f"llvm.{name}.v{value.lanes}f32"
-            function = builder.module.globals.get(full) or ir.Function(
-                builder.module, ir.FunctionType(value.llvm, [value.llvm]), full
-            )
-            return builder.call(function, args)
-
-        return value(value), generate
-
-    return instruction(of_lanes)
-
-
-absolute = _make_float_function("fabs")
-square_root = _make_float_function("sqrt")
-nearest_even = _make_float_function("roundeven")
-nearest_away = _make_float_function("round")
+    return builder.select(mask, chosen, otherwise)
 
 
 def _make_extreme(symbol: str) -> Any:
-    def extreme(_context: Any, left: Any, right: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            return builder.select(_comparison(symbol)(builder, left, args[0], args[1]), args[0], args[1])
+    compare = _comparison(symbol)
 
-        return left(left, right), generate
+    @instruction(lambda left, right: left(left, right))
+    def extreme(builder: Builder, left: Value, right: Value) -> Value:
+        return builder.select(compare(builder, left, right), left, right)
 
-    return instruction(extreme)
+    return extreme
 
 
 minimum, maximum = _make_extreme("<"), _make_extreme(">")
@@ -273,122 +220,81 @@ def clamp(value: Any, low: Any, high: Any) -> Any:
     return minimum(maximum(value, splat(value, low)), splat(value, high))
 
 
-@instruction
-def to_i32(_context: Any, value: Any) -> Any:
-    """Truncated towards zero; the value has to fit."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.fptosi(args[0], value.of("i32").llvm)
-
-    return value.of("i32")(value), generate
+# -- conversions -------------------------------------------------------------------------------------------------------
 
 
-@instruction
-def to_f32(_context: Any, value: Any) -> Any:
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.sitofp(args[0], value.of("f32").llvm)
+def _make_conversion(element: str, conversion: str) -> Any:
+    """Every lane as another type."""
 
-    return value.of("f32")(value), generate
+    @instruction(lambda value: value.of(element)(value))
+    def converted(builder: Builder, value: Value) -> Value:
+        return getattr(builder, conversion)(value, vector_of(_ELEMENTS[element], value))
 
-
-@instruction
-def round_to_f16(_context: Any, value: Any) -> Any:
-    """Each lane rounded to the nearest half and widened again."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.fpext(builder.fptrunc(args[0], ir.VectorType(ir.HalfType(), value.lanes)), value.llvm)
-
-    return value(value), generate
+    return converted
 
 
-def stairs(thresholds: tuple[float, ...], results: tuple[float, ...]) -> Any:
-    """A function of f32 lanes: results[k], where k is how many of the (rising) thresholds a value reaches."""
-
-    def climbed(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            found = _broadcast(builder, ir.Constant(FLOAT, results[0]), value)
-            for threshold, result in zip(thresholds, results[1:], strict=True):
-                is_reached = builder.fcmp_ordered(
-                    ">=", args[0], _broadcast(builder, ir.Constant(FLOAT, threshold), value)
-                )
-                found = builder.select(is_reached, _broadcast(builder, ir.Constant(FLOAT, result), value), found)
-            return found
-
-        return value(value), generate
-
-    return instruction(climbed)
+to_i32 = _make_conversion("i32", "fptosi")  # truncated towards zero; the value has to fit
+to_f32, to_f64 = _make_conversion("f32", "sitofp"), _make_conversion("f64", "fpext")
+bits_of, floats_of = _make_conversion("i32", "bitcast"), _make_conversion("f32", "bitcast")
 
 
-@instruction
-def f32_of_bits(_context: Any, _bits: Any) -> Any:
-    """The f32 whose bits are the low 32 of a number."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.bitcast(builder.trunc(args[0], I32), FLOAT)
-
-    return types.float32(types.int64), generate
-
-
-@instruction
-def mask_bits(_context: Any, mask: Any) -> Any:
+@instruction(lambda mask: types.int64(mask))
+def mask_bits(builder: Builder, mask: Value) -> Value:
     """The lanes of a mask as the bits of a number, lane 0 lowest."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.zext(builder.bitcast(args[0], ir.IntType(mask.lanes)), I64)
-
-    return types.int64(mask), generate
+    return builder.zext(builder.bitcast(mask, ir.IntType(mask.type.count)), I64)
 
 
-@instruction
-def unpack_bits(_context: Any, like: Any, _bits: Any) -> Any:
+@instruction(lambda like, _bits: like.of("i32")(like, types.int64))
+def unpack_bits(builder: Builder, like: Value, bits: Value) -> Value:
     """The low bits of a number as lanes of 0 and 1: the opposite of `mask_bits`."""
-    kind = like.of("i32")
+    narrow = builder.trunc(bits, ir.IntType(like.type.count))
+    return builder.zext(builder.bitcast(narrow, vector_of(I1, like)), vector_of(I32, like))
 
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        narrow = builder.trunc(args[1], ir.IntType(like.lanes))
-        return builder.zext(builder.bitcast(narrow, like.of("mask").llvm), kind.llvm)
 
-    return kind(like, types.int64), generate
+# -- across lanes ------------------------------------------------------------------------------------------------------
+
+
+@instruction(lambda value, _number: _SCALARS[value.element](value, types.int64))
+def lane(builder: Builder, value: Value, number: Value) -> Value:
+    """One lane of a vector."""
+    return builder.extract_element(value, number)
+
+
+@instruction(lambda value: _SCALARS[value.element](value))
+def lane_sum(builder: Builder, value: Value) -> Value:
+    """The sum of float lanes, in their own type and as a tree."""
+    return reduced(builder, value, builder.fadd)
 
 
 def _make_lane_extreme(symbol: str) -> Any:
-    def extreme(_context: Any, value: Any) -> Any:
-        def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-            found, count = args[0], value.lanes
-            while count > 1:
-                count //= 2
-                low, high = (
-                    builder.shuffle_vector(
-                        found, found, ir.Constant(ir.VectorType(I32, count), list(range(at, at + count)))
-                    )
-                    for at in (0, count)
-                )
-                found = builder.select(builder.fcmp_ordered(symbol, low, high), low, high)
-            return builder.extract_element(found, ir.Constant(I32, 0))
+    compare = _comparison(symbol)
 
-        return types.float32(value), generate
+    @instruction(lambda value: _SCALARS[value.element](value))
+    def extreme(builder: Builder, value: Value) -> Value:
+        return reduced(builder, value, lambda low, high: builder.select(compare(builder, low, high), low, high))
 
-    return instruction(extreme)
+    return extreme
 
 
 lane_max, lane_min = _make_lane_extreme(">"), _make_lane_extreme("<")
 
 
-@instruction
-def lane(_context: Any, value: Any, _number: Any) -> Any:
-    """One lane of a vector."""
-
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.extract_element(args[0], args[1])
-
-    return _SCALARS[value.element](value, types.int64), generate
+# -- 64 elements as bits -----------------------------------------------------------------------------------------------
 
 
-@instruction
-def first_set_bit(_context: Any, _bits: Any) -> Any:
-    """The number of the lowest bit that is set, or 64."""
+def _make_mask(element: str, compare: str) -> Any:
+    """One bit for each of the 64 elements at an address, whether it compares with the limit as asked."""
+    vector = Vector(element, 64).llvm
 
-    def generate(_target: Any, builder: Builder, _signature: Any, args: Any) -> Value:
-        return builder.cttz(args[0], ir.Constant(I1, 0))
+    @instruction(types.uint64(types.int64, _SCALARS[element]))
+    def mask(builder: Builder, base: Value, limit: Value) -> Value:
+        values, limits = load_at(builder, base, vector), spread(builder, limit, vector)
+        ordering = builder.icmp_signed if element == "i32" else builder.fcmp_unordered
+        return builder.bitcast(ordering(compare, values, limits), I64)
 
-    return types.int64(types.int64), generate
+    return mask
+
+
+mask_above_i32 = _make_mask("i32", ">")
+mask_above_f32 = _make_mask("f32", ">")  # NaN counts as above
+mask_from_f32 = _make_mask("f32", ">=")  # and as not below

@@ -12,30 +12,26 @@ from llvmlite import ir
 from numba import types
 
 from lbrx.devices.cpu.kernels.codecs.groups import load_codes, rint
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.lanes import load_f32, stack_bytes, store_byte, store_f16, store_f32
+from lbrx.devices.cpu.simd.elements import load_f32, load_i64, store_bf16, store_byte, store_f16, store_f32, store_i64
+from lbrx.devices.cpu.simd.f32 import nearest_even
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, jit, shuffled, spread
+from lbrx.devices.cpu.simd.memory import stack_bytes
 from lbrx.devices.cpu.simd.vectors import (
-    I32,
-    I64,
+    Vector,
     clamp,
     f32x16,
-    instruction,
-    jit,
     lane_max,
     lane_min,
     load,
     maximum,
     minimum,
-    nearest_even,
     store,
     to_i32,
 )
 
-load_i64: Any = ELEMENT_FUNCTIONS["load_i64"]
-store_i64: Any = ELEMENT_FUNCTIONS["store_i64"]
-store_bf16: Any = ELEMENT_FUNCTIONS["store_bf16"]
 SMALLEST_SCALE = np.float32(1e-7)
 WIDE, QUAD = 16, 4
+_TUPLE: Any = types.UniTuple
 
 
 @jit
@@ -67,32 +63,21 @@ def _scale_and_bias(values: Any, size: Any, bits: Any) -> Any:
     return edge / level, edge
 
 
-@instruction
-def _packed(_context: Any, _codes: Any, _bits: Any) -> Any:
+@instruction(_TUPLE(types.int64, 2)(Vector("i32", WIDE), types.int64))
+def _packed(builder: Builder, codes: Value, bits: Value) -> Value:
     """Sixteen codes as two numbers of ``8 bits`` bits, the first code lowest."""
-
-    def generate(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        codes, bits = args
-        wide = ir.VectorType(I32, WIDE)
-        spread = builder.insert_element(ir.Constant(wide, ir.Undefined), builder.trunc(bits, I32), ir.Constant(I32, 0))
-        spread = builder.shuffle_vector(spread, spread, ir.Constant(wide, [0] * WIDE))
-        places = ir.Constant(wide, [number % QUAD for number in range(WIDE)])
-        word = builder.shl(codes, builder.mul(spread, places))
-        for step in (1, 2):
-            other = ir.Constant(wide, [number ^ step for number in range(WIDE)])
-            word = builder.or_(word, builder.shuffle_vector(word, word, other))
-        quads = [
-            builder.zext(builder.extract_element(word, ir.Constant(I32, number)), I64)
-            for number in range(0, WIDE, QUAD)
-        ]
-        quad_bits = builder.mul(bits, ir.Constant(I64, QUAD))
-        pair = ir.Constant(ir.ArrayType(I64, 2), ir.Undefined)
-        for number in range(2):
-            low, high = quads[2 * number : 2 * number + 2]
-            pair = builder.insert_value(pair, builder.or_(low, builder.shl(high, quad_bits)), number)
-        return pair
-
-    return types.UniTuple(types.int64, 2)(_codes, types.int64), generate  # type: ignore[no-untyped-call]
+    quads = ir.Constant(codes.type, [number % QUAD for number in range(WIDE)])
+    word = builder.shl(codes, builder.mul(spread(builder, builder.trunc(bits, I32), codes.type), quads))
+    for step in (1, 2):
+        word = builder.or_(word, shuffled(builder, word, word, [number ^ step for number in range(WIDE)]))
+    low_0, high_0, low_1, high_1 = (
+        builder.zext(builder.extract_element(word, ir.Constant(I32, number)), I64) for number in range(0, WIDE, QUAD)
+    )
+    quad_bits = builder.mul(bits, ir.Constant(I64, QUAD))
+    pair = ir.Constant(ir.ArrayType(I64, 2), ir.Undefined)
+    for number, (low, high) in enumerate(((low_0, high_0), (low_1, high_1))):
+        pair = builder.insert_value(pair, builder.or_(low, builder.shl(high, quad_bits)), number)
+    return pair
 
 
 @jit

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.vectors import f32x8, jit, load_i8, splat, store, to_f32, unpack_bits
-
-load_i32: Any = ELEMENT_FUNCTIONS["load_i32"]
-load_i16: Any = ELEMENT_FUNCTIONS["load_i16"]
-store_i32: Any = ELEMENT_FUNCTIONS["store_i32"]
+from lbrx.devices.cpu.simd.elements import load_i16, load_i32, store_i32
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.vectors import f32x8, load_i8, splat, store, to_f32, unpack_bits
 
 DELTA = np.float32(0.125)  # by which the groups of the IQ1 types are shifted
 

@@ -11,30 +11,34 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.small_floats import doubled_value_of_code, nearest_e2m1
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f32, stack_bytes, store_byte, store_f32
+from lbrx.devices.cpu.simd.elements import (
+    load_byte,
+    load_f8_e4m3,
+    load_f32,
+    round_f8_e4m3,
+    store_byte,
+    store_f8_e4m3,
+    store_f32,
+)
+from lbrx.devices.cpu.simd.f32 import nearest_even
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.maths import log_f64
+from lbrx.devices.cpu.simd.memory import stack_bytes
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.vectors import (
     clamp,
-    f32_of_bits,
     f32x8,
-    jit,
     lane,
     lane_max,
     lane_min,
     load,
     maximum,
     minimum,
-    nearest_even,
     splat,
     store,
     to_f32,
     to_i32,
 )
-
-store_f8: Any = ELEMENT_FUNCTIONS["store_f8_e4m3"]
-round_f8: Any = ELEMENT_FUNCTIONS["round_f8_e4m3"]
-load_f8: Any = ELEMENT_FUNCTIONS["load_f8_e4m3"]
 
 _LOG2_E = 1.4426950408889634
 _SMALLEST_SCALE = np.float32(1e-7)
@@ -97,7 +101,7 @@ def _exponent(scale: Any) -> Any:
 
 @jit
 def _power_of_two(exponent: Any) -> Any:
-    return f32_of_bits((exponent + 127) << 23 if exponent > -127 else 1 << 22)
+    return f32_from_bits((exponent + 127) << 23 if exponent > -127 else 1 << 22)
 
 
 @jit
@@ -124,13 +128,13 @@ def mxfp4_scales(values: int, target: int, groups: int) -> None:
 def nvfp4_codes(values: int, target: int, groups: int) -> None:
     for group in range(groups):
         source = values + 64 * group
-        scale = round_f8(min(_largest(source, 16) / _LARGEST_E2M1, _LARGEST_E4M3))
+        scale = round_f8_e4m3(min(_largest(source, 16) / _LARGEST_E2M1, _LARGEST_E4M3))
         _store_e2m1(source, target + 8 * group, 16, scale)
 
 
 def nvfp4_scales(values: int, target: int, groups: int) -> None:
     for group in range(groups):
-        store_f8(target, group, min(_largest(values + 64 * group, 16) / _LARGEST_E2M1, _LARGEST_E4M3))
+        store_f8_e4m3(target, group, min(_largest(values + 64 * group, 16) / _LARGEST_E2M1, _LARGEST_E4M3))
 
 
 def mxfp8_codes(values: int, target: int, groups: int) -> None:
@@ -139,7 +143,7 @@ def mxfp8_codes(values: int, target: int, groups: int) -> None:
         scale = _power_of_two(_exponent(_largest(source, 32) / _LARGEST_E4M3))
         for i in range(32):
             scaled = min(max(load_f32(source, i) / scale, -_LARGEST_E4M3), _LARGEST_E4M3)
-            store_f8(target, 32 * group + i, scaled)
+            store_f8_e4m3(target, 32 * group + i, scaled)
 
 
 def mxfp8_scales(values: int, target: int, groups: int) -> None:
@@ -161,7 +165,7 @@ def decode_e4m3(codes: int, values: int, groups: int, scales: int, size: int) ->
     for group in range(groups):
         scale = load_f32(scales, group)
         for i in range(size):
-            store_f32(values, size * group + i, load_f8(codes, size * group + i) * scale)
+            store_f32(values, size * group + i, load_f8_e4m3(codes, size * group + i) * scale)
 
 
 # -- integers: x = (code - zero point) scale, codes signed ------------------------------------------------------------

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
+from lbrx.devices.cpu.simd.elements import load_f32, load_i32, store_i16
+from lbrx.devices.cpu.simd.f32 import absolute
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.scalars import first_set_bit
 from lbrx.devices.cpu.simd.vectors import (
-    absolute,
     clamp,
     f32x16,
-    first_set_bit,
-    jit,
     lane_max,
     lane_min,
     load,
@@ -24,10 +24,6 @@ from lbrx.devices.cpu.simd.vectors import (
     to_i32,
     unpack_bits,
 )
-
-load_scalar: Any = ELEMENT_FUNCTIONS["load_f32"]
-load_scalar_i32: Any = ELEMENT_FUNCTIONS["load_i32"]
-store_u16: Any = ELEMENT_FUNCTIONS["store_i16"]
 
 
 @jit
@@ -48,7 +44,7 @@ def extreme_value(block: Any) -> Any:
     first, second = absolute(load_half(block, 0)), absolute(load_half(block, 1))
     largest = lane_max(maximum(first, second))
     places = mask_bits(first >= largest) | (mask_bits(second >= largest) << 16)
-    return load_scalar(block, first_set_bit(places) & 31) if largest > 0 else np.float32(0.0)
+    return load_f32(block, first_set_bit(places) & 31) if largest > 0 else np.float32(0.0)
 
 
 @jit
@@ -58,7 +54,7 @@ def lowest_and_highest(block: Any) -> Any:
     low, high = lane_min(minimum(first, second)), lane_max(maximum(first, second))
     low_places = mask_bits(first <= low) | (mask_bits(second <= low) << 16)
     high_places = mask_bits(first >= high) | (mask_bits(second >= high) << 16)
-    return load_scalar(block, first_set_bit(low_places) & 31), load_scalar(block, first_set_bit(high_places) & 31)
+    return load_f32(block, first_set_bit(low_places) & 31), load_f32(block, first_set_bit(high_places) & 31)
 
 
 @jit
@@ -92,12 +88,12 @@ def high_nibbles(source: Any) -> Any:
 @jit
 def store_fifth_bits(target: Any, first: Any, second: Any) -> None:
     """Four bytes: bit j is bit 4 of code j."""
-    store_u16(target, 0, np.int16(mask_bits((first & 16) != 0)))
-    store_u16(target, 1, np.int16(mask_bits((second & 16) != 0)))
+    store_i16(target, 0, np.int16(mask_bits((first & 16) != 0)))
+    store_i16(target, 1, np.int16(mask_bits((second & 16) != 0)))
 
 
 @jit
 def fifth_bits(source: Any) -> Any:
     """What `store_fifth_bits` wrote, as 0 or 16 for every code of the first and of the second half."""
-    bits = np.int64(load_scalar_i32(source, 0))
+    bits = np.int64(load_i32(source, 0))
     return unpack_bits(f32x16(0.0), bits) << 4, unpack_bits(f32x16(0.0), bits >> 16) << 4

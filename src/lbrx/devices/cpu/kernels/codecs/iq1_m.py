@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.codecs.codebook import DELTA, store_i32, store_shifted, u16
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f16, stack_bytes
+from lbrx.devices.cpu.kernels.codecs.codebook import DELTA, store_shifted, u16
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16, store_i32
+from lbrx.devices.cpu.simd.memory import stack_bytes
 
 
 def decode(source: int, target: int, blocks: int, codebook: int) -> None:

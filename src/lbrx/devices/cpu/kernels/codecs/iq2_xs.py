@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.codebook import even_signs, store_signed, u16
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f16
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16
 
 
 def decode(source: int, target: int, blocks: int, codebook: int) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.codebook import join_halves, store_signed
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f16, stack_bytes
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16
+from lbrx.devices.cpu.simd.memory import stack_bytes
 
 
 def decode(source: int, target: int, blocks: int, codebook: int) -> None:

@@ -8,17 +8,11 @@ import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.halves import high_nibbles, low_nibbles
 from lbrx.devices.cpu.kernels.codecs.nonlinear import decoded, fit_nonlinear_scale, store_nonlinear_codes
-from lbrx.devices.cpu.simd.lanes import (
-    load_f16,
-    load_f32,
-    peek_f32,
-    peek_i32,
-    poke_f32,
-    stack_bytes,
-    store_byte,
-    store_f16,
-)
-from lbrx.devices.cpu.simd.vectors import f32x8, jit, load, splat, square_root, store
+from lbrx.devices.cpu.simd.elements import load_f16, load_f32, store_byte, store_f16
+from lbrx.devices.cpu.simd.f32 import square_root
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, peek_i32, poke_f32, stack_bytes
+from lbrx.devices.cpu.simd.vectors import f32x8, load, splat, store
 
 LANES = 8
 TILES_BYTES = 3 * 1024 + 32  # values, weights, codes, then the scales

@@ -11,21 +11,13 @@ import numpy as np
 from lbrx.devices.cpu.kernels.codecs.halves import high_nibbles, low_nibbles
 from lbrx.devices.cpu.kernels.codecs.nonlinear import decoded, fit_nonlinear_scale, store_nonlinear_codes
 from lbrx.devices.cpu.kernels.codecs.super_blocks import spread_weighted
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f16, peek_i32, spread, stack_bytes, store_byte, store_f16
-from lbrx.devices.cpu.simd.vectors import (
-    absolute,
-    clamp,
-    f32x8,
-    first_set_bit,
-    jit,
-    lane,
-    lane_max,
-    load,
-    mask_bits,
-    nearest_even,
-    store,
-    to_i32,
-)
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16, store_byte, store_f16
+from lbrx.devices.cpu.simd.f32 import absolute, nearest_even
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import spread
+from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
+from lbrx.devices.cpu.simd.scalars import first_set_bit
+from lbrx.devices.cpu.simd.vectors import clamp, f32x8, lane, lane_max, load, mask_bits, store, to_i32
 
 SCALE_BOUND = np.float32(32.0)
 TILES_BYTES = 3 * 1024 + 32  # values, weights, codes, then the scales

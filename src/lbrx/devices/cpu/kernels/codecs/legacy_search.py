@@ -7,18 +7,12 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.searches import fit_scale_and_min, fit_symmetric_scale, symmetric_level
-from lbrx.devices.cpu.simd.lanes import load_f32, peek_i32, poke_f32, store_byte, sum_of_squares, weigh_by_importance
-from lbrx.devices.cpu.simd.vectors import (
-    clamp,
-    f32x8,
-    jit,
-    load,
-    nearest_even,
-    select,
-    splat,
-    store,
-    to_i32,
-)
+from lbrx.devices.cpu.simd.elements import load_f32, store_byte
+from lbrx.devices.cpu.simd.f32 import nearest_even
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import sum_of_squares, weigh_by_importance
+from lbrx.devices.cpu.simd.memory import peek_i32, poke_f32
+from lbrx.devices.cpu.simd.vectors import clamp, f32x8, load, select, splat, store, to_i32
 
 LANES = 8
 TILES_BYTES = 3 * 1024 + 64  # values, weights, codes, then two vectors of results

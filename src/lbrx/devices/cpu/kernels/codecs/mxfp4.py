@@ -12,7 +12,7 @@ from lbrx.devices.cpu.kernels.codecs.halves import (
     store_nibbles,
 )
 from lbrx.devices.cpu.kernels.codecs.small_floats import e2m1_values, e8m0_of_largest, half_of_e8m0, nearest_e2m1
-from lbrx.devices.cpu.simd.lanes import load_byte, store_byte
+from lbrx.devices.cpu.simd.elements import load_byte, store_byte
 from lbrx.devices.cpu.simd.vectors import store
 
 

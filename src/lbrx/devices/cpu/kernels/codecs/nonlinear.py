@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.searches import ALL_ZERO
+from lbrx.devices.cpu.simd.f32 import stairs
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.lanes import lane_extremes
-from lbrx.devices.cpu.simd.vectors import jit, load, mask_bits, select, splat, stairs, store, to_f32, to_i32
+from lbrx.devices.cpu.simd.vectors import load, mask_bits, select, splat, store, to_f32, to_i32
 
 VALUES = (-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0)
 _MIDDLES = tuple((low + high) / 2 for low, high in pairwise(VALUES))

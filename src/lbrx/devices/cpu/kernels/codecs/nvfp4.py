@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.small_floats import e2m1_values, half_of_unsigned_e4m3, nearest_e2m1, unsigned_e4m3
-from lbrx.devices.cpu.simd.lanes import load_byte, store_byte
-from lbrx.devices.cpu.simd.vectors import absolute, f32x8, lane_max, load, load_u8, maximum, store, store_u8
+from lbrx.devices.cpu.simd.elements import load_byte, store_byte
+from lbrx.devices.cpu.simd.f32 import absolute
+from lbrx.devices.cpu.simd.vectors import f32x8, lane_max, load, load_u8, maximum, store, store_u8
 
 
 def encode(source: int, target: int, blocks: int) -> None:

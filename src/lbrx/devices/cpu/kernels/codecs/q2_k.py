@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.super_blocks import code_plain, code_weighted, pack_two_bits, spread_weighted
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f16, spread, stack_bytes
-from lbrx.devices.cpu.simd.vectors import absolute, f32x16, jit, load, load_u8, store, store_u8, to_f32
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16
+from lbrx.devices.cpu.simd.f32 import absolute
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import spread
+from lbrx.devices.cpu.simd.memory import stack_bytes
+from lbrx.devices.cpu.simd.vectors import f32x16, load, load_u8, store, store_u8, to_f32
 
 TOP, SCALE_TOP = np.float32(3.0), np.float32(15.0)
 SEARCH = (np.float32(-0.5), np.float32(0.1), 15)

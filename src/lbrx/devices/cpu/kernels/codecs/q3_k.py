@@ -12,26 +12,18 @@ import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.searches import fit_symmetric_scale, refine_symmetric_levels, symmetric_level
 from lbrx.devices.cpu.kernels.codecs.super_blocks import pack_two_bits, spread_weighted
-from lbrx.devices.cpu.simd.lanes import (
-    load_byte,
-    load_f16,
-    peek_i32,
-    spread,
-    stack_bytes,
-    store_byte,
-    store_f16,
-    sums,
-)
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16, store_byte, store_f16
+from lbrx.devices.cpu.simd.f32 import nearest_even, round_to_f16
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import spread, sums
+from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
 from lbrx.devices.cpu.simd.vectors import (
     clamp,
     f32x8,
     f32x16,
-    jit,
     lane,
     load,
     load_u8,
-    nearest_even,
-    round_to_f16,
     select,
     splat,
     store,

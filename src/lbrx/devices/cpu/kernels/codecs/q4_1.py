@@ -25,8 +25,10 @@ from lbrx.devices.cpu.kernels.codecs.legacy_search import (
     spread_blocks,
     write_searched_nibbles,
 )
-from lbrx.devices.cpu.simd.lanes import load_f16, peek_f32, stack_bytes, store_f16
-from lbrx.devices.cpu.simd.vectors import jit, store, to_f32
+from lbrx.devices.cpu.simd.elements import load_f16, store_f16
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, stack_bytes
+from lbrx.devices.cpu.simd.vectors import store, to_f32
 
 
 @jit

@@ -11,8 +11,10 @@ import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.super_blocks import six_bit_pair
 from lbrx.devices.cpu.kernels.codecs.super_blocks_32 import TILES_BYTES, code_block, code_block_weighted
-from lbrx.devices.cpu.simd.lanes import load_f16, peek_i32, stack_bytes, store_byte
-from lbrx.devices.cpu.simd.vectors import f32x32, jit, load_u8, store, to_f32
+from lbrx.devices.cpu.simd.elements import load_f16, store_byte
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
+from lbrx.devices.cpu.simd.vectors import f32x32, load_u8, store, to_f32
 
 TOP = np.float32(15.0)
 SEARCH = (np.float32(-1.0), np.float32(0.1), 20)

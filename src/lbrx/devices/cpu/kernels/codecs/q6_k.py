@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.searches import ALL_ZERO, fit_symmetric_scale, symmetric_level
-from lbrx.devices.cpu.simd.lanes import load_f16, peek_i32, spread, stack_bytes, store_byte, store_f16
+from lbrx.devices.cpu.simd.elements import load_f16, store_byte, store_f16
+from lbrx.devices.cpu.simd.f32 import absolute, nearest_even, round_to_f16
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import spread
+from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
+from lbrx.devices.cpu.simd.scalars import first_set_bit
 from lbrx.devices.cpu.simd.vectors import (
-    absolute,
     clamp,
     f32x16,
-    first_set_bit,
-    jit,
     lane,
     lane_max,
     load,
     load_i8,
     load_u8,
     mask_bits,
-    nearest_even,
-    round_to_f16,
     select,
     splat,
     store,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.halves import inverse, largest_magnitude, load_half
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
-from lbrx.devices.cpu.simd.vectors import clamp, f32x16, load_i8, nearest_away, store, store_u8, to_f32, to_i32
-
-load_f16, store_f16 = ELEMENT_FUNCTIONS["load_f16"], ELEMENT_FUNCTIONS["store_f16"]
+from lbrx.devices.cpu.simd.elements import load_f16, store_f16
+from lbrx.devices.cpu.simd.f32 import nearest_away
+from lbrx.devices.cpu.simd.vectors import clamp, f32x16, load_i8, store, store_u8, to_f32, to_i32
 
 
 def encode(source: int, target: int, blocks: int) -> None:

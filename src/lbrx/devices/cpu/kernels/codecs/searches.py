@@ -10,20 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.lanes import lane_extremes, peek_f32, poke_f32
-from lbrx.devices.cpu.simd.vectors import (
-    absolute,
-    clamp,
-    jit,
-    load,
-    mask_bits,
-    maximum,
-    minimum,
-    nearest_even,
-    select,
-    splat,
-    store,
-)
+from lbrx.devices.cpu.simd.f32 import absolute, nearest_even
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import lane_extremes
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
+from lbrx.devices.cpu.simd.vectors import clamp, load, mask_bits, maximum, minimum, select, splat, store
 
 ALL_ZERO = np.float32(1e-15)  # a block whose values are all smaller has no scale
 _ROUNDER = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to a whole number, halves to even

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.tiles import TILE_FUNCTIONS
-from lbrx.devices.cpu.simd.vectors import absolute, f32_of_bits, jit, select, splat, stairs, to_f32, to_i32
-
-bits_of_f32: Any = TILE_FUNCTIONS["bits_of_f32"]
+from lbrx.devices.cpu.simd.f32 import absolute, stairs
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.scalars import bits_from_f32, f32_from_bits
+from lbrx.devices.cpu.simd.vectors import select, splat, to_f32, to_i32
 
 MAGNITUDES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # of E2M1, doubled to be whole
 _MIDDLES = (0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0)
@@ -39,9 +39,9 @@ def e2m1_values(codes: Any, half_scale: Any) -> Any:
 @jit
 def floor_log2(value: Any) -> Any:
     """floor(log2(x)) of a positive number, log2 rounded to f32 first: just below a power of two it may round up."""
-    exponent = (np.int64(bits_of_f32(value)) >> 23) - 127
+    exponent = (np.int64(bits_from_f32(value)) >> 23) - 127
     above = exponent + 1
-    gap = 1.0 - np.float64(value) / np.float64(f32_of_bits((above + 127) << 23))
+    gap = 1.0 - np.float64(value) / np.float64(f32_from_bits((above + 127) << 23))
     logarithm = np.float32(np.float64(above) - gap * _LOG2_E * (1.0 + 0.5 * gap))
     return above if gap < 1e-5 and logarithm == np.float32(above) else exponent
 
@@ -57,7 +57,7 @@ def e8m0_of_largest(largest: Any) -> Any:
 @jit
 def half_of_e8m0(exponent: Any) -> Any:
     """Half of 2^(e - 127), which is subnormal for the two smallest exponents."""
-    return f32_of_bits(0x00200000 << exponent if exponent < 2 else (exponent - 1) << 23)
+    return f32_from_bits(0x00200000 << exponent if exponent < 2 else (exponent - 1) << 23)
 
 
 @jit
@@ -65,7 +65,7 @@ def unsigned_e4m3(value: Any) -> Any:
     """The bits of a scale: halves round up, and nothing is above 448."""
     if not value > 0:
         return 0
-    bits = np.int64(bits_of_f32(min(value, np.float32(448.0))))
+    bits = np.int64(bits_from_f32(min(value, np.float32(448.0))))
     exponent = (bits >> 23) - 127 + 7
     if exponent <= 0:
         return min(np.int64(value * np.float32(512.0) + np.float32(0.5)), 7)
@@ -82,4 +82,4 @@ def half_of_unsigned_e4m3(code: Any) -> Any:
         return np.float32(0.0)
     if exponent == 0:
         return np.float32(mantissa) * np.float32(2.0**-10)
-    return f32_of_bits(((exponent - 7 - 1 + 127) << 23) | (mantissa << 20))
+    return f32_from_bits(((exponent - 7 - 1 + 127) << 23) | (mantissa << 20))

@@ -7,29 +7,12 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.searches import fit_positive_scale, fit_scale_and_min
-from lbrx.devices.cpu.simd.lanes import (
-    load_byte,
-    peek_i32,
-    spread,
-    store_byte,
-    store_f16,
-    sum_of_squares,
-    sums,
-    weigh_by_importance,
-)
-from lbrx.devices.cpu.simd.vectors import (
-    clamp,
-    jit,
-    lane_max,
-    load,
-    maximum,
-    nearest_even,
-    round_to_f16,
-    select,
-    splat,
-    store,
-    to_i32,
-)
+from lbrx.devices.cpu.simd.elements import load_byte, store_byte, store_f16
+from lbrx.devices.cpu.simd.f32 import nearest_even, round_to_f16
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import spread, sum_of_squares, sums, weigh_by_importance
+from lbrx.devices.cpu.simd.memory import peek_i32
+from lbrx.devices.cpu.simd.vectors import clamp, lane_max, load, maximum, select, splat, store, to_i32
 
 WEIGHTED_SEARCH = (np.float32(-0.9), np.float32(0.05), 36)
 

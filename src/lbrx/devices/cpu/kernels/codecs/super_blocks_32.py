@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.super_blocks import code_plain, code_weighted, pack_six_bit_pairs, spread_weighted
+from lbrx.devices.cpu.simd.f32 import absolute, square_root
+from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.lanes import spread
-from lbrx.devices.cpu.simd.vectors import absolute, f32x8, jit, load, splat, square_root, store
+from lbrx.devices.cpu.simd.vectors import f32x8, load, splat, store
 
 SCALE_TOP = np.float32(63.0)
 TILES_BYTES = 3 * 1024 + 64  # values, weights, levels, scales and minimums

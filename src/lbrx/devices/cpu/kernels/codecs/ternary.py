@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.devices.cpu.simd.vectors import (
-    absolute,
-    clamp,
-    f32x32,
-    jit,
-    lane_max,
-    load,
-    maximum,
-    nearest_away,
-    to_i32,
-)
+from lbrx.devices.cpu.simd.f32 import absolute, nearest_away
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.vectors import clamp, f32x32, lane_max, load, maximum, to_i32
 
 
 @jit

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lbrx.devices.cpu.kernels.finite import has_all_bits
 from lbrx.devices.cpu.simd.calls import make_call
-from lbrx.devices.cpu.simd.elements import ELEMENT_FUNCTIONS
+from lbrx.devices.cpu.simd.elements import store_i32, store_i64
 
-store_i64: Any = ELEMENT_FUNCTIONS["store_i64"]
-store_i32: Any = ELEMENT_FUNCTIONS["store_i32"]
 EXPONENT = 0x7F800000
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.halves import inverse
 from lbrx.devices.cpu.kernels.codecs.ternary import largest_of_256, trits
-from lbrx.devices.cpu.simd.lanes import load_byte, load_f16, load_f32, store_byte, store_f16, store_f32
-from lbrx.devices.cpu.simd.vectors import f32x16, f32x32, jit, load_u8, store, store_u8, to_f32, to_i32
+from lbrx.devices.cpu.simd.elements import load_byte, load_f16, load_f32, store_byte, store_f16, store_f32
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.vectors import f32x16, f32x32, load_u8, store, store_u8, to_f32, to_i32
 
 
 @jit

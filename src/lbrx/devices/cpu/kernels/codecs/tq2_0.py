@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from lbrx.devices.cpu.kernels.codecs.halves import inverse
 from lbrx.devices.cpu.kernels.codecs.ternary import largest_of_256, trits
-from lbrx.devices.cpu.simd.lanes import load_f16, store_f16
+from lbrx.devices.cpu.simd.elements import load_f16, store_f16
 from lbrx.devices.cpu.simd.vectors import f32x32, load_u8, store, store_u8, to_f32
 
 
