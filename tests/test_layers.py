@@ -1,0 +1,177 @@
+"""A layer imports only the layers below it. Imports inside functions count; imports for type checkers do not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import lbrx
+from lbrx import registry
+
+SOURCE = Path(lbrx.__file__).parent
+MOST_ROOT_MODULES, MOST_ROOT_FOLDERS, MOST_EXCEPTIONS = 6, 14, 12
+
+# Lowest first. A module belongs to the longest name here that its own begins with.
+LAYERS = (
+    "errors",
+    "version",
+    "registry",
+    "base",
+    "settings",
+    "memory",
+    "tensors",
+    "engine",
+    "devices.cpu.simd",
+    "devices.cpu.kernels",
+    "devices.cpu.codegen",
+    "devices.cpu.build",
+    "devices.cpu",
+    "devices.cpu.ops",
+    "devices.metal.driver",
+    "devices.metal.emulator",
+    "devices.metal.context",
+    "devices.metal.codegen",
+    "devices.metal.ops",
+    "devices.metal",
+    "devices",
+    "ops",
+    "files.remote",
+    "files.formats",
+    "files.checkpoint",
+    "files.output",
+    "models.architectures",
+    "models.tokenizers",
+    "models.inference",
+    "jobs.convert",
+    "jobs.compare",
+    "jobs.quantize",
+    "jobs.lora",
+    "jobs.merge.recipe",
+    "jobs.merge.methods",
+    "jobs.merge.vocabulary",
+    "jobs.merge.plan",
+    "jobs.merge",
+    "jobs.moe",
+    "jobs.verify",
+    "jobs.score",
+    "jobs.bench",
+    "jobs.doctor",
+    "cluster",
+    "plots",
+    "demo",
+    "cli",
+    "__main__",
+)
+
+_ENCODE = "parts of a codec are storages that the engine fills; they become Encode nodes of expressions"
+EXCEPTIONS = {
+    ("tensors.codecs.integers", "engine.encode"): _ENCODE,
+    ("tensors.codecs.mlx", "engine.encode"): _ENCODE,
+    ("tensors.codecs.mlx", "engine.encode_parts"): _ENCODE,
+}
+"""Imports that go up, with the reason."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name without ``lbrx.``; a package is called by its folder."""
+    named = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules that a module imports anywhere in its source."""
+    return frozenset(_imported(ast.parse(modules()[module].read_text(encoding="utf-8"))))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.split(".")[0] == "lbrx":
+                yield _module_of(name.removeprefix("lbrx").lstrip("."))
+        yield from _imported(node)
+
+
+def _module_of(name: str) -> str:
+    while name not in modules():
+        name = name.rpartition(".")[0]
+    return name
+
+
+def layer(module: str) -> int | None:
+    """The number of a module's layer; None for the package itself and for folders that only hold layers."""
+    fitting = [name for name in LAYERS if module == name or module.startswith(f"{name}.")]
+    return LAYERS.index(max(fitting, key=len)) if fitting else None
+
+
+def upward_imports() -> set[tuple[str, str]]:
+    found = set()
+    for module in modules():
+        own = layer(module)
+        for imported in imports(module):
+            other = layer(imported)
+            if own is not None and other is not None and other > own:
+                found.add((module, imported))
+    return found
+
+
+def test_a_layer_imports_only_the_layers_below_it() -> None:
+    assert upward_imports() - set(EXCEPTIONS) == set()
+
+
+def test_exceptions_are_few_and_still_needed() -> None:
+    assert set(EXCEPTIONS) <= upward_imports()
+    assert len(EXCEPTIONS) <= MOST_EXCEPTIONS
+
+
+def test_every_module_has_a_layer() -> None:
+    folders = {module for module, path in modules().items() if path.name == "__init__.py"}
+    assert [module for module in modules() if layer(module) is None and module not in folders] == []
+    for folder in folders:  # a folder that only holds layers imports nothing
+        assert layer(folder) is not None or not imports(folder) or folder == ""
+
+
+def test_the_root_shows_the_architecture() -> None:
+    names = [path.name for path in SOURCE.iterdir() if path.name != "__pycache__"]
+    assert len([name for name in names if name.endswith(".py")]) <= MOST_ROOT_MODULES
+    assert len([name for name in names if "." not in name]) <= MOST_ROOT_FOLDERS
+
+
+def test_packages_do_not_import_each_other_in_circles() -> None:
+    """Only tensors, their codecs and the engine may, until the exceptions are gone."""
+    allowed = {"tensors", "tensors.codecs", "engine"}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules().items():
+        own = module if path.name == "__init__.py" else module.rpartition(".")[0] or module
+        for imported in imports(module):
+            target = modules()[imported]
+            other = imported if target.name == "__init__.py" else imported.rpartition(".")[0] or imported
+            if own and other and own != other and not {own, other} <= allowed:
+                graph.setdefault(own, set()).add(other)
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"packages import each other: {' <- '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("table", [name for name in vars(registry) if name.isupper()])
+def test_every_entry_of_a_registry_exists(table: str) -> None:
+    for reference in vars(registry)[table].values():
+        assert registry.load(reference) is not None
