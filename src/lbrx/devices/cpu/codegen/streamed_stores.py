@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from lbrx.devices.cpu.codegen.lines import SourceLines
 from lbrx.devices.cpu.simd.processor import LINE_BYTES, PIECE_BYTES
-from lbrx.engine.block_sizes import LINE_BYTES, PIECE_BYTES
 from lbrx.engine.program import FLAT, Program, Sink
 from lbrx.tensors.dtype import DTYPES
 
