@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from lbrx.base.system import anonymous_bytes, format_bytes
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
 
-    from lbrx.files.output.run import RunProgress, RunResult
+    from lbrx.files.output.progress import Progress
+    from lbrx.files.output.run import RunResult
     from lbrx.jobs.merge.plan import Plan
     from lbrx.jobs.merge.plan.estimate import Estimate
 
@@ -47,7 +49,7 @@ class Reporter:
         for name, value in _plan_lines(plan, cost):
             print(f"{name:<16}{value}")
 
-    def progress(self, state: RunProgress) -> None:
+    def progress(self, state: Progress) -> None:
         """A tensor is finished."""
 
     def failed(self, error: Exception) -> None:
@@ -90,7 +92,7 @@ class JsonReporter(Reporter):
             peak_memory_bytes=cost.peak_memory_bytes,
         )
 
-    def progress(self, state: RunProgress) -> None:
+    def progress(self, state: Progress) -> None:
         now = time.monotonic()
         if now < self._next_event and state.done_tensors < state.total_tensors:
             return
@@ -138,7 +140,7 @@ class TerminalReporter(Reporter):
     def __init__(self) -> None:
         super().__init__()
         self._started = time.monotonic()
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._task: TaskID | None = None
 
     def __exit__(
@@ -147,7 +149,7 @@ class TerminalReporter(Reporter):
         if self._bar is not None:
             self._bar.stop()
 
-    def progress(self, state: RunProgress) -> None:
+    def progress(self, state: Progress) -> None:
         if self._bar is None:
             if time.monotonic() - self._started < _PATIENCE_SECONDS:
                 return
@@ -168,7 +170,7 @@ def reporter(*, as_json: bool, is_quiet: bool) -> Reporter:
     return TerminalReporter()
 
 
-def _bar() -> Progress:
+def _bar() -> Bar:
     from rich.progress import (
         BarColumn,
         DownloadColumn,

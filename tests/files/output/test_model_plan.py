@@ -12,7 +12,8 @@ from lbrx.errors import FileError, UsageError
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import plan_output
 from lbrx.files.output.nonfinite import NonFiniteError
-from lbrx.files.output.run import RunProgress, execute
+from lbrx.files.output.progress import Progress
+from lbrx.files.output.run import execute
 
 
 def contents(format: Format, count: int = 4, quant: str | None = None) -> Contents:
@@ -79,7 +80,7 @@ def test_a_directory_of_that_name_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
-    def stop(state: RunProgress) -> None:
+    def stop(state: Progress) -> None:
         if state.done_tensors == 2:
             raise KeyboardInterrupt
 
@@ -93,7 +94,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_other_settings_do_not_go_on(tmp_path: Path) -> None:
-    def stop(_: RunProgress) -> None:
+    def stop(_: Progress) -> None:
         raise KeyboardInterrupt
 
     plans = [

@@ -19,7 +19,8 @@ from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.output.checksum import Checksum
 from lbrx.files.output.journal import Journal
 from lbrx.files.output.nonfinite import NonFiniteError
-from lbrx.files.output.run import RunProgress, execute
+from lbrx.files.output.progress import Progress
+from lbrx.files.output.run import execute
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.merge.merge import merge, read_and_plan
 from lbrx.version import VERSION
@@ -101,7 +102,7 @@ def test_more_shards_than_files_that_may_be_open(models: Path) -> None:
 
 
 def test_progress_counts_every_tensor_once(models: Path) -> None:
-    states: list[RunProgress] = []
+    states: list[Progress] = []
     result = merge(LINEAR, "out", progress=states.append)
     assert [state.done_tensors for state in states] == list(range(1, result.tensors + 1))
     assert {state.tensor for state in states} == set(read_model(models / "out"))
@@ -284,7 +285,7 @@ def test_a_method_that_failed_at_its_first_tensor_can_be_mended(models: Path) ->
 
 
 def test_an_input_that_changes_while_it_is_read(models: Path) -> None:
-    def touch(state: RunProgress) -> None:
+    def touch(state: Progress) -> None:
         if state.done_tensors == state.total_tensors:
             (models / "b/model.safetensors").touch()
 
@@ -356,7 +357,7 @@ def test_a_method_that_changed_after_some_tensors(models: Path) -> None:
     (models / "recipe.yml").write_text(recipe)
     (models / "blend.py").write_text("def blend(models):\n    return models[0]\n")
 
-    def stop(state: RunProgress) -> None:
+    def stop(state: Progress) -> None:
         if state.done_tensors == 5:
             raise KeyboardInterrupt
 

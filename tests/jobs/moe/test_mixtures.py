@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import lbrx
 from lbrx.errors import FileError, LbrxError, UsageError
-from lbrx.files.output.run import RunProgress
+from lbrx.files.output.progress import Progress
 from lbrx.jobs.merge.recipe import RecipeError
 from lbrx.jobs.moe import MoePlan, parse_moe_recipe, plan_moe, write_moe
 from lbrx.models.architectures import check_names, check_shapes, find_architecture
@@ -214,7 +214,7 @@ def test_warnings_of_a_recipe() -> None:
 
 def test_shards_and_their_index(tmp_path: Path) -> None:
     plan = plan_of(random_recipe("a", "b"))
-    reports: list[RunProgress] = []
+    reports: list[Progress] = []
     result = write_moe(plan, tmp_path / "out", max_shard_bytes=40_000, progress=reports.append)
     opened = lbrx.open(tmp_path / "out")
     assert list(opened) == list(plan.tensors)
@@ -239,7 +239,7 @@ def test_an_output_that_exists_is_replaced_only_if_asked(tmp_path: Path) -> None
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     plan = plan_of(random_recipe("a", "b"))
 
-    def interrupt(_: RunProgress) -> None:
+    def interrupt(_: Progress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

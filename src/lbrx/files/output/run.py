@@ -28,6 +28,7 @@ from lbrx.files.output.file_writer import FileWriter, writing
 from lbrx.files.output.journal import Entry, Journal, difference, journal_lock
 from lbrx.files.output.nonfinite import NonFiniteError, describe
 from lbrx.files.output.plan import Identity, OutputPlan, write_bytes
+from lbrx.files.output.progress import Progress, ProgressCallback
 from lbrx.files.output.slots import file_checksum, units_of, write_slots
 from lbrx.files.output.staging import Workplace
 from lbrx.files.remote.paths import as_path, is_remote
@@ -40,20 +41,6 @@ SIDE_BY_SIDE_UNITS = 4  # for each thread: with fewer, threads would wait for th
 
 
 @dataclass(frozen=True, slots=True)
-class RunProgress:
-    """How far a run is. ``tensor`` was finished last, ``at_hand`` is computed now if that is one large tensor;
-    ``resumed_bytes`` were done by an earlier run."""
-
-    done_bytes: int
-    total_bytes: int
-    done_tensors: int
-    total_tensors: int
-    tensor: str
-    at_hand: str | None = None
-    resumed_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class RunResult:
     """What a run did. ``nonfinite`` has, by tensor and place, how many values are NaN and how many infinite."""
 
@@ -63,9 +50,6 @@ class RunResult:
     resumed_tensors: int
     nonfinite: dict[str, dict[str, tuple[int, int]]]
     seconds: float
-
-
-ProgressCallback = Callable[[RunProgress], None]
 
 
 def execute(
@@ -322,8 +306,8 @@ class Run:
             if self.progress is not None:
                 self.progress(self._state(slot, following))
 
-    def _state(self, finished: Slot, following: Slot | None) -> RunProgress:
-        return RunProgress(
+    def _state(self, finished: Slot, following: Slot | None) -> Progress:
+        return Progress(
             self._done_bytes,
             self._total_bytes,
             len(self.journal.entries),

@@ -13,29 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.base import atomic_write, system
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.integer_parts import separate_parts
 from lbrx.files.formats import shards
 from lbrx.files.formats.header import FileLayout, Slot, TensorSpec
 from lbrx.files.output.file_writer import FileDestination, FileWriter, writing
+from lbrx.files.output.progress import Progress, ProgressCallback
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import Blocks, Expr
 from lbrx.tensors.tensor import Tensor
 
 _NO_LIMIT = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a job is: bytes written of all, and the tensor that was finished last."""
-
-    done_bytes: int
-    total_bytes: int
-    tensor: str
-
-
-ProgressCallback = Callable[[Progress], None]
 
 
 def save(
@@ -136,14 +124,16 @@ def _write_directory(
 
 
 def _reporter(layouts: Sequence[FileLayout], progress: ProgressCallback | None) -> Callable[[Slot], None]:
-    total = sum(slot.nbytes for layout in layouts for slot in layout.slots)
-    done = 0
+    slots = [slot for layout in layouts for slot in layout.slots]
+    total_bytes = sum(slot.nbytes for slot in slots)
+    done_bytes = done_tensors = 0
 
     def report(slot: Slot) -> None:
-        nonlocal done
-        done += slot.nbytes
+        nonlocal done_bytes, done_tensors
+        done_bytes += slot.nbytes
+        done_tensors += 1
         if progress is not None:
-            progress(Progress(done, total, slot.name))
+            progress(Progress(done_bytes, total_bytes, done_tensors, len(slots), slot.name))
 
     return report
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
+from lbrx.files.output.progress import CountCallback
 from lbrx.ops.difference import Sums, compare
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.tensor import Tensor
@@ -78,7 +79,6 @@ class ModelDiff:
         return found
 
 
-ProgressCallback = Callable[[int, int, str], None]
 Measure = Callable[[str, Tensor, Tensor, Tensor | None], Sums]
 
 
@@ -88,7 +88,7 @@ def diff_models(
     base: Mapping[str, Tensor] | None = None,
     *,
     pattern: str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: CountCallback | None = None,
     measure: Measure | None = None,
 ) -> ModelDiff:
     """Compare all tensors of two models that have the same names, or those whose names match a pattern.

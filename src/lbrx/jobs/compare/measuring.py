@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.jobs.compare.diff import ProgressCallback, diff_models
+from lbrx.files.output.progress import CountCallback
+from lbrx.jobs.compare.diff import diff_models
 from lbrx.jobs.compare.records import BLOCK_ELEMENTS, BlockError, Comparison, sorted_by_error
 from lbrx.ops.difference import Sums, compare
 from lbrx.tensors.tensor import Tensor
@@ -22,7 +23,7 @@ def compare_models(
     *,
     blocks: int = DEFAULT_BLOCKS,
     pattern: str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: CountCallback | None = None,
 ) -> Comparison:
     """How B differs from A, which is what it should be: every tensor that both have, and its worst ``blocks`` blocks.
 

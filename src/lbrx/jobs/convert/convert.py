@@ -11,7 +11,8 @@ from lbrx.errors import UsageError, nearest
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
-from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.progress import ProgressCallback
+from lbrx.files.output.run import RunResult, execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents

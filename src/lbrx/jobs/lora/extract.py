@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FormatError, UsageError
+from lbrx.files.output.progress import CountCallback
 from lbrx.jobs.lora.adapter import PREFIX
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.jobs.lora.spool import Spool
@@ -97,9 +98,6 @@ class Extraction:
     unchanged: int = 0
 
 
-ProgressCallback = Callable[[int, int, str], None]
-
-
 def extract_adapter(
     tuned: Mapping[str, Tensor],
     base: Mapping[str, Tensor],
@@ -108,7 +106,7 @@ def extract_adapter(
     *,
     base_name: str = "",
     model_type: str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: CountCallback | None = None,
 ) -> Extraction:
     """Write the difference of two models as a PEFT directory, a matrix at a time, and tell what it captures.
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from lbrx.files.output.plan import OutputPlan, shard_limit
-from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.progress import ProgressCallback
+from lbrx.files.output.run import RunResult, execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge

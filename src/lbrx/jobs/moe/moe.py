@@ -8,7 +8,8 @@ from pathlib import Path
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import shard_limit
-from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.progress import ProgressCallback
+from lbrx.files.output.run import RunResult, execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.moe.mixture import MoePlan
 

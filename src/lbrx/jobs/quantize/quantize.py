@@ -12,7 +12,8 @@ from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents
 from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
-from lbrx.files.output.run import ProgressCallback, RunResult, execute, restore_replaced
+from lbrx.files.output.progress import ProgressCallback
+from lbrx.files.output.run import RunResult, execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.convert.convert import in_format
 from lbrx.jobs.convert.file_types import FileType

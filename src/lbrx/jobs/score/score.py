@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.files.output.progress import CountCallback
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
 from lbrx.registry import SCORE_RUNNERS, load
@@ -32,8 +33,6 @@ _WARM_UP_TOKENS = 16
 
 Logits = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
-ScoreProgress = Callable[[int, int, str], None]
-"""Called with windows done, windows in all, and the model at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def score(
     context: int | None = None,
     stride: int | None = None,
     max_tokens: int | None = None,
-    progress: ScoreProgress | None = None,
+    progress: CountCallback | None = None,
     threads: int | None = None,
     cluster: str | None = None,
 ) -> list[Score]:
@@ -113,6 +112,7 @@ def score(
 
     With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
     first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
+    ``progress`` is called with windows done, windows in all, and the model at hand.
 
     ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
     each, with ``threads`` processors for a task. The figures are those of this machine, digit for digit, if the nodes
@@ -155,7 +155,7 @@ def read_text(path: Path) -> str:
 
 @dataclass(slots=True)
 class _Reporter:
-    callback: ScoreProgress | None
+    callback: CountCallback | None
     windows: int
     done_windows: int = 0
 

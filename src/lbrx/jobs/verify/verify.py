@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from lbrx.errors import LbrxError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
+from lbrx.files.output.progress import CountCallback
 from lbrx.jobs.verify.names_and_shapes import check_config, check_gguf, check_vocabulary, model_shapes
 from lbrx.jobs.verify.records import Finding, VerifyReport, failure
 from lbrx.jobs.verify.structure import check_index, expected_checksums
 
-ProgressCallback = Callable[[int, int, str], None]
 HEADER_CHECKS = ("structure", "architecture", "vocabulary")
 DATA_CHECKS = ("checksums", "values")
 
 
-def verify(
-    path: str | os.PathLike[str], *, quick: bool = False, progress: ProgressCallback | None = None
-) -> VerifyReport:
+def verify(path: str | os.PathLike[str], *, quick: bool = False, progress: CountCallback | None = None) -> VerifyReport:
     """Check a model: its headers and index, names and shapes, vocabulary, checksums, and every value.
 
     With ``quick`` no weights are read: checksums and values are not checked. ``progress`` is called with tensors done,
@@ -56,7 +54,7 @@ def _header_findings(model: Checkpoint) -> Iterator[Finding]:
     yield from check_vocabulary(model, shapes)
 
 
-def _data_findings(model: Checkpoint, progress: ProgressCallback | None) -> Iterator[Finding]:
+def _data_findings(model: Checkpoint, progress: CountCallback | None) -> Iterator[Finding]:
     from lbrx.jobs.verify.values import check_values  # threads and kernels, which headers do not need
 
     try:
