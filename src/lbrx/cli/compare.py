@@ -207,7 +207,7 @@ def heat_map(found: Comparison, subtitle: str) -> HeatMap:
         panels.append(Panel(layer_labels(found.models), short_labels(modules), np.array(values, np.float64), "layer"))
     outside = found.models.outside_layers()
     if outside:
-        labels = short_labels([tensor.place.module for tensor in outside])
+        labels = short_labels([tensor.position.module for tensor in outside])
         panels.append(Panel(["other"], labels, np.array([[_cell(tensor.sums) for tensor in outside]], np.float64)))
     label = "signal-to-noise ratio in dB"
     return HeatMap(panels, "What B keeps of A", subtitle, label, lambda value: f"{value:.1f}", high_is_strong=False)

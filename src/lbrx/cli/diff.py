@@ -143,7 +143,7 @@ def _print(found: ModelDiff, metric: Metric, subtitle: str) -> None:
     for label, (_, sums) in zip(layer_labels(found), found.layers().items(), strict=True):
         table.add_row(label, *_row(sums))
     for tensor in found.outside_layers():
-        table.add_row(printable(tensor.place.module), *_row(tensor.sums))
+        table.add_row(printable(tensor.position.module), *_row(tensor.sums))
     table.add_row("all", *_row(total), style="bold")
     console.print(table)
     _print_modules(console, found, metric)
@@ -234,7 +234,7 @@ def as_json(found: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[str, 
             {"stack": stack, "layer": layer} | _metrics(sums) for (stack, layer), sums in found.layers().items()
         ],
         "tensors": [
-            {"name": tensor.name, "shape": list(tensor.shape), "layer": tensor.place.layer} | _metrics(tensor.sums)
+            {"name": tensor.name, "shape": list(tensor.shape), "layer": tensor.position.layer} | _metrics(tensor.sums)
             for tensor in found.tensors
         ],
         "only_in_a": list(found.only_in_a),
@@ -263,7 +263,7 @@ def heat_map(found: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
         panels.append(Panel(layer_labels(found), short_labels(modules), np.array(values, np.float64), "layer"))
     outside = found.outside_layers()
     if outside:
-        labels = short_labels([tensor.place.module for tensor in outside])
+        labels = short_labels([tensor.position.module for tensor in outside])
         numbers = [[float(getattr(tensor.sums, _ATTRIBUTES[metric])) for tensor in outside]]
         panels.append(Panel(["other"], labels, np.array(numbers, np.float64)))
     is_distance = metric in (Metric.relative, Metric.largest)

@@ -12,19 +12,9 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.checkpoint.opening import Checkpoint
-from lbrx.files.formats.header import FileHeader, TensorEntry, quoted
+from lbrx.files.formats.header import FileHeader, TensorEntry, TypeTotal, quoted, type_totals
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSummary:
-    """All tensors of one type."""
-
-    type_name: str
-    tensors: int
-    elements: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +47,9 @@ class Summary:
     def nbytes(self) -> int:
         return sum(entry.nbytes for _, entry in self.chosen)
 
-    def type_totals(self) -> list[TypeSummary]:
+    def type_totals(self) -> list[TypeTotal]:
         """One row per type, the one with most bytes first."""
-        totals: dict[str, list[int]] = {}
-        for _, entry in self.chosen:
-            row = totals.setdefault(entry.type_name, [0, 0, 0])
-            row[0] += 1
-            row[1] += math.prod(entry.shape)
-            row[2] += entry.nbytes
-        rows = [TypeSummary(name, *counts) for name, counts in totals.items()]
-        return sorted(rows, key=lambda row: (-row.nbytes, row.type_name))
+        return type_totals((entry.type_name, math.prod(entry.shape), entry.nbytes) for _, entry in self.chosen)
 
 
 def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:

@@ -111,24 +111,7 @@ DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 BY_SAFETENSORS: dict[str, DType] = {row.safetensors: row for row in _ROWS if row.safetensors}
 BY_GGUF: dict[int, DType] = {row.gguf: row for row in _ROWS if row.gguf is not None}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in _ROWS if row.numpy_name not in _ADDED_TO_NUMPY}
-_ALIASES = {
-    "float64": "f64",
-    "double": "f64",
-    "float32": "f32",
-    "float": "f32",
-    "float16": "f16",
-    "half": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8_e4m3",
-    "float8_e5m2": "f8_e5m2",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "int4": "i4",
-    "int2": "i2",
-}
+_ALIASES = {row.numpy_name: row.name for row in _ROWS} | {"double": "f64", "float": "f32", "half": "f16"}
 
 
 def dtype(spec: DType | str | np.dtype[Any] | type) -> DType:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import lbrx
 from lbrx.files.output.checksum import BLOCK_BYTES, Checksum
-from lbrx.files.output.finite import has_nonfinite
+from lbrx.files.output.nonfinite import has_nonfinite
 
 
 @given(st.integers(0, 3 * BLOCK_BYTES), st.lists(st.integers(0, 3 * BLOCK_BYTES), max_size=6), st.randoms())

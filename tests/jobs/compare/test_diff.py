@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import lbrx
-from lbrx.jobs.compare.diff import diff_models, places_of, short_labels
+from lbrx.jobs.compare.diff import diff_models, positions_of, short_labels
 from lbrx.ops.difference import Sums, compare
 from lbrx.tensors.expr import Blocks
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_compared_is_listed() -> None:
 def test_patterns(pattern: str, count: int) -> None:
     found = diff_models(llama(1), llama(2), pattern=pattern)
     assert len(found.tensors) == count
-    assert {tensor.place.layer for tensor in found.tensors} == {0, 1}
+    assert {tensor.position.layer for tensor in found.tensors} == {0, 1}
 
 
 def test_models_without_a_common_tensor() -> None:
@@ -156,10 +156,10 @@ def test_progress_counts_the_tensors_that_are_compared() -> None:
 
 
 def test_places_of_gguf_and_of_several_stacks() -> None:
-    places = places_of(["blk.0.attn_q.weight", "token_embd.weight", "vision.layers.0.fc.bias"])
-    assert places["blk.0.attn_q.weight"] == ("blk", 0, "attn_q")
-    assert places["token_embd.weight"] == ("", None, "token_embd")
-    assert places["vision.layers.0.fc.bias"] == ("vision.layers", 0, "fc.bias")
+    positions = positions_of(["blk.0.attn_q.weight", "token_embd.weight", "vision.layers.0.fc.bias"])
+    assert positions["blk.0.attn_q.weight"] == ("blk", 0, "attn_q")
+    assert positions["token_embd.weight"] == ("", None, "token_embd")
+    assert positions["vision.layers.0.fc.bias"] == ("vision.layers", 0, "fc.bias")
 
 
 def test_labels_are_short_and_never_the_same() -> None:

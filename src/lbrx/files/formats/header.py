@@ -6,7 +6,7 @@ touches tensor data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from reprlib import Repr
@@ -133,3 +133,26 @@ def quoted(value: object) -> str:
     ("'a\\\\n'", '[1, 1, 1, 1, 1, 1, 1, 1, ...]', 100)
     """
     return _MESSAGE_REPR.repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTotal:
+    """All tensors of one type."""
+
+    type_name: str
+    tensors: int
+    elements: int
+    nbytes: int
+
+
+def type_totals(tensors: Iterable[tuple[str, int, int]]) -> list[TypeTotal]:
+    """One row per type, the one with most bytes first, of the type, elements and bytes of each tensor.
+
+    >>> type_totals([("f32", 2, 8), ("bf16", 8, 16), ("f32", 1, 4)])[1]
+    TypeTotal(type_name='f32', tensors=2, elements=3, nbytes=12)
+    """
+    totals: dict[str, TypeTotal] = {}
+    for type_name, elements, nbytes in tensors:
+        total = totals.get(type_name, TypeTotal(type_name, 0, 0, 0))
+        totals[type_name] = TypeTotal(type_name, total.tensors + 1, total.elements + elements, total.nbytes + nbytes)
+    return sorted(totals.values(), key=lambda row: (-row.nbytes, row.type_name))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from lbrx.errors import FormatError
 from lbrx.files.formats.header import quoted
+from lbrx.tensors.dtype import DTYPES
 
 MAX_PICKLE_BYTES = 32 << 20
 
@@ -34,20 +35,7 @@ _STORAGE_DTYPES = {
     "ByteStorage": "u8",
     "BoolStorage": "bool",
 }
-_DTYPES = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "f8_e4m3",
-    "float8_e5m2": "f8_e5m2",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint8": "u8",
-    "bool": "bool",
-}
+_DTYPES = {row.numpy_name: row.name for row in DTYPES.values() if not row.is_packed}
 
 
 class StorageType(NamedTuple):
@@ -56,7 +44,7 @@ class StorageType(NamedTuple):
     dtype_name: str | None
 
 
-class ElementType(NamedTuple):
+class PickledDType(NamedTuple):
     """A dtype of PyTorch, by the name that it has here."""
 
     dtype_name: str
@@ -139,7 +127,7 @@ class _Sizes:
 def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> PickledTensor:
     if not isinstance(storage, PickledStorage):
         raise pickle.UnpicklingError(f"a tensor is made of {quoted(storage)}, expected a storage")
-    kind = dtype.dtype_name if isinstance(dtype, ElementType) else storage.dtype_name
+    kind = dtype.dtype_name if isinstance(dtype, PickledDType) else storage.dtype_name
     if kind is None or (storage.dtype_name is not None and storage.dtype_name != kind):
         raise pickle.UnpicklingError(f"a tensor has elements of {quoted(dtype)} in a storage of {storage.dtype_name}")
     sizes = [shape, strides]
@@ -160,7 +148,7 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
     ("torch.storage", "UntypedStorage"): StorageType(None),
     ("torch", "UntypedStorage"): StorageType(None),
     **{("torch", name): StorageType(kind) for name, kind in _STORAGE_DTYPES.items()},
-    **{("torch", name): ElementType(kind) for name, kind in _DTYPES.items()},
+    **{("torch", name): PickledDType(kind) for name, kind in _DTYPES.items()},
 }
 
 

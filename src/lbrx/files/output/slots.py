@@ -14,9 +14,8 @@ from lbrx.engine.schedule import evaluate_tensors
 from lbrx.files.formats.header import Slot
 from lbrx.files.output.checksum import Checksum
 from lbrx.files.output.file_writer import FileDestination, FileWriter
-from lbrx.files.output.finite import has_nonfinite
 from lbrx.files.output.journal import Entry
-from lbrx.files.output.nonfinite import RESULT, count_nonfinite
+from lbrx.files.output.nonfinite import RESULT, count_nonfinite, has_nonfinite
 from lbrx.files.output.plan import OutputPlan
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES, DType

@@ -14,8 +14,8 @@ from lbrx.tensors.shape import Shape
 from lbrx.tensors.tensor import Tensor
 
 
-class Place(NamedTuple):
-    """Where a tensor is in a model: its stack of layers and the number in it, or none, and its kind of module."""
+class ModulePosition(NamedTuple):
+    """Where a tensor is in a model: its stack of layers and the number in it, or none, and its module."""
 
     stack: str
     layer: int | None
@@ -28,7 +28,7 @@ class TensorDiff:
 
     name: str
     shape: Shape
-    place: Place
+    position: ModulePosition
     sums: Sums
 
 
@@ -59,20 +59,20 @@ class ModelDiff:
         """The sums of each layer, by its stack and number, in order."""
         found: dict[tuple[str, int], Sums] = {}
         for tensor in self.tensors:
-            stack, layer, _ = tensor.place
+            stack, layer, _ = tensor.position
             if layer is not None:
                 found[stack, layer] = found.get((stack, layer), Sums()) + tensor.sums
         return dict(sorted(found.items()))
 
     def outside_layers(self) -> list[TensorDiff]:
         """The tensors that belong to no layer."""
-        return [tensor for tensor in self.tensors if tensor.place.layer is None]
+        return [tensor for tensor in self.tensors if tensor.position.layer is None]
 
     def modules(self) -> dict[tuple[str, int], dict[str, Sums]]:
         """The sums of each kind of module in each layer; experts of one layer are one kind."""
         found: dict[tuple[str, int], dict[str, Sums]] = {key: {} for key in self.layers()}
         for tensor in self.tensors:
-            stack, layer, module = tensor.place
+            stack, layer, module = tensor.position
             if layer is not None:
                 row = found[stack, layer]
                 row[module] = row.get(module, Sums()) + tensor.sums
@@ -115,13 +115,13 @@ def diff_models(
         name for name in compared if base is not None and (name not in base or base[name].shape != a[name].shape)
     ]
     lacking = set(without_base)
-    places = places_of([*a, *(name for name in b if name not in a)])
+    positions = positions_of([*a, *(name for name in b if name not in a)])
     found = []
     for number, name in enumerate(compared):
         origin = None if base is None or name in lacking else base[name]
         pair = a[name], b[name]
         sums = compare(*pair, origin) if measure is None else measure(name, *pair, origin)
-        found.append(TensorDiff(name, pair[0].shape, places[name], sums))
+        found.append(TensorDiff(name, pair[0].shape, positions[name], sums))
         if progress is not None:
             progress(number + 1, len(compared), name)
     return ModelDiff(
@@ -145,26 +145,26 @@ def _nothing_in_common(a: Sequence[str], b: Sequence[str], pattern: str | None) 
     return f"the models have no tensor{which} in common{examples}"
 
 
-def places_of(names: Iterable[str]) -> dict[str, Place]:
+def positions_of(names: Iterable[str]) -> dict[str, ModulePosition]:
     """Where every tensor of a model is, told by all the names together.
 
-    >>> places = places_of(["embed.weight", "model.layers.0.mlp.experts.3.up.weight", "model.layers.0.norm.bias"])
-    >>> places["model.layers.0.mlp.experts.3.up.weight"]
-    Place(stack='model.layers', layer=0, module='mlp.experts.*.up')
-    >>> places["embed.weight"], places["model.layers.0.norm.bias"].module
-    (Place(stack='', layer=None, module='embed'), 'norm.bias')
+    >>> positions = positions_of(["embed.weight", "model.layers.0.mlp.experts.3.up.weight", "model.layers.0.norm.bias"])
+    >>> positions["model.layers.0.mlp.experts.3.up.weight"]
+    ModulePosition(stack='model.layers', layer=0, module='mlp.experts.*.up')
+    >>> positions["embed.weight"], positions["model.layers.0.norm.bias"].module
+    (ModulePosition(stack='', layer=None, module='embed'), 'norm.bias')
     """
     from lbrx.models.architectures.stacks import find_stacks, layer_number
 
     listed = list(names)
     prefixes = [stack.prefix for stack in find_stacks(listed)]
-    places = {}
+    positions = {}
     for name in listed:
         numbers = ((prefix, layer_number(name, prefix)) for prefix in prefixes)
         prefix, layer = next((found for found in numbers if found[1] is not None), ("", None))
         rest = name if layer is None else name[len(f"{prefix}{layer}.") :]
-        places[name] = Place(prefix.rstrip("."), layer, _module(rest))
-    return places
+        positions[name] = ModulePosition(prefix.rstrip("."), layer, _module(rest))
+    return positions
 
 
 def _module(name: str) -> str:

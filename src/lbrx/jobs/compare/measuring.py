@@ -54,18 +54,18 @@ def compare_tensors(a: Tensor, b: Tensor, blocks: int) -> tuple[Sums, tuple[Bloc
     """The sums over two tensors of one shape, and the blocks that differ most."""
     total = Sums()
     errors = np.empty(0)
-    places = np.empty((0, 3), np.int64)
+    positions = np.empty((0, 3), np.int64)
     for row, first, second in _runs(_matrix(a), _matrix(b)):
         total += compare(first, second)
         for column, width, lengths in _block_lengths(first, second):
             row_numbers, block_numbers = np.divmod(np.arange(lengths.size), lengths.shape[1])
             starts = column + BLOCK_ELEMENTS * block_numbers
             found = np.stack([row + row_numbers, starts, starts + width], axis=1)
-            errors, places = _largest(np.append(errors, lengths), np.concatenate([places, found]), blocks)
+            errors, positions = _largest(np.append(errors, lengths), np.concatenate([positions, found]), blocks)
     average = (total.squares_a / max(-(-total.elements // BLOCK_ELEMENTS), 1)) ** 0.5
     return total, tuple(
         BlockError(row, first, end, _ratio(error, average))
-        for (row, first, end), error in zip(places.tolist(), errors.tolist(), strict=True)
+        for (row, first, end), error in zip(positions.tolist(), errors.tolist(), strict=True)
         if error > 0 or error != error
     )
 
@@ -105,13 +105,13 @@ def _block_lengths(a: Tensor, b: Tensor) -> Iterator[tuple[int, int, npt.NDArray
 
 
 def _largest(
-    errors: npt.NDArray[np.float64], places: npt.NDArray[np.int64], count: int
+    errors: npt.NDArray[np.float64], positions: npt.NDArray[np.int64], count: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """The largest errors, NaN above all, those of equal size in the order of their places."""
+    """The largest errors, NaN above all, those of equal size in the order of their positions."""
     if errors.size > 4 * count and count:
         bound = np.partition(errors, errors.size - count)[errors.size - count]  # NaN is sorted to the end
         kept = np.isnan(errors) | ~(errors < bound)
-        errors, places = errors[kept], places[kept]
+        errors, positions = errors[kept], positions[kept]
     keys = np.where(np.isnan(errors), np.inf, errors)
-    order = np.lexsort((places[:, 1], places[:, 0], -keys))[:count]
-    return errors[order], places[order]
+    order = np.lexsort((positions[:, 1], positions[:, 0], -keys))[:count]
+    return errors[order], positions[order]

@@ -18,7 +18,7 @@ from lbrx.jobs.convert.gguf_metadata import (
     TIED_HEAD_KEY,
     main_type,
 )
-from lbrx.jobs.convert.matching import Match, match_tensors, places
+from lbrx.jobs.convert.matching import Match, match_tensors, rule_uses
 from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family, Rule, family_of_gguf
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
@@ -57,9 +57,9 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
     settings = ConfigValues(config, family.defaults, where)
     sizes = Dimensions.of(settings, family.is_mixture)
     matches = match_tensors(
-        places(family, sizes),
+        rule_uses(family, sizes),
         {each.name: each for each in contents.tensors if each.name not in _ROPE_TENSORS},
-        names_of=lambda place: (place.gguf_name,),
+        names_of=lambda use: (use.gguf_name,),
         shape_of=lambda rule: _gguf_shape(rule, sizes),
         where=where,
     )
@@ -122,9 +122,9 @@ class _Making:
 
     def all(self, matches: list[Match], *, is_tied: bool) -> Iterator[PlannedTensor]:
         has_head = not is_tied or bool(self.metadata.get(TIED_HEAD_KEY))
-        found = {match.place.gguf_name: match for match in matches}
+        found = {match.use.gguf_name: match for match in matches}
         for match in matches:
-            if match.place.gguf_name != _HEAD or has_head:
+            if match.use.gguf_name != _HEAD or has_head:
                 yield from self._tensors(match)
         if has_head and _HEAD not in found:
             rule = next(rule for rule in self.family.rules if rule.gguf == _HEAD)
@@ -132,16 +132,16 @@ class _Making:
             yield embedding.renamed(rule.hf)
 
     def _tensors(self, match: Match) -> Iterator[PlannedTensor]:
-        source, rule = match.tensors[0], match.place.rule
-        for number, name in enumerate(match.place.hf_names):
+        source, rule = match.tensors[0], match.use.rule
+        for number, name in enumerate(match.use.hf_names):
             wanted = self.types.of_tensor(name, rule, source.type_name)
             make = self._maker(match, number if rule.is_stack else None, wanted)
             yield PlannedTensor(name, wanted, self.sizes.shape(rule.shape), make)
 
     def _maker(self, match: Match, number: int | None, wanted: str) -> Callable[[], Tensor]:
-        source, change = match.tensors[0], match.place.rule.change
-        rest = self.metadata.get(NORM_REST_PREFIX + match.place.gguf_name)
-        shape = self.sizes.shape(match.place.rule.shape)
+        source, change = match.tensors[0], match.use.rule.change
+        rest = self.metadata.get(NORM_REST_PREFIX + match.use.gguf_name)
+        shape = self.sizes.shape(match.use.rule.shape)
 
         def make() -> Tensor:
             value = source.make() if number is None else stack_part(source.make(), number)

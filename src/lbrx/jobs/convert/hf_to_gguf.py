@@ -25,7 +25,7 @@ from lbrx.jobs.convert.gguf_metadata import (
     source_metadata,
     text_config,
 )
-from lbrx.jobs.convert.matching import Match, match_tensors, places
+from lbrx.jobs.convert.matching import Match, match_tensors, rule_uses
 from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
 from lbrx.models.architectures.gguf_families import Family, family_of_config
 from lbrx.models.architectures.rope import (
@@ -71,9 +71,9 @@ def hf_to_gguf(
     described = model_metadata(family, settings, sizes, rope)
     tensors, lost = _language_tensors(contents.tensors)
     matches = match_tensors(
-        places(family, sizes),
+        rule_uses(family, sizes),
         {each.name: each for each in tensors},
-        names_of=lambda place: place.hf_names,
+        names_of=lambda use: use.hf_names,
         shape_of=lambda rule: sizes.shape(rule.shape),
         where=where,
     )
@@ -122,7 +122,7 @@ def _text_name(name: str) -> str:
 
 def _decide_head(family: Family, matches: list[Match], settings: ConfigValues) -> tuple[list[Match], dict[str, Any]]:
     """The tensors to write. A head that is the embedding is left out, or added where llama.cpp wants it."""
-    head = next((match for match in matches if match.place.rule.hf == HEAD), None)
+    head = next((match for match in matches if match.use.rule.hf == HEAD), None)
     if not settings.get("tie_word_embeddings"):
         if head is None or family.never_has_output:
             problem = (
@@ -132,15 +132,15 @@ def _decide_head(family: Family, matches: list[Match], settings: ConfigValues) -
         return matches, {}
     without = [match for match in matches if match is not head]
     if family.has_output_when_tied:
-        embedding = next(match for match in matches if match.place.rule.hf == EMBEDDING)
+        embedding = next(match for match in matches if match.use.rule.hf == EMBEDDING)
         rule = next(rule for rule in family.rules if rule.hf == HEAD)
-        copy = replace(embedding.place, rule=rule, gguf_name=rule.gguf)
+        copy = replace(embedding.use, rule=rule, gguf_name=rule.gguf)
         without.append(Match(copy, embedding.tensors))
     return without, {} if head is None else {TIED_HEAD_KEY: True}
 
 
 def _planned(match: Match, sizes: Dimensions, type_name: str | None) -> PlannedTensor:
-    rule, parts = match.place.rule, match.tensors
+    rule, parts = match.use.rule, match.tensors
     kinds = {part.type_name for part in parts}
     own = "f32" if len(kinds) > 1 else _gguf_type(parts[0].name, kinds.pop())
     wanted = "f32" if rule.is_always_f32 else type_name or own
@@ -153,7 +153,7 @@ def _planned(match: Match, sizes: Dimensions, type_name: str | None) -> PlannedT
         return stacked(values) if rule.is_stack else values[0]
 
     shape = (len(parts), *parts[0].shape) if rule.is_stack else parts[0].shape
-    return PlannedTensor(match.place.gguf_name, wanted, shape, make)
+    return PlannedTensor(match.use.gguf_name, wanted, shape, make)
 
 
 def _gguf_type(name: str, type_name: str) -> str:
@@ -191,7 +191,7 @@ def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
     """What f32 cannot hold of 1 + weight, for norms that would not come back as they were."""
     found: dict[str, Any] = {}
     for match in matches:
-        if match.place.rule.change is None or match.place.rule.change.is_exact:
+        if match.use.rule.change is None or match.use.rule.change.is_exact:
             continue
         stored = match.tensors[0].make()
         if not stored.is_view:
@@ -199,7 +199,7 @@ def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
         weights = stored.numpy().astype(np.float64)
         rest = weights - ((weights.astype(np.float32) + np.float32(1)).astype(np.float64) - 1)
         if rest.any():
-            found[NORM_REST_PREFIX + match.place.gguf_name] = rest.astype(np.float32)
+            found[NORM_REST_PREFIX + match.use.gguf_name] = rest.astype(np.float32)
     return found
 
 

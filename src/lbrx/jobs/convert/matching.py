@@ -14,7 +14,7 @@ _LISTED_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RuleUse:
     """One use of a rule: its name in GGUF and the names, one for each expert of a stack, that it has in the other."""
 
     rule: Rule
@@ -22,54 +22,54 @@ class Place:
     hf_names: tuple[str, ...]
 
 
-def places(family: Family, sizes: Dimensions) -> Iterator[Place]:
+def rule_uses(family: Family, sizes: Dimensions) -> Iterator[RuleUse]:
     """Every tensor that a model of the family can have, in the order in which files have them."""
     outer = [rule for rule in family.rules if not rule.is_per_layer]
     layered = [rule for rule in family.rules if rule.is_per_layer]
-    yield from (_place(rule, None, sizes) for rule in outer[:1])
+    yield from (_rule_use(rule, None, sizes) for rule in outer[:1])
     for layer in range(sizes.layers):
-        yield from (_place(rule, layer, sizes) for rule in layered)
-    yield from (_place(rule, None, sizes) for rule in outer[1:])
+        yield from (_rule_use(rule, layer, sizes) for rule in layered)
+    yield from (_rule_use(rule, None, sizes) for rule in outer[1:])
 
 
-def _place(rule: Rule, layer: int | None, sizes: Dimensions) -> Place:
+def _rule_use(rule: Rule, layer: int | None, sizes: Dimensions) -> RuleUse:
     experts = range(sizes.experts) if rule.is_stack else (0,)
     hf_names = tuple(rule.hf.format(layer=layer, expert=expert) for expert in experts)
-    return Place(rule, rule.gguf.format(layer=layer), hf_names)
+    return RuleUse(rule, rule.gguf.format(layer=layer), hf_names)
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The places that a model fills, with its tensors: as many as a place has names in the model's format."""
+    """A use of a rule, and the model's tensors for it: as many as it has names in the model's format."""
 
-    place: Place
+    use: RuleUse
     tensors: tuple[PlannedTensor, ...]
 
 
 def match_tensors(
-    wanted: Iterator[Place],
+    wanted: Iterator[RuleUse],
     tensors: Mapping[str, PlannedTensor],
     *,
-    names_of: Callable[[Place], Sequence[str]],
+    names_of: Callable[[RuleUse], Sequence[str]],
     shape_of: Callable[[Rule], tuple[int, ...]],
     where: str,
 ) -> list[Match]:
-    """Give every place its tensors. What is missing, left over or of another shape is one error that names it."""
+    """Give every use of a rule its tensors; one error names all that are missing, left over or of another shape."""
     found: list[Match] = []
     problems: list[str] = []
     unused = dict.fromkeys(tensors)
-    for place in wanted:
-        names = names_of(place)
+    for use in wanted:
+        names = names_of(use)
         held = [tensors[name] for name in names if name in tensors]
-        if place.rule.is_required or held:
+        if use.rule.is_required or held:
             problems += [f"tensor {name!r} is missing" for name in names if name not in tensors]
-        expected = shape_of(place.rule)
+        expected = shape_of(use.rule)
         for tensor in held:
             unused.pop(tensor.name, None)
             if _without_ones(tensor.shape) != _without_ones(expected):
                 problems.append(f"tensor {tensor.name!r} has shape {tensor.shape}, expected {expected}")
         if len(held) == len(names):
-            found.append(Match(place, tuple(held)))
+            found.append(Match(use, tuple(held)))
     problems += [f"tensor {name!r} has no place in the other format" for name in unused]
     if problems:
         listed = "; ".join(problems[:_LISTED_PROBLEMS])

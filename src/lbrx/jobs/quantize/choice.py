@@ -10,12 +10,12 @@ from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.gguf_retype import reason_for_own_type
-from lbrx.jobs.quantize.mixes import Place, block_type, head_type
+from lbrx.jobs.quantize.mixes import LayerPosition, block_type, head_type
 from lbrx.jobs.quantize.model_facts import ModelFacts, model_facts
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.models.architectures.gguf_roles import OUTPUT_NAME, Role, counting_order, layer_of, role_of
 
-# What takes the place of a type whose blocks do not fit into a row.
+# What replaces a type whose blocks do not fit into a row.
 _SMALLER_BLOCKS = {
     "q2_k": "q4_0",
     "q3_k": "q4_0",
@@ -90,7 +90,7 @@ class _Chooser:
         if self._kind.name == "mxfp4_moe":
             is_stack = len(tensor.shape) > 2 and tensor.shape[-3] > 1 and self._may_be_experts(role)
             return ("mxfp4", "experts") if is_stack else ("q8_0", "not of experts")
-        chosen = block_type(self._kind, role, self._place(tensor.name, role))
+        chosen = block_type(self._kind, role, self._position(tensor.name, role))
         self._seen[role] += 1
         return chosen, "base type" if chosen == self._kind.base else role.value
 
@@ -98,14 +98,14 @@ class _Chooser:
         """One architecture has stacks of matrices that are no experts."""
         return self._facts.architecture != "bailingmoe3" or role in (Role.UP, Role.GATE, Role.DOWN)
 
-    def _place(self, name: str, role: Role) -> Place:
+    def _position(self, name: str, role: Role) -> LayerPosition:
         layer, layers = self._seen[role], self._facts.layers
         if role is Role.VALUE:
             layers = self._values
         elif self._facts.experts > 1:  # there may be several tensors of a role in a layer
             own = layer_of(name)
             layer = layer if own is None else own
-        return Place(layer, layers, self._facts, self._options.imatrix is not None)
+        return LayerPosition(layer, layers, self._facts, self._options.imatrix is not None)
 
 
 def fixed_choice(tensor: PlannedTensor, options: QuantizeOptions) -> Choice | None:

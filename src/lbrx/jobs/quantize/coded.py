@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.formats.gguf_types import GGML_TYPES
+from lbrx.files.formats.header import TypeTotal, type_totals
 from lbrx.files.formats.shards import tensor_nbytes
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
@@ -30,16 +31,6 @@ class CodedTensor:
     def nbytes(self) -> int:
         """Bytes of its parts."""
         return sum(tensor_nbytes(part.spec) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class TypeTotal:
-    """All tensors that get one type."""
-
-    type_name: str
-    tensors: int
-    elements: int
-    nbytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +57,7 @@ class Quantization:
 
     def type_totals(self) -> list[TypeTotal]:
         """One row for each type, the one with most bytes first."""
-        rows = [_total(name, self.coded) for name in {tensor.choice.type_name: None for tensor in self.coded}]
-        return sorted(rows, key=lambda row: (-row.nbytes, row.type_name))
-
-
-def _total(type_name: str, coded: Iterable[CodedTensor]) -> TypeTotal:
-    own = [tensor for tensor in coded if tensor.choice.type_name == type_name]
-    return TypeTotal(type_name, len(own), sum(t.elements for t in own), sum(t.nbytes for t in own))
+        return type_totals((tensor.choice.type_name, tensor.elements, tensor.nbytes) for tensor in self.coded)
 
 
 def is_coded(type_name: str) -> bool:

@@ -1,7 +1,7 @@
 """The rules by which a GGUF file of a type mixes tensor types: those of llama.cpp's ``llama-quantize``.
 
-A rule gives the type of a tensor by its place among those of its role, or None for the base type of the file. Places
-are counted in the order of blocks.
+A rule gives the type of a tensor by its position among those of its role, or None for the base type of the file.
+Positions are counted in the order of blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbrx.models.architectures.gguf_roles import Role
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LayerPosition:
     """Where a tensor stands: the number of its layer, out of how many, and in what model."""
 
     layer: int
@@ -34,7 +34,7 @@ def deserves_more_bits(layer: int, layers: int) -> bool:
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
-Rule = Callable[[Place], str | None]
+Rule = Callable[[LayerPosition], str | None]
 
 
 def _always(chosen: str) -> Rule:
@@ -42,23 +42,23 @@ def _always(chosen: str) -> Rule:
 
 
 def _with_shared_keys(chosen: str, otherwise: str | None = None) -> Rule:
-    return lambda place: chosen if place.facts.shares_keys else otherwise
+    return lambda position: chosen if position.facts.shares_keys else otherwise
 
 
 def _first(count: int, chosen: str, otherwise: str | None = None) -> Rule:
-    return lambda place: chosen if place.layer < count else otherwise
+    return lambda position: chosen if position.layer < count else otherwise
 
 
 def _first_part(divisor: int, chosen: str, otherwise: str | None = None) -> Rule:
-    return lambda place: chosen if place.layer < place.layers // divisor else otherwise
+    return lambda position: chosen if position.layer < position.layers // divisor else otherwise
 
 
 def _more(chosen: str, otherwise: str | None = None) -> Rule:
-    return lambda place: chosen if deserves_more_bits(place.layer, place.layers) else otherwise
+    return lambda position: chosen if deserves_more_bits(position.layer, position.layers) else otherwise
 
 
 def _if_imatrix(wanted: bool, rule: Rule) -> Rule:
-    return lambda place: rule(place) if place.has_imatrix == wanted else None
+    return lambda position: rule(position) if position.has_imatrix == wanted else None
 
 
 _VALUE: Mapping[str, Rule] = {
@@ -88,9 +88,9 @@ _DOWN: Mapping[str, Rule] = {
 }
 _FALCON_DOWN: Mapping[str, Rule] = {
     **_DOWN,
-    "q3_k_m": lambda place: _first_part(16, "q5_k")(place) or _more("q4_k", "q3_k")(place),
+    "q3_k_m": lambda position: _first_part(16, "q5_k")(position) or _more("q4_k", "q3_k")(position),
     "q3_k_l": _always("q4_k"),
-    "q4_k_m": lambda place: _first_part(16, "q6_k")(place) or _more("q5_k", "q4_k")(place),
+    "q4_k_m": lambda position: _first_part(16, "q6_k")(position) or _more("q5_k", "q4_k")(position),
     "q4_k_s": lambda _: None,
 }
 _ATTENTION_OUTPUT = {"q2_k": "q3_k", "q3_k_m": "q4_k", "q3_k_l": "q5_k"}
@@ -99,16 +99,16 @@ _ATTENTION_OUTPUT_OF_EIGHT_EXPERTS = frozenset(("q2_k", "q3_k_s", "q3_k_m", "q4_
 _EMBEDDING = {"tq1_0": "q4_k", "tq2_0": "q4_k"}
 
 
-def block_type(kind: FileType, role: Role, place: Place) -> str:
+def block_type(kind: FileType, role: Role, position: LayerPosition) -> str:
     """The type of a tensor of a block, as a file type has it."""
-    facts = place.facts
+    facts = position.facts
     if role is Role.VALUE:
-        return _value_type(kind, place)
+        return _value_type(kind, position)
     if role is Role.KEY and facts.has_eight_experts:
         return "q8_0"
     if role is Role.DOWN:
         rule = (_FALCON_DOWN if facts.is_falcon else _DOWN).get(kind.name)
-        return (rule(place) if rule else None) or kind.base
+        return (rule(position) if rule else None) or kind.base
     if role is Role.ATTENTION_OUTPUT:
         if facts.is_falcon:
             return _FALCON_ATTENTION_OUTPUT.get(kind.name, kind.base)
@@ -120,12 +120,12 @@ def block_type(kind: FileType, role: Role, place: Place) -> str:
     return kind.base
 
 
-def _value_type(kind: FileType, place: Place) -> str:
-    if place.facts.has_eight_experts:
+def _value_type(kind: FileType, position: LayerPosition) -> str:
+    if position.facts.has_eight_experts:
         return "q8_0"
     rule = _VALUE.get(kind.name)
-    chosen = (rule(place) if rule else None) or kind.base
-    return "q5_k" if place.facts.is_large and chosen in ("q3_k", "q4_k") else chosen
+    chosen = (rule(position) if rule else None) or kind.base
+    return "q5_k" if position.facts.is_large and chosen in ("q3_k", "q4_k") else chosen
 
 
 def head_type(kind: FileType, facts: ModelFacts, base_fits: bool) -> str:

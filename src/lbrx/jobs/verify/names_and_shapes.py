@@ -9,7 +9,7 @@ from lbrx.errors import FormatError, LbrxError, UsageError
 from lbrx.files.checkpoint.opening import Checkpoint
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.gguf_config import made_config
-from lbrx.jobs.convert.matching import places
+from lbrx.jobs.convert.matching import rule_uses
 from lbrx.jobs.verify.records import Finding, error, failure, note, warning
 from lbrx.models.architectures import check_names, check_shapes, known_architecture
 from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
@@ -69,17 +69,17 @@ def check_gguf(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
         yield failure(where, broken)
         return
     unused = dict.fromkeys(name for name in shapes if name not in _ROPE_TENSORS)
-    for place in places(family, sizes):
-        shape = sizes.shape(place.rule.shape)
-        expected = (sizes.experts, *shape) if place.rule.is_stack else shape
-        found = shapes.get(place.gguf_name)
-        unused.pop(place.gguf_name, None)
-        if found is None and place.rule.is_required:
+    for use in rule_uses(family, sizes):
+        shape = sizes.shape(use.rule.shape)
+        expected = (sizes.experts, *shape) if use.rule.is_stack else shape
+        found = shapes.get(use.gguf_name)
+        unused.pop(use.gguf_name, None)
+        if found is None and use.rule.is_required:
             yield error(
-                where, f"tensor {place.gguf_name!r} is missing; the architecture {family.architecture!r} needs it"
+                where, f"tensor {use.gguf_name!r} is missing; the architecture {family.architecture!r} needs it"
             )
         elif found is not None and _without_ones(found) != _without_ones(expected):
-            yield error(place.gguf_name, f"has shape {found}, expected {expected} from the file's key-values")
+            yield error(use.gguf_name, f"has shape {found}, expected {expected} from the file's key-values")
     for name in unused:
         yield warning(name, f"is not a tensor that the architecture {family.architecture!r} knows")
 

@@ -13,8 +13,7 @@ from lbrx.files.checkpoint.opening import Checkpoint
 from lbrx.files.formats.header import FileHeader, TensorEntry
 from lbrx.files.formats.source import open_source, read_at
 from lbrx.files.output.checksum import Checksum
-from lbrx.files.output.finite import has_nonfinite
-from lbrx.files.output.nonfinite import count_nonfinite
+from lbrx.files.output.nonfinite import count_nonfinite, has_nonfinite
 from lbrx.jobs.verify.records import Finding, error, note
 from lbrx.registry import CODECS
 from lbrx.settings import settings
