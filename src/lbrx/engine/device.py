@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from lbrx.tensors.expr import Blocks, Concat, Expr, Kth, Map, Rank, Reduce, Sour
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import CpuStorage, Storage
 from lbrx.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from lbrx.engine.attention_options import AttentionOptions
 
 CPU = "cpu"
 Floats = npt.NDArray[np.float32]
@@ -74,16 +77,7 @@ class Device(Protocol):
         """The matrix product in f32, on this device; None if `ops` has to compute it on the CPU."""
 
     def attention(
-        self,
-        q: npt.NDArray[Any],
-        k: npt.NDArray[Any],
-        v: npt.NDArray[Any],
-        *,
-        scale: float,
-        causal: bool,
-        window: int | None,
-        softcap: float | None,
-        offset: int,
+        self, q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any], options: AttentionOptions
     ) -> Floats | None:
         """Attention as `lbrx.ops.attention` describes it; None if `ops` has to compute it on the CPU."""
 

@@ -15,8 +15,9 @@ from lbrx.devices.cpu.native import Floats, address, bits, run
 from lbrx.devices.cpu.ops.arrays import Values
 from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attend, can_attend, sight
 from lbrx.devices.cpu.ops.blas import in_tiles, one_blas_thread, product
+from lbrx.engine.attention_options import AttentionOptions
 from lbrx.engine.device import CPU, device
-from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.errors import DTypeError, ShapeError
 from lbrx.memory.results import result_pool
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
@@ -40,11 +41,9 @@ class _Job:
     q: Array
     k: Array
     v: Array
+    options: AttentionOptions
     scale: float
-    causal: bool
-    window: int | None
     softcap: float
-    offset: int
 
     @property
     def group(self) -> int:
@@ -58,12 +57,12 @@ class _Job:
 
     def visible(self, queries: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The first and one past the last key that each query sees."""
-        places, keys = queries + self.offset, self.k.shape[1]
-        high = places + 1 if self.causal else np.full_like(places, keys)
-        low = np.zeros_like(places)
-        if self.window is not None:
-            low = places - self.window + 1
-            high = np.minimum(high, places + self.window)
+        positions, keys = queries + self.options.offset, self.k.shape[1]
+        high = positions + 1 if self.options.causal else np.full_like(positions, keys)
+        low = np.zeros_like(positions)
+        if self.options.window is not None:
+            low = positions - self.options.window + 1
+            high = np.minimum(high, positions + self.options.window)
         return np.clip(low, 0, keys), np.clip(high, 0, keys)
 
 
@@ -71,16 +70,7 @@ def _on_device(job: _Job) -> Floats | None:
     """The result by the device of the settings, None if it is computed here."""
     if settings.device == CPU:
         return None
-    return device(settings.device).attention(
-        job.q,
-        job.k,
-        job.v,
-        scale=job.scale,
-        causal=job.causal,
-        window=job.window,
-        softcap=job.softcap or None,
-        offset=job.offset,
-    )
+    return device(settings.device).attention(job.q, job.k, job.v, job.options)
 
 
 def attention(
@@ -110,7 +100,7 @@ def attention(
            [2., 3., 4., 5.],
            [4., 5., 6., 7.]], dtype=float32)
     """
-    job = _checked(_array(q), _array(k), _array(v), scale, causal, window, softcap, offset)
+    job = _checked(_array(q), _array(k), _array(v), AttentionOptions(scale, causal, window, softcap, offset))
     heads, queries, _ = job.q.shape
     shape = heads, queries, job.v.shape[2]
     if 0 in shape or not job.k.shape[1]:
@@ -267,28 +257,6 @@ def _array(values: Values) -> Array:
     return array if rows_are_whole else np.ascontiguousarray(array)
 
 
-def _checked(
-    q: Array,
-    k: Array,
-    v: Array,
-    scale: float | None,
-    causal: bool,
-    window: int | None,
-    softcap: float | None,
-    offset: int,
-) -> _Job:
-    if k.shape[:2] != v.shape[:2] or q.shape[2] != k.shape[2]:
-        raise ShapeError(
-            f"attention: queries {q.shape}, keys {k.shape} and values {v.shape} do not fit; "
-            "expected [heads, n, d], [kv_heads, m, d] and [kv_heads, m, any]"
-        )
-    if k.shape[0] == 0 or q.shape[0] % k.shape[0]:
-        raise ShapeError(f"attention: {q.shape[0]} heads of queries cannot share {k.shape[0]} heads of keys")
-    if window is not None and window < 1:
-        raise UsageError(f"attention: a window of {window} positions makes no sense; expected at least 1")
-    if softcap is not None and not softcap > 0:
-        raise UsageError(f"attention: a soft cap of {softcap} makes no sense; expected a number above 0")
-    if offset < 0:
-        raise UsageError(f"attention: an offset of {offset} makes no sense; expected 0 or more")
-    factor = 1 / math.sqrt(max(q.shape[2], 1)) if scale is None else scale
-    return _Job(q, k, v, factor, causal, window, softcap or 0.0, offset)
+def _checked(q: Array, k: Array, v: Array, options: AttentionOptions) -> _Job:
+    options.check(q.shape, k.shape, v.shape)
+    return _Job(q, k, v, options, options.scale_of(q.shape[2]), options.softcap or 0.0)

@@ -8,8 +8,7 @@ import numpy.typing as npt
 from lbrx.devices.cpu.native import Floats, address, run
 from lbrx.devices.cpu.ops.arrays import Values, floats
 from lbrx.devices.cpu.ops.blas import in_ranges
-from lbrx.errors import ShapeError, UsageError
-from lbrx.tensors.rope import RopeFrequencies, RopeStyle
+from lbrx.tensors.rope import RopeFrequencies, RopeStyle, rope_tables
 
 _CHUNK_ELEMENTS = 32 << 10
 
@@ -26,18 +25,7 @@ def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies
            [0., 1.]], dtype=float32)
     """
     values = floats(x)
-    places = np.asarray(positions, np.float64)
-    pairs = frequencies.radians.size
-    if values.ndim < 2 or places.shape != values.shape[-2:-1] or 2 * pairs > values.shape[-1]:
-        raise ShapeError(
-            f"rope: values of shape {values.shape}, positions of shape {places.shape} and {pairs} frequencies do not "
-            "fit; expected [..., n, d], [n], and at most d / 2"
-        )
-    if style not in ("neox", "interleaved"):
-        raise UsageError(f"{style!r} is not a style of rope; expected 'neox' or 'interleaved'")
-    angles = places[:, None] * frequencies.radians
-    cosines = (np.cos(angles) * frequencies.scale).astype(np.float32)
-    sines = (np.sin(angles) * frequencies.scale).astype(np.float32)
+    cosines, sines = rope_tables(values.shape, positions, frequencies, style)
     return _turned(values, cosines, sines, style == "interleaved")
 
 

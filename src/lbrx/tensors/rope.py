@@ -43,6 +43,24 @@ class RopeFrequencies:
     scale: float = 1.0
 
 
+def rope_tables(
+    shape: tuple[int, ...], positions: npt.ArrayLike, frequencies: RopeFrequencies, style: RopeStyle
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Cosines and sines [n, pairs] for values of shape [..., n, d]; an error if the arguments do not fit."""
+    rows = np.asarray(positions, np.float64)
+    pairs = frequencies.radians.size
+    if len(shape) < 2 or rows.shape != shape[-2:-1] or 2 * pairs > shape[-1]:
+        raise ShapeError(
+            f"rope: values of shape {shape}, positions of shape {rows.shape} and {pairs} frequencies do not fit; "
+            "expected [..., n, d], [n], and at most d / 2"
+        )
+    if style not in ("neox", "interleaved"):
+        raise UsageError(f"{style!r} is not a style of rope; expected 'neox' or 'interleaved'")
+    angles = rows[:, None] * frequencies.radians
+    cosines, sines = np.cos(angles) * frequencies.scale, np.sin(angles) * frequencies.scale
+    return cosines.astype(np.float32), sines.astype(np.float32)
+
+
 def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -> RopeFrequencies:
     """The frequencies of a model. ``factors`` divide them one by one: those of longrope, or a file's own.
 

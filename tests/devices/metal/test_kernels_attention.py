@@ -11,6 +11,7 @@ from lbrx import ops
 from lbrx.devices.metal.context.profiler import ProfiledContext
 from lbrx.devices.metal.ops.arrays import upload
 from lbrx.devices.metal.ops.attention import Kernel, attention, block_names
+from lbrx.engine.attention_options import AttentionOptions
 from lbrx.errors import ShapeError, UsageError
 from support.kernel_contexts import Array, check, context, down, numbers, up
 from support.metal_shaders import Order, needs_clang
@@ -65,7 +66,7 @@ def test_attention(dtype: str, kernel: Kernel, order: Order) -> None:
     metal = context(order)
     for sizes, options in CASES:
         q, k, v = inputs(sizes, dtype)
-        result = attention(metal, up(metal, q), up(metal, k), up(metal, v), kernel=kernel, **options)
+        result = attention(metal, up(metal, q), up(metal, k), up(metal, v), AttentionOptions(**options), kernel=kernel)
         largest = float(np.abs(v.astype(np.float64)).max())
         rounded_weights = 2.0**-10 * largest if dtype == "f16" and kernel == "long" else 0.0
         check(down(metal, result), expected_attention(q, k, v, options), 4e-6 * largest + rounded_weights, dtype)
@@ -92,7 +93,13 @@ def test_keys_can_be_shared_by_threadgroups(order: Order) -> None:
         q, k, v = inputs(sizes, "f32")
         for parts in ("2", "16"):
             result = attention(
-                metal, up(metal, q), up(metal, k), up(metal, v), kernel="vector", variant=parts, **options
+                metal,
+                up(metal, q),
+                up(metal, k),
+                up(metal, v),
+                AttentionOptions(**options),
+                kernel="vector",
+                variant=parts,
             )
             largest = float(np.abs(v).max())
             check(down(metal, result), expected_attention(q, k, v, options), 4e-6 * largest)
@@ -101,7 +108,7 @@ def test_keys_can_be_shared_by_threadgroups(order: Order) -> None:
 def test_keys_are_shared_where_there_are_many_and_few_queries() -> None:
     metal = ProfiledContext(context())
     k = up(metal, numbers(1, 600, 64))
-    attention(metal, up(metal, numbers(2, 1, 64)), k, k, causal=False)
+    attention(metal, up(metal, numbers(2, 1, 64)), k, k, AttentionOptions(causal=False))
     attention(metal, up(metal, numbers(2, 1, 64)), up(metal, numbers(1, 100, 64)), up(metal, numbers(1, 100, 64)))
     names = [call.kernel for call in metal.profile().calls]
     assert names == ["attention_vector", "attention_combine", "attention_vector"]
@@ -118,14 +125,14 @@ def test_large_heads_take_smaller_blocks() -> None:
 def test_attention_agrees_with_the_cpu(queries: int) -> None:
     metal = context()
     q, k, v = inputs((4, 2, queries, 37, 64, 64), "bf16")
-    result = attention(metal, up(metal, q), up(metal, k), up(metal, v), offset=30, out_dtype="f32")
+    result = attention(metal, up(metal, q), up(metal, k), up(metal, v), AttentionOptions(offset=30), out_dtype="f32")
     check(down(metal, result), ops.attention(q, k, v, offset=30).astype(np.float64), 1e-5)
 
 
 def test_types_can_differ() -> None:
     metal = context()
     q, k, v = numbers(2, 6, 64, seed=1), numbers(1, 9, 64, dtype="f16", seed=2), numbers(1, 9, 64, dtype="bf16", seed=3)
-    result = attention(metal, up(metal, q), up(metal, k), up(metal, v), causal=False)
+    result = attention(metal, up(metal, q), up(metal, k), up(metal, v), AttentionOptions(causal=False))
     check(down(metal, result), expected_attention(q, k, v, {"causal": False}), 2e-5)
 
 
@@ -158,4 +165,4 @@ def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(ShapeError, match="at most 256 fit"):
         attention(metal, large, large, large)
     with pytest.raises(UsageError, match="a window of 0 positions"):
-        attention(metal, q, q, q, window=0)
+        attention(metal, q, q, q, AttentionOptions(window=0))

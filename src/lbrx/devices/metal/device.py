@@ -15,6 +15,7 @@ from lbrx.tensors.storage import CpuStorage, Storage
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context.storage import MetalDestination
+    from lbrx.engine.attention_options import AttentionOptions
     from lbrx.engine.device import Floats
     from lbrx.tensors.tensor import Tensor
 
@@ -65,7 +66,7 @@ class MetalDevice:
 
         return matmul(a, b)
 
-    def attention(self, q: Any, k: Any, v: Any, **options: Any) -> Floats | None:
+    def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats | None:
         from lbrx.devices.metal.ops.on_arrays import attention_on_metal
 
-        return attention_on_metal(q, k, v, **options)
+        return attention_on_metal(q, k, v, options)

@@ -19,6 +19,7 @@ from lbrx.devices.metal.ops.blocks import dequantize, embedding
 from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
+from lbrx.engine.attention_options import AttentionOptions
 from lbrx.errors import UsageError
 from lbrx.tensors.codecs import mlx
 from lbrx.tensors.rope import RopeFrequencies
@@ -134,7 +135,7 @@ def _attention(context: MetalContext, width: int, queries: int) -> Callable[[str
         return BenchCase(
             name,
             lambda: ops.attention(arrays[0], arrays[1], arrays[2], offset=offset),
-            lambda: attention(context, q, k, v, offset=offset),
+            lambda: attention(context, q, k, v, AttentionOptions(offset=offset)),
             _HALF_BOUND,
         )
 

@@ -13,6 +13,7 @@ from lbrx.devices.metal.ops.arrays import DeviceArray, DeviceWeight, empty, uplo
 from lbrx.devices.metal.ops.attention import PARTS, attention, attention_question, block_names, vector_question
 from lbrx.devices.metal.ops.linear import VECTOR_VARIANTS, linear, linear_question
 from lbrx.devices.metal.ops.matmul import VARIANTS, product_question
+from lbrx.engine.attention_options import AttentionOptions
 from lbrx.errors import UsageError
 from lbrx.jobs.bench.cases import WIDTHS
 
@@ -89,5 +90,5 @@ def _one_query(context: MetalContext, size: int, keys: int) -> Question:
     return Question(
         vector_question(_HEADS, keys, size),
         PARTS,
-        lambda variant: attention(context, q, k, k, causal=False, kernel="vector", variant=variant),
+        lambda variant: attention(context, q, k, k, AttentionOptions(causal=False), kernel="vector", variant=variant),
     )

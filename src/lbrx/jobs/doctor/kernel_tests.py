@@ -19,6 +19,7 @@ from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.matmul import VARIANTS, matmul
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
+from lbrx.engine.attention_options import AttentionOptions
 from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult
 from lbrx.tensors.codecs import mlx
 from lbrx.tensors.rope import RopeFrequencies
@@ -160,7 +161,7 @@ def _attention(kernel: Kernel, variant: str | None, dtype: str, bound: float) ->
         for size, options in ((64, {}), (128, {"window": 9}), (256, {"softcap": 20.0, "causal": False})):
             arrays = [_numbers(heads, 37, size, dtype=dtype, seed=heads) for heads in (4, 2, 2)]
             q, k, v = (upload(context, each) for each in arrays)
-            got = attention(context, q, k, v, kernel=kernel, variant=variant, **options)
+            got = attention(context, q, k, v, AttentionOptions(**options), kernel=kernel, variant=variant)
             results.append(_compare(context, got, ops.attention(*arrays, **options), bound))
         return _worst(results)
 

@@ -6,7 +6,6 @@ values are all f16; then weights are rounded to f16, which adds 2**-10 of the la
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import Literal
 
@@ -26,7 +25,8 @@ from lbrx.devices.metal.ops.launching import (
     output,
     uints,
 )
-from lbrx.errors import ShapeError, UsageError
+from lbrx.engine.attention_options import AttentionOptions
+from lbrx.errors import ShapeError
 
 LARGEST_HEAD = 256
 VECTOR_QUERIES = 4
@@ -39,6 +39,7 @@ _LEAST_KEYS_PER_PART = 256
 _GROUPS_TO_FILL = {GpuFamily.APPLE7: 64, GpuFamily.APPLE8: 80, GpuFamily.APPLE9: 128, GpuFamily.APPLE10: 128}
 _BLOCKS = ((4, 32), (4, 16), (4, 8), (2, 16), (2, 8))  # simdgroups, and keys in a block: the best that fits comes first
 _SCORE_PADDING = 4
+_DEFAULT_OPTIONS = AttentionOptions()
 Kernel = Literal["long", "vector"]
 
 
@@ -60,12 +61,8 @@ def attention(
     q: DeviceArray,
     k: DeviceArray,
     v: DeviceArray,
+    options: AttentionOptions = _DEFAULT_OPTIONS,
     *,
-    scale: float | None = None,
-    causal: bool = True,
-    window: int | None = None,
-    softcap: float | None = None,
-    offset: int = 0,
     out: DeviceArray | None = None,
     out_dtype: str | None = None,
     kernel: Kernel | None = None,
@@ -73,10 +70,8 @@ def attention(
 ) -> DeviceArray:
     """softmax(scale q k^T) v: queries [heads, n, d], keys [kv_heads, m, d], values [kv_heads, m, any], up to 256.
 
-    Query i stands at position ``offset`` + i among the keys. If ``causal`` it sees no later key; with a ``window`` it
-    sees only keys less than so many positions away. ``softcap`` bounds the scores. A query that sees no key gives
-    zeros. The result has the type of q, or ``out_dtype``. ``variant`` is one of `block_names`, or of PARTS if there
-    are few queries.
+    `lbrx.ops.attention` explains the options. A query that sees no key gives zeros. The result has the type of q, or
+    ``out_dtype``. ``variant`` is one of `block_names`, or of PARTS if there are few queries.
 
     >>> import numpy as np
     >>> from lbrx.devices.metal.ops.arrays import download, upload
@@ -87,7 +82,9 @@ def attention(
     array([[0., 1., 2., 3.],
            [2., 3., 4., 5.]], dtype=float32)
     """
-    _check(q, k, v, window, softcap, offset)
+    options.check(q.shape, k.shape, v.shape)
+    if max(q.shape[2], v.shape[2]) > LARGEST_HEAD:
+        raise ShapeError(f"attention: heads of {q.shape[2]} and {v.shape[2]} elements; at most {LARGEST_HEAD} fit")
     heads, queries, size = q.shape
     keys, value_size = k.shape[1], v.shape[2]
     result = output(context, out, out_dtype or q.dtype, (heads, queries, value_size), "attention")
@@ -100,16 +97,15 @@ def attention(
         "out_type": float_number(result, "attention: the output"),
         "head_size": size,
         "value_size": value_size,
-        "causal": causal,
-        "has_window": window is not None,
-        "has_softcap": softcap is not None,
+        "causal": options.causal,
+        "has_window": options.window is not None,
+        "has_softcap": options.softcap is not None,
     }
-    factor = 1 / math.sqrt(max(size, 1)) if scale is None else scale
-    numbers = (queries, keys, heads // k.shape[0], offset, min(window or 0, 0xFFFFFFFF))
-    operands = (q, k, v, result, struct.pack("<5Iff", *numbers, factor, softcap or 1.0))
+    numbers = (queries, keys, heads // k.shape[0], options.offset, min(options.window or 0, 0xFFFFFFFF))
+    operands = (q, k, v, result, struct.pack("<5Iff", *numbers, options.scale_of(size), options.softcap or 1.0))
     work = Work(
         nbytes_of(q, k, v, result),
-        2 * heads * queries * keys * (size + value_size) // (2 if causal and queries == keys else 1),
+        2 * heads * queries * keys * (size + value_size) // (2 if options.causal and queries == keys else 1),
         f"{heads}x{queries}x{size} {k.shape[0]}x{keys}x{value_size}",
     )
     if kernel == "vector" or (kernel is None and queries <= VECTOR_QUERIES):
@@ -145,20 +141,20 @@ def _one_by_one(
     work: Work,
     variant: str | None,
 ) -> None:
-    """A threadgroup for every query, or several that share its keys, and a second kernel for what they found."""
+    """A threadgroup for every query, or several that share its keys; a second kernel combines their results."""
     heads, queries, size = out.shape
     question = vector_question(heads * queries, keys, size)
     default = _default_parts(context.info.family, heads * queries, keys)
     parts = int(chosen(context, question, PARTS, default, variant))
-    found = None if parts == 1 else empty(context, "f32", (heads * queries, parts, size + 2))
+    partial = None if parts == 1 else empty(context, "f32", (heads * queries, parts, size + 2))
     grid = Grid((queries, heads, parts), (SIMD_WIDTH * _VECTOR_SIMDGROUPS,))
     split = {**constants, "is_split": parts > 1}
-    launch(context, "attention_vector", "attention_vector", split, (*operands, found), grid, work)
-    if found is not None:
+    launch(context, "attention_vector", "attention_vector", split, (*operands, partial), grid, work)
+    if partial is not None:
         types = {name: constants[name] for name in ("out_type", "value_size")}
-        combining = Work(nbytes_of(found, out), 3 * found.size, f"{heads * queries}x{parts}x{size}")
+        combining = Work(nbytes_of(partial, out), 3 * partial.size, f"{heads * queries}x{parts}x{size}")
         grid = Grid((heads * queries,), (_COMBINING_THREADS,))
-        operands = (found, out, uints(parts))
+        operands = (partial, out, uints(parts))
         launch(context, "attention_vector", "attention_combine", types, operands, grid, combining)
 
 
@@ -207,23 +203,3 @@ def _layout(tile: str, size: int, value_size: int, simdgroups: int, keys: int) -
         3: simdgroups * 64 * 4,
     }
     return Block(simdgroups, keys, memory)
-
-
-def _check(
-    q: DeviceArray, k: DeviceArray, v: DeviceArray, window: int | None, softcap: float | None, offset: int
-) -> None:
-    if any(len(array.shape) != 3 for array in (q, k, v)) or k.shape[:2] != v.shape[:2] or q.shape[2] != k.shape[2]:
-        raise ShapeError(
-            f"attention: queries {q.shape}, keys {k.shape} and values {v.shape} do not fit; "
-            "expected [heads, n, d], [kv_heads, m, d] and [kv_heads, m, any]"
-        )
-    if k.shape[0] == 0 or q.shape[0] % k.shape[0]:
-        raise ShapeError(f"attention: {q.shape[0]} heads of queries cannot share {k.shape[0]} heads of keys")
-    if max(q.shape[2], v.shape[2]) > LARGEST_HEAD:
-        raise ShapeError(f"attention: heads of {q.shape[2]} and {v.shape[2]} elements; at most {LARGEST_HEAD} fit")
-    if window is not None and window < 1:
-        raise UsageError(f"attention: a window of {window} positions makes no sense; expected at least 1")
-    if softcap is not None and not softcap > 0:
-        raise UsageError(f"attention: a soft cap of {softcap} makes no sense; expected a number above 0")
-    if offset < 0:
-        raise UsageError(f"attention: an offset of {offset} makes no sense; expected 0 or more")

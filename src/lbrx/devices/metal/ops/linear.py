@@ -17,7 +17,7 @@ from lbrx.devices.metal.driver import GpuFamily
 from lbrx.devices.metal.ops.arrays import DeviceArray, DeviceWeight
 from lbrx.devices.metal.ops.epilogue import Activation, Epilogue
 from lbrx.devices.metal.ops.launching import SIMD_WIDTH, Grid, float_number, launch, nbytes_of, output, uints
-from lbrx.devices.metal.ops.matmul import Product, multiply
+from lbrx.devices.metal.ops.matmul import MatrixProduct, multiply
 from lbrx.errors import ShapeError
 
 MOST_VECTORS = 4
@@ -57,7 +57,7 @@ def linear(
     epilogue = Epilogue(bias, activation, residual)
     shape = (*x.shape[:-1], rows)
     if vectors > MOST_VECTORS:
-        product = Product(x, matrix, vectors, rows, columns, False, True, np.zeros((1, 2), np.uint32))
+        product = MatrixProduct(x, matrix, vectors, rows, columns, False, True, np.zeros((1, 2), np.uint32))
         return multiply(context, product, shape, epilogue, out, out_dtype, variant)
     epilogue.check(shape, "linear")
     result = output(context, out, out_dtype or x.dtype, shape, "linear")

@@ -17,13 +17,14 @@ from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.context.tuning import chosen, shape_class
 from lbrx.devices.metal.driver import BufferBinding, GpuFamily
 from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape
-from lbrx.devices.metal.ops.epilogue import Activation, Epilogue
+from lbrx.devices.metal.ops.epilogue import Epilogue
 from lbrx.devices.metal.ops.launching import Grid, float_number, launch, nbytes_of, output, uints
 from lbrx.errors import ShapeError
 from lbrx.tensors.shape import broadcast_shapes
 
 VARIANTS = ("32x32", "64x64")
 TILE_TYPES = {"f32": "float", "f16": "half", "bf16": "bfloat"}
+_NO_EPILOGUE = Epilogue()
 _THREADS = 128
 _MOST_MATRICES = 512  # pairs of numbers in 4096 bytes
 _BF16_ARITHMETIC = GpuFamily.APPLE9  # earlier ones have bf16 only as a way to store numbers
@@ -31,7 +32,7 @@ _TILES_TO_FILL = {GpuFamily.APPLE7: 32, GpuFamily.APPLE8: 40, GpuFamily.APPLE9: 
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """What is multiplied: [rows, inner] times [inner, columns], for each pair of ``matrices``."""
 
     a: DeviceArray
@@ -51,9 +52,7 @@ def matmul(
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-    bias: DeviceArray | None = None,
-    activation: Activation | None = None,
-    residual: DeviceArray | None = None,
+    epilogue: Epilogue = _NO_EPILOGUE,
     out: DeviceArray | None = None,
     out_dtype: str | None = None,
     variant: str | None = None,
@@ -80,14 +79,13 @@ def matmul(
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     matrices = np.stack([_numbers(a.shape[:-2], batch), _numbers(b.shape[:-2], batch)], axis=-1)
     b_matrix = DeviceWeight(b.dtype, (b.size // (inner or 1) if inner else 0, inner), b)
-    product = Product(a, b_matrix, rows, columns, inner, transpose_a, transpose_b, matrices)
-    epilogue = Epilogue(bias, activation, residual)
+    product = MatrixProduct(a, b_matrix, rows, columns, inner, transpose_a, transpose_b, matrices)
     return multiply(context, product, (*batch, rows, columns), epilogue, out, out_dtype, variant)
 
 
 def multiply(
     context: MetalContext,
-    product: Product,
+    product: MatrixProduct,
     shape: Shape,
     epilogue: Epilogue,
     out: DeviceArray | None = None,
@@ -170,7 +168,7 @@ def _tile_type(family: GpuFamily, a: str, coding: str) -> str:
     return "bf16" if a == coding == "bf16" and family >= _BF16_ARITHMETIC else "f32"
 
 
-def _default_variant(family: GpuFamily, product: Product) -> str:
+def _default_variant(family: GpuFamily, product: MatrixProduct) -> str:
     """Large tiles where there are enough of them for all cores of the GPU, and no tile is mostly empty."""
     large = -(-product.rows // 64) * -(-product.columns // 64) * len(product.matrices)
     return "64x64" if min(product.rows, product.columns) > 32 and large >= _TILES_TO_FILL[family] else "32x32"

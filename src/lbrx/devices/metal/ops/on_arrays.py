@@ -1,7 +1,7 @@
 """Products and attention on Metal, for arrays: what `linear` and `attention` do where the settings name that device.
 
 Results are within the bounds that the kernels state, not the bits of the CPU. What has no kernel stays on the CPU, and
-the reason is told once.
+the reason is reported once.
 """
 
 from __future__ import annotations
@@ -13,56 +13,35 @@ import numpy.typing as npt
 
 from lbrx.devices.cpu.native import Floats
 from lbrx.devices.metal.context.current import metal_context
+from lbrx.devices.metal.ops import products
+from lbrx.devices.metal.ops.arrays import CODING_NUMBERS, download, upload
+from lbrx.devices.metal.ops.attention import LARGEST_HEAD, attention
+from lbrx.engine.attention_options import AttentionOptions
 from lbrx.engine.device import warn_fallback
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.tensor import Tensor, tensor
 
-MOST_HEAD_ELEMENTS = 256
-
 
 def linear_on_metal(x: Floats, weight: Tensor) -> Floats | None:
     """[n, k] times a weight [m, k], transposed: [n, m]; None if kernels have no such coding."""
-    from lbrx.devices.metal.ops import products
-    from lbrx.devices.metal.ops.arrays import CODING_NUMBERS
-
     if isinstance(weight.expr, Blocks) and weight.expr.codec not in CODING_NUMBERS:
         warn_fallback(f"there is no product with {weight.expr.codec} weights")
         return None
-    found: Floats = products.linear(tensor(np.ascontiguousarray(x)), weight).to_device("cpu").numpy()
-    return found
+    result: Floats = products.linear(tensor(np.ascontiguousarray(x)), weight).to_device("cpu").numpy()
+    return result
 
 
 def attention_on_metal(
     q: npt.NDArray[Any],
     k: npt.NDArray[Any],
     v: npt.NDArray[Any],
-    *,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    softcap: float | None,
-    offset: int,
+    options: AttentionOptions,
 ) -> Floats | None:
     """Attention as ``lbrx.ops.attention`` has it; None for heads that are larger than the kernels'."""
-    from lbrx.devices.metal.ops.arrays import download, upload
-    from lbrx.devices.metal.ops.attention import attention
-
-    if max(q.shape[2], v.shape[2]) > MOST_HEAD_ELEMENTS:
-        warn_fallback(f"there is no attention with heads of more than {MOST_HEAD_ELEMENTS} elements")
+    if max(q.shape[2], v.shape[2]) > LARGEST_HEAD:
+        warn_fallback(f"there is no attention with heads of more than {LARGEST_HEAD} elements")
         return None
     context = metal_context()
     queries, keys, values = (upload(context, np.ascontiguousarray(part)) for part in (q, k, v))
-    found = attention(
-        context,
-        queries,
-        keys,
-        values,
-        scale=scale,
-        causal=causal,
-        window=window,
-        softcap=softcap,
-        offset=offset,
-        out_dtype="f32",
-    )
-    result: Floats = download(context, found)
+    result: Floats = download(context, attention(context, queries, keys, values, options, out_dtype="f32"))
     return result

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.ops.arrays import DeviceArray, upload
 from lbrx.devices.metal.ops.launching import Grid, float_number, launch, nbytes_of, output, uints
-from lbrx.errors import ShapeError, UsageError
-from lbrx.tensors.rope import RopeFrequencies, RopeStyle
+from lbrx.tensors.rope import RopeFrequencies, RopeStyle, rope_tables
 
 _THREADS = 64
 _FLOPS_PER_PAIR = 6
@@ -30,28 +28,19 @@ def apply_rope(
     ``"neox"`` pairs elements i and i + dims / 2 of a head, ``"interleaved"`` elements 2 i and 2 i + 1. Elements beyond
     the frequencies' are left as they are. For f32 the result has the bits of the CPU's.
     """
-    places = np.asarray(positions, np.float64)
-    pairs = frequencies.radians.size
-    if len(x.shape) < 2 or places.shape != x.shape[-2:-1] or 2 * pairs > x.shape[-1]:
-        raise ShapeError(
-            f"rope: values of shape {x.shape}, positions of shape {places.shape} and {pairs} frequencies do not fit; "
-            "expected [..., n, d], [n], and at most d / 2"
-        )
-    if style not in ("neox", "interleaved"):
-        raise UsageError(f"{style!r} is not a style of rope; expected 'neox' or 'interleaved'")
+    tables = rope_tables(x.shape, positions, frequencies, style)
     result = output(context, out, x.dtype, x.shape, "rope")
     if not x.size:
         return result
-    angles = places[:, None] * frequencies.radians
-    cosines = upload(context, (np.cos(angles) * frequencies.scale).astype(np.float32))
-    sines = upload(context, (np.sin(angles) * frequencies.scale).astype(np.float32))
+    cosines, sines = (upload(context, table) for table in tables)
+    pairs = frequencies.radians.size
     constants = {
         "x_type": float_number(x, "rope: x"),
         "out_type": float_number(result, "rope: the output"),
         "is_interleaved": style == "interleaved",
     }
     rows, columns = x.size // x.shape[-1], x.shape[-1]
-    operands = (x, result, uints(columns, pairs, len(places)), cosines, sines)
+    operands = (x, result, uints(columns, pairs, x.shape[-2]), cosines, sines)
     work = Work(nbytes_of(x, cosines, sines, result), _FLOPS_PER_PAIR * rows * pairs, f"{rows}x{columns}")
     grid = Grid((columns - pairs, rows), (_THREADS,), "threads")
     launch(context, "elementwise", "rope", constants, operands, grid, work)

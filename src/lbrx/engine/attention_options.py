@@ -1,0 +1,40 @@
+"""The options of attention, the same on every device."""
+
+from __future__ import annotations
+
+import math
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import ShapeError, UsageError
+from lbrx.tensors.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """See `lbrx.ops.attention`."""
+
+    scale: float | None = None
+    causal: bool = True
+    window: int | None = None
+    softcap: float | None = None
+    offset: int = 0
+
+    def check(self, q: Shape, k: Shape, v: Shape) -> None:
+        """Raise unless the options are valid and the shapes of queries, keys and values fit."""
+        if any(len(shape) != 3 for shape in (q, k, v)) or k[:2] != v[:2] or q[2] != k[2]:
+            raise ShapeError(
+                f"attention: queries {q}, keys {k} and values {v} do not fit; "
+                "expected [heads, n, d], [kv_heads, m, d] and [kv_heads, m, any]"
+            )
+        if k[0] == 0 or q[0] % k[0]:
+            raise ShapeError(f"attention: {q[0]} heads of queries cannot share {k[0]} heads of keys")
+        if self.window is not None and self.window < 1:
+            raise UsageError(f"attention: a window of {self.window} positions makes no sense; expected at least 1")
+        if self.softcap is not None and not self.softcap > 0:
+            raise UsageError(f"attention: a soft cap of {self.softcap} makes no sense; expected a number above 0")
+        if self.offset < 0:
+            raise UsageError(f"attention: an offset of {self.offset} makes no sense; expected 0 or more")
+
+    def scale_of(self, head_size: int) -> float:
+        """What scores are multiplied by."""
+        return 1 / math.sqrt(max(head_size, 1)) if self.scale is None else self.scale
