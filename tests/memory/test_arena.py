@@ -149,11 +149,11 @@ def test_a_dropped_arena_is_discharged(strategy: Strategy) -> None:
     account = Budget("16MiB")
     arena = MemoryArena(strategy, budget=account)
     arena.put(arena.get(MIB))
-    kept = arena.get(2 * MIB)
+    lent = arena.get(2 * MIB)
     del arena
     assert 2 * MIB <= account.used_bytes < 3 * MIB
-    kept[:] = 1
-    del kept
+    lent[:] = 1
+    del lent
     assert account.used_bytes == 0
 
 

@@ -24,9 +24,9 @@ def test_a_view_keeps_its_block() -> None:
 
 def test_what_is_known_stays_below_the_limit() -> None:
     pool = ResultPool(10 * MEBI)
-    kept = [pool.take(3 * MEBI) for _ in range(8)]
+    lent = [pool.take(3 * MEBI) for _ in range(8)]
     assert pool.known_bytes <= 10 * MEBI
-    assert not any(np.shares_memory(kept[0], other) for other in kept[1:])
+    assert not any(np.shares_memory(lent[0], other) for other in lent[1:])
     assert pool.take(20 * MEBI).size == 20 * MEBI
     assert pool.trim() <= 10 * MEBI
     assert pool.known_bytes == 0

@@ -11,7 +11,7 @@ from lbrx.memory.arena import MemoryArena
 
 
 def test_threads_that_ask_first_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[MemoryArena] = []
+    arenas: list[MemoryArena] = []
     made = threading.Event()
 
     def slow_arena(**_: object) -> MemoryArena:
@@ -20,10 +20,10 @@ def test_threads_that_ask_first_share_one_pool(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(scratch, "_arena", None)
     monkeypatch.setattr(scratch, "MemoryArena", slow_arena)
-    threads = [threading.Thread(target=lambda: found.append(scratch.scratch_arena())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: arenas.append(scratch.scratch_arena())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4
-    assert len({id(arena) for arena in found}) == 1
+    assert len(arenas) == 4
+    assert len({id(arena) for arena in arenas}) == 1

@@ -37,13 +37,13 @@ def expected_attention(q: Array, k: Array, v: Array, options: dict[str, Any]) ->
     scores = np.einsum("hqd,hkd->hqk", q, np.repeat(k, group, 0)) * options.get("scale", q.shape[2] ** -0.5)
     if "softcap" in options:
         scores = options["softcap"] * np.tanh(scores / options["softcap"])
-    places = np.arange(q.shape[1])[:, None] + options.get("offset", 0)
+    positions = np.arange(q.shape[1])[:, None] + options.get("offset", 0)
     keys = np.arange(k.shape[1])[None, :]
     seen = np.ones((q.shape[1], k.shape[1]), bool)
     if options.get("causal", True):
-        seen &= keys <= places
+        seen &= keys <= positions
     if "window" in options:
-        seen &= np.abs(keys - places) < options["window"]
+        seen &= np.abs(keys - positions) < options["window"]
     weights = np.where(seen, np.exp(scores - scores.max(-1, keepdims=True)), 0)
     totals = weights.sum(-1, keepdims=True)
     weights = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)

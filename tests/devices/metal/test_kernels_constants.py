@@ -21,16 +21,16 @@ def parts_of(source: str) -> dict[str, set[str]]:
     text = re.sub(r"//[^\n]*", "", source)
     parts: dict[str, set[str]] = {}
     depth = start = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character == "{") - (character == "}")
         if depth or character not in "};":
             continue
         if character == "}":
-            whole = text[start : place + 1]
+            whole = text[start : index + 1]
             name = re.search(r"struct (\w+)|(\w+)\s*\(", whole)
             assert name is not None
             parts.setdefault(name.group(1) or name.group(2), set()).update(re.findall(r"\w+", whole))
-        start = place + 1
+        start = index + 1
     return parts
 
 

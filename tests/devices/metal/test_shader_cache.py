@@ -196,6 +196,6 @@ def test_an_old_clang_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     assert toolchain._clang_toolchain() is None
     clang.write_text("#!/bin/sh\necho 'clang version 21.1.0'\n")
-    found = toolchain._clang_toolchain()
-    assert found is not None
-    assert found.compiler == (str(clang),)
+    chosen = toolchain._clang_toolchain()
+    assert chosen is not None
+    assert chosen.compiler == (str(clang),)

@@ -194,10 +194,10 @@ def _refused(error: OSError, fd: int) -> bool:
     return False
 
 
-def _write_error(error: OSError, fd: int, path: StrPath | None, place: int, missing_bytes: int) -> FileError:
+def _write_error(error: OSError, fd: int, path: StrPath | None, position: int, missing_bytes: int) -> FileError:
     if error.errno == errno.ENOSPC:
         return _disk_full(fd, path, missing_bytes)
-    return file_error(error, name_of(fd, path), f"write at byte {place}")
+    return file_error(error, name_of(fd, path), f"write at byte {position}")
 
 
 def _disk_full(fd: int, path: StrPath | None, needed_bytes: int) -> FileError:

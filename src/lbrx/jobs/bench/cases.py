@@ -172,13 +172,13 @@ def _silu_mul(context: MetalContext, width: int) -> Callable[[str], BenchCase]:
 def _rope(context: MetalContext, width: int) -> Callable[[str], BenchCase]:
     def make(name: str) -> BenchCase:
         x = _numbers(16, width, _HEAD_SIZE)
-        places = np.arange(width)
+        positions = np.arange(width)
         frequencies = RopeFrequencies(10000.0 ** -(np.arange(_HEAD_SIZE // 2) / (_HEAD_SIZE // 2)))
         on_device = upload(context, x)
         return BenchCase(
             name,
-            lambda: ops.apply_rope(x, places, frequencies),
-            lambda: apply_rope(context, on_device, places, frequencies),
+            lambda: ops.apply_rope(x, positions, frequencies),
+            lambda: apply_rope(context, on_device, positions, frequencies),
         )
 
     return make

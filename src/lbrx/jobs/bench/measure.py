@@ -76,8 +76,8 @@ def measure(
 
 def _row(context: ProfiledContext, case: BenchCase, repeats: int) -> BenchRow:
     expected = case.on_cpu().astype(np.float64)  # also compiles, and touches the memory
-    found = download(context, case.on_metal()).astype(np.float64)
-    error = float(np.abs(found - expected).max()) / max(1.0, float(np.abs(expected).max()))
+    result = download(context, case.on_metal()).astype(np.float64)
+    error = float(np.abs(result - expected).max()) / max(1.0, float(np.abs(expected).max()))
     cpu_seconds = min(_wall_seconds(case.on_cpu) for _ in range(repeats))
     before = len(context.profile().calls)
     for _ in range(repeats):

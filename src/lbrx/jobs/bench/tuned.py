@@ -40,12 +40,12 @@ def tune_all(
     """Measure variants of products and of attention, and remember the best: seconds by question and variant."""
     if size not in WIDTHS:
         raise UsageError(f"there is no size {size!r}; expected one of {', '.join(WIDTHS)}")
-    found: dict[str, dict[str, float]] = {}
+    seconds: dict[str, dict[str, float]] = {}
     for question in _questions(context, WIDTHS[size]):
         if progress is not None:
             progress(f"tuning {question.name}")
-        found[question.name] = tune(context, question.name, question.variants, question.run, tuning=tuning)
-    return found
+        seconds[question.name] = tune(context, question.name, question.variants, question.run, tuning=tuning)
+    return seconds
 
 
 def _questions(context: MetalContext, width: int) -> Iterator[Question]:

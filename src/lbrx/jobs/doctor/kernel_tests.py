@@ -67,12 +67,12 @@ def _numbers(*shape: int, dtype: str = "f32", seed: int = 0) -> Array:
 
 def _compare(context: MetalContext, got: DeviceArray, expected: Array, bound: float) -> SelfTestResult:
     """The largest error, in units of the largest magnitude if that is above one."""
-    found = download(context, got).astype(np.float64)
+    values = download(context, got).astype(np.float64)
     unit = max(1.0, float(np.abs(expected).max()))
-    errors = np.abs(found - expected.astype(np.float64)) / unit
+    errors = np.abs(values - expected.astype(np.float64)) / unit
     worst = np.unravel_index(int(np.argmax(np.where(np.isnan(errors), np.inf, errors))), errors.shape)
-    place = ", ".join(str(int(i)) for i in worst)
-    return SelfTestResult(float(errors[worst]), bound, f"largest error at [{place}] of {found.shape}")
+    index = ", ".join(str(int(i)) for i in worst)
+    return SelfTestResult(float(errors[worst]), bound, f"largest error at [{index}] of {values.shape}")
 
 
 def _same_bits(got: Array, expected: Array) -> SelfTestResult:
@@ -124,9 +124,9 @@ def _dequantize(coding: str) -> SelfTest:
 
 def _quantize(coding: str) -> SelfTest:
     def run(context: MetalContext) -> SelfTestResult:
-        made = quantize(context, upload(context, _numbers(37, _INNER, seed=5)), coding)
+        weight = quantize(context, upload(context, _numbers(37, _INNER, seed=5)), coding)
         expected = download(context, device_weight(context, _coded(coding)).values)
-        return _same_bits(download(context, made.values), expected)
+        return _same_bits(download(context, weight.values), expected)
 
     return run
 

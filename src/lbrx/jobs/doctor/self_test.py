@@ -33,7 +33,7 @@ SelfTest: TypeAlias = Callable[[MetalContext], SelfTestResult]
 
 def registered_self_tests() -> dict[str, SelfTest]:
     """All self-tests by name, ``family: test``; a line of the registry gives those of a family."""
-    found: dict[str, SelfTest] = {}
+    tests: dict[str, SelfTest] = {}
     for family, reference in SELF_TESTS.items():
-        found |= {f"{family}: {name}": test for name, test in load(reference)().items()}
-    return found
+        tests |= {f"{family}: {name}": test for name, test in load(reference)().items()}
+    return tests

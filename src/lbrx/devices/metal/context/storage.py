@@ -87,9 +87,9 @@ class MetalStorage:
     def empty(cls, context: MetalContext, nbytes: int) -> MetalStorage:
         """Memory of the device with unspecified contents; it goes back to the pool when nobody uses it any more."""
         buffer = context.get_buffer(nbytes)
-        made = cls(context, (BufferWindow(0, nbytes, buffer, 0),), nbytes)
-        weakref.finalize(made, context.return_buffer, buffer)
-        return made
+        stored = cls(context, (BufferWindow(0, nbytes, buffer, 0),), nbytes)
+        weakref.finalize(stored, context.return_buffer, buffer)
+        return stored
 
     @classmethod
     def from_storage(cls, context: MetalContext, storage: Storage) -> MetalStorage:
@@ -98,10 +98,10 @@ class MetalStorage:
             return storage
         if isinstance(storage, MmapStorage) and storage.address is not None and storage.nbytes:
             return cls(context, wrapped_windows(context, storage, 0, storage.nbytes), storage.nbytes)
-        made = cls.empty(context, storage.nbytes)
-        storage.read_into(0, made._memory())
+        stored = cls.empty(context, storage.nbytes)
+        storage.read_into(0, stored._memory())
         transfers(context).add(copied_bytes=storage.nbytes)
-        return made
+        return stored
 
     def is_on(self, context: MetalContext) -> bool:
         """Whether kernels of a context can use the bytes: contexts may share a device."""

@@ -24,6 +24,7 @@ class Tuning:
     A file that is damaged, or has another form, counts as empty. It is replaced atomically; where it cannot be
     written, choices last as long as the process.
 
+    >>> import tempfile
     >>> tuning = Tuning(Path(tempfile.mkdtemp()) / "tuning.json")
     >>> tuning.remember("a GPU", "matmul f16 1024 1024 1024", "64x64")
     >>> Tuning(tuning.path).choice("a GPU", "matmul f16 1024 1024 1024")
@@ -114,13 +115,13 @@ def device_seconds(context: MetalContext, work: Callable[[], object]) -> float:
 
 def _read(path: Path) -> dict[str, dict[str, str]]:
     try:
-        found = json.loads(path.read_bytes())
+        table = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         return {}
     return {
         device: {question: variant for question, variant in choices.items() if isinstance(variant, str)}
-        for device, choices in found.items()
+        for device, choices in table.items()
         if isinstance(choices, dict)
     }

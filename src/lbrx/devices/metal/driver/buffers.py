@@ -33,8 +33,8 @@ class SharedMemory:
     def check_fit(self, nbytes: int) -> None:
         """Raise unless the buffer can be used anew for ``nbytes``."""
         if self.read_only or not 0 <= nbytes <= self.capacity_bytes:
-            kind = "read-only pages" if self.read_only else "a buffer"
-            raise UsageError(f"{nbytes} bytes do not fit into {kind} of {self.capacity_bytes} bytes")
+            memory = "read-only pages" if self.read_only else "a buffer"
+            raise UsageError(f"{nbytes} bytes do not fit into {memory} of {self.capacity_bytes} bytes")
         self.check_idle("used anew")
 
     def check_idle(self, what: str) -> None:

@@ -99,12 +99,12 @@ class NativeLibrary:
         for constant, value in constants.items():
             if constant not in known:
                 continue  # the compiler leaves out what a kernel does not use in the end
-            kind = int(known[constant].type())
-            if kind not in _CONSTANT_FORMATS:
+            constant_type = int(known[constant].type())
+            if constant_type not in _CONSTANT_FORMATS:
                 raise ShaderError(f"kernel {name!r} has no function constant {constant!r} that is a number")
-            code = _CONSTANT_FORMATS[kind]
+            code = _CONSTANT_FORMATS[constant_type]
             number = float(value) if code in "ef" else bool(value) if code == "?" else int(value)
-            values.setConstantValue_type_withName_(struct.pack(code, number), kind, constant)
+            values.setConstantValue_type_withName_(struct.pack(code, number), constant_type, constant)
         return values
 
     def artifact(self) -> bytes | None:

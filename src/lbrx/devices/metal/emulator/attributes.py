@@ -50,17 +50,17 @@ class AttributeList:
 
 def take_attributes(text: TokenText) -> dict[int, AttributeList]:
     """All attribute lists by their first token; they are deleted from the text."""
-    found: dict[int, AttributeList] = {}
+    lists: dict[int, AttributeList] = {}
     i = 0
     while i < text.count - 1:
         if text.words[i] == "[" and text.words[i + 1] == "[" and text.adjacent(i):
             listed = _attribute_list(text, i)
             text.delete(range(i, listed.end))
-            found[i] = listed
+            lists[i] = listed
             i = listed.end
         else:
             i += 1
-    return found
+    return lists
 
 
 def _attribute_list(text: TokenText, start: int) -> AttributeList:

@@ -20,7 +20,7 @@ from lbrx.devices.metal.emulator.lint_recursion import lint_recursion
 from lbrx.devices.metal.emulator.lint_syntax import lint_syntax
 from lbrx.devices.metal.emulator.lint_tokens import lint_tokens
 from lbrx.devices.metal.emulator.messages import readable
-from lbrx.devices.metal.emulator.tokens import Place, Problem
+from lbrx.devices.metal.emulator.tokens import Problem, SourceLine
 from lbrx.devices.metal.emulator.toolchain import Toolchain, compile_for_host, find_toolchain, run, start
 from lbrx.devices.metal.emulator.translate import Translation, translate
 
@@ -73,17 +73,19 @@ def build(
     toolchain = find_toolchain()
     preprocessed = _preprocess(toolchain, source, options, include_directories)
     flags = _flags(toolchain, options, instrumented)
-    retry_lines: set[Place] = set()
+    retry_lines: set[SourceLine] = set()
     for _ in range(_RETRIES):
         translation = translate(preprocessed, only, retry_lines)
         _reject(translation.text.problems + lint_tokens(translation))
         outcome = _compile(toolchain, flags, translation, instrumented, options)
         if isinstance(outcome, bytes):
             return Image.of(translation, instrumented, outcome)
-        found = {Place(file, int(line)) for file, line in _ADDRESS_SPACE_ERROR.findall(outcome)} - retry_lines
-        if not found:
+        failed_lines = {
+            SourceLine(file, int(line)) for file, line in _ADDRESS_SPACE_ERROR.findall(outcome)
+        } - retry_lines
+        if not failed_lines:
             raise ShaderError(f"the shader does not compile:\n{readable(outcome)}")
-        retry_lines |= found
+        retry_lines |= failed_lines
     raise ShaderError(f"the shader does not compile: conditional expressions over address spaces at {retry_lines}")
 
 
@@ -100,8 +102,8 @@ def _preprocess(toolchain: Toolchain, source: str, options: CompileOptions, incl
     has_library = _INCLUDED in text
     text = re.sub(rf"^.*{_INCLUDED}.*$", "", text, flags=re.MULTILINE)
     if not has_library and re.search(r"\busing namespace metal\b|\bmetal\s*::", text):
-        place = Place(SHADER_FILE, 1)
-        _reject([Problem(place, "use of undeclared identifier 'metal' (is #include <metal_stdlib> missing?)")])
+        line = SourceLine(SHADER_FILE, 1)
+        _reject([Problem(line, "use of undeclared identifier 'metal' (is #include <metal_stdlib> missing?)")])
     text = re.sub(
         r"^[ \t]*#pragma[ \t]+METAL[ \t]+fp[ \t]+contract", "#pragma clang fp contract", text, flags=re.MULTILINE
     )
@@ -171,9 +173,9 @@ def _precompiled_header_file(flags: tuple[str, ...], variant: str) -> Path:
     """Our <metal_stdlib>, parsed once: a shader then compiles in a tenth of the time."""
     key = f"metal_stdlib {emulator_version()} {variant}"
     path = scratch_directory() / f"metal_stdlib_{hashlib.sha256(key.encode()).hexdigest()[:16]}.pch"
-    kept = ArtifactStore().read(key)
-    if kept is not None:
-        path.write_bytes(kept)
+    cached = ArtifactStore().read(key)
+    if cached is not None:
+        path.write_bytes(cached)
         return path
     header = HERE / "stdlib" / "metal_stdlib.h"
     command = [*flags, "-Xclang", "-emit-pch", "-Xclang", "-fno-pch-timestamp", "-c", str(header), "-o", str(path)]
@@ -187,12 +189,12 @@ def runner_library() -> Path:
     """The runner, compiled for this machine."""
     key = f"runner {emulator_version()}"
     path = scratch_directory() / "runner.so"
-    kept = ArtifactStore().read(key)
-    if kept is None:
+    cached = ArtifactStore().read(key)
+    if cached is None:
         sources = sorted(str(path) for path in (HERE / "runner").glob("*.c"))
         flags = ("-O2", "-shared", "-fPIC", "-fno-sanitize=all", "-o", str(path), *sources, "-lm", "-lpthread")
         compile_for_host([*flags], "the emulator's runner does not compile")
         ArtifactStore().write(key, path.read_bytes())
     else:
-        path.write_bytes(kept)
+        path.write_bytes(cached)
     return path

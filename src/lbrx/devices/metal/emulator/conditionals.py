@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from lbrx.devices.metal.emulator.tokens import Place, TokenText
+from lbrx.devices.metal.emulator.tokens import SourceLine, TokenText
 
 _COPY = "(metal::__rvc(), "
 _NOT_LVALUES = frozenset(["true", "false", "sizeof", "as_type", "static_cast", "reinterpret_cast", "nullptr"])
 _ENDS = frozenset((";", ",", ")", "]", "}"))
 
 
-def rewrite_conditionals(text: TokenText, retry_lines: Set[Place]) -> None:
+def rewrite_conditionals(text: TokenText, retry_lines: Set[SourceLine]) -> None:
     """Copy the operands of conditional expressions that may lie in different address spaces."""
     for i in range(text.count):
         if text.words[i] != "?":
@@ -23,7 +23,7 @@ def rewrite_conditionals(text: TokenText, retry_lines: Set[Place]) -> None:
         colon = _matching_colon(text, i)
         if colon is None:
             continue
-        if retry_lines and text.place(i) in retry_lines:
+        if retry_lines and text.source_line(i) in retry_lines:
             _wrap(text, i + 1, colon, _COPY)
             _wrap(text, colon + 1, _operand_end(text, colon + 1), _COPY)
             continue

@@ -26,7 +26,7 @@ Rule = Callable[[TokenText, int], None]
 def rewrite_literals(text: TokenText) -> None:
     """Floating literals are float in Metal; clang forgets its option for that inside templates."""
     for i in range(text.count):
-        if text.kinds[i] == "number":
+        if text.token_types[i] == "number":
             word = text.words[i]
             if _FLOAT_LITERAL.fullmatch(word):
                 text.edits[i] = word + "f"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lbrx.devices.metal.emulator.image import Image
-from lbrx.devices.metal.emulator.runtime import Finding, Parameters, runner
+from lbrx.devices.metal.emulator.runtime import Parameters, RunnerFinding, runner
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.emulator.launch import Region
@@ -59,28 +59,30 @@ def _memory_fault(image: Image, request: Parameters, regions: Sequence[Region]) 
 
 def describe_finding(kernel: str, image: Image, regions: Sequence[Region]) -> str:
     """The first race or uninitialised read of an instrumented kernel."""
-    found = (Finding * 1)()
-    runner().msl_findings(found, 1)
-    first = found[0]
-    if first.place >= 0:
-        place = _buffers(regions[first.place])
+    findings = (RunnerFinding * 1)()
+    runner().msl_findings(findings, 1)
+    first = findings[0]
+    if first.region >= 0:
+        memory = _buffers(regions[first.region])
     else:
-        place = _variable(image, int(runner().msl_region_variable(-1 - first.place)))
+        memory = _variable(image, int(runner().msl_region_variable(-1 - first.region)))
     threadgroup = tuple(first.threadgroup)
-    where = f"{place} at byte {first.offset}"
-    if first.kind == _UNINITIALISED:
+    where = f"{memory} at byte {first.offset}"
+    if first.error == _UNINITIALISED:
         return (
             f"kernel '{kernel}': read of uninitialised {where}, in thread {first.thread} of threadgroup {threadgroup}"
         )
     return (
-        f"kernel '{kernel}': data race on {where} ({_RACES[first.kind]}): thread {first.thread} of threadgroup "
+        f"kernel '{kernel}': data race on {where} ({_RACES[first.error]}): thread {first.thread} of threadgroup "
         f"{threadgroup} and thread {first.other_thread}{_other_group(first)}"
     )
 
 
-def _other_group(found: Finding) -> str:
+def _other_group(finding: RunnerFinding) -> str:
     """Threadgroups are numbered in the order in which they ran."""
-    return f" of the threadgroup that ran as number {found.other_threadgroup}" if found.place >= 0 else " of the same"
+    return (
+        f" of the threadgroup that ran as number {finding.other_threadgroup}" if finding.region >= 0 else " of the same"
+    )
 
 
 def _buffers(region: Region) -> str:

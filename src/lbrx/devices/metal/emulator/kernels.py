@@ -9,7 +9,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.attributes import POSITIONS, Attribute, AttributeList
 from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
 
-Kind = Literal["buffer", "threadgroup", "position", "invalid"]
+ParameterRole = Literal["buffer", "threadgroup", "position", "invalid"]
 _SPACES = frozenset(
     ["device", "constant", "threadgroup", "thread", "ray_data", "object_data", "threadgroup_imageblock"]
 )
@@ -20,7 +20,7 @@ LARGEST_BUFFER_INDEX = 30
 class Parameter:
     """One parameter of a kernel; ``enabled_by`` is the function constant expression that turns it on."""
 
-    kind: Kind
+    role: ParameterRole
     declaration: str
     index: int = -1
     position: str = ""
@@ -63,7 +63,7 @@ def parse_parameters(
         if words == ["void"]:
             continue
         parameter = _parameter(text, first, words, {each.name: each for each in listed}, parameters, kernel)
-        if parameter.kind == "buffer":
+        if parameter.role == "buffer":
             if parameter.index in used:
                 text.reject(first, f"kernel '{kernel}': buffer index {parameter.index} is used twice")
             if not 0 <= parameter.index <= LARGEST_BUFFER_INDEX:
@@ -75,7 +75,7 @@ def parse_parameters(
 
 def _parameter(
     text: TokenText,
-    place: int,
+    first: int,
     words: list[str],
     attributes: Mapping[str, Attribute],
     earlier: list[Parameter],
@@ -85,12 +85,12 @@ def _parameter(
     space = next((word for word in words if word in _SPACES), None)
     pointer = not {"*", "&", "["}.isdisjoint(words)
     if pointer and space in ("device", "constant", "threadgroup"):
-        kind: Kind = "threadgroup" if space == "threadgroup" else "buffer"
+        role: ParameterRole = "threadgroup" if space == "threadgroup" else "buffer"
         condition = attributes.get("function_constant")
         return Parameter(
-            kind,
+            role,
             declaration,
-            _index(text, place, attributes.get(kind), _next_index(earlier, kind), kernel),
+            _index(text, first, attributes.get(role), _next_index(earlier, role), kernel),
             read_only="const" in words or space == "constant",
             is_reference="&" in words,
             enabled_by=text.raw(*condition.arguments) if condition and condition.arguments else None,
@@ -100,28 +100,28 @@ def _parameter(
         return Parameter("position", declaration, position=position)
     if pointer:
         text.reject(
-            place,
+            first,
             f"kernel '{kernel}': pointer/reference parameter '{declaration}' must be in the device, constant or "
             "threadgroup address space",
         )
     else:
-        text.reject(place, f"kernel '{kernel}': invalid or missing attribute on parameter '{declaration}'")
+        text.reject(first, f"kernel '{kernel}': invalid or missing attribute on parameter '{declaration}'")
     return Parameter("invalid", declaration)
 
 
-def _index(text: TokenText, place: int, attribute: Attribute | None, following: int, kernel: str) -> int:
+def _index(text: TokenText, first: int, attribute: Attribute | None, following: int, kernel: str) -> int:
     if attribute is None or attribute.arguments is None:
         return following
     argument = text.raw(*attribute.arguments)
     try:
         return integer_constant(argument)
     except ValueError:
-        text.reject(place, f"kernel '{kernel}': {attribute.name}({argument}) is not an integer constant")
+        text.reject(first, f"kernel '{kernel}': {attribute.name}({argument}) is not an integer constant")
         return following
 
 
-def _next_index(earlier: list[Parameter], kind: Kind) -> int:
-    taken = {parameter.index for parameter in earlier if parameter.kind == kind}
+def _next_index(earlier: list[Parameter], role: ParameterRole) -> int:
+    taken = {parameter.index for parameter in earlier if parameter.role == role}
     return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
@@ -134,10 +134,10 @@ def entry_point(function: str, entry: KernelEntry) -> str:
         type_name = f"metal::__arg<{i}, F>::type"
         if parameter.enabled_by is not None:
             conditions.append(f"case {i}: return ({parameter.enabled_by}) ? 1 : 0;")
-        if parameter.kind == "buffer":
+        if parameter.role == "buffer":
             arguments.append(f"metal::__bind<{type_name}>::get(sh->bufs[{parameter.index}])")
             sizes.append(f"case {i}: return w ? metal::__psz<{type_name}>::a : metal::__psz<{type_name}>::s;")
-        elif parameter.kind == "threadgroup":
+        elif parameter.role == "threadgroup":
             arguments.append(f"metal::__bind<{type_name}>::get(sh->tgm[{parameter.index}])")
         else:
             expression, components = POSITIONS[parameter.position]

@@ -118,7 +118,7 @@ def _request(
         seed=settings.seed,
     )
     for parameter, is_enabled in zip(pipeline.entry.parameters, pipeline.enabled, strict=True):
-        if parameter.kind == "threadgroup" and is_enabled:
+        if parameter.role == "threadgroup" and is_enabled:
             nbytes = dispatch.threadgroup_bytes.get(parameter.index, 0)
             if not nbytes:
                 raise MetalError(
@@ -182,9 +182,9 @@ def _users(
     pipeline: EmulatedPipeline, dispatch: Dispatch
 ) -> list[tuple[EmulatedBuffer | WrappedBuffer | bytes, list[_User]]]:
     """What is bound, and by which parameters: one buffer may be bound several times, as on a GPU."""
-    found: dict[int, tuple[EmulatedBuffer | WrappedBuffer | bytes, list[_User]]] = {}
+    users: dict[int, tuple[EmulatedBuffer | WrappedBuffer | bytes, list[_User]]] = {}
     for position, parameter in enumerate(pipeline.entry.parameters):
-        if parameter.kind != "buffer" or not pipeline.enabled[position]:
+        if parameter.role != "buffer" or not pipeline.enabled[position]:
             continue
         argument = dispatch.arguments.get(parameter.index)
         where = f"kernel '{pipeline.name}': buffer {parameter.index} ('{parameter.declaration}')"
@@ -193,8 +193,8 @@ def _users(
         memory, first, last = _window(argument, where)
         key = -1 - parameter.index if isinstance(memory, bytes) else id(memory)
         _check_size(where, pipeline.sizes[position], parameter, memory, first, last)
-        found.setdefault(key, (memory, []))[1].append((parameter, first, last))
-    return list(found.values())
+        users.setdefault(key, (memory, []))[1].append((parameter, first, last))
+    return list(users.values())
 
 
 def _window(binding: Argument, where: str) -> tuple[EmulatedBuffer | WrappedBuffer | bytes, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.emulator.tokens import Place, Problem, TokenText
+from lbrx.devices.metal.emulator.tokens import Problem, SourceLine, TokenText
 
 _FUNCTION = re.compile(
     r"^(?P<indent>[|` -]*)(?:FunctionDecl|CXXMethodDecl) (?P<id>0x[0-9a-f]+)(?: parent 0x[0-9a-f]+)?"
@@ -33,11 +33,11 @@ def lint_recursion(lines: Iterable[str], text: TokenText) -> list[Problem]:
         depth = start.end() if start else 0
         while enclosing and depth <= enclosing[-1][0]:
             enclosing.pop()
-        found = _FUNCTION.match(line)
-        if found:
-            identity, previous = found["id"], found["previous"]
+        match = _FUNCTION.match(line)
+        if match:
+            identity, previous = match["id"], match["previous"]
             canonical[identity] = canonical.get(previous, previous) if previous else identity
-            functions.setdefault(canonical[identity], _Function(found["name"]))
+            functions.setdefault(canonical[identity], _Function(match["name"]))
             enclosing.append((depth, canonical[identity]))
         elif enclosing:
             for reference in _REFERENCE.finditer(line):
@@ -51,12 +51,12 @@ def lint_recursion(lines: Iterable[str], text: TokenText) -> list[Problem]:
     ]
 
 
-def _declaration(text: TokenText, name: str) -> Place:
+def _declaration(text: TokenText, name: str) -> SourceLine:
     """Where a function is first named with parameters."""
     for i in range(text.count):
         if text.words[i] == name and text.words[i + 1] == "(":
-            return text.place(i)
-    return text.place(0)
+            return text.source_line(i)
+    return text.source_line(0)
 
 
 def _reaches(functions: dict[str, _Function], start: str) -> bool:

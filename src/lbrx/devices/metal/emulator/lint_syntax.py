@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.emulator.messages import is_glue, readable
-from lbrx.devices.metal.emulator.tokens import Place, Problem
+from lbrx.devices.metal.emulator.tokens import Problem, SourceLine
 
 _NODE = re.compile(r"^[|` -]*([A-Za-z]+)(?: 0x[0-9a-f]+)?(?: prev 0x[0-9a-f]+)?(?: parent 0x[0-9a-f]+)? ?")
 _LOCATION = re.compile(r"(line):(\d+):\d+|col:\d+|([^\s<>,:][^<>,:]*):(\d+):\d+")
@@ -28,13 +28,13 @@ _BFLOATS = frozenset(("__bf16", "bfloat", "bfloat16_t"))
 @dataclass(frozen=True, slots=True)
 class _Node:
     depth: int
-    kind: str
+    type: str
     rest: str
 
     @property
     def type_name(self) -> str:
-        found = _QUOTED.search(self.rest)
-        return found.group(1) if found else ""
+        match = _QUOTED.search(self.rest)
+        return match.group(1) if match else ""
 
     @property
     def head(self) -> str:
@@ -51,7 +51,7 @@ class _SyntaxLint:
 
     def __init__(self, kernels: Set[str]) -> None:
         self.kernels = kernels
-        self.place = Place("", 0)
+        self.position = SourceLine("", 0)
         self.problems: dict[Problem, None] = {}
         self.recent: list[_Node] = []  # the last three nodes
         self.skipped_depth: int | None = None
@@ -68,7 +68,7 @@ class _SyntaxLint:
             self._follow_location(node)
             if not self._is_shader(node):
                 self.recent.clear()
-            elif node.kind in _METHODS and " implicit " in node.head:
+            elif node.type in _METHODS and " implicit " in node.head:
                 self.skipped_depth = node.depth
             else:
                 self.recent = [*self.recent[-2:], node]
@@ -79,53 +79,53 @@ class _SyntaxLint:
     def _follow_location(self, node: _Node) -> None:
         if "<" not in node.head or "invalid sloc" in node.head:
             return
-        for found in _LOCATION.finditer(node.head):
-            if found.group(1):
-                self.place = Place(self.place.file, int(found.group(2)))
-            elif found.group(3):
-                self.place = Place(found.group(3), int(found.group(4)))
+        for match in _LOCATION.finditer(node.head):
+            if match.group(1):
+                self.position = SourceLine(self.position.file, int(match.group(2)))
+            elif match.group(3):
+                self.position = SourceLine(match.group(3), int(match.group(4)))
 
     def _is_shader(self, node: _Node) -> bool:
-        file = self.place.file
+        file = self.position.file
         generated = not file or is_glue(file) or file.endswith(".clcpp") or "/emulator/stdlib/" in file
         return not (generated or " __msl_" in node.head or "invalid sloc" in node.head)
 
     def _reject(self, message: str) -> None:
-        self.problems[Problem(self.place, readable(message))] = None
+        self.problems[Problem(self.position, readable(message))] = None
 
     def _node(self, node: _Node) -> None:
         type_name = node.type_name
-        if node.kind in ("ParmVarDecl", "VarDecl", "FieldDecl"):
+        if node.type in ("ParmVarDecl", "VarDecl", "FieldDecl"):
             self._variable(node, type_name)
-        elif node.kind in _CASTS:
+        elif node.type in _CASTS:
             if re.search(r"__generic [^()]*\*", type_name):
                 self._reject(f"pointer type must have explicit address space qualifier (cast to {type_name})")
-        elif node.kind == "GCCAsmStmt":
+        elif node.type == "GCCAsmStmt":
             self._reject("inline assembly is not supported")
-        elif node.kind == "DeclRefExpr":
+        elif node.type == "DeclRefExpr":
             self._reference(node)
 
     def _variable(self, node: _Node, type_name: str) -> None:
         deduced = "(lambda" in type_name or "auto" in type_name or " implicit " in node.head
         if _GENERIC_POINTER.search(type_name) and not deduced:
             self._reject(f"pointer/reference type must have explicit address space qualifier ({type_name})")
-        if node.kind != "FieldDecl" and _FUNCTION_POINTER.search(type_name):
+        if node.type != "FieldDecl" and _FUNCTION_POINTER.search(type_name):
             self._reject("function pointer variables are not supported")
 
     def _reference(self, node: _Node) -> None:
-        found = re.search(r" Function 0x[0-9a-f]+ '(\w+)'", node.rest)
-        if found is None or found.group(1) not in self.kernels or len(self.recent) < 3:
+        match = re.search(r" Function 0x[0-9a-f]+ '(\w+)'", node.rest)
+        if match is None or match.group(1) not in self.kernels or len(self.recent) < 3:
             return
         called, decayed, _ = self.recent
-        if called.kind == "CallExpr" and "FunctionToPointerDecay" in decayed.rest:
-            self._reject(f"kernel function '{found.group(1)}' cannot be called")
+        if called.type == "CallExpr" and "FunctionToPointerDecay" in decayed.rest:
+            self._reject(f"kernel function '{match.group(1)}' cannot be called")
 
     def _conversion(self) -> None:
         """An implicit cast is judged when its operand, the node below it, is known."""
         if len(self.recent) < 2:
             return
         cast, operand = self.recent[-2:]
-        if cast.kind != "ImplicitCastExpr" or operand.depth <= cast.depth:
+        if cast.type != "ImplicitCastExpr" or operand.depth <= cast.depth:
             return
         target, source = cast.type_name, operand.type_name
         if "<AddressSpaceConversion>" in cast.rest:
@@ -139,7 +139,7 @@ class _SyntaxLint:
         if len(self.recent) < 3:
             return False
         member, cast, _ = self.recent
-        return member.kind == "MemberExpr" and "bound member function" in member.rest and member.depth < cast.depth
+        return member.type == "MemberExpr" and "bound member function" in member.rest and member.depth < cast.depth
 
     def _address_space(self, target: str, source: str, is_method: bool) -> None:
         to_constant = "__global " in target and "__global_device" not in target and "__generic" not in target

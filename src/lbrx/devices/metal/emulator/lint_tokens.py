@@ -52,7 +52,7 @@ class _TokenLint:
         self._walk()
 
     def _reject(self, index: int, message: str) -> None:
-        self.problems.append(Problem(self.text.place(index), message))
+        self.problems.append(Problem(self.text.source_line(index), message))
 
     def _walk(self) -> None:
         words, attributes = self.text.words, self.translation.attributes

@@ -36,4 +36,4 @@ def readable(messages: str) -> str:
     text = _IN_LIBRARY.sub("<metal_stdlib>: ", text)
     text = _GLUE.sub(r"\1:\2: kernel '\3': ", text)
     text = text.replace("*__private", "*").replace("__generic ", "")
-    return _SPACE.sub(lambda found: _SPACES[found.group()], text).strip()
+    return _SPACE.sub(lambda match: _SPACES[match.group()], text).strip()

@@ -55,12 +55,12 @@ class Parameters(ctypes.Structure):
     )
 
 
-class Finding(ctypes.Structure):
+class RunnerFinding(ctypes.Structure):
     """``finding`` of runner/runner.h."""
 
     _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("place", ctypes.c_int32),
+        ("error", ctypes.c_int32),
+        ("region", ctypes.c_int32),
         ("offset", ctypes.c_uint64),
         ("other_thread", ctypes.c_uint32),
         ("thread", ctypes.c_uint32),
@@ -94,7 +94,7 @@ def runner() -> Any:
         "msl_message": (ctypes.c_char_p, ()),
         "msl_set_constants": (None, (ctypes.POINTER(_FunctionConstant), ctypes.c_int)),
         "msl_dispatch": (ctypes.c_int, (address, ctypes.POINTER(address), ctypes.POINTER(Parameters))),
-        "msl_findings": (ctypes.c_int, (ctypes.POINTER(Finding), ctypes.c_int)),
+        "msl_findings": (ctypes.c_int, (ctypes.POINTER(RunnerFinding), ctypes.c_int)),
         "msl_region_variable": (ctypes.c_int32, (ctypes.c_int,)),
         "msl_locate": (
             ctypes.c_int,

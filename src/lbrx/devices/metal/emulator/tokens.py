@@ -22,7 +22,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _GLUED = frozenset((">>", "&&", "--", "++", "::", "[[", "<:"))
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a source file."""
 
     file: str
@@ -33,15 +33,15 @@ class Place(NamedTuple):
 class Problem:
     """Something that Apple's compiler would reject, and where.
 
-    >>> str(Problem(Place("a.metal", 3), "goto statement is not supported"))
+    >>> str(Problem(SourceLine("a.metal", 3), "goto statement is not supported"))
     'a.metal:3: error: goto statement is not supported'
     """
 
-    place: Place
+    position: SourceLine
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place.file}:{self.place.line}: error: {self.message}"
+        return f"{self.position.file}:{self.position.line}: error: {self.message}"
 
 
 class TokenText:
@@ -56,41 +56,43 @@ class TokenText:
     def __init__(self, text: str) -> None:
         self.text = text
         self.words: list[str] = []
-        self.kinds: list[str] = []
+        self.token_types: list[str] = []
         self._spans: list[tuple[int, int]] = []
         for match in _TOKEN.finditer(text):
-            kind = match.lastgroup or ""
-            if kind not in ("space", "directive"):
+            token_type = match.lastgroup or ""
+            if token_type not in ("space", "directive"):
                 self.words.append(match.group())
-                self.kinds.append(kind)
+                self.token_types.append(token_type)
                 self._spans.append(match.span())
         for _ in range(6):  # looking a few tokens ahead never leaves the list
             self.words.append("")
-            self.kinds.append("end")
+            self.token_types.append("end")
             self._spans.append((len(text), len(text)))
         self.count = len(self.words) - 6
         self.edits: dict[int, str] = {}
         self.after: dict[int, str] = {}
         self.problems: list[Problem] = []
-        marks = [(match.end(), Place(match.group(2), int(match.group(1)))) for match in _LINE_MARKER.finditer(text)]
-        self._marks = [(0, Place("<source>", 1)), *marks]
+        marks = [
+            (match.end(), SourceLine(match.group(2), int(match.group(1)))) for match in _LINE_MARKER.finditer(text)
+        ]
+        self._marks = [(0, SourceLine("<source>", 1)), *marks]
         self._mark_offsets = [offset for offset, _ in self._marks]
 
     def is_name(self, index: int) -> bool:
-        return self.kinds[index] == "name"
+        return self.token_types[index] == "name"
 
     def adjacent(self, index: int) -> bool:
         """Whether nothing lies between this token and the next."""
         return self._spans[index][1] == self._spans[index + 1][0]
 
-    def place(self, index: int) -> Place:
+    def source_line(self, index: int) -> SourceLine:
         """Where a token stood before preprocessing."""
         offset = self._spans[index][0]
         start, (file, line) = self._marks[bisect.bisect_right(self._mark_offsets, offset) - 1]
-        return Place(file, line + self.text.count("\n", start, offset))
+        return SourceLine(file, line + self.text.count("\n", start, offset))
 
     def reject(self, index: int, message: str) -> None:
-        self.problems.append(Problem(self.place(index), message))
+        self.problems.append(Problem(self.source_line(index), message))
 
     def append(self, index: int, text: str) -> None:
         self.after[index] = self.after.get(index, "") + text
@@ -111,7 +113,7 @@ class TokenText:
             depth += (self.words[i] == opening) - (self.words[i] == closing)
             if depth == 0:
                 return i
-        raise ShaderError(str(Problem(self.place(index), f"{opening!r} is never closed")))
+        raise ShaderError(str(Problem(self.source_line(index), f"{opening!r} is never closed")))
 
     def closing_angle(self, index: int) -> int | None:
         """The ``>`` of a list of template parameters or arguments that begins at ``index``, if it is one."""

@@ -37,13 +37,13 @@ class Toolchain:
 @cache
 def find_toolchain() -> Toolchain:
     """The compiler to use; a MetalUnavailable that says what to install if there is none."""
-    found = _zig_toolchain() or _clang_toolchain()
-    if found is None:
+    toolchain = _zig_toolchain() or _clang_toolchain()
+    if toolchain is None:
         raise MetalUnavailable(
             "the Metal emulator needs clang: install it with `pip install ziglang`, or put clang "
             f"{OLDEST_CLANG} or newer on the PATH"
         )
-    return found
+    return toolchain
 
 
 def _zig_toolchain() -> Toolchain | None:
@@ -76,8 +76,8 @@ def _clang_toolchain() -> Toolchain | None:
         banner = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.partition(
             "\n"
         )[0]
-        found = re.search(r"(Apple )?clang version (\d+)", banner)
-        if found and int(found.group(2)) >= (OLDEST_APPLE_CLANG if found.group(1) else OLDEST_CLANG):
+        match = re.search(r"(Apple )?clang version (\d+)", banner)
+        if match and int(match.group(2)) >= (OLDEST_APPLE_CLANG if match.group(1) else OLDEST_CLANG):
             unresolved = ("-Wl,-undefined,dynamic_lookup",) if sys.platform == "darwin" else ("-nostdlib",)
             version = f"{banner} {sys.platform} {platform.machine()}"
             return Toolchain(version, (path,), (path, "-shared", *unresolved), ((path,),))

@@ -15,7 +15,7 @@ from lbrx.devices.metal.emulator.declarations import (
 )
 from lbrx.devices.metal.emulator.kernels import KernelEntry, Parameter, entry_point, parse_parameters
 from lbrx.devices.metal.emulator.messages import glue_file
-from lbrx.devices.metal.emulator.tokens import Place, TokenText, join_words
+from lbrx.devices.metal.emulator.tokens import SourceLine, TokenText, join_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Translation:
 
 
 def translate(
-    preprocessed: str, only: Collection[str] | None = None, retry_lines: Set[Place] = frozenset()
+    preprocessed: str, only: Collection[str] | None = None, retry_lines: Set[SourceLine] = frozenset()
 ) -> Translation:
     """Rewrite a shader; ``retry_lines`` are explained in ``conditionals``.
 
-    >>> made = translate("kernel void twice(device float* x, uint i [[thread_position_in_grid]]) { x[i] *= 2.0; }")
-    >>> made.names, made.text.problems
+    >>> shader = translate("kernel void twice(device float* x, uint i [[thread_position_in_grid]]) { x[i] *= 2.0; }")
+    >>> shader.names, shader.text.problems
     (('twice',), [])
     """
     return _Translator(preprocessed, only, retry_lines).result()
@@ -46,7 +46,7 @@ def translate(
 class _Translator:
     """One walk over the tokens; ``start`` is where the current declaration or statement began."""
 
-    def __init__(self, preprocessed: str, only: Collection[str] | None, retry_lines: Set[Place]) -> None:
+    def __init__(self, preprocessed: str, only: Collection[str] | None, retry_lines: Set[SourceLine]) -> None:
         self.text = TokenText(preprocessed)
         self.only = only
         self.attributes = take_attributes(self.text)
@@ -199,12 +199,12 @@ class _Translator:
     def _add_entry(self, host: str, name: str, function: str, end: int, check: str = "") -> None:
         self.names.append(host)
         parameters = self.parameters[name]
-        invalid = any(parameter.kind == "invalid" for parameter in parameters)
+        invalid = any(parameter.role == "invalid" for parameter in parameters)
         if invalid or (self.only is not None and host not in self.only):
             return
         entry = KernelEntry(len(self.kernels), parameters)
         self.kernels[host] = entry
-        file, line = self.text.place(end)
+        file, line = self.text.source_line(end)
         glue = check + entry_point(function, entry)
         self.text.append(end, f'\n# 1 "{glue_file(file, line, host)}"\n{glue}\n# {line} "{file}"\n')
 

@@ -12,7 +12,7 @@ from lbrx.devices.metal.ops.epilogue import ACTIVATION_NUMBERS, Activation
 from lbrx.devices.metal.ops.launching import Grid, check_shape, float_number, launch, nbytes_of, output
 from lbrx.errors import UsageError
 
-GeluKind = Literal["erf", "tanh"]
+GeluFormula = Literal["erf", "tanh"]
 _THREADS = 256
 _ELEMENTS_PER_THREAD = 4
 _FLOPS_PER_ELEMENT = 10
@@ -31,10 +31,10 @@ def silu(context: MetalContext, x: DeviceArray, *, out: DeviceArray | None = Non
 
 
 def gelu(
-    context: MetalContext, x: DeviceArray, kind: GeluKind = "erf", *, out: DeviceArray | None = None
+    context: MetalContext, x: DeviceArray, formula: GeluFormula = "erf", *, out: DeviceArray | None = None
 ) -> DeviceArray:
     """x times the normal distribution function of x; ``"tanh"`` is the usual approximation of it."""
-    return _elementwise(context, x, _gelu(kind), None, None, out)
+    return _elementwise(context, x, _gelu(formula), None, None, out)
 
 
 def silu_mul(
@@ -48,12 +48,12 @@ def gelu_mul(
     context: MetalContext,
     gate: DeviceArray,
     up: DeviceArray,
-    kind: GeluKind = "tanh",
+    formula: GeluFormula = "tanh",
     *,
     out: DeviceArray | None = None,
 ) -> DeviceArray:
     """gelu(gate) * up"""
-    return _elementwise(context, gate, _gelu(kind), up, None, out)
+    return _elementwise(context, gate, _gelu(formula), up, None, out)
 
 
 def softcap(context: MetalContext, x: DeviceArray, cap: float, *, out: DeviceArray | None = None) -> DeviceArray:
@@ -63,10 +63,10 @@ def softcap(context: MetalContext, x: DeviceArray, cap: float, *, out: DeviceArr
     return _elementwise(context, x, None, None, cap, out)
 
 
-def _gelu(kind: GeluKind) -> Activation:
-    if kind not in ("erf", "tanh"):
-        raise UsageError(f"there is no gelu of kind {kind!r}; expected 'erf' or 'tanh'")
-    return "gelu" if kind == "erf" else "gelu_tanh"
+def _gelu(formula: GeluFormula) -> Activation:
+    if formula not in ("erf", "tanh"):
+        raise UsageError(f"there is no gelu of kind {formula!r}; expected 'erf' or 'tanh'")
+    return "gelu" if formula == "erf" else "gelu_tanh"
 
 
 def _elementwise(

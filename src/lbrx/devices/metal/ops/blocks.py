@@ -62,17 +62,17 @@ def embedding(
     result = output(context, out, dtype, (*numbers.shape, columns), "embedding")
     if not result.size:
         return result
-    places = upload(context, numbers.reshape(-1).astype(np.int32))
+    indices = upload(context, numbers.reshape(-1).astype(np.int32))
     operands = (
         weight.values,
         result,
         uints(tokens, columns),
         weight.scales,
         weight.biases,
-        places,
+        indices,
     )
     read_bytes = weight.nbytes // tokens * numbers.size
-    work = Work(read_bytes + nbytes_of(places, result), 2 * result.size, f"{weight.coding} {numbers.size}x{columns}")
+    work = Work(read_bytes + nbytes_of(indices, result), 2 * result.size, f"{weight.coding} {numbers.size}x{columns}")
     _launch_rows(context, "embedding", weight, result, operands, numbers.size, work)
     return result
 

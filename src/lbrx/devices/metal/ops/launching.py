@@ -69,10 +69,10 @@ def _pipeline(
     """A pipeline by names: the cache of shaders has to look at their whole text, which takes longer than a dispatch."""
     known = _pipelines.setdefault(context.shaders, {})
     key = (shader, kernel, tuple(constants.items()), defines)
-    found = known.get(key)
-    if found is None:
-        found = known[key] = context.pipeline(shader_source(shader), kernel, constants, CompileOptions(defines))
-    return found
+    pipeline = known.get(key)
+    if pipeline is None:
+        pipeline = known[key] = context.pipeline(shader_source(shader), kernel, constants, CompileOptions(defines))
+    return pipeline
 
 
 def uints(*numbers: int) -> bytes:

@@ -28,18 +28,18 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     columns = b if b.ndim > 1 else b.reshape(b.size, 1)
     left, transpose_a = _operand(context, rows)
     right, transpose_b = _operand(context, columns)
-    found = matmul_kernels.matmul(
+    product = matmul_kernels.matmul(
         context, left, right, transpose_a=transpose_a, transpose_b=transpose_b, out_dtype="f32"
     )
-    shape = (*found.shape[:-2], *found.shape[-2:-1][: a.ndim - 1], *found.shape[-1:][: b.ndim - 1])
-    return as_tensor(context, found).reshape(shape)
+    shape = (*product.shape[:-2], *product.shape[-2:-1][: a.ndim - 1], *product.shape[-1:][: b.ndim - 1])
+    return as_tensor(context, product).reshape(shape)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [..., k] times a weight [m, k], transposed, in f32; blocks of a quantized weight are multiplied as they are."""
     context = metal_context()
-    found = linear_kernels.linear(context, _numbers(context, x), device_weight(context, weight), out_dtype="f32")
-    return as_tensor(context, found)
+    product = linear_kernels.linear(context, _numbers(context, x), device_weight(context, weight), out_dtype="f32")
+    return as_tensor(context, product)
 
 
 def as_tensor(context: MetalContext, array: DeviceArray) -> Tensor:

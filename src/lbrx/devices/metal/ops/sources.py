@@ -20,7 +20,7 @@ def shader_source(name: str) -> str:
     seen: set[str] = set()
 
     def inlined(text: str) -> str:
-        return _INCLUDE.sub(lambda found: header(found.group(1)), text)
+        return _INCLUDE.sub(lambda match: header(match.group(1)), text)
 
     def header(file: str) -> str:
         if file in seen:
