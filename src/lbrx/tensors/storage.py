@@ -158,6 +158,12 @@ def _seekable(path: Path, descriptor: int) -> int:
         return os.dup(spool.fileno())
 
 
+def check_range(path: object, file_bytes: int, offset: int, nbytes: int) -> None:
+    """Raise if a file of so many bytes does not have these."""
+    if offset < 0 or nbytes < 0 or offset + nbytes > file_bytes:
+        raise FileError(f"{path}: bytes {offset} to {offset + nbytes} were asked for, but the file has {file_bytes}")
+
+
 class MmapStorage:
     """A run of bytes of a file, mapped where the system can, else read at its place on demand.
 
@@ -175,10 +181,7 @@ class MmapStorage:
     device = "cpu"
 
     def __init__(self, file: OpenFile, offset: int, nbytes: int) -> None:
-        if offset < 0 or nbytes < 0 or offset + nbytes > file.file_bytes:
-            raise FileError(
-                f"{file.path}: bytes {offset} to {offset + nbytes} were asked for, but the file has {file.file_bytes}"
-            )
+        check_range(file.path, file.file_bytes, offset, nbytes)
         self.file = file
         self.nbytes = nbytes
         self._offset = offset

@@ -46,6 +46,13 @@ def values(path: Path | str) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in lbrx.open(path).items()}
 
 
+def test_a_wrong_keyword_is_an_error_before_anything_is_read() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'overwrit'"):
+        convert("missing", "out", overwrit=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
+        merge("missing.yml", "out", thread=1)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("type_name", ["f32", "f16", "bf16"])
 def test_a_gguf_file_in_another_type_is_what_quantize_writes(folder: Path, type_name: str) -> None:
     convert("a", "a.gguf")

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
@@ -32,6 +32,7 @@ from lbrx.files.output.progress import Progress, ProgressCallback
 from lbrx.files.output.slots import file_checksum, units_of, write_slots
 from lbrx.files.output.staging import Workplace
 from lbrx.files.remote.paths import as_path, is_remote
+from lbrx.memory.limits import limited
 from lbrx.settings import settings
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
@@ -50,6 +51,32 @@ class RunResult:
     resumed_tensors: int
     nonfinite: dict[str, dict[str, tuple[int, int]]]
     seconds: float
+
+
+class RunOptions(TypedDict, total=False):
+    """Keyword arguments of functions that write a model: those of `execute`, and limits that change no result.
+
+    ``threads`` are all processors by default. ``memory`` is for buffers: bytes, or a text such as ``"512MiB"``.
+    """
+
+    strict: bool
+    overwrite: bool
+    restart: bool
+    sync: bool
+    progress: ProgressCallback | None
+    threads: int | None
+    memory: int | str | None
+
+
+def plan_and_execute(
+    make_plan: Callable[[], OutputPlan], *, threads: int | None = None, memory: int | str | None = None, **options: Any
+) -> RunResult:
+    """Make a plan and run it, both within the limits; ``options`` are those of `execute`."""
+    unknown = [key for key in options if key not in RunOptions.__annotations__]
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+    with limited(threads, memory):
+        return execute(make_plan(), **options)
 
 
 def execute(

@@ -15,7 +15,7 @@ from lbrx.files.remote.filesystem import RemoteState, attempt, filesystem, state
 from lbrx.files.remote.paths import RangedSource, RemotePath
 from lbrx.files.remote.settings import remote_settings
 from lbrx.memory.cache import ByteLRU
-from lbrx.tensors.storage import Bytes, ReadStorage
+from lbrx.tensors.storage import Bytes, ReadStorage, check_range
 
 HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
 HEADS_BYTES = 16 << 20  # of all headers together
@@ -195,10 +195,7 @@ class RemoteStorage(ReadStorage):
     __slots__ = ("_offset", "file", "nbytes")
 
     def __init__(self, file: RemoteFile, offset: int, nbytes: int) -> None:
-        if offset < 0 or nbytes < 0 or offset + nbytes > file.file_bytes:
-            raise FileError(
-                f"{file.path}: bytes {offset} to {offset + nbytes} were asked for, but the file has {file.file_bytes}"
-            )
+        check_range(file.path, file.file_bytes, offset, nbytes)
         self.file = file
         self.nbytes = nbytes
         self._offset = offset

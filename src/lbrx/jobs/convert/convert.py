@@ -6,17 +6,16 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from lbrx.errors import UsageError, nearest
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
-from lbrx.files.output.progress import ProgressCallback
-from lbrx.files.output.run import RunResult, execute, restore_replaced
+from lbrx.files.output.run import RunOptions, RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents
-from lbrx.memory.limits import limited
 from lbrx.registry import load
 from lbrx.tensors.dtype import DTYPES
 
@@ -39,19 +38,13 @@ def convert(
     format: str | None = None,
     type: str | None = None,
     max_shard_bytes: int | str | None = None,
-    strict: bool = False,
-    overwrite: bool = False,
-    restart: bool = False,
-    sync: bool = True,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: ProgressCallback | None = None,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
     ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
-    they are, quantized wherever the format has the same coding. A run that was stopped goes on when it is called
-    again with the same arguments.
+    they are, quantized wherever the format has the same coding. The other ``options`` are those of
+    `lbrx.files.output.run.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -59,9 +52,9 @@ def convert(
     >>> convert(f"{folder}/a.safetensors", f"{folder}/b.safetensors", type="f32").written_bytes
     32
     """
-    with limited(threads, memory):
-        plan = plan_conversion(source, out, format=format, type=type, max_shard_bytes=max_shard_bytes)
-        return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+    return plan_and_execute(
+        lambda: plan_conversion(source, out, format=format, type=type, max_shard_bytes=max_shard_bytes), **options
+    )
 
 
 def plan_conversion(

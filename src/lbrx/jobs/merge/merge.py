@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Unpack
 
 from lbrx.files.output.plan import OutputPlan, shard_limit
-from lbrx.files.output.progress import ProgressCallback
-from lbrx.files.output.run import RunResult, execute, restore_replaced
+from lbrx.files.output.run import RunOptions, RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Workplace
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
 from lbrx.jobs.merge.recipe import load_recipes, parse_recipes
-from lbrx.memory.limits import limited
 
 
 def merge(
@@ -23,22 +22,16 @@ def merge(
     quantize: str | None = None,
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
-    strict: bool = False,
-    overwrite: bool = False,
-    restart: bool = False,
-    sync: bool = True,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: ProgressCallback | None = None,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
 
     ``recipe`` is the path of a YAML file in mergekit's language, or its text (anything with a line break or a brace).
-    Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. A run that was
-    stopped goes on when it is called again with the same arguments. ``format`` is ``"gguf"``, ``"mlx"`` or
-    ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``: both are done in the same
-    pass, and nothing but the result is written. The bytes written depend on the recipe, the models
-    and the ``seed`` only, not on ``threads`` or ``memory``.
+    Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. ``format`` is
+    ``"gguf"``, ``"mlx"`` or ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``:
+    both are done in the same pass, and nothing but the result is written. The bytes written depend on the recipe, the
+    models and the ``seed`` only. The other ``options`` are those of `lbrx.files.output.run.RunOptions`. Call it again
+    with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -55,11 +48,12 @@ def merge(
     >>> float(lbrx.open(f"{folder}/out")["w"].max())
     1.5
     """
-    with limited(threads, memory):
-        plan = plan_output_of_merge(
+    return plan_and_execute(
+        lambda: plan_output_of_merge(
             recipe, out, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes, seed=seed
-        )
-        return execute(plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+        ),
+        **options,
+    )
 
 
 def read_and_plan(
