@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from lbrx.cli.parameters import Option
 from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,21 +19,17 @@ EXIT_DIFFERENT = 1
 
 
 def bench(
-    device: Annotated[str, typer.Option(help="What is compared with the CPU: metal.")] = "metal",
-    size: Annotated[
-        str | None, typer.Option(help="tiny, small or large; large on a GPU, tiny if emulated.", show_default=False)
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Run the cases with this in their names.", show_default=False)
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each case, of which the best counts.")] = 5,
-    tune: Annotated[bool, typer.Option("--tune", help="First find the fastest variants, and remember them.")] = False,
+    device: Annotated[str, Option(help="What is compared with the CPU: metal.")] = "metal",
+    size: Annotated[str | None, Option(help="tiny, small or large; large on a GPU, tiny if emulated.")] = None,
+    only: Annotated[str | None, Option(metavar="TEXT", help="Run the cases with this in their names.")] = None,
+    repeats: Annotated[int, Option(min=1, help="Runs of each case, of which the best counts.")] = 5,
+    tune: Annotated[bool, Option("--tune", help="First find the fastest variants, and remember them.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write a report with pictures into this directory.", show_default=False),
+        Option(metavar="DIR", help="Write a report with pictures into this directory."),
     ] = None,
-    emulated: Annotated[bool, typer.Option("--emulated", help="Use the emulator, on any machine.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    emulated: Annotated[bool, Option("--emulated", help="Use the emulator, on any machine.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Compare the speed of CPU and GPU.
 
@@ -73,7 +68,7 @@ def bench(
     else:
         _print(result, page)
     if not all(row.agrees for row in result.rows):
-        raise typer.Exit(EXIT_DIFFERENT)
+        raise SystemExit(EXIT_DIFFERENT)
 
 
 def _open(emulated: bool) -> MetalContext:

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lbrx.base.system import format_bytes
+from lbrx.cli.parameters import Option
 
 if TYPE_CHECKING:
     from lbrx.cluster.description import PlanSource
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
 
 Cluster = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="ADDRESS",
         help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT. OUT is on a shared disk.",
-        show_default=False,
     ),
 ]
 _EVENTS_PER_SECOND = 2

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.jobs.compare import Comparison, TensorError, compare_models, open_pair
@@ -27,16 +26,16 @@ _HEADINGS = ("relative", "SNR", "cosine", "largest")
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="What B should be: a file, or the directory of a model.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The same model after a change, in any format.")],
-    top: Annotated[int, typer.Option("--top", min=0, help="How many tensors to list, the worst first.")] = DEFAULT_ROWS,
+    a: Annotated[Path, Argument("What B should be: a file, or the directory of a model.", "A")],
+    b: Annotated[Path, Argument("The same model after a change, in any format.", "B")],
+    top: Annotated[int, Option("--top", min=0, help="How many tensors to list, the worst first.")] = DEFAULT_ROWS,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw a heat map of the errors into this file, such as errors.png.")
+        Path | None, Option("--plot", help="Draw a heat map of the errors into this file, such as errors.png.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
     pattern: Annotated[
         str | None,
-        typer.Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
+        Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
     ] = None,
 ) -> None:
     """Measure what a conversion or quantization changed.

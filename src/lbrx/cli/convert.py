@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lbrx.cli.cluster_options import Cluster
 from lbrx.cli.options import (
     DryRun,
@@ -21,6 +19,7 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
 from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import reporter
@@ -29,13 +28,13 @@ from lbrx.errors import LbrxError
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A model: a directory, or a GGUF or SafeTensors file.")],
-    out: Annotated[Path, typer.Argument(help="The file (.gguf, .safetensors) or directory to write.")],
+    source: Annotated[Path, Argument("A model: a directory, or a GGUF or SafeTensors file.", "IN")],
+    out: Annotated[Path, Argument("The file (.gguf, .safetensors) or directory to write.")],
     format: Annotated[
         str | None,
-        typer.Option(help="gguf, mlx or safetensors; what OUT ends in by default.", show_default=False),
+        Option(help="gguf, mlx or safetensors; what OUT ends in by default."),
     ] = None,
-    type: Annotated[str | None, typer.Option(help="Turn weights into f32, f16 or bf16.", show_default=False)] = None,
+    type: Annotated[str | None, Option(help="Turn weights into f32, f16 or bf16.")] = None,
     dry_run: DryRun = False,
     threads: Threads = None,
     memory: Memory = None,

@@ -10,11 +10,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes
 from lbrx.cli.console import columns, count_text, output_console, plural
+from lbrx.cli.parameters import Option
 from lbrx.demo.models import DemoModels, demo_models, demo_recipes
 from lbrx.errors import FileError
 from lbrx.files.checkpoint.opening import open_checkpoint
@@ -52,7 +51,7 @@ class Rated:
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", help="Where the files go.")] = Path("demo-output"),
+    output: Annotated[Path, Option("--output", help="Where the files go.")] = Path("demo-output"),
 ) -> None:
     """Merge, quantize and score small language models.
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
-
+from lbrx.cli.parameters import Option
 from lbrx.errors import UsageError
 
-Device = Annotated[str, typer.Option(metavar="cpu|metal", help="Where to compute.")]
+Device = Annotated[str, Option(metavar="cpu|metal", help="Where to compute.")]
 
 
 @contextmanager

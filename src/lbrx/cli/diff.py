@@ -10,8 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
@@ -48,19 +47,17 @@ _TITLES = {
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A .safetensors or .gguf file, or the directory of a model.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another one, with the same tensors.")],
+    a: Annotated[Path, Argument("A .safetensors or .gguf file, or the directory of a model.", "A")],
+    b: Annotated[Path, Argument("Another one, with the same tensors.", "B")],
     base: Annotated[
-        Path | None, typer.Option("--base", help="The model that both come from: compares what each changed of it.")
+        Path | None, Option("--base", help="The model that both come from: compares what each changed of it.")
     ] = None,
-    metric: Annotated[Metric, typer.Option("--metric", help="What is shown for every module.")] = Metric.relative,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw a heat map into this file, such as diff.png.")
-    ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print every tensor's numbers as JSON.")] = False,
+    metric: Annotated[Metric, Option("--metric", help="What is shown for every module.")] = Metric.relative,
+    plot: Annotated[Path | None, Option("--plot", help="Draw a heat map into this file, such as diff.png.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print every tensor's numbers as JSON.")] = False,
     pattern: Annotated[
         str | None,
-        typer.Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
+        Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
     ] = None,
 ) -> None:
     """Show how far two models are apart, layer by layer.

@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.cli.parameters import Option
 from lbrx.cli.status import shown_progress
 from lbrx.errors import LbrxError, UsageError
 
@@ -34,11 +33,9 @@ class Outcome:
 
 
 def doctor(
-    emulated: Annotated[bool, typer.Option("--emulated", help="Test the emulated GPU, on any machine.")] = False,
-    only: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Run the tests with this in their names.", show_default=False)
-    ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    emulated: Annotated[bool, Option("--emulated", help="Test the emulated GPU, on any machine.")] = False,
+    only: Annotated[str | None, Option(metavar="TEXT", help="Run the tests with this in their names.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show what this machine has, and test its GPU.
 
@@ -61,7 +58,7 @@ def doctor(
     else:
         _print(machine, device, rows)
     if not all(row.passed for row in rows):
-        raise typer.Exit(EXIT_FAILED)
+        raise SystemExit(EXIT_FAILED)
 
 
 def _machine() -> dict[str, Any]:

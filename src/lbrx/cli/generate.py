@@ -8,24 +8,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
-import typer
-
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.errors import UsageError
 
 
 def generate(
-    model: Annotated[Path, typer.Argument(help="The directory of a model, or a .gguf file.")],
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="How the text begins; '-' reads standard input.")],
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="The most tokens to write.")] = 100,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token; higher values surprise more.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Draw from this many tokens; 0 from all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that make up this share.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
-    ] = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Tell the speed on standard error at the end.")] = False,
+    model: Annotated[Path, Argument("The directory of a model, or a .gguf file.")],
+    prompt: Annotated[str, Option("--prompt", "-p", help="How the text begins; '-' reads standard input.")],
+    max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, help="The most tokens to write.")] = 100,
+    temperature: Annotated[float, Option(help="0 takes the likeliest token; higher values surprise more.")] = 0.0,
+    top_k: Annotated[int, Option(help="Draw from this many tokens; 0 from all.")] = 0,
+    top_p: Annotated[float, Option(help="Draw from the likeliest tokens that make up this share.")] = 1.0,
+    seed: Annotated[int, Option(help="The same seed draws the same text.")] = 0,
+    threads: Annotated[int | None, Option(min=1, help="Processors to use; all of them by default.")] = None,
+    stats: Annotated[bool, Option("--stats", help="Tell the speed on standard error at the end.")] = False,
 ) -> None:
     """Write a text on from a prompt.
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.text import Text
 
 from lbrx.base.system import format_bytes
 from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable, shape_text, shortened
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.summary import Summary, as_json, summarize
 from lbrx.files.checkpoint.opening import open_checkpoint
@@ -34,12 +34,12 @@ _FORMAT_NAMES = {
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A .safetensors or .gguf file, or the directory of a model.")],
-    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    path: Annotated[Path, Argument("A .safetensors or .gguf file, or the directory of a model.")],
+    tensors: Annotated[bool, Option("--tensors", help="List every tensor.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
     pattern: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--filter",
             metavar="PATTERN",
             help="List and count only tensors like this: '*.q_proj.*', or part of a name.",

@@ -6,9 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lbrx.cli.options import Memory, Threads
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.files.checkpoint.opening import open_checkpoint
@@ -33,13 +32,13 @@ class AdapterType(StrEnum):
 
 
 def lora(
-    action: Annotated[Action, typer.Argument(help="What to do; 'extract' is all there is.")],
-    tuned: Annotated[Path, typer.Argument(metavar="FINETUNED", help="A fine-tuned model: a file or a directory.")],
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="The model that it was tuned from.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new directory for the adapter, in PEFT's format.")],
+    action: Annotated[Action, Argument("What to do; 'extract' is all there is.")],
+    tuned: Annotated[Path, Argument("A fine-tuned model: a file or a directory.", "FINETUNED")],
+    base: Annotated[Path, Argument("The model that it was tuned from.", "BASE")],
+    out: Annotated[Path, Argument("A new directory for the adapter, in PEFT's format.", "OUT")],
     rank: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "--rank",
             min=1,
             help="Rank of each matrix, 32 by default; with --max-error the largest, no limit by default.",
@@ -47,15 +46,15 @@ def lora(
     ] = None,
     max_error: Annotated[
         float | None,
-        typer.Option("--max-error", help="Give each matrix the smallest rank within a relative error, such as 0.05."),
+        Option("--max-error", help="Give each matrix the smallest rank within a relative error, such as 0.05."),
     ] = None,
     modules: Annotated[
-        str | None, typer.Option("--modules", metavar="REGEX", help="Only modules whose names match: 'self_attn|mlp'.")
+        str | None, Option("--modules", metavar="REGEX", help="Only modules whose names match: 'self_attn|mlp'.")
     ] = None,
     save_modules: Annotated[
-        bool, typer.Option("--save-modules", help="Store changed embeddings, norms and biases whole.")
+        bool, Option("--save-modules", help="Store changed embeddings, norms and biases whole.")
     ] = False,
-    dtype: Annotated[AdapterType, typer.Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
+    dtype: Annotated[AdapterType, Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
     threads: Threads = None,
     memory: Memory = None,
 ) -> None:

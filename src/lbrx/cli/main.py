@@ -11,14 +11,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Annotated, Any
 
-import typer
+import click
 
 from lbrx.cli.commands import COMMANDS
+from lbrx.cli.parameters import HELP_OPTIONS, command
 from lbrx.errors import LbrxError, UsageError
 
 EXIT_ERROR = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
 BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS on threads of its own; idle ones of OpenBLAS spin
@@ -72,7 +73,13 @@ def run(arguments: Sequence[str]) -> int:
 def _run_command(arguments: Sequence[str]) -> int:
     code: object = 0
     try:
-        application(arguments)(args=list(arguments), prog_name="lbrx")
+        with _Root().make_context("lbrx", list(arguments)) as context:
+            context.command.invoke(context)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
     except SystemExit as stop:
         code = stop.code
     sys.stdout.flush()
@@ -86,51 +93,56 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise UsageError("an argument is empty; expected a path or a name (is a variable of the shell not set?)")
 
 
-def application(arguments: Sequence[str]) -> typer.Typer:
-    """The command that the arguments begin with, or all of them, of which only the one that is called is imported."""
-    app = typer.Typer(
-        add_completion=False,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # plain help, without the time that importing the other kind takes
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(epilog=_EXAMPLES)(_root)
-    called = next((argument for argument in arguments if not argument.startswith("-")), None)
-    first = arguments[0] if arguments else None
-    for name in [first] if first in COMMANDS else COMMANDS:  # before a command stands what may ask for a list of all
-        if name == called:
-            app.command(name)(_function(COMMANDS[name].target))
-        else:
-            app.command(name, help=COMMANDS[name].summary)(_not_called)
-    return app
+class _Root(click.Group):
+    """All commands, of which only the one that is called is imported."""
+
+    def __init__(self) -> None:
+        version = click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
+        )
+        super().__init__(
+            commands={name: click.Command(name, short_help=each.summary) for name, each in COMMANDS.items()},
+            params=[version],
+            help="Merge, quantize, convert, check and compute with model weights larger than memory.",
+            epilog=_EXAMPLES,
+            context_settings=dict(HELP_OPTIONS),
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(EXIT_USAGE)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, _, rest = super().resolve_command(ctx, args)
+        assert name is not None
+        return name, command(name, _function(COMMANDS[name].target)), rest
 
 
-def _function(target: str) -> Callable[..., Any]:
+def _function(target: str) -> Callable[..., None]:
     from lbrx.registry import load
 
-    function: Callable[..., Any] = load(target)
+    function: Callable[..., None] = load(target)
     return function
 
 
-def _not_called() -> None:
-    """Stands for a command in ``lbrx --help``."""
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
         from lbrx.version import VERSION
 
-        typer.echo(f"lbrx {VERSION}")
-        raise typer.Exit
-
-
-def _root(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    """Merge, quantize, convert, check and compute with model weights larger than memory."""
+        print(f"lbrx {VERSION}")
+        context.exit()
 
 
 def _never_fail_to_print() -> None:

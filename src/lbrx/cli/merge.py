@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lbrx.cli.cluster_options import Cluster
 from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.options import (
@@ -22,6 +20,7 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.planned_files import show_files
 from lbrx.cli.progress import Reporter, reporter
@@ -33,20 +32,18 @@ if TYPE_CHECKING:
 
 
 def merge(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in mergekit's YAML.")],
-    out: Annotated[Path, typer.Argument(help="The directory to write, or a file that ends in .gguf.")],
-    format: Annotated[
-        str | None, typer.Option(help="gguf, mlx or safetensors; what OUT ends in by default.", show_default=False)
-    ] = None,
+    recipe: Annotated[Path, Argument("A recipe in mergekit's YAML.")],
+    out: Annotated[Path, Argument("The directory to write, or a file that ends in .gguf.")],
+    format: Annotated[str | None, Option(help="gguf, mlx or safetensors; what OUT ends in by default.")] = None,
     quantize: Annotated[
         str | None,
-        typer.Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ...", show_default=False),
+        Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ..."),
     ] = None,
     dry_run: DryRun = False,
     threads: Threads = None,
     memory: Memory = None,
     shard_size: ShardSize = None,
-    seed: Annotated[int, typer.Option(help="For methods that draw random numbers.")] = 0,
+    seed: Annotated[int, Option(help="For methods that draw random numbers.")] = 0,
     strict: Strict = False,
     json_output: JsonEvents = False,
     overwrite: Overwrite = False,

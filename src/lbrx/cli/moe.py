@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lbrx.base.system import format_bytes
 from lbrx.cli.options import (
     DryRun,
@@ -22,6 +20,7 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.progress import reporter
 from lbrx.cli.running import check_overwriting, resumable, within_limits
 from lbrx.errors import LbrxError, UsageError
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
 
 
 def moe(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in mergekit-moe's YAML.")],
-    out: Annotated[Path, typer.Argument(help="The directory to write.")],
+    recipe: Annotated[Path, Argument("A recipe in mergekit-moe's YAML.")],
+    out: Annotated[Path, Argument("The directory to write.")],
     dry_run: DryRun = False,
     threads: Threads = None,
     memory: Memory = None,
     shard_size: ShardSize = None,
-    seed: Annotated[int, typer.Option(help="For random gates and noise.")] = 0,
+    seed: Annotated[int, Option(help="For random gates and noise.")] = 0,
     strict: Strict = False,
     json_output: JsonEvents = False,
     overwrite: Overwrite = False,
@@ -93,10 +92,10 @@ def _show(mixture: MoePlan, plan: OutputPlan, *, as_json: bool) -> None:
     models = [model.label for model in mixture.models]
     if as_json:
         fields = {"layout": mixture.layout.name, "models": models, "out": str(plan.out), "write_bytes": nbytes}
-        typer.echo(json.dumps({"event": "plan", **fields, "tensors": len(mixture.tensors), "files": files}))
+        print(json.dumps({"event": "plan", **fields, "tensors": len(mixture.tensors), "files": files}))
         return
     rows = [("layout", mixture.layout.name), *(("model", label) for label in models)]
     rows += [("output", str(plan.out)), ("tensors", f"{len(mixture.tensors):,}"), ("to write", format_bytes(nbytes))]
     rows += [("other files", ", ".join(file.name for file in mixture.side_files))]
     for name, value in rows:
-        typer.echo(f"{name:<16}{value}")
+        print(f"{name:<16}{value}")

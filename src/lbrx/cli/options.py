@@ -5,22 +5,18 @@ from __future__ import annotations
 import resource
 from typing import Annotated
 
-import typer
-
 from lbrx.base.system import parse_bytes
+from lbrx.cli.parameters import Option
 from lbrx.errors import UsageError
 
 _OPEN_FILES = 4096
 
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="Processors to use; all of them by default.", show_default=False)
-]
+Threads = Annotated[int | None, Option(min=1, help="Processors to use; all of them by default.")]
 Memory = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="SIZE",
         help="The most memory for buffers, such as 512MB; by default a quarter of what is free, at most 4GiB.",
-        show_default=False,
     ),
 ]
 
@@ -34,20 +30,19 @@ def _checked_shard_size(size: str | None) -> str | None:
 
 ShardSize = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="SIZE",
         help="The largest file of weights; by default 5GB in a directory, no limit for GGUF.",
-        show_default=False,
-        callback=_checked_shard_size,
+        check=_checked_shard_size,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail on NaN and infinite values.")]
-JsonEvents = Annotated[bool, typer.Option("--json", help="Print events as lines of JSON.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUT, once everything is written.")]
-Restart = Annotated[bool, typer.Option("--restart", help="Discard the unfinished work of an earlier run.")]
-Sync = Annotated[bool, typer.Option(help="Wait until the result is on the disk.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Print what would be done, and do nothing.")]
+Strict = Annotated[bool, Option("--strict", help="Fail on NaN and infinite values.")]
+JsonEvents = Annotated[bool, Option("--json", help="Print events as lines of JSON.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace OUT, once everything is written.")]
+Restart = Annotated[bool, Option("--restart", help="Discard the unfinished work of an earlier run.")]
+Sync = Annotated[bool, Option(help="Wait until the result is on the disk.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print errors only.")]
 
 
 def allow_many_files() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import typer
-
 from lbrx.base.system import format_bytes
 
 if TYPE_CHECKING:
@@ -23,8 +21,8 @@ def show_files(plan: OutputPlan, *, as_json: bool) -> None:
     files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
     if as_json:
         fields = {"event": "plan", "out": str(plan.out), "types": counts, "write_bytes": nbytes, "files": files}
-        typer.echo(json.dumps(fields))
+        print(json.dumps(fields))
         return
-    typer.echo(f"{'output':<16}{plan.out}")
-    typer.echo(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
-    typer.echo(f"{'to write':<16}{format_bytes(nbytes)} in {', '.join(files)}")
+    print(f"{'output':<16}{plan.out}")
+    print(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
+    print(f"{'to write':<16}{format_bytes(nbytes)} in {', '.join(files)}")

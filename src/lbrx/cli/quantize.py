@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lbrx.cli.cluster_options import Cluster
 from lbrx.cli.device_option import Device, on_device
 from lbrx.cli.options import (
@@ -25,6 +23,7 @@ from lbrx.cli.options import (
     Threads,
     allow_many_files,
 )
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
 from lbrx.cli.progress import reporter
 from lbrx.cli.running import check_overwriting, run_output, within_limits
@@ -36,65 +35,51 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A model: a directory, or a GGUF or SafeTensors file.")],
-    out: Annotated[Path, typer.Argument(help="The .gguf file to write; for MLX and integers, the directory.")],
+    source: Annotated[Path, Argument("A model: a directory, or a GGUF or SafeTensors file.", "IN")],
+    out: Annotated[Path, Argument("The .gguf file to write; for MLX and integers, the directory.")],
     to: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="TYPE",
             help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ...",
-            show_default=False,
         ),
     ] = None,
     target_bpw: Annotated[
         float | None,
-        typer.Option(metavar="BITS", help="Choose types for at most so many bits per weight.", show_default=False),
+        Option(metavar="BITS", help="Choose types for at most so many bits per weight."),
     ] = None,
     target_size: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE", help="Choose types for a file of at most this size, such as 4GB.", show_default=False
-        ),
+        Option(metavar="SIZE", help="Choose types for a file of at most this size, such as 4GB."),
     ] = None,
     candidates: Annotated[
         str | None,
-        typer.Option(metavar="TYPES", help="What to choose from for a size, with commas.", show_default=False),
+        Option(metavar="TYPES", help="What to choose from for a size, with commas."),
     ] = None,
     tensor_type: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="PATTERN=TYPE",
             help="The type of tensors whose names match; the first match holds.",
-            show_default=False,
         ),
     ] = None,
-    output_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="The type of the output matrix.", show_default=False)
-    ] = None,
-    embedding_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="The type of the token embedding.", show_default=False)
-    ] = None,
-    pure: Annotated[bool, typer.Option("--pure", help="One type for all, without the mix of the file type.")] = False,
-    leave_output: Annotated[bool, typer.Option("--leave-output", help="Leave the output matrix as it is.")] = False,
-    imatrix: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An importance matrix of llama.cpp.", show_default=False)
-    ] = None,
-    group_size: Annotated[
-        int | None, typer.Option(min=1, help="Weights that share a scale, for MLX and integers.", show_default=False)
-    ] = None,
+    output_type: Annotated[str | None, Option(metavar="TYPE", help="The type of the output matrix.")] = None,
+    embedding_type: Annotated[str | None, Option(metavar="TYPE", help="The type of the token embedding.")] = None,
+    pure: Annotated[bool, Option("--pure", help="One type for all, without the mix of the file type.")] = False,
+    leave_output: Annotated[bool, Option("--leave-output", help="Leave the output matrix as it is.")] = False,
+    imatrix: Annotated[Path | None, Option(metavar="FILE", help="An importance matrix of llama.cpp.")] = None,
+    group_size: Annotated[int | None, Option(min=1, help="Weights that share a scale, for MLX and integers.")] = None,
     override_kv: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=TYPE:VALUE", help="Set a key of the metadata.", show_default=False),
+        Option(metavar="KEY=TYPE:VALUE", help="Set a key of the metadata."),
     ] = None,
-    prune_layers: Annotated[
-        str | None, typer.Option(metavar="LAYERS", help="Remove layers, such as 20,22-24.", show_default=False)
-    ] = None,
-    keep_split: Annotated[bool, typer.Option("--keep-split", help="Write the shards that IN has.")] = False,
+    prune_layers: Annotated[str | None, Option(metavar="LAYERS", help="Remove layers, such as 20,22-24.")] = None,
+    keep_split: Annotated[bool, Option("--keep-split", help="Write the shards that IN has.")] = False,
     allow_requantize: Annotated[
-        bool, typer.Option("--allow-requantize", help="Take a model that is quantized already.")
+        bool, Option("--allow-requantize", help="Take a model that is quantized already.")
     ] = False,
     dry_run: DryRun = False,
-    tensors: Annotated[bool, typer.Option("--tensors", help="With --dry-run, list every tensor and why.")] = False,
+    tensors: Annotated[bool, Option("--tensors", help="With --dry-run, list every tensor and why.")] = False,
     threads: Threads = None,
     memory: Memory = None,
     shard_size: ShardSize = None,

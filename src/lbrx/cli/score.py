@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lbrx.cli.device_option import Device, on_device
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.status import shown_progress
 
 if TYPE_CHECKING:
@@ -21,40 +20,34 @@ if TYPE_CHECKING:
 
 
 def score(
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Directories of models, or .gguf files.")],
-    text: Annotated[Path, typer.Option("--text", help="The text to predict, a file in UTF-8.")],
+    models: Annotated[list[Path], Argument("Directories of models, or .gguf files.", "MODEL...")],
+    text: Annotated[Path, Option("--text", help="The text to predict, a file in UTF-8.")],
     reference: Annotated[
-        Path | None, typer.Option("--reference", help="The model whose predictions the others are compared with.")
+        Path | None, Option("--reference", help="The model whose predictions the others are compared with.")
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(min=2, help="Tokens per window; 512 by default, or what the model has.", show_default=False),
+        Option(min=2, help="Tokens per window; 512 by default, or what the model has."),
     ] = None,
     stride: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens from window to window; half a window by default.", show_default=False),
+        Option(min=1, help="Tokens from window to window; half a window by default."),
     ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=2, help="Use only so many tokens of the text.", show_default=False)
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw a picture into this file, such as scores.png.")
-    ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    max_tokens: Annotated[int | None, Option(min=2, help="Use only so many tokens of the text.")] = None,
+    plot: Annotated[Path | None, Option("--plot", help="Draw a picture into this file, such as scores.png.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
     threads: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Processors to use; all of them by default, on a cluster up to four for a task.",
-            show_default=False,
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ADDRESS",
             help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT.",
-            show_default=False,
         ),
     ] = None,
     device: Device = "cpu",

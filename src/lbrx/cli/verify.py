@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.jobs.verify import Severity, VerifyReport
@@ -19,9 +18,9 @@ EXIT_BROKEN = 1
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="A file of weights, or the directory of a model.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Read headers and small files only, no weights.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    path: Annotated[Path, Argument("A file of weights, or the directory of a model.")],
+    quick: Annotated[bool, Option("--quick", help="Read headers and small files only, no weights.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Check that a model is whole and sound.
 
@@ -44,7 +43,7 @@ def verify(
     else:
         _print(report)
     if not report.is_good:
-        raise typer.Exit(EXIT_BROKEN)
+        raise SystemExit(EXIT_BROKEN)
 
 
 def _print(report: VerifyReport) -> None:

@@ -1,0 +1,157 @@
+"""Commands from functions: annotations declare the parameters, and click parses them.
+
+``Annotated[int, Option(help="...")]`` is an option named after its parameter, ``Annotated[Path, Argument("...")]`` an
+argument. A parameter whose type is a NamedTuple stands for the options that are its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from inspect import Parameter, getdoc, signature
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import click
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+_TYPES: dict[Any, click.ParamType[Any]] = {str: click.STRING, int: click.INT, float: click.FLOAT, bool: click.BOOL}
+
+
+class Argument(NamedTuple):
+    """A required argument, or one or more of them if its type is a list."""
+
+    help: str
+    metavar: str | None = None
+
+
+class Option:
+    """An option; without flags it is called like its parameter, and a bool has an option to switch it off too."""
+
+    def __init__(
+        self,
+        *flags: str,
+        help: str,
+        metavar: str | None = None,
+        min: int | None = None,
+        check: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.flags, self.help, self.metavar, self.min, self.check = flags, help, metavar, min, check
+
+
+class _Argument(click.Argument):
+    """An argument with a help text."""
+
+    def __init__(self, name: str, label: str, description: str, **settings: Any) -> None:
+        super().__init__([name], **settings)
+        choices = f":{_type_metavar(self.type)}" if isinstance(self.type, click.Choice) else ""
+        self.metavar = f"{{{label}}}{choices}"
+        self.label, self.description = label + choices, description
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - as click calls it
+        return f"'{self.name}'"
+
+
+class _Command(click.Command):
+    """A command that lists its arguments in its help."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(each.label, f"{each.description}  [required]") for each in self.params if isinstance(each, _Argument)]
+        if rows:
+            with formatter.section("Arguments"):
+                formatter.write_dl(rows)
+        super().format_options(ctx, formatter)
+
+
+def command(name: str, function: Callable[..., None]) -> click.Command:
+    """The command that parses the parameters of a function and calls it.
+
+    >>> from typing import Annotated
+    >>> def show(name: Annotated[str, Argument("What.")], times: Annotated[int, Option(help="How often.")] = 1) -> None:
+    ...     print(" ".join([name] * times))
+    >>> command("show", show).main(["tensor", "--times", "2"], standalone_mode=False)
+    tensor tensor
+    """
+    declared = list(_declared(function))
+    groups = {each.group: each.group_type for each in declared if each.group is not None}
+
+    def call(**values: Any) -> None:
+        for group, group_type in groups.items():
+            fields = {each.name: values.pop(each.name) for each in declared if each.group == group}
+            values[group] = group_type(**fields)
+        function(**values)
+
+    parameters = [_click_parameter(each) for each in declared]
+    return _Command(name, callback=call, params=parameters, help=getdoc(function), context_settings=dict(HELP_OPTIONS))
+
+
+class _Declared(NamedTuple):
+    """A parameter, or a field of one."""
+
+    name: str
+    annotation: Any
+    default: Any
+    group: str | None = None
+    group_type: Any = None
+
+
+def _declared(function: Callable[..., None]) -> Iterator[_Declared]:
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in signature(function).parameters.items():
+        annotation = hints[name]
+        if hasattr(annotation, "_field_defaults"):
+            defaults: Mapping[str, Any] = annotation._field_defaults
+            for field, hint in get_type_hints(annotation, include_extras=True).items():
+                yield _Declared(field, hint, defaults[field], name, annotation)
+        else:
+            yield _Declared(name, annotation, parameter.default)
+
+
+def _click_parameter(declared: _Declared) -> click.Parameter:
+    annotation, described = get_args(declared.annotation)
+    plain = next((each for each in get_args(annotation) if each is not NoneType), annotation)
+    is_list = get_origin(annotation) is list or get_origin(plain) is list
+    item = get_args(plain)[0] if get_origin(plain) is list else plain
+    if isinstance(described, Argument):
+        label, count = described.metavar or declared.name, -1 if is_list else 1
+        return _Argument(declared.name, label, described.help, type=_click_type(item), nargs=count, required=True)
+    return _click_option(declared, described, item, is_list)
+
+
+def _click_option(declared: _Declared, option: Option, item: Any, is_list: bool) -> click.Option:
+    flag, value_type, check = f"--{declared.name.replace('_', '-')}", _click_type(item, option.min), option.check
+    if item is bool:
+        names = option.flags or (f"{flag}/--no-{flag[2:]}",)
+        shown = not option.flags
+        return click.Option(
+            [declared.name, *names], is_flag=True, default=declared.default, help=option.help, show_default=shown
+        )
+    default = {"required": True} if declared.default is Parameter.empty else {"default": declared.default}
+    return click.Option(
+        [declared.name, *(option.flags or (flag,))],
+        type=value_type,
+        metavar=option.metavar or _type_metavar(value_type),
+        help=option.help,
+        show_default=True,
+        multiple=is_list,
+        callback=None if check is None else lambda _context, _parameter, value: check(value),
+        **default,
+    )
+
+
+def _click_type(annotation: Any, least: int | None = None) -> click.ParamType[Any]:
+    if annotation is int and least is not None:
+        return click.IntRange(min=least)
+    if annotation is Path:
+        return click.Path(path_type=Path)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return click.Choice(list(annotation))
+    return _TYPES[annotation]
+
+
+def _type_metavar(value_type: click.ParamType[Any]) -> str:
+    if isinstance(value_type, click.Choice):
+        return f"<{'|'.join(value_type.choices)}>"
+    names = {"text": "str", "integer": "int", "integer range": "int range"}
+    return f"<{names.get(value_type.name, value_type.name)}>"
