@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from lbrx.cli.cluster_options import Cluster
-from lbrx.cli.options import (
-    DryRun,
-    JsonEvents,
-    Memory,
-    Overwrite,
-    Quiet,
-    Restart,
-    ShardSize,
-    Strict,
-    Sync,
-    Threads,
-    allow_many_files,
-)
+from lbrx.cli.options import Cluster, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.planned_files import show_files
-from lbrx.cli.progress import reporter
-from lbrx.cli.running import check_overwriting, run_output, within_limits
-from lbrx.errors import LbrxError
+from lbrx.cli.running import reporting, show_files, within_limits, write_output
 
 
 def convert(
     source: Annotated[Path, Argument("A model: a directory, or a GGUF or SafeTensors file.", "IN")],
     out: Annotated[Path, Argument("The file (.gguf, .safetensors) or directory to write.")],
-    format: Annotated[
-        str | None,
-        Option(help="gguf, mlx or safetensors; what OUT ends in by default."),
-    ] = None,
+    *,
+    format: Format = None,
     type: Annotated[str | None, Option(help="Turn weights into f32, f16 or bf16.")] = None,
     dry_run: DryRun = False,
-    threads: Threads = None,
-    memory: Memory = None,
-    shard_size: ShardSize = None,
-    strict: Strict = False,
-    json_output: JsonEvents = False,
-    overwrite: Overwrite = False,
-    restart: Restart = False,
-    sync: Sync = True,
-    quiet: Quiet = False,
+    limits: LimitOptions,
+    options: RunOptions,
     cluster: Cluster = None,
 ) -> None:
     """Write a model in another format.
@@ -63,35 +39,16 @@ def convert(
 
       lbrx convert model resharded --shard-size 2GB
     """
-    from lbrx.cluster.description import PlanSource
+    from lbrx.jobs.convert.convert import plan_conversion
 
-    allow_many_files()
-    report = reporter(as_json=json_output, is_quiet=quiet)
-    try:
+    plan_call = partial(plan_conversion, source, out, format=format, type=type, max_shard_bytes=limits.shard_size)
+    with reporting(options) as report:
         check_model(source)
         check_output_name(out, format)
-        with within_limits(threads, memory):
-            call = PlanSource.convert(source, out, format=format, type=type, max_shard_bytes=shard_size)
-            plan = call.build()
+        with within_limits(limits):
+            plan = plan_call()
             report.warnings(plan.warnings)
             if dry_run:
-                show_files(plan, as_json=json_output)
-                return
-            check_overwriting(plan, overwrite)
-            run_output(
-                plan,
-                call,
-                report,
-                cluster=cluster,
-                threads=threads,
-                memory=memory,
-                strict=strict,
-                overwrite=overwrite,
-                restart=restart,
-                sync=sync,
-                as_json=json_output,
-                is_quiet=quiet,
-            )
-    except LbrxError as error:
-        report.failed(error)
-        raise
+                show_files(plan, as_json=options.json_output)
+            else:
+                write_output(plan, plan_call, report, limits, options, cluster=cluster)

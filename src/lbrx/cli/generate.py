@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
+from lbrx.cli.options import Threads
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.errors import UsageError
@@ -21,7 +22,7 @@ def generate(
     top_k: Annotated[int, Option(help="Draw from this many tokens; 0 from all.")] = 0,
     top_p: Annotated[float, Option(help="Draw from the likeliest tokens that make up this share.")] = 1.0,
     seed: Annotated[int, Option(help="The same seed draws the same text.")] = 0,
-    threads: Annotated[int | None, Option(min=1, help="Processors to use; all of them by default.")] = None,
+    threads: Threads = None,
     stats: Annotated[bool, Option("--stats", help="Tell the speed on standard error at the end.")] = False,
 ) -> None:
     """Write a text on from a prompt.

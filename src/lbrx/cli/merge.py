@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lbrx.cli.cluster_options import Cluster
-from lbrx.cli.device_option import Device, on_device
-from lbrx.cli.options import (
-    DryRun,
-    JsonEvents,
-    Memory,
-    Overwrite,
-    Quiet,
-    Restart,
-    ShardSize,
-    Strict,
-    Sync,
-    Threads,
-    allow_many_files,
-)
+from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
-from lbrx.cli.planned_files import show_files
-from lbrx.cli.progress import Reporter, reporter
-from lbrx.cli.running import check_overwriting, run_output, within_limits
-from lbrx.errors import LbrxError
+from lbrx.cli.progress import Reporter
+from lbrx.cli.running import on_device, reporting, show_files, within_limits, write_output
 
 if TYPE_CHECKING:
     from lbrx.files.output.plan import OutputPlan
@@ -34,22 +19,16 @@ if TYPE_CHECKING:
 def merge(
     recipe: Annotated[Path, Argument("A recipe in mergekit's YAML.")],
     out: Annotated[Path, Argument("The directory to write, or a file that ends in .gguf.")],
-    format: Annotated[str | None, Option(help="gguf, mlx or safetensors; what OUT ends in by default.")] = None,
+    *,
+    format: Format = None,
     quantize: Annotated[
         str | None,
         Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ..."),
     ] = None,
     dry_run: DryRun = False,
-    threads: Threads = None,
-    memory: Memory = None,
-    shard_size: ShardSize = None,
+    limits: LimitOptions,
     seed: Annotated[int, Option(help="For methods that draw random numbers.")] = 0,
-    strict: Strict = False,
-    json_output: JsonEvents = False,
-    overwrite: Overwrite = False,
-    restart: Restart = False,
-    sync: Sync = True,
-    quiet: Quiet = False,
+    options: RunOptions,
     cluster: Cluster = None,
     device: Device = "cpu",
 ) -> None:
@@ -75,39 +54,26 @@ def merge(
 
       lbrx merge recipe.yml merged --device metal
     """
-    from lbrx.cluster.description import PlanSource
+    from lbrx.jobs.merge.merge import plan_output_of_merge
 
-    allow_many_files()
-    report = reporter(as_json=json_output, is_quiet=quiet)
-    try:
+    plan_call = partial(
+        plan_output_of_merge,
+        recipe,
+        out,
+        format=format,
+        quantize=quantize,
+        max_shard_bytes=limits.shard_size,
+        seed=seed,
+    )
+    with reporting(options) as report:
         check_output_name(out, format)
-        with within_limits(threads, memory), on_device(device, report.warnings, cluster):
-            call = PlanSource.merge(
-                recipe, out, format=format, quantize=quantize, max_shard_bytes=shard_size, seed=seed
-            )
-            plan = call.build()
+        with within_limits(limits), on_device(device, report.warnings, cluster):
+            plan = plan_call()
             report.warnings(plan.warnings)
             if dry_run:
-                _show_plan(plan, report, as_json=json_output)
-                return
-            check_overwriting(plan, overwrite, recipe)
-            run_output(
-                plan,
-                call,
-                report,
-                cluster=cluster,
-                threads=threads,
-                memory=memory,
-                strict=strict,
-                overwrite=overwrite,
-                restart=restart,
-                sync=sync,
-                as_json=json_output,
-                is_quiet=quiet,
-            )
-    except LbrxError as error:
-        report.failed(error)
-        raise
+                _show_plan(plan, report, as_json=options.json_output)
+            else:
+                write_output(plan, plan_call, report, limits, options, inputs=[recipe], cluster=cluster)
 
 
 def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lbrx.base.system import format_bytes
-from lbrx.cli.options import (
-    DryRun,
-    JsonEvents,
-    Memory,
-    Overwrite,
-    Quiet,
-    Restart,
-    ShardSize,
-    Strict,
-    Sync,
-    Threads,
-    allow_many_files,
-)
+from lbrx.cli.options import DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
-from lbrx.cli.progress import reporter
-from lbrx.cli.running import check_overwriting, resumable, within_limits
-from lbrx.errors import LbrxError, UsageError
+from lbrx.cli.running import reporting, within_limits, write_output
+from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
     from lbrx.files.output.plan import OutputPlan
@@ -33,17 +21,11 @@ if TYPE_CHECKING:
 def moe(
     recipe: Annotated[Path, Argument("A recipe in mergekit-moe's YAML.")],
     out: Annotated[Path, Argument("The directory to write.")],
+    *,
     dry_run: DryRun = False,
-    threads: Threads = None,
-    memory: Memory = None,
-    shard_size: ShardSize = None,
+    limits: LimitOptions,
     seed: Annotated[int, Option(help="For random gates and noise.")] = 0,
-    strict: Strict = False,
-    json_output: JsonEvents = False,
-    overwrite: Overwrite = False,
-    restart: Restart = False,
-    sync: Sync = True,
-    quiet: Quiet = False,
+    options: RunOptions,
 ) -> None:
     """Make a mixture of experts from dense models.
 
@@ -59,31 +41,21 @@ def moe(
 
       lbrx moe recipe.yml mixture --seed 7 --shard-size 2GB
     """
-    from lbrx.files.output.run import execute
     from lbrx.jobs.moe import load_moe_recipe, plan_moe, plan_moe_output
 
-    allow_many_files()
-    report = reporter(as_json=json_output, is_quiet=quiet)
-    try:
+    with reporting(options) as report:
         if out.suffix == ".gguf":
             raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
-        with within_limits(threads, memory):
+        with within_limits(limits):
             parsed, text = load_moe_recipe(recipe)
             mixture = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
             report.warnings(mixture.warnings)
-            plan = plan_moe_output(mixture, out, max_shard_bytes=shard_size)
+            plan_call = partial(plan_moe_output, mixture, out, max_shard_bytes=limits.shard_size)
+            plan = plan_call()
             if dry_run:
-                _show(mixture, plan, as_json=json_output)
-                return
-            check_overwriting(plan, overwrite, recipe)
-            with resumable(report):
-                result = execute(
-                    plan, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=report.progress
-                )
-            report.done(result)
-    except LbrxError as error:
-        report.failed(error)
-        raise
+                _show(mixture, plan, as_json=options.json_output)
+            else:
+                write_output(plan, plan_call, report, limits, options, inputs=[recipe])
 
 
 def _show(mixture: MoePlan, plan: OutputPlan, *, as_json: bool) -> None:

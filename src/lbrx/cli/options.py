@@ -1,15 +1,12 @@
-"""Options that several commands have."""
+"""Options that several commands have. A record stands for all of its options."""
 
 from __future__ import annotations
 
-import resource
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from lbrx.base.system import parse_bytes
 from lbrx.cli.parameters import Option
 from lbrx.errors import UsageError
-
-_OPEN_FILES = 4096
 
 Threads = Annotated[int | None, Option(min=1, help="Processors to use; all of them by default.")]
 Memory = Annotated[
@@ -37,17 +34,31 @@ ShardSize = Annotated[
     ),
 ]
 DryRun = Annotated[bool, Option("--dry-run", help="Print what would be done, and do nothing.")]
-Strict = Annotated[bool, Option("--strict", help="Fail on NaN and infinite values.")]
-JsonEvents = Annotated[bool, Option("--json", help="Print events as lines of JSON.")]
-Overwrite = Annotated[bool, Option("--overwrite", help="Replace OUT, once everything is written.")]
-Restart = Annotated[bool, Option("--restart", help="Discard the unfinished work of an earlier run.")]
-Sync = Annotated[bool, Option(help="Wait until the result is on the disk.")]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Print errors only.")]
+Cluster = Annotated[
+    str | None,
+    Option(
+        metavar="ADDRESS",
+        help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT. OUT is on a shared disk.",
+    ),
+]
+Device = Annotated[str, Option(metavar="cpu|metal", help="Where to compute.")]
+Format = Annotated[str | None, Option(help="gguf, mlx or safetensors; what OUT ends in by default.")]
 
 
-def allow_many_files() -> None:
-    """Raise the soft limit of open files: macOS has 256, and every shard of every model is one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+class LimitOptions(NamedTuple):
+    """How much of the machine a command takes, and how large its files are."""
+
+    threads: Threads = None
+    memory: Memory = None
+    shard_size: ShardSize = None
+
+
+class RunOptions(NamedTuple):
+    """How a model is written and what is reported."""
+
+    strict: Annotated[bool, Option("--strict", help="Fail on NaN and infinite values.")] = False
+    json_output: Annotated[bool, Option("--json", help="Print events as lines of JSON.")] = False
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace OUT, once everything is written.")] = False
+    restart: Annotated[bool, Option("--restart", help="Discard the unfinished work of an earlier run.")] = False
+    sync: Annotated[bool, Option(help="Wait until the result is on the disk.")] = True
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print errors only.")] = False

@@ -5,30 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lbrx.cli.cluster_options import Cluster
-from lbrx.cli.device_option import Device, on_device
-from lbrx.cli.options import (
-    DryRun,
-    JsonEvents,
-    Memory,
-    Overwrite,
-    Quiet,
-    Restart,
-    ShardSize,
-    Strict,
-    Sync,
-    Threads,
-    allow_many_files,
-)
+from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.progress import reporter
-from lbrx.cli.running import check_overwriting, run_output, within_limits
+from lbrx.cli.running import on_device, reporting, within_limits, write_output
 from lbrx.cli.status import shown_progress
-from lbrx.errors import LbrxError, UsageError
+from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
     from lbrx.jobs.quantize.quantize import QuantizePlan
@@ -37,6 +23,7 @@ if TYPE_CHECKING:
 def quantize(
     source: Annotated[Path, Argument("A model: a directory, or a GGUF or SafeTensors file.", "IN")],
     out: Annotated[Path, Argument("The .gguf file to write; for MLX and integers, the directory.")],
+    *,
     to: Annotated[
         str | None,
         Option(
@@ -80,15 +67,8 @@ def quantize(
     ] = False,
     dry_run: DryRun = False,
     tensors: Annotated[bool, Option("--tensors", help="With --dry-run, list every tensor and why.")] = False,
-    threads: Threads = None,
-    memory: Memory = None,
-    shard_size: ShardSize = None,
-    strict: Strict = False,
-    json_output: JsonEvents = False,
-    overwrite: Overwrite = False,
-    restart: Restart = False,
-    sync: Sync = True,
-    quiet: Quiet = False,
+    limits: LimitOptions,
+    options: RunOptions,
     cluster: Cluster = None,
     device: Device = "cpu",
 ) -> None:
@@ -108,14 +88,11 @@ def quantize(
 
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
     """
-    from lbrx.cluster.description import PlanSource
     from lbrx.jobs.quantize.options import parse_options
     from lbrx.jobs.quantize.quantize import plan_quantize
 
-    allow_many_files()
-    report = reporter(as_json=json_output, is_quiet=quiet)
-    try:
-        options = parse_options(
+    with reporting(options) as report:
+        choices = parse_options(
             to,
             target_bpw=target_bpw,
             target_size=target_size,
@@ -135,32 +112,15 @@ def quantize(
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
         check_output_name(out, None)
-        with within_limits(threads, memory), on_device(device, report.warnings, cluster):
+        plan_call = partial(plan_quantize, source, out, choices, max_shard_bytes=limits.shard_size)
+        with within_limits(limits), on_device(device, report.warnings, cluster):
             with shown_progress() as measuring:
-                plan = plan_quantize(source, out, options, max_shard_bytes=shard_size, measuring=measuring)
+                plan = plan_call(measuring=measuring)
             report.warnings((*plan.output.warnings, *_unmatched(plan, tensor_type or ())))
             if dry_run:
-                _show(plan, as_json=json_output, with_tensors=tensors)
-                return
-            check_overwriting(plan.output, overwrite)
-            call = PlanSource.quantize(source, out, options, max_shard_bytes=shard_size)
-            run_output(
-                plan.output,
-                call,
-                report,
-                cluster=cluster,
-                threads=threads,
-                memory=memory,
-                strict=strict,
-                overwrite=overwrite,
-                restart=restart,
-                sync=sync,
-                as_json=json_output,
-                is_quiet=quiet,
-            )
-    except LbrxError as error:
-        report.failed(error)
-        raise
+                _show(plan, as_json=options.json_output, with_tensors=tensors)
+            else:
+                write_output(plan.output, plan_call, report, limits, options, cluster=cluster, attribute="output")
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:

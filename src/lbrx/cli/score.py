@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lbrx.cli.device_option import Device, on_device
+from lbrx.cli.options import Device
 from lbrx.cli.parameters import Argument, Option
+from lbrx.cli.running import on_device
 from lbrx.cli.status import shown_progress
 
 if TYPE_CHECKING:

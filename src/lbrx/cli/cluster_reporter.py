@@ -1,4 +1,4 @@
-"""The option --cluster, and what is told of a cluster while it works."""
+"""Runs on a cluster, and what is reported of its nodes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from lbrx.base.system import format_bytes
-from lbrx.cli.parameters import Option
+from lbrx.base.system import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    from lbrx.cluster.description import PlanSource
+    from lbrx.cli.options import LimitOptions
     from lbrx.cluster.options import ClusterProgress
     from lbrx.files.output.run import Run
 
-Cluster = Annotated[
-    str | None,
-    Option(
-        metavar="ADDRESS",
-        help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT. OUT is on a shared disk.",
-    ),
-]
 _EVENTS_PER_SECOND = 2
 
 
@@ -83,14 +76,14 @@ def _print_event(state: ClusterProgress) -> None:
 
 
 def cluster_runner(
-    address: str | None, source: PlanSource, threads: int | None, memory: str | None, reporter: ClusterReporter
-) -> Callable[..., Run] | None:
-    """The ``runner`` of ``execute`` for the options of a command; None without --cluster."""
-    if address is None:
-        return None
-    from lbrx.base.system import parse_bytes
+    address: str, plan_call: partial[Any], attribute: str | None, limits: LimitOptions, reporter: ClusterReporter
+) -> Callable[..., Run]:
+    """The ``runner`` of ``execute`` on a cluster, whose workers make the plan by the same call."""
     from lbrx.cluster import run
+    from lbrx.cluster.description import PlanSource
     from lbrx.cluster.options import WORKER_MEMORY_BYTES, ClusterOptions
 
-    memory_bytes = WORKER_MEMORY_BYTES if memory is None else parse_bytes(memory)
-    return run.cluster_runner(ClusterOptions(address, source, threads, memory_bytes, progress=reporter))
+    function = f"{plan_call.func.__module__}:{plan_call.func.__name__}"
+    source = PlanSource(function, plan_call.args, plan_call.keywords, attribute)
+    memory_bytes = WORKER_MEMORY_BYTES if limits.memory is None else parse_bytes(limits.memory)
+    return run.cluster_runner(ClusterOptions(address, source, limits.threads, memory_bytes, progress=reporter))
