@@ -166,18 +166,14 @@ def test_too_little_memory_says_how_much_is_enough() -> None:
     message = (
         "1 KiB of memory are too little: a tile needs 4 KiB .* expected --memory 256MiB, which is enough for 3 threads"
     )
-    with (
-        pytest.raises(MemoryBudgetError, match=message),
-        within_limits(LimitOptions(3, "1KiB"), budget().reserve(4096, "a tile")),
-    ):
+    limits = LimitOptions(3, "1KiB")
+    with pytest.raises(MemoryBudgetError, match=message), within_limits(limits), budget().reserve(4096, "a tile"):
         pass
 
 
 def test_work_that_needs_more_than_is_usually_enough_says_how_much() -> None:
-    with (
-        pytest.raises(MemoryBudgetError) as caught,
-        within_limits(LimitOptions(1, "128MiB"), budget().reserve(1 << 30, "a tile")),
-    ):
+    limits = LimitOptions(1, "128MiB")
+    with pytest.raises(MemoryBudgetError) as caught, within_limits(limits), budget().reserve(1 << 30, "a tile"):
         pass
     assert str(caught.value).startswith("a tile needs 1 GiB of memory, but the limit is 128 MiB")
 
