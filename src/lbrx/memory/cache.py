@@ -108,22 +108,6 @@ class ByteLRU(Generic[K, V]):
                 return creation.results[0]
         return self._create(key, factory, mine)
 
-    def discard(self, key: K) -> None:
-        """Forget the value of a key, and do not keep one that is being computed."""
-        with self._lock:
-            self._creations.pop(key, None)
-            entry = self._entries.pop(key, None)
-            if entry is not None:
-                self._held_bytes -= entry[1]
-
-    def clear(self) -> None:
-        """Forget everything, and do not keep what is being computed."""
-        with self._lock:
-            self._creations.clear()
-            dropped, self._entries = self._entries, OrderedDict()
-            self._held_bytes = 0
-        del dropped
-
     def statistics(self) -> CacheStatistics:
         """Counts since the cache was made, and what it holds now."""
         with self._lock:

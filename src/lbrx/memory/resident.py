@@ -27,10 +27,6 @@ class ResidentWindow:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
-
     def touched(self, mapping: PinnedMapping, start: int, length: int) -> None:
         """A span has been read; spans beyond the limit are dropped."""
         key = (id(mapping), start)
@@ -52,14 +48,6 @@ class ResidentWindow:
             self._bytes -= length
             dropped.append((mapping, start, length))
         return dropped
-
-    def clear(self) -> None:
-        """Drop everything now."""
-        with self._lock:
-            spans = [(mapping, start, length) for (_, start), (mapping, length) in self._spans.items()]
-            self._spans.clear()
-            self._bytes = 0
-        _drop(spans)
 
 
 def _drop(spans: list[Dropped]) -> None:

@@ -73,14 +73,6 @@ class ResultPool:
         self.known_bytes += capacity
         return block
 
-    def trim(self) -> int:
-        """Forget all blocks, which frees those that nobody uses; returns how many bytes all of them were."""
-        with self._lock:
-            known, self.known_bytes = self.known_bytes, 0
-            self._blocks.clear()
-            self._ages.clear()
-        return known
-
 
 def _aligned(block: Bytes, nbytes: int) -> Bytes:
     start = -block.__array_interface__["data"][0] % ALIGNMENT
