@@ -37,7 +37,7 @@ def _described(number: int, bound: BoundPass, with_shaders: bool) -> str:
 
     program = bound.program
     inputs = [leaf for leaf in bound.leaves if leaf.storage is not None]
-    stored = [sink for sink in program.sinks if sink.kind in ("store", "row_store")]
+    stored = [sink for sink in program.sinks if sink.op in ("store", "row_store")]
     others = len(program.sinks) - len(stored)
     makes = [f"stores {len(stored)} result{'s' if len(stored) > 1 else ''}"] if stored else []
     makes += [f"finds {others} number{'s' if others > 1 else ''}"] if others else []

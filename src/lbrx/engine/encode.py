@@ -159,9 +159,11 @@ class BlockDestination(TakesAtOnce):
 
     def encode_tiles(self, run: EncodeTiles, lo: int, hi: int) -> None:
         """Compute the elements ``lo`` to ``hi`` and encode them while the cache holds them."""
-        kind = self._codec
-        with self._buffer(lo, (hi - lo) // kind.block_elements) as buffer:
-            is_finite = run(lo, hi, kind.encoder_address(), kind.block_elements, kind.block_bytes, buffer.ctypes.data)
+        codec = self._codec
+        with self._buffer(lo, (hi - lo) // codec.block_elements) as buffer:
+            is_finite = run(
+                lo, hi, codec.encoder_address(), codec.block_elements, codec.block_bytes, buffer.ctypes.data
+            )
         if not is_finite:
             self.note_nonfinite()
 
@@ -187,15 +189,15 @@ class BlockDestination(TakesAtOnce):
 
     def _encode_weighted(self, lo: int, values: Bytes) -> None:
         assert self._weights is not None
-        kind = self._codec
+        codec = self._codec
         for start, stop in self._runs(lo, lo + values.size // 4):
             row, column = divmod(start, self._columns)
             rows = max((stop - start) // self._columns, 1)
-            count = (stop - start) // kind.block_elements
+            count = (stop - start) // codec.block_elements
             weights = self._weights[row // self._rows_per_weights, column:]
             piece = values[4 * (start - lo) : 4 * (stop - lo)]
             with self._buffer(start, count) as buffer:
-                kind.encode_weighted(piece.ctypes.data, buffer.ctypes.data, rows, count // rows, weights.ctypes.data)
+                codec.encode_weighted(piece.ctypes.data, buffer.ctypes.data, rows, count // rows, weights.ctypes.data)
 
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """A span cut into parts of a row and runs of whole rows that share their weights."""
@@ -227,8 +229,8 @@ class BlockBuffer:
         self._scratch = self._target.borrow_buffer(self._first // self._target.dtype.itemsize, self._nbytes)
         return self._scratch
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._scratch is not None and kind is None:
+    def __exit__(self, error_class: type[BaseException] | None, *_: object) -> None:
+        if self._scratch is not None and error_class is None:
             self._target.submit(self._first // self._target.dtype.itemsize, self._scratch)
 
 

@@ -30,7 +30,7 @@ _SCALAR_BASE, _BODY_BASE = 1 << 20, 1 << 40
 class BoundLeaf:
     """A leaf of a pass with what it stands for; strides and offset in elements."""
 
-    kind: str
+    origin: str
     dtype: DType
     storage: Storage | None
     key: StreamKey
@@ -61,9 +61,9 @@ class BoundPass:
 
 @dataclass(slots=True)
 class SinkRequest:
-    """A sink over expressions: its kind, the dtype it stores, and its arguments."""
+    """A sink over expressions: its operation, the dtype it stores, and its arguments."""
 
-    kind: str
+    op: str
     dtype: DType
     args: tuple[Expr, ...]
 
@@ -123,7 +123,7 @@ def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known]
 
 def _leaf_over(leaf: BoundLeaf, storage: Storage | None, key: StreamKey) -> BoundLeaf:
     walk = leaf.offset, leaf.inner_stride, leaf.outer_strides, leaf.rows, leaf.rows_axis
-    return BoundLeaf(leaf.kind, leaf.dtype, storage, key, *walk)
+    return BoundLeaf(leaf.origin, leaf.dtype, storage, key, *walk)
 
 
 class _Fusion:
@@ -159,7 +159,7 @@ class _Fusion:
         if isinstance(expr, Source):
             return self._leaf("source", expr, expr.layout, expr.rows)
         if isinstance(expr, Counter):
-            return self._leaf(expr.kind, expr, expr.layout)
+            return self._leaf(expr.op, expr, expr.layout)
         if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
             return self._along_row(expr)
         if isinstance(expr, Blocks):
@@ -168,40 +168,40 @@ class _Fusion:
             return self._leaf("source", expr, expr.layout, expr.rows)
         return self._leaf("source", expr, Layout.contiguous(expr.shape))
 
-    def _leaf(self, kind: str, origin: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:
-        storage, key = self.known.input_of(origin)
+    def _leaf(self, origin: str, source: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:
+        storage, key = self.known.input_of(source)
         rows_axis = -1 if rows is None else len(self.space) - len(layout.shape)
-        self.leaves.append(BoundLeaf(kind, origin.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis))
+        self.leaves.append(BoundLeaf(origin, source.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis))
         self.layouts.append(layout)
-        self.origins.append(origin)
+        self.origins.append(source)
         return len(self.leaves) - 1
 
-    def _scalar(self, expr: Expr, kind: DType) -> int:
-        known = self.found.get((id(expr), kind.name))
+    def _scalar(self, expr: Expr, dtype: DType) -> int:
+        known = self.found.get((id(expr), dtype.name))
         if known is not None:
             return known
-        self.scalar_types.append(kind.name)
+        self.scalar_types.append(dtype.name)
         self.scalars.append(self.scalar_value(expr, self.known))
         self.scalar_exprs.append(expr)
         number = _SCALAR_BASE + len(self.scalars) - 1
         if isinstance(expr, Kth):  # one scalar for all that is compared with it
-            self.found[(id(expr), kind.name)] = number
+            self.found[(id(expr), dtype.name)] = number
         return number
 
-    def _emit(self, op: str, kind: str, args: tuple[int, ...]) -> int:
-        self.body.append(Instruction(op, kind, args))
+    def _emit(self, op: str, type_name: str, args: tuple[int, ...]) -> int:
+        self.body.append(Instruction(op, type_name, args))
         return _BODY_BASE + len(self.body) - 1
 
-    def _converted(self, expr: Expr, kind: DType) -> int:
-        """The value of an expression in the register type of ``kind`` (a compute type)."""
+    def _converted(self, expr: Expr, dtype: DType) -> int:
+        """The value of an expression in the register type of ``dtype`` (a compute type)."""
         if not expr.shape:
-            return self._scalar(expr, kind)
+            return self._scalar(expr, dtype)
         value = self.value(expr)
-        if expr.dtype.compute is kind:
+        if expr.dtype.compute is dtype:
             return value
-        found = self.casts.get((value, kind.name))
+        found = self.casts.get((value, dtype.name))
         if found is None:
-            found = self.casts[(value, kind.name)] = self._emit("cast", kind.name, (value,))
+            found = self.casts[(value, dtype.name)] = self._emit("cast", dtype.name, (value,))
         return found
 
     def _map(self, expr: Map) -> int:
@@ -216,18 +216,18 @@ class _Fusion:
             return self._emit(
                 op, expr.dtype.name, (condition, *(self._converted(a, expr.dtype) for a in expr.args[1:]))
             )
-        kind = expr.dtype
+        dtype = expr.dtype
         if op in _COMPARISONS or op in ("isnan", "order_key"):
-            kind = common_dtype(expr.args)
-        return self._emit(op, expr.dtype.name, tuple(self._converted(arg, kind) for arg in expr.args))
+            dtype = common_dtype(expr.args)
+        return self._emit(op, expr.dtype.name, tuple(self._converted(arg, dtype) for arg in expr.args))
 
     def _along_row(self, expr: Reduce | Rank) -> int:
         self.by_row = True
         if isinstance(expr, Rank):
             op = "rank_descending" if expr.descending else "rank_ascending"
             return self._emit(op, "i64", (self.value(expr.arg),))
-        kind = common_dtype(expr.args)
-        args = tuple(self._converted(arg, kind) for arg in expr.args)
+        dtype = common_dtype(expr.args)
+        args = tuple(self._converted(arg, dtype) for arg in expr.args)
         return self._emit(f"row_{expr.op}", expr.dtype.name, args)
 
     # -- the pass -----------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class _Fusion:
         steps, columns, outer = self._walk()
         mode = ROWS if self.by_row else STRIDED if columns is not None else FLAT
         leaves = tuple(
-            Leaf(leaf.kind, leaf.dtype.name, step, leaf.rows is not None)
+            Leaf(leaf.origin, leaf.dtype.name, step, leaf.rows is not None)
             for leaf, step in zip(self.leaves, steps, strict=True)
         )
         first_scalar, first_body = len(leaves), len(leaves) + len(self.scalars)
@@ -253,7 +253,7 @@ class _Fusion:
             leaves,
             tuple(self.scalar_types),
             body,
-            tuple(Sink(sink.kind, sink.type, tuple(map(number, sink.args))) for sink in sinks),
+            tuple(Sink(sink.op, sink.type, tuple(map(number, sink.args))) for sink in sinks),
         )
         elements = 1
         for size in self.space:
@@ -262,14 +262,14 @@ class _Fusion:
         return BoundPass(program, self.space, elements, *walk, self.origins, self.scalar_exprs)
 
     def _sink(self, request: SinkRequest) -> Sink:
-        if request.kind in ("store", "row_store"):
+        if request.op in ("store", "row_store"):
             value = self.value(request.args[0])
             if not request.args[0].shape:
                 raise AssertionError("a tensor without axes is not stored by a pass")
             stored = request.dtype.compute if request.dtype.is_packed else request.dtype  # packed after the pass
-            return Sink(request.kind, stored.name, (value,))
-        kind = common_dtype(request.args)
-        return Sink(request.kind, request.dtype.name, tuple(self._converted(arg, kind) for arg in request.args))
+            return Sink(request.op, stored.name, (value,))
+        dtype = common_dtype(request.args)
+        return Sink(request.op, request.dtype.name, tuple(self._converted(arg, dtype) for arg in request.args))
 
     def _walk(self) -> tuple[list[str], int | None, Shape]:
         """Set the strides of the leaves; returns (steps, columns or None if flat, sizes of outer axes)."""

@@ -47,7 +47,7 @@ class _Search:
     """A search under way: the keys from ``low`` on, ``width_bits`` wide, hold the wanted one at ``place``."""
 
     task: KthSearch
-    kind: str
+    key_type: str
     low: int
     width_bits: int
     place: int  # counted from the largest of the keys in the interval, from 1
@@ -91,9 +91,9 @@ def find_kth(space: Shape, tasks: list[KthSearch], known: Known) -> None:
 
 
 def _start(task: KthSearch) -> _Search:
-    kind = tile_type(task.arg.dtype.compute_name)
-    bits = 64 if kind in ("f64", "i64") else 32
-    return _Search(task, kind, -(1 << (bits - 1)), bits, task.k, math.prod(task.arg.shape))
+    key_type = tile_type(task.arg.dtype.compute_name)
+    bits = 64 if key_type in ("f64", "i64") else 32
+    return _Search(task, key_type, -(1 << (bits - 1)), bits, task.k, math.prod(task.arg.shape))
 
 
 def _finish(space: Shape, searches: list[_Search], known: Known) -> None:
@@ -175,7 +175,7 @@ def _interval(search: _Search, ordered: npt.NDArray[Any]) -> _Interval:
     near, far = (int(ordered[min(max(int(expected + step), 0), last)]) for step in (-deviation - 1, deviation + 1))
     can_guess = (
         near == far
-        and (abs(near) <= KEY_OF_INFINITY if search.kind == "f32" else search.kind == "i32")
+        and (abs(near) <= KEY_OF_INFINITY if search.key_type == "f32" else search.key_type == "i32")
         and (search.task.arg.is_simple or not search.task.needs_index)  # else the index is not found by a view
         and settings.device == "cpu"
     )
@@ -300,26 +300,26 @@ def _place_of(key: int, keys: Ints, places: Ints, place: int) -> int:
 
 
 def _put(search: _Search, key: int, index: int, known: Known) -> None:
-    carrier = np.int32 if search.kind in ("f32", "i32") else np.int64
-    value = values_of_keys(np.array([key], carrier), search.kind)[0]
-    kind = search.task.arg.dtype.compute.numpy.type
-    known.searches[id(search.task)] = KthResult(kind(value), carrier(key), np.int64(index))
+    carrier = np.int32 if search.key_type in ("f32", "i32") else np.int64
+    value = values_of_keys(np.array([key], carrier), search.key_type)[0]
+    number_type = search.task.arg.dtype.compute.numpy.type
+    known.searches[id(search.task)] = KthResult(number_type(value), carrier(key), np.int64(index))
 
 
-def values_of_keys(keys: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+def values_of_keys(keys: npt.NDArray[Any], key_type: str) -> npt.NDArray[Any]:
     """The values that sortable keys stand for (see devices/cpu/selection.py)."""
-    if kind not in ("f32", "f64"):
+    if key_type not in ("f32", "f64"):
         return keys
     largest = np.iinfo(keys.dtype).max
     bits = np.where(keys < 0, keys ^ largest, keys).astype(keys.dtype)
-    values: npt.NDArray[Any] = bits.view(np.float32 if kind == "f32" else np.float64)
+    values: npt.NDArray[Any] = bits.view(np.float32 if key_type == "f32" else np.float64)
     return np.where(keys == largest, np.asarray(np.nan, values.dtype), values)
 
 
 def _index_among_equals(space: Shape, search: _Search, known: Known) -> int:
     """The index of the ``place``-th of very many equal elements: a search among their negated indices."""
-    carrier = np.int32 if search.kind in ("f32", "i32") else np.int64
-    value = values_of_keys(np.array([search.low], carrier), search.kind)[0].item()
+    carrier = np.int32 if search.key_type in ("f32", "i32") else np.int64
+    value = values_of_keys(np.array([search.low], carrier), search.key_type)[0].item()
     arg = search.task.arg
     is_equal: Expr = apply("isnan", arg) if value != value else apply("eq", arg, Scalar(value))
     negated = apply("neg", Counter("index", Layout.contiguous(space)))

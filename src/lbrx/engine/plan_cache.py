@@ -47,8 +47,8 @@ class _Reader:
         self.visited: dict[int, int] = {}
 
     def read(self, expr: Expr) -> None:
-        kind = type(expr)
-        if kind is Scalar:
+        node_type = type(expr)
+        if node_type is Scalar:
             self.signature.append(expr.dtype.name)
             self.numbers.append(expr.value)  # type: ignore[attr-defined]
             return
@@ -59,9 +59,9 @@ class _Reader:
         if len(self.visited) >= MOST_NODES:
             raise _NotSimple
         self.visited[id(expr)] = len(self.visited)
-        if kind is Source:
+        if node_type is Source:
             self._leaf(expr)  # type: ignore[arg-type]
-        elif kind is Map:
+        elif node_type is Map:
             self.signature.append(expr.op)  # type: ignore[attr-defined]
             self.signature.append(expr.dtype.name)
             for arg in expr.args:  # type: ignore[attr-defined]
@@ -70,15 +70,15 @@ class _Reader:
             raise _NotSimple
 
     def _leaf(self, expr: Source) -> None:
-        layout, storage, kind = expr.layout, expr.storage, expr.dtype
-        if type(storage) is not CpuStorage or expr.rows is not None or kind.is_packed:
+        layout, storage, dtype = expr.layout, expr.storage, expr.dtype
+        if type(storage) is not CpuStorage or expr.rows is not None or dtype.is_packed:
             raise _NotSimple
         if layout.shape != self.space or (layout.strides != _strides(self.space) and not layout.is_contiguous):
             raise _NotSimple
         assert storage.address is not None
-        self.leaves.append(storage.address + layout.offset * kind.itemsize)
+        self.leaves.append(storage.address + layout.offset * dtype.itemsize)
         self.signature.append(None)
-        self.signature.append(kind.name)
+        self.signature.append(dtype.name)
 
 
 _plans: dict[Signature, PreparedPass] = {}
@@ -126,9 +126,9 @@ def _reduced(expr: Reduce) -> Any | None:
     return plan.reduce(reader.leaves, reader.numbers, elements, partial(combined, expr))
 
 
-def _planned(sink: str, kind: DType, args: tuple[Expr, ...], space: Shape) -> tuple[PreparedPass, _Reader] | None:
+def _planned(sink: str, dtype: DType, args: tuple[Expr, ...], space: Shape) -> tuple[PreparedPass, _Reader] | None:
     reader = _Reader(space)
-    reader.signature += (sink, kind.name)
+    reader.signature += (sink, dtype.name)
     try:
         for arg in args:
             reader.read(arg)
@@ -137,7 +137,7 @@ def _planned(sink: str, kind: DType, args: tuple[Expr, ...], space: Shape) -> tu
     signature = tuple(reader.signature)
     plan = _plans.get(signature)
     if plan is None:
-        program = fuse(space, [SinkRequest(sink, kind, args)], Known(), scalar_value).program
+        program = fuse(space, [SinkRequest(sink, dtype, args)], Known(), scalar_value).program
         if program.mode != FLAT or len(program.scalars) != len(reader.numbers):
             return None
         if len(_plans) >= MOST_PLANS:

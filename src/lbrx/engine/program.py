@@ -22,7 +22,7 @@ TILED_SINKS = BLOCK_REDUCTIONS | {"histogram", "collect"}
 class Leaf(NamedTuple):
     """An input of a pass. ``step``: how it moves along the innermost axis: "unit", "zero" or "any"."""
 
-    kind: str  # "source", "index", "uniform", "normal"
+    origin: str  # "source", "index", "uniform", "normal"
     dtype: str
     step: str
     gather: bool = False
@@ -39,7 +39,7 @@ class Instruction(NamedTuple):
 class Sink(NamedTuple):
     """Where values go: "store", "row_store", a block reduction, "histogram" or "collect"."""
 
-    kind: str
+    op: str
     type: str
     args: tuple[int, ...]
 
@@ -55,7 +55,7 @@ class Program(NamedTuple):
 
     def value_types(self) -> list[str]:
         """The dtype of every value in order."""
-        leaf_types = ["i64" if leaf.kind == "index" else leaf.dtype for leaf in self.leaves]
+        leaf_types = ["i64" if leaf.origin == "index" else leaf.dtype for leaf in self.leaves]
         return [*leaf_types, *self.scalars, *(instruction.type for instruction in self.body)]
 
     def describe(self) -> str:
@@ -68,11 +68,11 @@ class Program(NamedTuple):
         v2 = mul f32 v0 v1
         store bf16 v2
         """
-        lines = [f"{leaf.kind} {leaf.dtype} ({leaf.step})" for leaf in self.leaves]
-        lines += [f"scalar {kind}" for kind in self.scalars]
+        lines = [f"{leaf.origin} {leaf.dtype} ({leaf.step})" for leaf in self.leaves]
+        lines += [f"scalar {type_name}" for type_name in self.scalars]
         lines += [" ".join((i.op, i.type, *(f"v{arg}" for arg in i.args))) for i in self.body]
         numbered = [f"v{number} = {line}" for number, line in enumerate(lines)]
-        return "\n".join([*numbered, *(" ".join((s.kind, s.type, *(f"v{arg}" for arg in s.args))) for s in self.sinks)])
+        return "\n".join([*numbered, *(" ".join((s.op, s.type, *(f"v{arg}" for arg in s.args))) for s in self.sinks)])
 
 
 def tile_type(register: str) -> str:

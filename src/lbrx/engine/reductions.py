@@ -15,17 +15,17 @@ FEW = 64  # numbers that Python compares faster than NumPy starts
 
 def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np.int64] | None) -> Any:
     """The value of a reduction from the partial results of its blocks; ``places`` are those of an argmax."""
-    kind = reduction.dtype.compute.numpy.type
+    number_type = reduction.dtype.compute.numpy.type
     if reduction.op in ("sum", "sumsq", "dot"):
         if values.dtype == np.float64:
-            return kind(_exact_sum(values))
-        return kind(values.sum())
+            return number_type(_exact_sum(values))
+        return number_type(values.sum())
     if places is not None:
-        return kind(places[int(np.argmax(values))])
+        return number_type(places[int(np.argmax(values))])
     numbers = values.tolist() if values.size <= FEW else []
     if numbers and not math.isnan(sum(numbers)):  # else some are NaN, or infinities of both signs
-        return kind(min(numbers) if reduction.op == "min" else max(numbers))
-    return kind((np.minimum if reduction.op == "min" else np.maximum).reduce(values))
+        return number_type(min(numbers) if reduction.op == "min" else max(numbers))
+    return number_type((np.minimum if reduction.op == "min" else np.maximum).reduce(values))
 
 
 def _exact_sum(values: npt.NDArray[Any]) -> float:

@@ -91,15 +91,15 @@ def _mapped(expr: Map, values: list[Any]) -> Any:
         return _cast(values[0], expr)
     if expr.op == "sqrt" and type(values[0]) is np.float64 and values[0] >= 0:
         return np.float64(math.sqrt(values[0]))  # a norm: as exact, and without the cost of NumPy's settings
-    kind = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
+    dtype = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
     start = 1 if expr.op == "where" else 0
-    typed = [*values[:start], *(_typed(value, kind) for value in values[start:])]
+    typed = [*values[:start], *(_typed(value, dtype) for value in values[start:])]
     return _typed(_FUNCTIONS[expr.op](*typed), expr.dtype)
 
 
-def _typed(value: Any, kind: DType) -> Any:
+def _typed(value: Any, dtype: DType) -> Any:
     """The value in the type that a dtype computes in."""
-    wanted = kind.compute.numpy
+    wanted = dtype.compute.numpy
     if type(value) is wanted.type:
         return value
     if wanted.kind == "f" and isinstance(value, float):  # NumPy's float64 is one, too
@@ -109,16 +109,16 @@ def _typed(value: Any, kind: DType) -> Any:
 
 def _cast(value: Any, expr: Expr) -> Any:
     """Rounded to the dtype and widened again to the type it computes in; floats clip at the ends of integers."""
-    kind = expr.dtype
+    dtype = expr.dtype
     number = np.asarray(value)
-    if kind.kind in "iu" and number.dtype.kind == "f":
-        return kind.compute.numpy.type(_clipped(float(number), kind.bits, kind.kind == "i"))
-    if kind.is_packed:
-        wrapped = int(number) & ((1 << kind.bits) - 1)
-        return kind.compute.numpy.type(wrapped - (1 << kind.bits) * (wrapped >> (kind.bits - 1)))
-    if kind.compute is not kind and number.dtype != np.float32:
+    if dtype.kind in "iu" and number.dtype.kind == "f":
+        return dtype.compute.numpy.type(_clipped(float(number), dtype.bits, dtype.kind == "i"))
+    if dtype.is_packed:
+        wrapped = int(number) & ((1 << dtype.bits) - 1)
+        return dtype.compute.numpy.type(wrapped - (1 << dtype.bits) * (wrapped >> (dtype.bits - 1)))
+    if dtype.compute is not dtype and number.dtype != np.float32:
         number = _odd_f32(number.item())
-    return number.astype(kind.numpy).astype(kind.compute.numpy)[()]
+    return number.astype(dtype.numpy).astype(dtype.compute.numpy)[()]
 
 
 def _odd_f32(exact: float | int) -> npt.NDArray[np.float32]:
@@ -138,11 +138,11 @@ def _clipped(number: float, bits: int, signed: bool) -> int:
     return low if number <= low else high if number >= high else int(number)
 
 
-def _read(storage: Storage, kind: DType, place: int) -> Any:
+def _read(storage: Storage, dtype: DType, place: int) -> Any:
     """One element of a storage, in the type it computes in."""
-    if kind.is_packed:
-        byte = int(storage.read_at(place * kind.bits // 8, 1)[0])
-        code = (byte >> (place * kind.bits % 8)) & ((1 << kind.bits) - 1)
-        return np.int8(code - (1 << kind.bits) * (code >> (kind.bits - 1)))
-    window = np.array(storage.read_at(place * kind.itemsize, kind.itemsize))
-    return window.view(kind.numpy).astype(kind.compute.numpy)[0]
+    if dtype.is_packed:
+        byte = int(storage.read_at(place * dtype.bits // 8, 1)[0])
+        code = (byte >> (place * dtype.bits % 8)) & ((1 << dtype.bits) - 1)
+        return np.int8(code - (1 << dtype.bits) * (code >> (dtype.bits - 1)))
+    window = np.array(storage.read_at(place * dtype.itemsize, dtype.itemsize))
+    return window.view(dtype.numpy).astype(dtype.compute.numpy)[0]

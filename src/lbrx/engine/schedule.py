@@ -297,8 +297,8 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
         elif not task.expr.shape:
             _store_scalar(task, known)
         else:
-            kind = "row_store" if isinstance(task.expr, Reduce) else "store"
-            requests.append(SinkRequest(kind, task.destination.dtype, (_with_axis(task.expr),)))
+            op = "row_store" if isinstance(task.expr, Reduce) else "store"
+            requests.append(SinkRequest(op, task.destination.dtype, (_with_axis(task.expr),)))
             targets.append(task.destination)
     if not requests:
         return
@@ -332,12 +332,12 @@ def _with_axis(expr: Expr) -> Expr:
 
 
 def _store_scalar(task: StoreTask, known: Known) -> None:
-    kind = task.destination.dtype
+    dtype = task.destination.dtype
     value = np.asarray(scalar_value(task.expr, known))
-    if kind.is_packed:
-        data = np.array([int(value) & ((1 << kind.bits) - 1)], np.uint8)
+    if dtype.is_packed:
+        data = np.array([int(value) & ((1 << dtype.bits) - 1)], np.uint8)
     else:
-        data = value.astype(kind.numpy).reshape(1).view(np.uint8)
+        data = value.astype(dtype.numpy).reshape(1).view(np.uint8)
     task.destination.write(0, data)
 
 

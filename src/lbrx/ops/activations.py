@@ -24,13 +24,13 @@ def silu(x: Values) -> Floats:
     return _elementwise("silu", floats(x))
 
 
-def gelu(x: Values, kind: GeluKind = "erf") -> Floats:
+def gelu(x: Values, form: GeluKind = "erf") -> Floats:
     """x times the normal distribution function of x; ``"tanh"`` is the usual approximation of it.
 
     >>> gelu(np.array([1.0], np.float32)).round(4), gelu(np.array([1.0], np.float32), "tanh").round(4)
     (array([0.8413], dtype=float32), array([0.8412], dtype=float32))
     """
-    return _elementwise(_gelu_name(kind), floats(x))
+    return _elementwise(_gelu_name(form), floats(x))
 
 
 def silu_mul(gate: Values, up: Values) -> Floats:
@@ -42,13 +42,13 @@ def silu_mul(gate: Values, up: Values) -> Floats:
     return _gated("silu_mul", floats(gate), floats(up))
 
 
-def gelu_mul(gate: Values, up: Values, kind: GeluKind = "tanh") -> Floats:
+def gelu_mul(gate: Values, up: Values, form: GeluKind = "tanh") -> Floats:
     """gelu(gate) * up
 
     >>> gelu_mul(np.array([1.0], np.float32), np.array([2.0], np.float32)).round(4)
     array([1.6824], dtype=float32)
     """
-    return _gated(f"{_gelu_name(kind)}_mul", floats(gate), floats(up))
+    return _gated(f"{_gelu_name(form)}_mul", floats(gate), floats(up))
 
 
 def softcap(x: Values, cap: float) -> Floats:
@@ -62,10 +62,10 @@ def softcap(x: Values, cap: float) -> Floats:
     return _elementwise("softcap", floats(x), bits(cap))
 
 
-def _gelu_name(kind: GeluKind) -> str:
-    if kind not in ("erf", "tanh"):
-        raise UsageError(f"there is no gelu of kind {kind!r}; expected 'erf' or 'tanh'")
-    return "gelu" if kind == "erf" else "gelu_tanh"
+def _gelu_name(form: GeluKind) -> str:
+    if form not in ("erf", "tanh"):
+        raise UsageError(f"there is no gelu of form {form!r}; expected 'erf' or 'tanh'")
+    return "gelu" if form == "erf" else "gelu_tanh"
 
 
 def _elementwise(function: str, values: Floats, *arguments: int) -> Floats:

@@ -25,8 +25,8 @@ from lbrx.tensors.storage import Bytes
 from lbrx.tensors.tensor import Tensor
 
 Array = npt.NDArray[Any]
-_KINDS = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(ml_dtypes.bfloat16): "bf16"}
-_KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+_DTYPE_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(ml_dtypes.bfloat16): "bf16"}
+_DTYPE_NUMBERS = {dtype_name: number for number, dtype_name in enumerate(_DTYPE_NAMES)}
 _LEAST_ROWS, _MOST_ROWS, _TILES_WANTED = 384, 2048, 16
 _MANY_ROWS = 24
 _BLOCK_KEYS = 256
@@ -168,8 +168,8 @@ def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
         packed_keys, packed_values = borrow(4 * _BLOCK_KEYS * size), borrow(4 * _BLOCK_KEYS * padded_values)
         run(
             *("attention_f32", "attend", address(queries), padded, size, address(starts), address(stops)),
-            *(address(keys), keys.strides[0], _KIND_NUMBERS[keys.dtype]),
-            *(address(values), values.strides[0], _KIND_NUMBERS[values.dtype], value_size),
+            *(address(keys), keys.strides[0], _DTYPE_NUMBERS[keys.dtype]),
+            *(address(values), values.strides[0], _DTYPE_NUMBERS[values.dtype], value_size),
             *(low, high, bits(job.softcap), address(packed_keys), address(packed_values)),
             *(address(state), address(total)),
         )
@@ -232,11 +232,11 @@ class _Tile:
 
 def _widen(values: Array, out: Floats) -> None:
     """Rows of any of the types, as f32 into an array."""
-    kind = _KINDS[values.dtype]
-    if kind == "f32":
+    dtype_name = _DTYPE_NAMES[values.dtype]
+    if dtype_name == "f32":
         out[:] = values
     else:
-        run("half_rows", kind, address(values), values.strides[0], address(out), *values.shape)
+        run("half_rows", dtype_name, address(values), values.strides[0], address(out), *values.shape)
 
 
 def _widened(values: Array, scratch: Floats | None) -> Floats:
@@ -249,7 +249,7 @@ def _widened(values: Array, scratch: Floats | None) -> Floats:
 def _array(values: Values) -> Array:
     """An array whose rows can be read one after the other."""
     array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.dtype not in _KINDS:
+    if array.dtype not in _DTYPE_NAMES:
         raise DTypeError(f"attention takes f32, f16 and bf16, not {array.dtype}")
     if array.ndim != 3:
         raise ShapeError(f"attention: an input has shape {array.shape}; expected [heads, positions, elements]")

@@ -104,13 +104,13 @@ def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
     blocks = tensor.expr
     if not isinstance(blocks, Blocks) or blocks.codec not in CODECS or 0 < axis < tensor.ndim - 1:
         return tensor[(*(slice(None) for _ in range(axis)), slice(start, stop))]
-    kind = codec(blocks.codec)
+    block_codec = codec(blocks.codec)
     shape = (*tensor.shape[:axis], stop - start, *tensor.shape[axis + 1 :])
     if axis == 0:
-        before = kind.nbytes((start, *tensor.shape[1:]))
-        storage = _window(blocks.storage, before, kind.nbytes(shape))
+        before = block_codec.nbytes((start, *tensor.shape[1:]))
+        storage = _window(blocks.storage, before, block_codec.nbytes(shape))
     else:
-        storage = _block_columns(blocks, kind, start, stop)
+        storage = _block_columns(blocks, block_codec, start, stop)
     return Tensor(Blocks(storage, blocks.codec, shape), TensorMetadata(tensor.name, tensor.quantization))
 
 
@@ -121,10 +121,12 @@ def _window(storage: Storage, start: int, nbytes: int) -> Storage:
     return CpuStorage(storage.read_at(start, nbytes))
 
 
-def _block_columns(blocks: Blocks, kind: Codec, start: int, stop: int) -> Storage:
-    row_bytes = kind.nbytes(blocks.shape[-1:])
+def _block_columns(blocks: Blocks, block_codec: Codec, start: int, stop: int) -> Storage:
+    row_bytes = block_codec.nbytes(blocks.shape[-1:])
     rows = blocks.storage.nbytes // row_bytes
-    return BlockColumns(blocks.storage, rows, row_bytes, kind.nbytes((start,)), kind.nbytes((stop - start,)))
+    return BlockColumns(
+        blocks.storage, rows, row_bytes, block_codec.nbytes((start,)), block_codec.nbytes((stop - start,))
+    )
 
 
 def matrix(stack: Tensor, number: int) -> Tensor:

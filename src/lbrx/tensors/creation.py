@@ -7,7 +7,8 @@ from typing import Any
 
 from lbrx.errors import ShapeError
 from lbrx.tensors import views
-from lbrx.tensors.dtype import DType, dtype
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Counter, Scalar, apply, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import operand
@@ -49,9 +50,9 @@ def arange(count: int) -> Tensor:
     return Tensor(Counter("index", Layout.contiguous(checked_shape((count,)))))
 
 
-def full(shape: Sequence[int], value: float | int | bool, kind: DType | str) -> Tensor:
+def full(shape: Sequence[int], value: float | int | bool, dtype: DType | str) -> Tensor:
     """A constant of a shape; takes no memory."""
-    return Tensor(views.broadcast(cast(Scalar(value), dtype(kind)), checked_shape(shape)))
+    return Tensor(views.broadcast(cast(Scalar(value), dtype_of(dtype)), checked_shape(shape)))
 
 
 def uniform(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:

@@ -64,11 +64,11 @@ class Scalar(Expr):
 class Counter(Expr):
     """A value made from an element's position: its linear index, or a random number of a stream."""
 
-    __slots__ = ("key", "kind", "layout")
+    __slots__ = ("key", "layout", "op")
 
-    def __init__(self, kind: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> None:
-        super().__init__(I64 if kind == "index" else F32, layout.shape, is_simple=True)
-        self.kind = kind
+    def __init__(self, op: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(I64 if op == "index" else F32, layout.shape, is_simple=True)
+        self.op = op
         self.layout = layout
         self.key = key
 
@@ -279,9 +279,9 @@ _OTHERS = frozenset({"not", "where", "cast", "isnan", "order_key"})
 MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _SAME_TYPE | _OTHERS
 
 
-def order_key_dtype(kind: DType) -> DType:
+def order_key_dtype(dtype: DType) -> DType:
     """The integers that order values of a dtype: NaN above everything, both zeros alike."""
-    return I64 if kind.compute_name in ("f64", "i64") else I32
+    return I64 if dtype.compute_name in ("f64", "i64") else I32
 
 
 def apply(op: str, *args: Expr) -> Expr:
@@ -312,11 +312,11 @@ def apply(op: str, *args: Expr) -> Expr:
     return Map(op, args, found)
 
 
-def _fits(value: float | int | bool, kind: DType) -> bool:
+def _fits(value: float | int | bool, dtype: DType) -> bool:
     """Whether a number can be held in a dtype; floats take any number."""
-    if kind.is_float or isinstance(value, (bool, float)):
+    if dtype.is_float or isinstance(value, (bool, float)):
         return True
-    limits = np.iinfo(kind.numpy)
+    limits = np.iinfo(dtype.numpy)
     return bool(limits.min <= value <= limits.max)
 
 

@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from lbrx.base import system
 from lbrx.errors import FileError, ShapeError, TruncatedError
-from lbrx.tensors.dtype import DType, dtype
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.shape import Shape
 
 Bytes = npt.NDArray[np.uint8]
@@ -209,9 +210,9 @@ class MmapStorage:
             )
         return self.file.read_at(self._offset + offset, length)
 
-    def as_array(self, kind: DType | str, shape: Shape, offset: int = 0) -> npt.NDArray[Any]:
+    def as_array(self, dtype: DType | str, shape: Shape, offset: int = 0) -> npt.NDArray[Any]:
         """An array over the bytes: no copy where they are mapped and aligned. Packed dtypes are not arrays."""
-        row = dtype(kind)
+        row = dtype_of(dtype)
         elements = int(np.prod(shape, dtype=np.int64))
         if row.is_packed:
             raise ShapeError(f"{row} elements share bytes and have no array view; use a Tensor")

@@ -19,7 +19,8 @@ from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
-from lbrx.tensors.dtype import DType, dtype
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Blocks, Expr, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
@@ -133,7 +134,7 @@ class Tensor(Arithmetic):
         if view is not None:
             return view
         if self.dtype.is_packed:
-            return Tensor(cast(self.expr, dtype("i8"))).numpy().astype(self.dtype.numpy)
+            return Tensor(cast(self.expr, dtype_of("i8"))).numpy().astype(self.dtype.numpy)
         result = function("evaluate")([self.expr])[0]
         return result if self.shape else np.asarray(result).astype(self.dtype.numpy)
 
@@ -221,11 +222,13 @@ class Tensor(Arithmetic):
         """The bytes of a stored or quantized tensor as a u8 vector."""
         expr = self.expr
         if isinstance(expr, Blocks):
-            return Tensor(Source(expr.storage, dtype("u8"), Layout.contiguous((expr.storage.nbytes,))), self.metadata)
+            return Tensor(
+                Source(expr.storage, dtype_of("u8"), Layout.contiguous((expr.storage.nbytes,))), self.metadata
+            )
         if isinstance(expr, Source) and expr.rows is None and expr.layout.is_contiguous and not expr.dtype.is_packed:
             item = expr.dtype.itemsize
             layout = Layout.contiguous((self.nbytes,), expr.layout.offset * item)
-            return Tensor(Source(expr.storage, dtype("u8"), layout), self.metadata)
+            return Tensor(Source(expr.storage, dtype_of("u8"), layout), self.metadata)
         raise DTypeError("only a stored, contiguous tensor has raw bytes; call realize() first")
 
     # -- views ----------------------------------------------------------------------------------------------------
@@ -280,9 +283,9 @@ class Tensor(Arithmetic):
 
     # -- element-wise ---------------------------------------------------------------------------------------------
 
-    def to(self, kind: DType | str) -> Tensor:
+    def to(self, dtype: DType | str) -> Tensor:
         """The values in another dtype: nearest even for floats; integers from floats truncate and clip."""
-        return Tensor(cast(self.expr, dtype(kind)), TensorMetadata(name=self.name))
+        return Tensor(cast(self.expr, dtype_of(dtype)), TensorMetadata(name=self.name))
 
     def quantize(
         self,
@@ -309,10 +312,12 @@ class Tensor(Arithmetic):
             if imatrix is not None:
                 raise UsageError(f"{scheme} takes no importance matrix")
             return integer_tensor(code_integers(self.expr, scheme, group_size, symmetric), self.name)
-        kind = codec(scheme)
+        block_codec = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)
-        info = QuantizationInfo(scheme=kind.name, bits=kind.bits, group_size=kind.block_elements)
-        return Tensor(function("encoded")(self.expr, kind, weights), TensorMetadata(name=self.name, quantization=info))
+        info = QuantizationInfo(scheme=block_codec.name, bits=block_codec.bits, group_size=block_codec.block_elements)
+        return Tensor(
+            function("encoded")(self.expr, block_codec, weights), TensorMetadata(name=self.name, quantization=info)
+        )
 
     def dequantize(self) -> Tensor:
         """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is."""
@@ -333,12 +338,12 @@ def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
     return Tensor(coding.blocks, TensorMetadata(name=name, quantization=info))
 
 
-def tensor(values: npt.ArrayLike, kind: DType | str | None = None, name: str | None = None) -> Tensor:
+def tensor(values: npt.ArrayLike, dtype: DType | str | None = None, name: str | None = None) -> Tensor:
     """A tensor over an array (its memory is shared where it is contiguous) or over numbers.
 
     >>> tensor([1, 2, 3], "f32").dtype
     DType(f32)
     """
     expr = array_expr(np.asarray(values))
-    wanted = expr.dtype if kind is None else dtype(kind)
+    wanted = expr.dtype if dtype is None else dtype_of(dtype)
     return Tensor(Tensor(cast(expr, wanted)).realize().expr, TensorMetadata(name=name))

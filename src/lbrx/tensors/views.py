@@ -18,11 +18,11 @@ from lbrx.tensors.shape import Index, IndexItem, Layout, Shape, expand_ellipsis
 Transform = Callable[[Layout], Layout | None]
 
 
-def counter(kind: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> Expr:
+def counter(op: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> Expr:
     """A Counter; a single one, without axes, is stored first, because only passes make such values."""
     if layout.shape:
-        return Counter(kind, layout, key)
-    return Stored(Counter(kind, Layout((1,), (0,), layout.offset), key), Layout.contiguous(()))
+        return Counter(op, layout, key)
+    return Stored(Counter(op, Layout((1,), (0,), layout.offset), key), Layout.contiguous(()))
 
 
 def joined(parts: Sequence[Expr], axis: int) -> Expr:
@@ -130,7 +130,7 @@ def _pushed(expr: Expr, transform: Transform) -> Expr | None:
         return None if layout is None else Source(expr.storage, expr.dtype, layout)
     if isinstance(expr, Counter):
         layout = transform(expr.layout)
-        return None if layout is None else counter(expr.kind, layout, expr.key)
+        return None if layout is None else counter(expr.op, layout, expr.key)
     if isinstance(expr, Stored) and expr.rows is None:
         layout = transform(expr.layout)
         return None if layout is None else Stored(expr.inner, layout)

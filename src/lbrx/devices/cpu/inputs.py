@@ -38,9 +38,9 @@ class LeafInputs:
     def _set(self, number: int, leaf: BoundLeaf, ints: Ints) -> None:
         slots = self.slots
         spec = self.bound.program.leaves[number]
-        if leaf.kind != "source" or leaf.dtype.is_packed:
+        if leaf.origin != "source" or leaf.dtype.is_packed:
             ints[slots[f"leaf{number}.offset"]] = leaf.offset
-        if leaf.kind in ("uniform", "normal"):
+        if leaf.origin in ("uniform", "normal"):
             ints[slots[f"leaf{number}.key0"]], ints[slots[f"leaf{number}.key1"]] = leaf.key
         if spec.step == "any":
             ints[slots[f"leaf{number}.stride"]] = leaf.inner_stride

@@ -43,7 +43,7 @@ class PreparedPass:
             (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])
             for number in range(len(program.scalars))
         ]
-        self._sink_place = slots["sink0.address" if program.sinks[0].kind == "store" else "sink0.partials"]
+        self._sink_place = slots["sink0.address" if program.sinks[0].op == "store" else "sink0.partials"]
         self._block_place = slots["block"]
         self._flag_place = slots["is_streamed"] if slots.can_stream else None
         self._free: list[_Arguments] = []  # of calls that are over
@@ -96,6 +96,6 @@ class PreparedPass:
         is_float = DTYPES[self.compiled.program.value_types()[sink.args[0]]].is_float
         arguments.partials = np.zeros(blocks, np.float64 if is_float else np.int64)
         arguments.ints[self._sink_place] = arguments.partials.ctypes.data
-        if sink.kind == "argmax":
+        if sink.op == "argmax":
             arguments.places = np.zeros(blocks, np.int64)
             arguments.ints[self._sink_place + 1] = arguments.places.ctypes.data

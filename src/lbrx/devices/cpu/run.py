@@ -96,7 +96,7 @@ class _Run:
 
     def _partials(self, number: int) -> tuple[npt.NDArray[Any], Ints | None] | None:
         sink = self.bound.program.sinks[number]
-        if sink.kind not in BLOCK_REDUCTIONS:
+        if sink.op not in BLOCK_REDUCTIONS:
             return None
         blocks = -(-self.elements // self.block)
         types = self.bound.program.value_types()
@@ -104,7 +104,7 @@ class _Run:
         values = np.zeros(blocks, np.float64 if is_float else np.int64)
         self.ints[self.compiled.slots[f"sink{number}.partials"]] = values.ctypes.data
         places = None
-        if sink.kind == "argmax":
+        if sink.op == "argmax":
             places = np.zeros(blocks, np.int64)
             self.ints[self.compiled.slots[f"sink{number}.places"]] = places.ctypes.data
         return values, places
@@ -224,7 +224,7 @@ class _Run:
     def _begin_store(
         self, number: int, target: Destination, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]
     ) -> Callable[[], None]:
-        if self.bound.program.sinks[number].kind == "row_store":
+        if self.bound.program.sinks[number].op == "row_store":
             lo, hi = lo // self.bound.columns, hi // self.bound.columns
         item_bytes, bits = target.dtype.itemsize, target.dtype.bits
         nbytes = (hi - lo) * item_bytes

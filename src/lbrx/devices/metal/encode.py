@@ -98,7 +98,7 @@ def needs_no_pass(program: Program) -> bool:
     if program.mode != FLAT or len(program.leaves) != 1 or program.scalars or len(program.sinks) != 1:
         return False
     (leaf,) = program.leaves
-    is_stored = leaf.kind == "source" and leaf.step == "unit" and leaf.dtype in FLOAT_NUMBERS
+    is_stored = leaf.origin == "source" and leaf.step == "unit" and leaf.dtype in FLOAT_NUMBERS
     copies = {(): Sink("store", "f32", (0,)), (_CAST,): Sink("store", "f32", (1,))}
     return is_stored and program.sinks[0] == copies.get(program.body)
 

@@ -102,7 +102,7 @@ class LeafBindings:
             numbers[f"stride{number}"] = leaf.inner_stride
         if leaf.rows is not None:
             numbers[f"axis{number}"] = leaf.rows_axis
-        if leaf.kind in ("uniform", "normal"):
+        if leaf.origin in ("uniform", "normal"):
             numbers[f"key0_{number}"], numbers[f"key1_{number}"] = leaf.key
 
     def _source(self, storage: Storage, start: int, stop: int, item_bytes: int, inputs: BoundInputs) -> BufferBinding:

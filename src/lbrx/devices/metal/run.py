@@ -77,7 +77,7 @@ class _Run:
         self.sinks = list(enumerate(bound.program.sinks))
         self.block_sinks = [block_sink(target) for target in targets]
         self.encodes_only = self.block_sinks[0] is not None and needs_no_pass(bound.program)
-        self.has_reductions = any(sink.kind in BLOCK_REDUCTIONS for _, sink in self.sinks)
+        self.has_reductions = any(sink.op in BLOCK_REDUCTIONS for _, sink in self.sinks)
         self.block_rows = max(1, REDUCTION_BLOCK // max(bound.columns, 1)) if self.has_reductions else 1
         self.block = self.block_rows * bound.columns if bound.program.mode == ROWS else REDUCTION_BLOCK
         self.partials = [self._partials(number) for number, _ in self.sinks]
@@ -91,11 +91,11 @@ class _Run:
 
     def _partials(self, number: int) -> tuple[Any, Any] | None:
         sink = self.bound.program.sinks[number]
-        if sink.kind not in BLOCK_REDUCTIONS:
+        if sink.op not in BLOCK_REDUCTIONS:
             return None
         is_float = DTYPES[self.bound.program.value_types()[sink.args[0]]].is_float
         blocks = -(-self.bound.elements // self.block)
-        places = np.zeros(blocks, np.int64) if sink.kind == "argmax" else None
+        places = np.zeros(blocks, np.int64) if sink.op == "argmax" else None
         return np.zeros(blocks, np.float64 if is_float else np.int64), places
 
     # -- chunks -------------------------------------------------------------------------------------------------------
@@ -209,14 +209,14 @@ class _Run:
 
     def _rows_of(self, number: int, lo: int, hi: int) -> tuple[int, int]:
         """The elements of a stored result that elements of the space make."""
-        if self.bound.program.sinks[number].kind != "row_store":
+        if self.bound.program.sinks[number].op != "row_store":
             return lo, hi
         return lo // self.bound.columns, hi // self.bound.columns
 
     def _sink_bindings(
         self, number: int, lo: int, hi: int, outputs: dict[str, Buffer], numbers: dict[str, Any]
     ) -> dict[str, BufferBinding]:
-        target, kind = self.targets[number], self.bound.program.sinks[number].kind
+        target, kind = self.targets[number], self.bound.program.sinks[number].op
         name = f"sink{number}"
 
         def new(part: str, nbytes: int, *, cleared: bool = False) -> BufferBinding:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
-import os
 import re
 import struct
 import threading
@@ -29,8 +28,8 @@ from lbrx.base import system
 from lbrx.base.atomic_write import write_cache
 from lbrx.devices.cpu.codegen.pass_source import kernel_source
 from lbrx.devices.cpu.codegen.slots import Slots
-from lbrx.errors import KernelError
 from lbrx.engine.program import FLAT, Program
+from lbrx.errors import KernelError
 
 _SLOW_OPERATIONS = {
     "exp": 1.0,
@@ -75,7 +74,7 @@ def _nanoseconds(program: Program) -> float:
     """Roughly what an element costs: enough to tell whether threads pay."""
     if program.mode != FLAT:
         return 2.0
-    work = [leaf.kind for leaf in program.leaves] + [instruction.op for instruction in program.body]
+    work = [leaf.origin for leaf in program.leaves] + [instruction.op for instruction in program.body]
     return 0.15 * len(program.sinks) + sum(_SLOW_OPERATIONS.get(name, 0.05) for name in work)
 
 

@@ -16,14 +16,14 @@ from lbrx.engine.program import FLAT
 def _can_pair(values: Values) -> bool:
     """Whether all that a program does is to store bf16 made of bf16, element by element, whatever their places are."""
     program = values.program
-    if program.mode != FLAT or [(sink.kind, sink.type) for sink in program.sinks] != [("store", "bf16")]:
+    if program.mode != FLAT or [(sink.op, sink.type) for sink in program.sinks] != [("store", "bf16")]:
         return False
     root = program.sinks[0].args[0]
     needed = values.needed((root,), per_element=True)
     leaves = [program.leaves[number] for number in needed if number < values.first_scalar]
     if not leaves or values.types[root] != "f32":
         return False
-    if not all((leaf.kind, leaf.dtype, leaf.step) == ("source", "bf16", "unit") for leaf in leaves):
+    if not all((leaf.origin, leaf.dtype, leaf.step) == ("source", "bf16", "unit") for leaf in leaves):
         return False
     return not any(number in values.thresholds or number in values.limits for number in needed)
 

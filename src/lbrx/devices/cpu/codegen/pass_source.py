@@ -29,7 +29,7 @@ class _Kernel:
         self.values = Values(program)
         self.types = self.values.types
         self.first_scalar, self.first_body = self.values.first_scalar, self.values.first_body
-        self.reductions = [i for i, sink in enumerate(program.sinks) if sink.kind in BLOCK_REDUCTIONS]
+        self.reductions = [i for i, sink in enumerate(program.sinks) if sink.op in BLOCK_REDUCTIONS]
         self.tiles = TileSinks(program, self.values, self.slots, self.out)
         self.loops = ElementLoops(self.values, self.out)
 
@@ -44,27 +44,30 @@ class _Kernel:
             self._walk_blocks(self._walk_rows)
         else:
             self._walk_blocks(self._walk_segments)
-        tiles = [f"    {name} = stack_bytes({DTYPES[kind].itemsize * TILE})" for name, kind in self.tiles.tiles.items()]
+        tiles = [
+            f"    {name} = stack_bytes({DTYPES[type_name].itemsize * TILE})"
+            for name, type_name in self.tiles.tiles.items()
+        ]
         self.out.lines[body_at:body_at] = tiles + [f"    {line}" for line in self.loops.buffers()]
         return "\n".join(self.out.lines) + "\n"
 
     def _unpack(self) -> None:
         for number, leaf in enumerate(self.program.leaves):
-            if leaf.kind == "source":
+            if leaf.origin == "source":
                 self.out.add(f"base{number} = {self._slot(f'leaf{number}.address')}")
-            if leaf.kind != "source" or leaf.dtype in ("i4", "i2"):
+            if leaf.origin != "source" or leaf.dtype in ("i4", "i2"):
                 self.out.add(f"offset{number} = {self._slot(f'leaf{number}.offset')}")
-            if leaf.kind in ("uniform", "normal"):
+            if leaf.origin in ("uniform", "normal"):
                 for key in ("key0", "key1"):
                     self.out.add(f"{key}_{number} = np.uint32({self._slot(f'leaf{number}.{key}')})")
             if leaf.step == "any":
                 self.out.add(f"stride{number} = {self._slot(f'leaf{number}.stride')}")
-        for number, kind in enumerate(self.program.scalars):
-            is_float = kind in ("f32", "f64")
+        for number, type_name in enumerate(self.program.scalars):
+            is_float = type_name in ("f32", "f64")
             text = f"peek_f64(f, {self.slots.floats[number]})" if is_float else self._slot(f"scalar{number}")
-            self.out.add(f"v{self.first_scalar + number} = {literal_cast(text, register_type(kind))}")
+            self.out.add(f"v{self.first_scalar + number} = {literal_cast(text, register_type(type_name))}")
         for number, sink in enumerate(self.program.sinks):
-            if sink.kind in ("store", "row_store"):
+            if sink.op in ("store", "row_store"):
                 self.out.add(f"out{number} = {self._slot(f'sink{number}.address')}")
         if any(instruction.op in RANK_OPS for instruction in self.program.body):
             self.out.add(f"rank_buffer = {self._slot('rank_buffer')}")
@@ -92,9 +95,9 @@ class _Kernel:
         self.out.close()
 
     def _hand_out(self, number: int) -> None:
-        kind = "f64" if self.types[self.program.sinks[number].args[0]] in ("f32", "f64") else "i64"
-        self.out.add(f"poke_{kind}({self._slot(f'sink{number}.partials')}, start // block, total{number})")
-        if self.program.sinks[number].kind == "argmax":
+        type_name = "f64" if self.types[self.program.sinks[number].args[0]] in ("f32", "f64") else "i64"
+        self.out.add(f"poke_{type_name}({self._slot(f'sink{number}.partials')}, start // block, total{number})")
+        if self.program.sinks[number].op == "argmax":
             self.out.add(f"poke_i64({self._slot(f'sink{number}.places')}, start // block, total{number}_place)")
 
     def _walk_segments(self) -> None:
@@ -118,11 +121,11 @@ class _Kernel:
         for phase in range(max(self.values.phase, default=0) + 1):
             self._row_values(phase)
             self._along_row(phase)
-        sinks = [number for number in self._all_sinks() if self.program.sinks[number].kind != "row_store"]
+        sinks = [number for number in self._all_sinks() if self.program.sinks[number].op != "row_store"]
         if sinks:
             self._run("0", "columns", "row * columns", sinks)
         for number, sink in enumerate(self.program.sinks):
-            if sink.kind == "row_store":
+            if sink.op == "row_store":
                 self.out.add(f"store_{sink.type}(out{number}, row, v{sink.args[0]})")
         self.out.close()
 
@@ -146,10 +149,10 @@ class _Kernel:
 
     def _row_values(self, phase: int) -> None:
         """Values that are the same along the row and known from this phase on."""
-        for number, kind in enumerate(self.values.phase):
+        for number, known_in in enumerate(self.values.phase):
             is_row_op = number >= self.first_body and self.program.body[number - self.first_body].op in ROW_OPS
             is_scalar = self.first_scalar <= number < self.first_body
-            if kind == phase and not self.values.per_element[number] and not is_scalar and not is_row_op:
+            if known_in == phase and not self.values.per_element[number] and not is_scalar and not is_row_op:
                 self.out.add(f"v{number} = {self.values.text(number, '0')}")
 
     def _along_row(self, phase: int) -> None:
@@ -168,7 +171,7 @@ class _Kernel:
         roots = tuple(arg for _, instruction in ready for arg in instruction.args)
         self._tile_loop(roots, reductions, ranks)
         for number, sink in reductions:
-            result = f"row_total{number}_place" if sink.kind == "argmax" else f"row_total{number}"
+            result = f"row_total{number}_place" if sink.op == "argmax" else f"row_total{number}"
             self.out.add(f"v{number} = {literal_cast(result, self.types[number])}")
         tests = {test.rank: number for number, test in self.values.tests.items()}
         for number in ranks:
@@ -258,13 +261,13 @@ class _Kernel:
     def _run(self, first: str, last: str, row_start: str, sinks: list[int]) -> None:
         """The innermost loop: evaluate the elements and feed the sinks."""
         chosen = [(number, self.program.sinks[number]) for number in sinks]
-        tiled = [(number, sink) for number, sink in chosen if sink.kind in TILED_SINKS]
+        tiled = [(number, sink) for number, sink in chosen if sink.op in TILED_SINKS]
         roots = tuple(arg for _, sink in chosen for arg in sink.args)
         place = "column" if row_start == "0" else f"{row_start} + column"
 
         def feed() -> None:
             for number, sink in chosen:
-                if sink.kind == "store":
+                if sink.op == "store":
                     self.out.add(f"store_{sink.type}(out{number}, {place}, v{sink.args[0]})")
             filled: set[str] = set()
             for _, sink in tiled:
@@ -282,10 +285,10 @@ class _Kernel:
             return
         self._open_tiles(first, last, roots, all(self.tiles.is_direct(sink) for _, sink in chosen), feed)
         begin = "tile_start" if row_start == "0" else f"{row_start} + tile_start"
-        reductions = [(f"total{number}", sink) for number, sink in tiled if sink.kind in BLOCK_REDUCTIONS]
+        reductions = [(f"total{number}", sink) for number, sink in tiled if sink.op in BLOCK_REDUCTIONS]
         self.tiles.reduce(reductions, begin)
         for number, sink in tiled:
-            if sink.kind not in BLOCK_REDUCTIONS:
+            if sink.op not in BLOCK_REDUCTIONS:
                 self.tiles.select(number, sink, begin)
         self.out.close()
 

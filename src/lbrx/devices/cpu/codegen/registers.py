@@ -64,7 +64,7 @@ def _as_f32_for_rounding(text: str, source: str) -> str:
 
 def operation_text(op: str, register: str, args: list[str], arg_registers: list[str]) -> str:
     """The text of an element-wise operation whose arguments already have the register type it computes in."""
-    kind = arg_registers[-1]
+    operand = arg_registers[-1]
     if op in _INFIX:
         return _infix_text(op, register, args)
     if op in _COMPARISONS:
@@ -79,11 +79,11 @@ def operation_text(op: str, register: str, args: list[str], arg_registers: list[
     if op == "isnan":
         return f"({args[0]} != {args[0]})"
     if op == "order_key":
-        return f"key_of_{tile_type(kind)}({args[0]})"
+        return f"key_of_{tile_type(operand)}({args[0]})"
     if op == "not":
         return f"(not {args[0]})" if register == "bool" else literal_cast(f"~{args[0]}", register)
     if op in _FUNCTIONS:
-        return f"{op}_{kind}({args[0]})"
+        return f"{op}_{operand}({args[0]})"
     return _unary_text(op, register, args[0])
 
 

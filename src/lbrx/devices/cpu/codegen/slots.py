@@ -24,23 +24,23 @@ class Slots:
         self._names: dict[str, int] = {}
         self.floats: dict[int, int] = {}
         for number, leaf in enumerate(program.leaves):
-            if leaf.kind == "source":
+            if leaf.origin == "source":
                 self._add(f"leaf{number}.address")
-            if leaf.kind != "source" or leaf.dtype in ("i4", "i2"):
+            if leaf.origin != "source" or leaf.dtype in ("i4", "i2"):
                 self._add(f"leaf{number}.offset")
-            if leaf.kind in ("uniform", "normal"):
+            if leaf.origin in ("uniform", "normal"):
                 self._add(f"leaf{number}.key0", f"leaf{number}.key1")
             if leaf.step == "any":
                 self._add(f"leaf{number}.stride")
             if leaf.gather:
                 self._add(f"leaf{number}.rows", f"leaf{number}.axis")
-        for number, kind in enumerate(program.scalars):
-            if kind in ("f32", "f64"):
+        for number, type_name in enumerate(program.scalars):
+            if type_name in ("f32", "f64"):
                 self.floats[number] = len(self.floats)
             else:
                 self._add(f"scalar{number}")
         for number, sink in enumerate(program.sinks):
-            self._add(*(f"sink{number}.{part}" for part in SINK_SLOTS.get(sink.kind, ("partials",))))
+            self._add(*(f"sink{number}.{part}" for part in SINK_SLOTS.get(sink.op, ("partials",))))
         self._add("block", "rank_buffer")
         self.can_stream = can_stream(program)
         if self.can_stream:

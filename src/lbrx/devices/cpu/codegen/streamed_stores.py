@@ -21,7 +21,7 @@ LEAST_BYTES = 32 << 20  # of a result
 
 def can_stream(program: Program) -> bool:
     """Whether the kernel of a program can write past the caches: if all it does is to store one flat result."""
-    if program.mode != FLAT or [sink.kind for sink in program.sinks] != ["store"]:
+    if program.mode != FLAT or [sink.op for sink in program.sinks] != ["store"]:
         return False
     return not DTYPES[program.sinks[0].type].is_packed
 

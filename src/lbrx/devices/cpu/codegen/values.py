@@ -64,7 +64,7 @@ class Values:
         if left >= self.first_scalar or not self.first_scalar <= right < self.first_body:
             return False
         leaf = self.program.leaves[left]
-        return leaf.kind == "index" and leaf.step == "unit" and not leaf.gather and self.types[right] == "i64"
+        return leaf.origin == "index" and leaf.step == "unit" and not leaf.gather and self.types[right] == "i64"
 
     def _operation(self, number: int, op: str) -> tuple[int, ...]:
         """The arguments of a value that is the result of an operation, else nothing."""
@@ -109,7 +109,7 @@ class Values:
         for number, instruction in enumerate(self.program.body, self.first_body):
             if instruction.op in ROW_OPS or instruction.op in RANK_OPS:
                 walks[self.phase[number]] = (*walks.get(self.phase[number], ()), *instruction.args)
-        last = tuple(arg for sink in self.program.sinks if sink.kind != "row_store" for arg in sink.args)
+        last = tuple(arg for sink in self.program.sinks if sink.op != "row_store" for arg in sink.args)
         return [*walks.values(), last]
 
     # -- text -----------------------------------------------------------------------------------------------------
@@ -145,23 +145,23 @@ class Values:
         else:
             walk = {"unit": column, "zero": "0", "any": f"{column} * stride{number}"}[leaf.step]
             place = f"{self.start_text(number)} + {walk}"
-        if leaf.kind == "index":
+        if leaf.origin == "index":
             return f"np.int64({place})"
-        if leaf.kind in _STREAMS:
-            return f"{leaf.kind}_f32(key0_{number}, key1_{number}, {place})"
+        if leaf.origin in _STREAMS:
+            return f"{leaf.origin}_f32(key0_{number}, key1_{number}, {place})"
         return f"load_{leaf.dtype}(base{number}, {place})"
 
     def start_text(self, number: int) -> str:
         """The place of a leaf's first element in the row."""
         leaf = self.program.leaves[number]
-        parts = [f"offset{number}"] if leaf.kind != "source" or leaf.dtype in ("i4", "i2") else []
+        parts = [f"offset{number}"] if leaf.origin != "source" or leaf.dtype in ("i4", "i2") else []
         parts += [f"row_offset{number}"] if self.program.mode != FLAT else []
         return " + ".join(parts) or "0"
 
     def is_stream(self, number: int) -> bool:
         """Whether a leaf is a random number that differs from element to element."""
         leaf = self.program.leaves[number]
-        return leaf.kind in _STREAMS and leaf.step == "unit"
+        return leaf.origin in _STREAMS and leaf.step == "unit"
 
     def rank_buffer(self, rank: int) -> str:
         """The address of the buffer in which a rank is found."""
@@ -173,7 +173,7 @@ def rounded_once(program: Program, sink: Sink) -> Sink:
     """A store that rounds takes what was not rounded to the same type before: it comes to the same."""
     first_body = len(program.leaves) + len(program.scalars)
     number = sink.args[0] - first_body
-    if sink.kind != "store" or number < 0 or sink.type not in _HALVES:
+    if sink.op != "store" or number < 0 or sink.type not in _HALVES:
         return sink
     instruction = program.body[number]
     if instruction.op != "cast" or instruction.type != sink.type:

@@ -63,15 +63,15 @@ def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
 
 def _multiply(blocks: Blocks, numbers: list[int], out: Floats) -> None:
     """All rows of a weight times coded vectors."""
-    kind, storage, (rows, columns) = codec(blocks.codec), blocks.storage, (out.shape[1], numbers[0])
-    row_bytes, pairs = columns // kind.block_elements * kind.block_bytes, _SCALED_PAIRS[blocks.codec]
+    block_codec, storage, (rows, columns) = codec(blocks.codec), blocks.storage, (out.shape[1], numbers[0])
+    row_bytes, pairs = columns // block_codec.block_elements * block_codec.block_bytes, _SCALED_PAIRS[blocks.codec]
 
     def multiply(first: int, stop: int) -> None:
         start, length = first * row_bytes, (stop - first) * row_bytes
         window = storage.read_at(start, length)
         target = address(out) + 4 * first, rows
         job = np.array([address(window), *numbers, *target, pairs, TILE_ROWS * settings.threads], np.int64)
-        run_together(*_task(kind.name), address(job), row_bytes, stop - first, TILE_ROWS, most=TILE_ROWS)
+        run_together(*_task(block_codec.name), address(job), row_bytes, stop - first, TILE_ROWS, most=TILE_ROWS)
         drop_behind(storage, start, length)
 
     in_spans(rows, row_bytes, storage.address is not None, multiply)

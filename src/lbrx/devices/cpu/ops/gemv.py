@@ -107,16 +107,16 @@ class _CodedLayout(NamedTuple):
 
 
 @cache
-def _coded_layout(kind_name: str, vectors: int, columns: int) -> _CodedLayout:
-    kind, count = codec(kind_name), columns // _CODED_COLUMNS
+def _coded_layout(codec_name: str, vectors: int, columns: int) -> _CodedLayout:
+    block_codec, count = codec(codec_name), columns // _CODED_COLUMNS
     code_bytes = 2 * vectors * -(-count // _MOST_TOGETHER) * _MOST_TOGETHER * _CODED_COLUMNS
     scale_bytes = 4 * vectors * count
     scales = _SCRATCH_START + code_bytes
-    sums, row_bytes = scales + scale_bytes, columns // kind.block_elements * kind.block_bytes
-    coder = f"code_for_{kind_name}" if kind_name in ("q4_0", "q4_k") else "code_vectors"
+    sums, row_bytes = scales + scale_bytes, columns // block_codec.block_elements * block_codec.block_bytes
+    coder = f"code_for_{codec_name}" if codec_name in ("q4_0", "q4_k") else "code_vectors"
     return _CodedLayout(
         *(sums + scale_bytes, _SCRATCH_START, scales, sums, row_bytes, _least_rows(row_bytes)),
-        *(code_address("gemv_quantized", kind_name, 9), compiled("gemv_quantized", coder, 1)),
+        *(code_address("gemv_quantized", codec_name, 9), compiled("gemv_quantized", coder, 1)),
     )
 
 
@@ -145,10 +145,10 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     return True
 
 
-def _float_products(x: Floats, stored: _StoredRows, kind: str, out: Floats) -> None:
+def _float_products(x: Floats, stored: _StoredRows, dtype_name: str, out: Floats) -> None:
     vectors, columns = x.shape
     numbers = stored.row_bytes, columns, address(x), vectors, out.shape[1], 0
-    _in_rows("float_rows", code_address("gemv_float", kind, 8), numbers, stored, out)
+    _in_rows("float_rows", code_address("gemv_float", dtype_name, 8), numbers, stored, out)
 
 
 @cache

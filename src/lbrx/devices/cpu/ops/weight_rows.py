@@ -98,11 +98,11 @@ def rows_of(weight: Tensor) -> Rows:
     source = weight.expr.values if isinstance(weight.expr, Blocks) else weight.expr
     if not isinstance(source, Source) or source.rows is not None or not weight.size:
         return ComputedRows(weight)
-    kind, place = source.dtype.name, source.storage.address
-    if kind == "f32" and place is not None and place % 4 == 0 and source.layout.strides[1] == 1:
+    dtype_name, place = source.dtype.name, source.storage.address
+    if dtype_name == "f32" and place is not None and place % 4 == 0 and source.layout.strides[1] == 1:
         return MappedRows(Tensor(source).numpy(), source.storage, 4 * source.layout.offset)
     if not source.layout.is_contiguous:
         return ComputedRows(weight)
-    if kind == "f32" and place is None:
+    if dtype_name == "f32" and place is None:
         return DecodedRows(source)
-    return HalfRows(source) if kind in _HALVES else ComputedRows(weight)
+    return HalfRows(source) if dtype_name in _HALVES else ComputedRows(weight)

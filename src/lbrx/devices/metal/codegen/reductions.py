@@ -127,6 +127,6 @@ def reduction_of(program: Program, name: str, sink: Sink, types: list[str]) -> R
     args = tuple(f"v{arg}" for arg in sink.args)
     leaves = [program.leaves[arg] for arg in sink.args if arg < len(program.leaves)]
     is_direct = len(leaves) == len(sink.args) and all(
-        leaf.kind == "source" and leaf.step == "unit" and leaf.dtype == "bf16" for leaf in leaves
+        leaf.origin == "source" and leaf.step == "unit" and leaf.dtype == "bf16" for leaf in leaves
     )
-    return Reduction(name, sink.kind, args, types[sink.args[0]], is_direct and sink.kind in SUMS)
+    return Reduction(name, sink.op, args, types[sink.args[0]], is_direct and sink.op in SUMS)

@@ -31,23 +31,23 @@ class Signature:
         self._fields: dict[str, tuple[str, str]] = {}  # name -> type in the shader, code for struct
         self._add("long", "q", "first_element")
         for number, leaf in enumerate(program.leaves):
-            if leaf.kind == "source":
+            if leaf.origin == "source":
                 self._buffer(f"leaf{number}", f"device const {MEMORY_TYPES[leaf.dtype]}*")
             if leaf.gather:
                 self._buffer(f"rows{number}", "device const long*")
                 self._add("uint", "I", f"axis{number}")
             self._add("long", "q", f"offset{number}", *([f"stride{number}"] if leaf.step == "any" else []))
         for number, sink in enumerate(program.sinks):
-            if sink.kind in ("store", "row_store"):
+            if sink.op in ("store", "row_store"):
                 self._buffer(f"sink{number}", f"device {MEMORY_TYPES[sink.type]}*")
-            for part, declaration in _SINK_BUFFERS.get(sink.kind, () if "store" in sink.kind else (_PARTIALS,)):
+            for part, declaration in _SINK_BUFFERS.get(sink.op, () if "store" in sink.op else (_PARTIALS,)):
                 self._buffer(f"sink{number}_{part}", declaration)
-            self._add("long", "q", *(f"sink{number}_{name}" for name in _SINK_LONGS.get(sink.kind, ())))
-            self._add("uint", "I", *(f"sink{number}_{name}" for name in _SINK_UINTS.get(sink.kind, ())))
+            self._add("long", "q", *(f"sink{number}_{name}" for name in _SINK_LONGS.get(sink.op, ())))
+            self._add("uint", "I", *(f"sink{number}_{name}" for name in _SINK_UINTS.get(sink.op, ())))
         for number, kind in enumerate(program.scalars):
             self._add(*_SCALAR_FIELDS.get(kind, _INT_FIELD), f"scalar{number}")
         for number, leaf in enumerate(program.leaves):
-            if leaf.kind in ("uniform", "normal"):
+            if leaf.origin in ("uniform", "normal"):
                 self._add("uint", "I", f"key0_{number}", f"key1_{number}")
         self._add("uint", "I", "count")
         if program.mode != FLAT:

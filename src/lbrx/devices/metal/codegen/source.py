@@ -77,7 +77,7 @@ class _KernelWriter(TileWriter):
 
     def _write_elements(self) -> None:
         """Neighbouring threads take neighbouring elements."""
-        collects = [number for number, sink in enumerate(self.program.sinks) if sink.kind == "collect"]
+        collects = [number for number, sink in enumerate(self.program.sinks) if sink.op == "collect"]
         self.out.add(*(f"uint above{number} = 0u;" for number in collects))
         with self.out.block(f"for (uint step = 0u; step < {ELEMENTS_PER_THREAD}u; step++)"):
             self.out.add(f"const uint j = (group * {ELEMENTS_PER_THREAD}u + step) * members + member;")

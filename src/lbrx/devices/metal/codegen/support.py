@@ -22,11 +22,11 @@ def why_not(program: Program) -> str | None:
     """
     if any(instruction.op in RANK_OPS for instruction in program.body):
         return "ranks along rows have no kernel"
-    stored = [sink.type for sink in program.sinks if sink.kind in ("store", "row_store")]
+    stored = [sink.type for sink in program.sinks if sink.op in ("store", "row_store")]
     if any(name == "f64" for name in (*program.value_types(), *stored)):
         return "a GPU has no f64"
     assert all(leaf.dtype in MEMORY_TYPES for leaf in program.leaves)
-    kinds = {sink.kind for sink in program.sinks}
+    kinds = {sink.op for sink in program.sinks}
     if "collect" in kinds and (program.mode == ROWS or kinds & BLOCK_REDUCTIONS):
         return "elements along rows cannot be collected"
     signature = Signature(program)

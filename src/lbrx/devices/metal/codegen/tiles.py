@@ -27,7 +27,7 @@ class TileWriter(ValueWriter):
         self.reductions = [
             (number, reduction_of(program, f"s{number}", sink, self.types))
             for number, sink in enumerate(program.sinks)
-            if sink.kind in BLOCK_REDUCTIONS
+            if sink.op in BLOCK_REDUCTIONS
         ]
         self.row_reductions = [
             (number, reduction_of(program, f"r{number}", _as_sink(instruction), self.types))
@@ -138,7 +138,7 @@ class TileWriter(ValueWriter):
                 self.out.add("const uint j = uint(row * columns + column - INDEX(a.first_element));")
         roots = [int(arg[1:]) for each in reductions for arg in each.args]
         if with_sinks:
-            roots += [arg for sink in self.program.sinks if sink.kind != "row_store" for arg in sink.args]
+            roots += [arg for sink in self.program.sinks if sink.op != "row_store" for arg in sink.args]
         self.declare_values(roots, known)
         for each in reductions:
             self.out.add(*each.take(index))
@@ -195,7 +195,7 @@ class TileWriter(ValueWriter):
 
     def _finish_row(self, reductions: list[Reduction]) -> None:
         known = {number for number, _ in self.row_reductions}
-        elementwise = [sink for sink in self.program.sinks if sink.kind != "row_store"]
+        elementwise = [sink for sink in self.program.sinks if sink.op != "row_store"]
         if reductions:
             self._tile_loop(reductions, self._row_tile, with_sinks=True)
         elif elementwise:
@@ -203,7 +203,7 @@ class TileWriter(ValueWriter):
                 self.out.add("const uint j = uint(row * columns + column - INDEX(a.first_element));")
                 self.declare_values([arg for sink in elementwise for arg in sink.args], known)
                 self.feed_sinks("long(row * columns + column)")
-        row_stores = [(n, sink) for n, sink in enumerate(self.program.sinks) if sink.kind == "row_store"]
+        row_stores = [(n, sink) for n, sink in enumerate(self.program.sinks) if sink.op == "row_store"]
         if row_stores:
             with self.out.block("if (member == 0u)"):
                 self.out.add("const INDEX column = 0u;")

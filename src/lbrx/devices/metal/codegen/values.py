@@ -67,14 +67,14 @@ class ValueWriter:
 
     def _leaf_text(self, number: int) -> str:
         leaf = self.program.leaves[number]
-        if self.is_flat and leaf.kind == "source" and leaf.dtype not in ("i4", "i2"):
+        if self.is_flat and leaf.origin == "source" and leaf.dtype not in ("i4", "i2"):
             return load_text(leaf.dtype, f"leaf{number}", {"unit": "j", "zero": "0"}[leaf.step])
         along = {"unit": "long(column)", "zero": "0l", "any": f"long(column) * a.stride{number}"}[leaf.step]
         place = f"a.offset{number} + {along}" + ("" if self.is_flat else f" + row_offset{number}")
-        if leaf.kind == "index":
+        if leaf.origin == "index":
             return place
-        if leaf.kind != "source":
-            return f"{leaf.kind}_f32(a.key0_{number}, a.key1_{number}, {place})"
+        if leaf.origin != "source":
+            return f"{leaf.origin}_f32(a.key0_{number}, a.key1_{number}, {place})"
         return load_text(leaf.dtype, f"leaf{number}", place)
 
     def row_offsets(self) -> None:
@@ -93,14 +93,14 @@ class ValueWriter:
         """Store an element, count it or collect it; ``place`` is its number in the space."""
         for number, sink in enumerate(self.program.sinks):
             value, register = f"v{sink.args[0]}", self.types[sink.args[0]]
-            if sink.kind == "store":
+            if sink.op == "store":
                 self.out.add(f"sink{number}[j] = encode_{sink.type}({value});")
-            elif sink.kind == "histogram":
+            elif sink.op == "histogram":
                 key = f"long({key_text(value, register)})"
                 self.out.add(f"const long bin{number} = ({key} >> a.sink{number}_shift) - a.sink{number}_first;")
                 add = f"atomic_fetch_add_explicit(&sink{number}_counts[bin{number}], 1u, memory_order_relaxed);"
                 self.out.add(f"if (bin{number} >= 0l && bin{number} < {BINS}l) {add}")
-            elif sink.kind == "collect":
+            elif sink.op == "collect":
                 self._collect(number, key_text(value, register), place)
 
     def _collect(self, number: int, key: str, place: str) -> None:
