@@ -29,7 +29,8 @@ def compile_object(source: str, name: str) -> tuple[str, bytes]:
 def compile_function(module: str, name: str, arguments: int, symbol_name: str) -> tuple[str, bytes]:
     """The symbol and the object code of a function of a module, over so many int64."""
     written = getattr(importlib.import_module(module), name)
-    function = FunctionType(written.__code__, written.__globals__, symbol_name, written.__defaults__)
+    closure = written.__closure__
+    function = FunctionType(written.__code__, written.__globals__, symbol_name, written.__defaults__, closure)
     function.__qualname__ = symbol_name
     return _object_code(function, arguments)
 

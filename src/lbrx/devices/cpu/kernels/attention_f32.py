@@ -27,14 +27,14 @@ NOTHING, ZERO, ONE = np.float32(-np.inf), np.float32(0.0), np.float32(1.0)
 
 
 @jit
-def _element(row: Any, number: Any, kind: Any) -> Any:
-    if kind == F16:
+def _element(row: Any, number: Any, dtype: Any) -> Any:
+    if dtype == F16:
         return load_one_f16(row, number)
-    return load_one_bf16(row, number) if kind == BF16 else load_f32(row, number)
+    return load_one_bf16(row, number) if dtype == BF16 else load_f32(row, number)
 
 
 @jit
-def _pack_keys(keys: Any, stride_bytes: Any, kind: Any, count: Any, size: Any, packed: Any) -> None:
+def _pack_keys(keys: Any, stride_bytes: Any, dtype: Any, count: Any, size: Any, packed: Any) -> None:
     """Panel p has elements of keys 16 p to 16 p + 15 side by side; keys that are missing are zeros."""
     for key in range((count + 15) // 16 * 16):
         place = key // 16 * 16 * size + key % 16
@@ -44,11 +44,11 @@ def _pack_keys(keys: Any, stride_bytes: Any, kind: Any, count: Any, size: Any, p
             continue
         row = keys + stride_bytes * key
         for i in range(size):
-            poke_f32(packed, place + 16 * i, _element(row, i, kind))
+            poke_f32(packed, place + 16 * i, _element(row, i, dtype))
 
 
 @jit
-def _pack_values(values: Any, stride_bytes: Any, kind: Any, count: Any, size: Any, packed: Any) -> None:
+def _pack_values(values: Any, stride_bytes: Any, dtype: Any, count: Any, size: Any, packed: Any) -> None:
     """Panel p has elements 16 p to 16 p + 15 of every value; elements and values that are missing are zeros."""
     like = f32x16(0.0)
     for panel in range((size + 15) // 16):
@@ -60,13 +60,36 @@ def _pack_values(values: Any, stride_bytes: Any, kind: Any, count: Any, size: An
                 store(out, key, like)
             if key < count and not is_whole:
                 for i in range(16 * panel, size):
-                    poke_f32(out, 16 * key + i - 16 * panel, _element(row, i, kind))
-            elif key < count and kind == F16:
+                    poke_f32(out, 16 * key + i - 16 * panel, _element(row, i, dtype))
+            elif key < count and dtype == F16:
                 store(out, key, load_f16(like, row, panel))
-            elif key < count and kind == BF16:
+            elif key < count and dtype == BF16:
                 store(out, key, load_bf16(like, row, panel))
             elif key < count:
                 store(out, key, load(like, row, panel))
+
+
+@jit
+def _add_six(weights: Any, stride: Any, i: Any, elements: Any, sums: Any) -> Any:
+    """Six sums, each plus elements times element ``i`` of its row of weights."""
+    a, b, c, d, e, f = sums
+    a = fused(splat(a, peek_f32(weights, i)), elements, a)
+    b = fused(splat(a, peek_f32(weights, stride + i)), elements, b)
+    c = fused(splat(a, peek_f32(weights, 2 * stride + i)), elements, c)
+    d = fused(splat(a, peek_f32(weights, 3 * stride + i)), elements, d)
+    e = fused(splat(a, peek_f32(weights, 4 * stride + i)), elements, e)
+    f = fused(splat(a, peek_f32(weights, 5 * stride + i)), elements, f)
+    return a, b, c, d, e, f
+
+
+@jit
+def _store_six(out: Any, row_bytes: Any, panel: Any, sums: Any) -> None:
+    store(out, panel, sums[0])
+    store(out + row_bytes, panel, sums[1])
+    store(out + 2 * row_bytes, panel, sums[2])
+    store(out + 3 * row_bytes, panel, sums[3])
+    store(out + 4 * row_bytes, panel, sums[4])
+    store(out + 5 * row_bytes, panel, sums[5])
 
 
 @jit
@@ -75,21 +98,10 @@ def _score(queries: Any, size: Any, packed: Any, first_panel: Any, panels: Any, 
     like = f32x16(0.0)
     for panel in range(first_panel, panels):
         keys = packed + 64 * size * panel
-        a, b, c, d, e, f = like, like, like, like, like, like
+        sums = like, like, like, like, like, like
         for i in range(size):
-            elements = load(like, keys, i)
-            a = fused(splat(like, load_f32(queries, i)), elements, a)
-            b = fused(splat(like, load_f32(queries, size + i)), elements, b)
-            c = fused(splat(like, load_f32(queries, 2 * size + i)), elements, c)
-            d = fused(splat(like, load_f32(queries, 3 * size + i)), elements, d)
-            e = fused(splat(like, load_f32(queries, 4 * size + i)), elements, e)
-            f = fused(splat(like, load_f32(queries, 5 * size + i)), elements, f)
-        store(scores, panel, a)
-        store(scores + ROW_BYTES, panel, b)
-        store(scores + 2 * ROW_BYTES, panel, c)
-        store(scores + 3 * ROW_BYTES, panel, d)
-        store(scores + 4 * ROW_BYTES, panel, e)
-        store(scores + 5 * ROW_BYTES, panel, f)
+            sums = _add_six(queries, size, i, load(like, keys, i), sums)
+        _store_six(scores, ROW_BYTES, panel, sums)
 
 
 @jit
@@ -131,26 +143,17 @@ def _sum_up(
     like = f32x16(0.0)
     for panel in range(panels):
         values = packed + 64 * BLOCK * panel
-        a = load(like, total, panel) * peek_f32(factors, 0)
-        b = load(like, total + row_bytes, panel) * peek_f32(factors, 1)
-        c = load(like, total + 2 * row_bytes, panel) * peek_f32(factors, 2)
-        d = load(like, total + 3 * row_bytes, panel) * peek_f32(factors, 3)
-        e = load(like, total + 4 * row_bytes, panel) * peek_f32(factors, 4)
-        f = load(like, total + 5 * row_bytes, panel) * peek_f32(factors, 5)
+        sums = (
+            load(like, total, panel) * peek_f32(factors, 0),
+            load(like, total + row_bytes, panel) * peek_f32(factors, 1),
+            load(like, total + 2 * row_bytes, panel) * peek_f32(factors, 2),
+            load(like, total + 3 * row_bytes, panel) * peek_f32(factors, 3),
+            load(like, total + 4 * row_bytes, panel) * peek_f32(factors, 4),
+            load(like, total + 5 * row_bytes, panel) * peek_f32(factors, 5),
+        )
         for key in range(first, stop):
-            elements = load(like, values, key)
-            a = fused(splat(like, peek_f32(weights, key)), elements, a)
-            b = fused(splat(like, peek_f32(weights, BLOCK + key)), elements, b)
-            c = fused(splat(like, peek_f32(weights, 2 * BLOCK + key)), elements, c)
-            d = fused(splat(like, peek_f32(weights, 3 * BLOCK + key)), elements, d)
-            e = fused(splat(like, peek_f32(weights, 4 * BLOCK + key)), elements, e)
-            f = fused(splat(like, peek_f32(weights, 5 * BLOCK + key)), elements, f)
-        store(total, panel, a)
-        store(total + row_bytes, panel, b)
-        store(total + 2 * row_bytes, panel, c)
-        store(total + 3 * row_bytes, panel, d)
-        store(total + 4 * row_bytes, panel, e)
-        store(total + 5 * row_bytes, panel, f)
+            sums = _add_six(weights, BLOCK, key, load(like, values, key), sums)
+        _store_six(total, row_bytes, panel, sums)
 
 
 @jit
@@ -173,10 +176,10 @@ def attend(
     stops: int,
     keys: int,
     key_stride: int,
-    key_kind: int,
+    key_dtype: int,
     values: int,
     value_stride: int,
-    value_kind: int,
+    value_dtype: int,
     value_size: int,
     low: int,
     high: int,
@@ -197,8 +200,8 @@ def attend(
     row_bytes = 64 * value_panels
     for start in range(low, high, BLOCK):
         count = min(BLOCK, high - start)
-        _pack_keys(keys + key_stride * start, key_stride, key_kind, count, size, packed_keys)
-        _pack_values(values + value_stride * start, value_stride, value_kind, count, value_size, packed_values)
+        _pack_keys(keys + key_stride * start, key_stride, key_dtype, count, size, packed_keys)
+        _pack_values(values + value_stride * start, value_stride, value_dtype, count, value_size, packed_values)
         for row in range(0, rows, 6):
             first = _first(starts, row, start)
             stop = _stop(stops, row + 5, start, count)

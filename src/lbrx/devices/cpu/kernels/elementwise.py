@@ -47,52 +47,34 @@ def _gelu(x: Any) -> Any:
     return x * select(x < np.float32(0.0), tail, ONE - tail)
 
 
-def silu(source: int, target: int, count: int) -> None:
-    like = f32x8(0.0)
-    for i in range(count // 8):
-        store(target, i, _silu(load(like, source, i)))
-    for i in range(count // 8 * 8, count):
-        store_f32(target, i, lane(_silu(f32x8(load_f32(source, i))), 0))
+def _make_map(function: Any) -> Any:
+    """``target = function(source)``"""
+
+    def mapped(source: int, target: int, count: int) -> None:
+        like = f32x8(0.0)
+        for i in range(count // 8):
+            store(target, i, function(load(like, source, i)))
+        for i in range(count // 8 * 8, count):
+            store_f32(target, i, lane(function(f32x8(load_f32(source, i))), 0))
+
+    return mapped
 
 
-def gelu(source: int, target: int, count: int) -> None:
-    like = f32x8(0.0)
-    for i in range(count // 8):
-        store(target, i, _gelu(load(like, source, i)))
-    for i in range(count // 8 * 8, count):
-        store_f32(target, i, lane(_gelu(f32x8(load_f32(source, i))), 0))
+def _make_product(function: Any) -> Any:
+    """``target = function(source) * other``"""
+
+    def multiplied(source: int, target: int, count: int, other: int) -> None:
+        like = f32x8(0.0)
+        for i in range(count // 8):
+            store(target, i, function(load(like, source, i)) * load(like, other, i))
+        for i in range(count // 8 * 8, count):
+            store_f32(target, i, lane(function(f32x8(load_f32(source, i))), 0) * load_f32(other, i))
+
+    return multiplied
 
 
-def gelu_tanh(source: int, target: int, count: int) -> None:
-    like = f32x8(0.0)
-    for i in range(count // 8):
-        store(target, i, _gelu_tanh(load(like, source, i)))
-    for i in range(count // 8 * 8, count):
-        store_f32(target, i, lane(_gelu_tanh(f32x8(load_f32(source, i))), 0))
-
-
-def silu_mul(source: int, target: int, count: int, other: int) -> None:
-    like = f32x8(0.0)
-    for i in range(count // 8):
-        store(target, i, _silu(load(like, source, i)) * load(like, other, i))
-    for i in range(count // 8 * 8, count):
-        store_f32(target, i, lane(_silu(f32x8(load_f32(source, i))), 0) * load_f32(other, i))
-
-
-def gelu_mul(source: int, target: int, count: int, other: int) -> None:
-    like = f32x8(0.0)
-    for i in range(count // 8):
-        store(target, i, _gelu(load(like, source, i)) * load(like, other, i))
-    for i in range(count // 8 * 8, count):
-        store_f32(target, i, lane(_gelu(f32x8(load_f32(source, i))), 0) * load_f32(other, i))
-
-
-def gelu_tanh_mul(source: int, target: int, count: int, other: int) -> None:
-    like = f32x8(0.0)
-    for i in range(count // 8):
-        store(target, i, _gelu_tanh(load(like, source, i)) * load(like, other, i))
-    for i in range(count // 8 * 8, count):
-        store_f32(target, i, lane(_gelu_tanh(f32x8(load_f32(source, i))), 0) * load_f32(other, i))
+silu, gelu, gelu_tanh = _make_map(_silu), _make_map(_gelu), _make_map(_gelu_tanh)
+silu_mul, gelu_mul, gelu_tanh_mul = _make_product(_silu), _make_product(_gelu), _make_product(_gelu_tanh)
 
 
 def rope(source: int, target: int, rows: int, columns: int, pairs: int, cosines: int, sines: int, near: int) -> None:

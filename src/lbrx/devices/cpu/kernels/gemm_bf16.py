@@ -19,14 +19,14 @@ from lbrx.devices.cpu.kernels.gemm_i16 import (
     store_four,
     write_out,
 )
-from lbrx.devices.cpu.kernels.quantized_rows_i16 import STEP, WORD_ROW_BYTES
+from lbrx.devices.cpu.kernels.quantized_rows_i16 import CODE_ROW_BYTES, STEP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.i16 import add_bf16_products, load_panel, spread_pair, transpose_eight
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import stack_bytes
 from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, load, store
 
-WORD_BYTES = MOST_ROWS * WORD_ROW_BYTES
+WORD_BYTES = MOST_ROWS * CODE_ROW_BYTES
 
 
 @jit
@@ -62,7 +62,7 @@ def _take(rows: Any, count: Any, columns: Any, first: Any, stop: Any, words: Any
     """Elements ``first`` to ``stop`` - 1 of some rows, four rows together."""
     for row in range(count):
         source = rows + 2 * (columns * row + first)
-        out = words + 4 * WORD_ROW_BYTES * (row // 4) + 64 * (row % 4)
+        out = words + 4 * CODE_ROW_BYTES * (row // 4) + 64 * (row % 4)
         for block in range((stop - first) // 32):
             store(out + 256 * block, 0, load(f32x16(0.0), source, block))
 
@@ -84,7 +84,7 @@ def _multiply_eight(words: Any, x: Any, blocks: Any, pairs: Any, out: Any) -> No
     for _block in range(blocks):
         for pair in range(pairs):
             totals = _add_pair(words + 4 * pair, x + 64 * pair, totals)
-            more = _add_pair(words + 4 * WORD_ROW_BYTES + 4 * pair, x + 64 * pair, more)
+            more = _add_pair(words + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more)
         words += 256
         x += PANEL_BLOCK_BYTES
     store_four(out, totals)
@@ -106,7 +106,7 @@ def _tile(job: Any, rows: Any, count: Any, out: Any, words: Any, totals: Any) ->
             numbers = x + PANEL_BLOCK_BYTES * (columns // 32 * panel + first // 32)
             for row in range(0, count, 8):
                 place = totals + TOTAL_PANEL_BYTES * panel + 64 * row
-                _multiply_eight(words + WORD_ROW_BYTES * row, numbers, (stop - first) // 32, number(job, 6), place)
+                _multiply_eight(words + CODE_ROW_BYTES * row, numbers, (stop - first) // 32, number(job, 6), place)
     write_out(totals, count, vectors, out, number(job, 5))
 
 

@@ -1,8 +1,8 @@
 """Rows of quantized blocks times many vectors, as sums of products of i16.
 
-Vectors are coded as in `block_products`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
-all 16 vectors, then 2 and 3, and so on. Rows are decoded some elements at a time into words that stay in the cache,
-and multiplied four or eight at a time with a panel: see `word_rows`.
+Vectors are coded as in `gemv_quantized`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
+all 16 vectors, then 2 and 3, and so on. Rows are decoded some elements at a time into i16 that stay in the cache,
+and multiplied four or eight at a time with a panel: see `quantized_rows_i16`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
+    CODE_ROW_BYTES,
     SCALE_ROW_BYTES,
     STEP,
-    WORD_ROW_BYTES,
     take_q4_0,
     take_q4_k,
     take_q6_k,
@@ -47,7 +47,7 @@ PANEL_VECTORS = 16
 PANEL_BLOCK_BYTES = 1024  # the words of a block of 32 elements in a panel
 MOST_ROWS = 64  # that are decoded at a time
 TILE_ROWS = 4 * FOURS
-DECODED_BYTES = MOST_ROWS * (WORD_ROW_BYTES + 2 * SCALE_ROW_BYTES)
+DECODED_BYTES = MOST_ROWS * (CODE_ROW_BYTES + 2 * SCALE_ROW_BYTES)
 TOTAL_PANEL_BYTES = 64 * MOST_ROWS
 TOTAL_BYTES = TOTAL_PANEL_BYTES * 32  # of 512 vectors
 
@@ -121,48 +121,35 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
         )
 
     @jit
-    def words_after(words: Any, place: Any) -> Any:
-        return words + (2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1))
+    def next_codes(codes: Any, place: Any) -> Any:
+        return codes + (2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1))
 
     @jit
-    def multiply_four(
-        words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
+    def multiply(
+        codes: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
     ) -> None:
         like = f32x16(0.0)
         totals = load_four(out)
-        for place in range(groups):
-            sums = four_sums()
-            for pair in range(pairs):
-                sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
-            block, at = place // per_block, 4 * place
-            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
-            totals = add_four(totals, sums, scales + at, lows + at, x_scale, x_sum)
-            words = words_after(words, place)
-            x += 32 * group
-        store_four(out, totals)
-
-    @jit
-    def multiply_eight(
-        words: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, pairs: Any, groups: Any, out: Any
-    ) -> None:
-        like = f32x16(0.0)
-        totals, more_totals = load_four(out), load_four(out + 256)
+        more_totals = load_four(out + 256) if FOURS == 2 else totals
         for place in range(groups):
             sums, more_sums = four_sums(), four_sums()
             for pair in range(pairs):
-                sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
-                more_sums = add_pair(words + 4 * WORD_ROW_BYTES + 4 * pair, x + 64 * pair, more_sums)
-            block, at = place // per_block, 4 * place
+                sums = add_pair(codes + 4 * pair, x + 64 * pair, sums)
+                if FOURS == 2:
+                    more_sums = add_pair(codes + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more_sums)
+            block, offset = place // per_block, 4 * place
             x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
-            totals = add_four(totals, sums, scales + at, lows + at, x_scale, x_sum)
-            at += 4 * SCALE_ROW_BYTES
-            more_totals = add_four(more_totals, more_sums, scales + at, lows + at, x_scale, x_sum)
-            words = words_after(words, place)
+            totals = add_four(totals, sums, scales + offset, lows + offset, x_scale, x_sum)
+            if FOURS == 2:
+                offset += 4 * SCALE_ROW_BYTES
+                more_totals = add_four(more_totals, more_sums, scales + offset, lows + offset, x_scale, x_sum)
+            codes = next_codes(codes, place)
             x += 32 * group
         store_four(out, totals)
-        store_four(out + 256, more_totals)
+        if FOURS == 2:
+            store_four(out + 256, more_totals)
 
-    return multiply_eight if FOURS == 2 else multiply_four
+    return multiply
 
 
 @jit
@@ -202,15 +189,15 @@ def ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> 
             prefetch_line(blocks + row_bytes * row + line)
 
 
-def _make_products(take: Any, group: int, has_lows: bool) -> Any:
+def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
     multiply = _make_multiply(group, has_lows)
 
     @jit
-    def tile_products(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, words: Any, totals: Any) -> None:
+    def tile_gemm(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, words: Any, totals: Any) -> None:
         columns, codes, scales, sums = number(job, 1), number(job, 2), number(job, 3), number(job, 4)
         vectors, out_columns, pairs = number(job, 5), number(job, 7), number(job, 8)
         panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
-        own_scales = words + WORD_ROW_BYTES * MOST_ROWS
+        own_scales = words + CODE_ROW_BYTES * MOST_ROWS
         own_lows = own_scales + SCALE_ROW_BYTES * MOST_ROWS
         step_bytes = row_bytes * STEP // columns
         for i in range(MOST_ROWS * panels):
@@ -227,7 +214,7 @@ def _make_products(take: Any, group: int, has_lows: bool) -> Any:
                 block = columns // 32 * panel + first // 32
                 for row in range(0, rows, TILE_ROWS):
                     multiply(
-                        words + WORD_ROW_BYTES * row,
+                        words + CODE_ROW_BYTES * row,
                         own_scales + SCALE_ROW_BYTES * row,
                         own_lows + SCALE_ROW_BYTES * row,
                         codes + PANEL_BLOCK_BYTES * block,
@@ -239,40 +226,21 @@ def _make_products(take: Any, group: int, has_lows: bool) -> Any:
                     )
         write_out(totals, rows, vectors, out, out_columns)
 
-    @jit
-    def products(job: Any, row_bytes: Any, first: Any, stop: Any) -> None:
+    def gemm(job: int, row_bytes: int, first: int, stop: int) -> None:
+        """Rows ``first`` to ``stop`` - 1 times all vectors.
+
+        ``job`` is the address of int64 numbers: blocks and columns of the weight; codes, scales, sums, number of the
+        vectors; out and its columns; pairs of elements with one scale, which is given here because loops of a known
+        small count would be unrolled until the registers do not suffice; and how many rows further on a thread goes
+        on, as others have taken those between.
+        """
         words, totals = stack_bytes(DECODED_BYTES), stack_bytes(TOTAL_BYTES)
         for row in range(first, stop, MOST_ROWS):
             blocks, out = number(job, 0) + row_bytes * row, number(job, 6) + 4 * row
-            tile_products(job, row_bytes, blocks, min(MOST_ROWS, stop - row), out, words, totals)
+            tile_gemm(job, row_bytes, blocks, min(MOST_ROWS, stop - row), out, words, totals)
 
-    return products
-
-
-_q4_0 = _make_products(take_q4_0, 32, has_lows=False)
-_q8_0 = _make_products(take_q8_0, 32, has_lows=False)
-_q4_k = _make_products(take_q4_k, 32, has_lows=True)
-_q6_k = _make_products(take_q6_k, 16, has_lows=False)
+    return gemm
 
 
-def q4_0(job: int, row_bytes: int, first: int, stop: int) -> None:
-    """Rows ``first`` to ``stop`` - 1 times all vectors.
-
-    ``job`` is the address of int64 numbers: blocks and columns of the weight; codes, scales, sums, number of the
-    vectors; out and its columns; pairs of elements with one scale, which is given here because loops of a known
-    small count would be unrolled until the registers do not suffice; and how many rows further on a thread goes on,
-    as others have taken those between. So for the others.
-    """
-    _q4_0(job, row_bytes, first, stop)
-
-
-def q8_0(job: int, row_bytes: int, first: int, stop: int) -> None:
-    _q8_0(job, row_bytes, first, stop)
-
-
-def q4_k(job: int, row_bytes: int, first: int, stop: int) -> None:
-    _q4_k(job, row_bytes, first, stop)
-
-
-def q6_k(job: int, row_bytes: int, first: int, stop: int) -> None:
-    _q6_k(job, row_bytes, first, stop)
+q4_0, q8_0 = _make_gemm(take_q4_0, 32, has_lows=False), _make_gemm(take_q8_0, 32, has_lows=False)
+q4_k, q6_k = _make_gemm(take_q4_k, 32, has_lows=True), _make_gemm(take_q6_k, 16, has_lows=False)

@@ -1,4 +1,4 @@
-"""Rows of Q4_0 and Q4_K times a few vectors, as in `block_products`, for registers of 512 bits.
+"""A row of Q4_0 or Q4_K times a vector, as in `gemv_quantized`, for registers of 512 bits.
 
 Sums are made of other parts than there: the last bits of a result depend on which of the two forms a processor takes.
 """
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.elements import load_f16, load_f32, store_f32
+from lbrx.devices.cpu.simd.elements import load_f16, load_f32
 from lbrx.devices.cpu.simd.f32 import fused
-from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.instruction import inlined, jit
 from lbrx.devices.cpu.simd.int_dot import dot_one_of_four_blocks
 from lbrx.devices.cpu.simd.int_dot_512 import (
     FOUR_LANES,
@@ -46,45 +46,33 @@ def _rest_of_q4_0(stored: Any, x: Any, x_scales: Any, x_sums: Any, count: Any) -
     return lane_sum(total) - eighths * EIGHT
 
 
-@jit
-def q4_0(
-    blocks: Any, rows: Any, columns: Any, codes: Any, scales: Any, sums: Any, vectors: Any, out: Any, out_columns: Any
-) -> None:
+@inlined
+def dot_q4_0_512(stored: Any, columns: Any, x: Any, x_scales: Any, x_sums: Any) -> Any:
     count = columns // 32
-    for row in range(rows):
-        stored = blocks + 18 * count * row
-        for vector in range(vectors):
-            x = codes + (count + 3) // 4 * 256 * vector
-            x_scales, x_sums = scales + 4 * count * vector, sums + 4 * count * vector
-            even, odd, eighths = f32x16(0.0), f32x16(0.0), f32x8(0.0)
-            for group in range(count // 8):
-                first, numbers = stored + 144 * group, x + 512 * group
-                prefetch_3_lines_to_l2(first + AHEAD)
-                own_scales = scales_of_eight_blocks(first)
-                units = own_scales * load(eighths, x_scales, group)
-                eighths = fused(own_scales, load(eighths, x_sums, group), eighths)
-                even = fused(to_f32(dot_four_blocks(first, numbers)), FIRST_FOUR(units), even)
-                odd = fused(to_f32(dot_four_blocks(first + 72, numbers + 256)), LAST_FOUR(units), odd)
-            total = lane_sum(even + odd) - lane_sum(eighths) * EIGHT
-            store_f32(out, out_columns * vector + row, total + _rest_of_q4_0(stored, x, x_scales, x_sums, count))
+    even, odd, eighths = f32x16(0.0), f32x16(0.0), f32x8(0.0)
+    for group in range(count // 8):
+        first, numbers = stored + 144 * group, x + 512 * group
+        prefetch_3_lines_to_l2(first + AHEAD)
+        own_scales = scales_of_eight_blocks(first)
+        units = own_scales * load(eighths, x_scales, group)
+        eighths = fused(own_scales, load(eighths, x_sums, group), eighths)
+        even = fused(to_f32(dot_four_blocks(first, numbers)), FIRST_FOUR(units), even)
+        odd = fused(to_f32(dot_four_blocks(first + 72, numbers + 256)), LAST_FOUR(units), odd)
+    total = lane_sum(even + odd) - lane_sum(eighths) * EIGHT
+    return total + _rest_of_q4_0(stored, x, x_scales, x_sums, count)
 
 
-@jit
-def q4_k(
-    blocks: Any, rows: Any, columns: Any, codes: Any, scales: Any, sums: Any, vectors: Any, out: Any, out_columns: Any
-) -> None:
-    count = columns // 256
-    for row in range(rows):
-        for vector in range(vectors):
-            even, odd, lows = f32x16(0.0), f32x16(0.0), f32x8(0.0)
-            for block in range(count):
-                stored, place = blocks + 144 * (count * row + block), count * vector + block
-                prefetch_3_lines_to_l2(stored + AHEAD)
-                lows = fused(minimums(stored + 4) * load(lows, sums, place), splat(lows, load_f16(stored, 1)), lows)
-                units = halves_twice(ordered_scales(stored + 4) * load(lows, scales, place) * load_f16(stored, 0))
-                at, x = stored + 16, codes + 512 * place
-                even = fused(to_f32(dot_low_halves_of_64(at, x)), BLOCKS_0_2(units), even)
-                odd = fused(to_f32(dot_high_halves_of_64(at, x)), BLOCKS_1_3(units), odd)
-                even = fused(to_f32(dot_low_halves_of_64(at + 64, x + 256)), BLOCKS_4_6(units), even)
-                odd = fused(to_f32(dot_high_halves_of_64(at + 64, x + 256)), BLOCKS_5_7(units), odd)
-            store_f32(out, out_columns * vector + row, lane_sum(even + odd) - lane_sum(lows))
+@inlined
+def dot_q4_k_512(blocks: Any, columns: Any, codes: Any, x_scales: Any, x_sums: Any) -> Any:
+    even, odd, lows = f32x16(0.0), f32x16(0.0), f32x8(0.0)
+    for block in range(columns // 256):
+        stored, x = blocks + 144 * block, codes + 512 * block
+        prefetch_3_lines_to_l2(stored + AHEAD)
+        lows = fused(minimums(stored + 4) * load(lows, x_sums, block), splat(lows, load_f16(stored, 1)), lows)
+        units = halves_twice(ordered_scales(stored + 4) * load(lows, x_scales, block) * load_f16(stored, 0))
+        packed = stored + 16
+        even = fused(to_f32(dot_low_halves_of_64(packed, x)), BLOCKS_0_2(units), even)
+        odd = fused(to_f32(dot_high_halves_of_64(packed, x)), BLOCKS_1_3(units), odd)
+        even = fused(to_f32(dot_low_halves_of_64(packed + 64, x + 256)), BLOCKS_4_6(units), even)
+        odd = fused(to_f32(dot_high_halves_of_64(packed + 64, x + 256)), BLOCKS_5_7(units), odd)
+    return lane_sum(even + odd) - lane_sum(lows)

@@ -1,4 +1,4 @@
-"""Products of rows as jobs for a team: some rows of the weight, by a function of `block_products` or `row_products`.
+"""Products of rows as jobs for a team: some rows of the weight, by a function of `gemv_quantized` or `gemv_float`.
 
 ``job`` is the address of int64 numbers: the function, room for a status that is not 0, where the rows lie, where the
 results go, and then what each task says.

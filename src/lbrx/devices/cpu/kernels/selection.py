@@ -122,74 +122,80 @@ def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, pl
     _put_run(keys, places, state, equal, above, start)
 
 
-@njit
-def collect_i32(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
-    """Append the keys within [low, high] and their indices, and count those above.
+def _make_collect(key_at: Any, count_runs: Any = None, bounds: Any = None, masks: Any = None) -> Any:
+    """A function that appends the keys within [low, high] and their indices, and counts those above.
 
     ``state`` holds how many were found and how many are above. A ``low`` above ``high`` asks for the one key ``high``
-    (not NaN): then a tile's count of it is appended, and where the tile starts.
+    (not NaN): then a tile's count of it is appended, and where the tile starts. ``masks(address, bounds(low, high))``
+    are two masks of 64 elements: those above, and those within.
     """
-    if low > high:
-        _count_runs_i32(tile, count, start, high, keys, places, state)
-        return
-    found, above = peek_i64(state, 0), peek_i64(state, 1)
-    below_low, top = np.int32(max(low - 1, _SMALLEST_I32)), np.int32(high)
-    takes_smallest = low <= _SMALLEST_I32
-    whole = count - count % 64
-    for group in range(0, whole, 64):
-        over = mask_above_i32(tile + 4 * group, top)
-        inside = (_ALL_BITS if takes_smallest else mask_above_i32(tile + 4 * group, below_low)) & ~over
-        above += bit_count(over)
-        while inside != 0:
-            j = group + lowest_bit(inside)
-            found = _append(keys, places, found, np.int64(peek_i32(tile, j)), start + j)
-            inside &= inside - np.uint64(1)
-    for j in range(whole, count):
-        key = np.int64(peek_i32(tile, j))
-        above += key > high
-        if (key >= low) & (key <= high):
-            found = _append(keys, places, found, key, start + j)
-    poke_i64(state, 0, found)
-    poke_i64(state, 1, above)
+    is_masked = masks is not None
+
+    @njit
+    def collect(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+        if is_masked and low > high:
+            count_runs(tile, count, start, high, keys, places, state)
+            return
+        found, above, whole = peek_i64(state, 0), peek_i64(state, 1), 0
+        if is_masked:
+            whole = count - count % 64
+            limits = bounds(low, high)
+            for group in range(0, whole, 64):
+                over, inside = masks(tile + 4 * group, limits)
+                above += bit_count(over)
+                while inside != 0:
+                    j = group + lowest_bit(inside)
+                    found = _append(keys, places, found, key_at(tile, j), start + j)
+                    inside &= inside - np.uint64(1)
+        for j in range(whole, count):
+            key = key_at(tile, j)
+            above += key > high
+            if (key >= low) & (key <= high):
+                found = _append(keys, places, found, key, start + j)
+        poke_i64(state, 0, found)
+        poke_i64(state, 1, above)
+
+    return collect
 
 
 @njit
-def collect_f32(values: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
-    """The same over float32 values as they are; only what is found is turned into keys."""
-    if low > high:
-        _count_runs_f32(values, count, start, high, keys, places, state)
-        return
-    found, above = peek_i64(state, 0), peek_i64(state, 1)
-    takes_nan = high > _KEY_OF_INFINITY
+def _bounds_i32(low: Any, high: Any) -> Any:
+    return np.int32(max(low - 1, _SMALLEST_I32)), np.int32(high), low <= _SMALLEST_I32
+
+
+@njit
+def _masks_i32(tile: Any, bounds: Any) -> Any:
+    below_low, top, takes_smallest = bounds
+    over = mask_above_i32(tile, top)
+    return over, (_ALL_BITS if takes_smallest else mask_above_i32(tile, below_low)) & ~over
+
+
+@njit
+def _bounds_f32(low: Any, high: Any) -> Any:
     lowest, highest = _f32_of_key(max(low, -_KEY_OF_INFINITY - 1)), _f32_of_key(min(high, _KEY_OF_INFINITY))
-    whole = count - count % 64
-    for group in range(0, whole, 64):
-        over = np.uint64(0) if takes_nan else mask_above_f32(values + 4 * group, highest)
-        inside = mask_from_f32(values + 4 * group, lowest) & ~over
-        above += bit_count(over)
-        while inside != 0:
-            j = group + lowest_bit(inside)
-            found = _append(keys, places, found, np.int64(key_of_f32(peek_f32(values, j))), start + j)
-            inside &= inside - np.uint64(1)
-    for j in range(whole, count):
-        key = np.int64(key_of_f32(peek_f32(values, j)))
-        above += key > high
-        if (key >= low) & (key <= high):
-            found = _append(keys, places, found, key, start + j)
-    poke_i64(state, 0, found)
-    poke_i64(state, 1, above)
+    return lowest, highest, high > _KEY_OF_INFINITY
 
 
 @njit
-def collect_i64(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
-    found, above = peek_i64(state, 0), peek_i64(state, 1)
-    for j in range(count):
-        key = peek_i64(tile, j)
-        above += key > high
-        if (key >= low) & (key <= high):
-            found = _append(keys, places, found, key, start + j)
-    poke_i64(state, 0, found)
-    poke_i64(state, 1, above)
+def _masks_f32(values: Any, bounds: Any) -> Any:
+    lowest, highest, takes_nan = bounds
+    over = np.uint64(0) if takes_nan else mask_above_f32(values, highest)
+    return over, mask_from_f32(values, lowest) & ~over
+
+
+@njit
+def _key_at_i32(tile: Any, j: Any) -> Any:
+    return np.int64(peek_i32(tile, j))
+
+
+@njit
+def _key_at_f32(values: Any, j: Any) -> Any:
+    return np.int64(key_of_f32(peek_f32(values, j)))
+
+
+collect_i32 = _make_collect(_key_at_i32, _count_runs_i32, _bounds_i32, _masks_i32)
+collect_f32 = _make_collect(_key_at_f32, _count_runs_f32, _bounds_f32, _masks_f32)  # values, not keys
+collect_i64 = _make_collect(peek_i64)
 
 
 @njit
@@ -208,17 +214,14 @@ def first_largest_f32(values: Any, largest: Any) -> Any:
 
 
 SELECTION_FUNCTIONS: dict[str, Any] = {
-    function.__name__: function
-    for function in (
-        key_of_f32,
-        key_of_f64,
-        key_of_i32,
-        key_of_i64,
-        histogram_i32,
-        histogram_i64,
-        collect_i32,
-        collect_f32,
-        collect_i64,
-        first_largest_f32,
-    )
+    "key_of_f32": key_of_f32,
+    "key_of_f64": key_of_f64,
+    "key_of_i32": key_of_i32,
+    "key_of_i64": key_of_i64,
+    "histogram_i32": histogram_i32,
+    "histogram_i64": histogram_i64,
+    "collect_i32": collect_i32,
+    "collect_f32": collect_f32,
+    "collect_i64": collect_i64,
+    "first_largest_f32": first_largest_f32,
 }

@@ -58,6 +58,14 @@ def lane_extremes(like: Any, tile: Any, elements: Any) -> Any:
 
 
 @jit
+def weigh_by_square(like: Any, values: Any, weights: Any, elements: Any) -> None:
+    """Weights that are the squares of the values."""
+    for i in range(elements):
+        value = load(like, values, i)
+        store(weights, i, value * value)
+
+
+@jit
 def weigh_by_importance(like: Any, values: Any, weights: Any, elements: Any, mean_square: Any) -> None:
     """Multiply importances, in place, by how large the values are: w sqrt(mean_square + x x)."""
     for i in range(elements):

@@ -11,6 +11,7 @@ from lbrx.devices.cpu.kernels.codecs.nonlinear import decoded, fit_nonlinear_sca
 from lbrx.devices.cpu.simd.elements import load_f16, load_f32, store_byte, store_f16
 from lbrx.devices.cpu.simd.f32 import square_root
 from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.lanes import weigh_by_square
 from lbrx.devices.cpu.simd.memory import peek_f32, peek_i32, poke_f32, stack_bytes
 from lbrx.devices.cpu.simd.vectors import f32x8, load, splat, store
 
@@ -59,9 +60,7 @@ def encode(source: int, target: int, blocks: int) -> None:
     like = f32x8(0.0)
     for first in range(0, blocks, LANES):
         _spread(source, tiles, first, blocks, blocks)
-        for i in range(32):
-            value = load(like, tiles, i)
-            store(tiles + 1024, i, value * value)
+        weigh_by_square(like, tiles, tiles + 1024, 32)
         _finish(like, tiles, target + 18 * first, min(LANES, blocks - first))
 
 

@@ -14,10 +14,10 @@ from lbrx.devices.cpu.kernels.codecs.super_blocks import spread_weighted
 from lbrx.devices.cpu.simd.elements import load_byte, load_f16, store_byte, store_f16
 from lbrx.devices.cpu.simd.f32 import absolute, nearest_even
 from lbrx.devices.cpu.simd.instruction import jit
-from lbrx.devices.cpu.simd.lanes import spread
+from lbrx.devices.cpu.simd.lanes import spread, weigh_by_square
 from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
 from lbrx.devices.cpu.simd.scalars import first_set_bit
-from lbrx.devices.cpu.simd.vectors import clamp, f32x8, lane, lane_max, load, mask_bits, store, to_i32
+from lbrx.devices.cpu.simd.vectors import clamp, f32x8, lane, lane_max, mask_bits, store, to_i32
 
 SCALE_BOUND = np.float32(32.0)
 TILES_BYTES = 3 * 1024 + 32  # values, weights, codes, then the scales
@@ -58,9 +58,7 @@ def encode(source: int, target: int, blocks: int) -> None:
     like = f32x8(0.0)
     for block in range(blocks):
         spread(source + 1024 * block, tiles, 32, 8)
-        for i in range(32):
-            value = load(like, tiles, i)
-            store(tiles + 1024, i, value * value)
+        weigh_by_square(like, tiles, tiles + 1024, 32)
         _finish(like, tiles, target + 136 * block)
 
 

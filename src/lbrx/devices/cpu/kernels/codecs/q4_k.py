@@ -9,15 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.codecs.super_blocks import six_bit_pair
-from lbrx.devices.cpu.kernels.codecs.super_blocks_32 import TILES_BYTES, code_block, code_block_weighted
-from lbrx.devices.cpu.simd.elements import load_f16, store_byte
+from lbrx.devices.cpu.kernels.codecs.super_blocks_32 import load_units, make_encoders, store_pair
+from lbrx.devices.cpu.simd.elements import store_byte
 from lbrx.devices.cpu.simd.instruction import jit
-from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
-from lbrx.devices.cpu.simd.vectors import f32x32, load_u8, store, to_f32
-
-TOP = np.float32(15.0)
-SEARCH = (np.float32(-1.0), np.float32(0.1), 20)
+from lbrx.devices.cpu.simd.memory import peek_i32
+from lbrx.devices.cpu.simd.vectors import f32x32, load_u8
 
 
 @jit
@@ -28,29 +24,13 @@ def _pack(levels: Any, target: Any) -> None:
             store_byte(target, 32 * pair + i, np.uint8(low | (high << 4)))
 
 
-def encode(source: int, target: int, blocks: int) -> None:
-    tiles = stack_bytes(TILES_BYTES)
-    for block in range(blocks):
-        out = target + 144 * block
-        code_block(source + 1024 * block, tiles, out, TOP, SEARCH)
-        _pack(tiles + 2048, out + 16)
-
-
-def encode_weighted(source: int, target: int, rows: int, blocks_per_row: int, importance: int) -> None:
-    tiles = stack_bytes(TILES_BYTES)
-    for block in range(rows * blocks_per_row):
-        out = target + 144 * block
-        code_block_weighted(source + 1024 * block, importance + 1024 * (block % blocks_per_row), tiles, out, TOP)
-        _pack(tiles + 2048, out + 16)
+encode, encode_weighted = make_encoders(144, np.float32(15.0), (np.float32(-1.0), np.float32(0.1), 20), _pack)
 
 
 def decode(source: int, target: int, blocks: int) -> None:
     for block in range(blocks):
         stored, out = source + 144 * block, target + 1024 * block
-        unit, low_unit = load_f16(stored, 0), load_f16(stored, 1)
+        units = load_units(stored)
         for pair in range(4):
             codes = load_u8(f32x32(0.0), stored + 16 + 32 * pair)
-            scale, low = six_bit_pair(stored + 4, 2 * pair)
-            store(out, 2 * pair, to_f32(codes & 15) * (unit * np.float32(scale)) - low_unit * np.float32(low))
-            scale, low = six_bit_pair(stored + 4, 2 * pair + 1)
-            store(out, 2 * pair + 1, to_f32(codes >> 4) * (unit * np.float32(scale)) - low_unit * np.float32(low))
+            store_pair(stored, units, out, pair, codes & 15, codes >> 4)

@@ -14,7 +14,7 @@ from lbrx.devices.cpu.kernels.codecs.searches import ALL_ZERO, fit_symmetric_sca
 from lbrx.devices.cpu.simd.elements import load_f16, store_byte, store_f16
 from lbrx.devices.cpu.simd.f32 import absolute, nearest_even, round_to_f16
 from lbrx.devices.cpu.simd.instruction import jit
-from lbrx.devices.cpu.simd.lanes import spread
+from lbrx.devices.cpu.simd.lanes import spread, weigh_by_square
 from lbrx.devices.cpu.simd.memory import peek_i32, stack_bytes
 from lbrx.devices.cpu.simd.scalars import first_set_bit
 from lbrx.devices.cpu.simd.vectors import (
@@ -85,9 +85,7 @@ def encode(source: int, target: int, blocks: int) -> None:
     like = f32x16(0.0)
     for block in range(blocks):
         spread(source + 1024 * block, tiles, 16, 16)
-        for i in range(16):
-            value = load(like, tiles, i)
-            store(tiles + 1024, i, value * value)
+        weigh_by_square(like, tiles, tiles + 1024, 16)
         _code_block(like, tiles, target + 210 * block)
 
 
