@@ -14,6 +14,17 @@ from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, Kth, Map, Scalar, Source, Stored, common_dtype
 from lbrx.tensors.storage import Storage
 
+
+def _order_key(value: Any) -> Any:
+    """An integer that sorts as the value does: NaN above everything, both zeros alike."""
+    if not isinstance(value, np.floating):
+        return value
+    integer = np.int64 if value.dtype == np.float64 else np.int32
+    largest = np.iinfo(integer).max
+    bits: Any = (value + value.dtype.type(0)).view(integer)
+    return largest if np.isnan(value) else bits ^ (bits >> (8 * bits.itemsize - 1) & largest)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -44,8 +55,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "acos": np.arccos,
     "isnan": np.isnan,
     "where": np.where,
+    "order_key": _order_key,
 }
-_OWN_TYPES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan"})
+_OWN_TYPES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "order_key"})
 
 
 def scalar_value(expr: Expr, known: Known) -> Any:
