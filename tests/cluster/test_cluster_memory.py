@@ -16,7 +16,7 @@ from test_cluster_merge import CUSTOM_RECIPE, METHODS, local, on_cluster, weight
 from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
 from lbrx.cluster.options import ClusterProgress, WorkerMemoryError
 from lbrx.cluster.run import cluster_runner
-from lbrx.cluster.worker_memory import PeakMemory, telling_of_memory
+from lbrx.cluster.worker_memory import PeakMemory, explaining_memory_errors
 from lbrx.errors import MemoryBudgetError
 from lbrx.files.output.run import execute
 from support.tiny import CONFIG, HIDDEN, llama_shapes, make_llama, random_tensors, write_model
@@ -152,7 +152,7 @@ def test_the_peak_is_seen_after_it_is_gone() -> None:
 
 
 def test_only_the_systems_refusal_is_told_as_the_workers() -> None:
-    with pytest.raises(WorkerMemoryError, match="ran out of memory"), telling_of_memory():
+    with pytest.raises(WorkerMemoryError, match="ran out of memory"), explaining_memory_errors():
         raise MemoryError
-    with pytest.raises(MemoryBudgetError, match="as it was"), telling_of_memory():
+    with pytest.raises(MemoryBudgetError, match="as it was"), explaining_memory_errors():
         raise MemoryBudgetError("as it was")

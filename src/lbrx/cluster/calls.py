@@ -10,7 +10,7 @@ from typing import Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.connection import Connection
 from lbrx.cluster.options import MAX_FAILURES, ClusterError
-from lbrx.cluster.worker_memory import telling_of_memory
+from lbrx.cluster.worker_memory import explaining_memory_errors
 from lbrx.errors import LbrxError
 
 
@@ -34,7 +34,7 @@ def results_in_order(
     """What a function returns for each call; a call that fails is made again, and after the third time is an error.
 
     At most ``ahead`` calls are on their way or wait for one before them, so that memory does not grow with their
-    number. ``arrived`` is told the number of a call as soon as it is done.
+    number. ``arrived`` is called with the number of a call when it is done.
     """
     task = connection.ray.remote(max_retries=0, num_cpus=threads, scheduling_strategy="SPREAD")(_performed)
     sending = _Sending(connection.ray, task, function, calls)
@@ -93,7 +93,7 @@ class _Sending:
 
 def _performed(function: Callable[..., Any], *arguments: Any) -> Any:
     """The task itself."""
-    with telling_of_memory():
+    with explaining_memory_errors():
         return function(*arguments)
 
 

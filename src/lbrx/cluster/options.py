@@ -1,4 +1,4 @@
-"""What a run on a cluster is told, and what can go wrong with it."""
+"""The options of a run on a cluster, and what can go wrong with it."""
 
 from __future__ import annotations
 

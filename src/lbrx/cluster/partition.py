@@ -49,7 +49,7 @@ class Partition:
         return cls(axis, tuple(accumulate(sizes, initial=0)))
 
     @classmethod
-    def by_bytes(cls, shape: Shape, kind: DType | str, max_bytes: int, axis: int = 0) -> Partition:
+    def by_bytes(cls, shape: Shape, type_name: DType | str, max_bytes: int, axis: int = 0) -> Partition:
         """As many indices of an axis in a shard as fit into ``max_bytes``, at least one; of a quantized row, one block.
 
         >>> Partition.by_bytes((10, 4), "f32", 48).bounds
@@ -60,8 +60,12 @@ class Partition:
         length = _length(shape, axis)
         if max_bytes < 1:
             raise UsageError(f"shards of {max_bytes} bytes were asked for; expected at least 1")
-        unit = codec(kind).block_elements if isinstance(kind, str) and kind in CODECS and axis == len(shape) - 1 else 1
-        unit_bytes = _nbytes(kind, (*shape[:axis], unit, *shape[axis + 1 :]))
+        unit = (
+            codec(type_name).block_elements
+            if isinstance(type_name, str) and type_name in CODECS and axis == len(shape) - 1
+            else 1
+        )
+        unit_bytes = _nbytes(type_name, (*shape[:axis], unit, *shape[axis + 1 :]))
         step = max(max_bytes // max(unit_bytes, 1), 1) * unit
         return cls(axis, (*range(0, length, step), length) if length else (0, 0))
 
@@ -92,5 +96,9 @@ def _length(shape: Shape, axis: int) -> int:
     return shape[axis]
 
 
-def _nbytes(kind: DType | str, shape: Shape) -> int:
-    return codec(kind).nbytes(shape) if isinstance(kind, str) and kind in CODECS else dtype(kind).nbytes(prod(shape))
+def _nbytes(type_name: DType | str, shape: Shape) -> int:
+    return (
+        codec(type_name).nbytes(shape)
+        if isinstance(type_name, str) and type_name in CODECS
+        else dtype(type_name).nbytes(prod(shape))
+    )

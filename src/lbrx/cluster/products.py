@@ -100,7 +100,7 @@ def whole_tiles(bounds: tuple[int, ...], step: int, least: int, most_parts: int)
     wanted = bounds[1:-1]
     if len(bounds) - 1 > most_parts:
         even = [stop * number // most_parts for number in range(1, most_parts)]
-        wanted = tuple(bounds[bisect_left(bounds, place)] for place in even)
+        wanted = tuple(bounds[bisect_left(bounds, offset)] for offset in even)
     ends = [0]
     for bound in wanted:
         moved = (bound + step // 2) // step * step

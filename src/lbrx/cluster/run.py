@@ -25,11 +25,11 @@ from lbrx.cluster.options import (
 )
 from lbrx.cluster.tasks import Task, group_slots, task_size, whole_files
 from lbrx.cluster.worker import Order, TaskReport, perform
-from lbrx.cluster.worker_memory import telling_of_memory
+from lbrx.cluster.worker_memory import explaining_memory_errors
 from lbrx.errors import LbrxError
 from lbrx.files.formats.header import FileLayout
 from lbrx.files.output.run import Run
-from lbrx.files.output.upload import RemoteWorkplace, uploaded_before
+from lbrx.files.output.upload import RemoteStaging, uploaded_before
 
 _POLL_SECONDS = 0.5
 _NODES_SECONDS = 2.0
@@ -63,10 +63,10 @@ class ClusterRun(Run):
         self.cluster = cluster
 
     def run(self) -> None:
-        is_shared = not isinstance(self.place, RemoteWorkplace)
+        is_shared = not isinstance(self.staging, RemoteStaging)
         for layout in self.plan.layouts:
-            if isinstance(self.place, RemoteWorkplace):
-                if not uploaded_before(self, self.place, layout):
+            if isinstance(self.staging, RemoteStaging):
+                if not uploaded_before(self, self.staging, layout):
                     self._forget(layout)
                 continue
             with self.opened(layout) as descriptor:
@@ -97,7 +97,7 @@ class _Dispatch:
         size = self._options.task_bytes or task_size(
             sum(slot.nbytes for slot in waiting), worker_count(nodes, self._threads)
         )
-        self._bucket = run.place if isinstance(run.place, RemoteWorkplace) else None
+        self._bucket = run.staging if isinstance(run.staging, RemoteStaging) else None
         done = frozenset(run.journal.entries)
         if self._bucket is None:
             self._tasks = group_slots(run.plan.layouts, done, size)
@@ -109,7 +109,7 @@ class _Dispatch:
                 uuid.uuid4().hex,
                 self._options.source,
                 layout_digest(run.plan),
-                run.place.partial.resolve(),
+                run.staging.partial.resolve(),
                 self._threads,
                 self._options.memory_bytes,
                 run.sync,
@@ -160,11 +160,11 @@ class _Dispatch:
     def _send(self) -> None:
         """Keep every worker busy, and one task more in reach of each node."""
         nodes = self._nodes()
-        room = worker_count(nodes, self._threads) + len(nodes)
-        while self._waiting and len(self._sent) < room:
+        limit = worker_count(nodes, self._threads) + len(nodes)
+        while self._waiting and len(self._sent) < limit:
             self._submit(self._waiting.pop())
         if not self._waiting:
-            for task in self._slow_tasks()[: max(room - len(self._sent), 0)]:
+            for task in self._slow_tasks()[: max(limit - len(self._sent), 0)]:
                 self._resent.add(task.number)
                 self._submit(task)
 
@@ -243,5 +243,5 @@ def _perform(order: Order, number: int, layout_index: int, slots: Any) -> tuple[
     """The task itself: ``perform``, and the node that it ran on."""
     import ray
 
-    with telling_of_memory():
+    with explaining_memory_errors():
         return ray.get_runtime_context().get_node_id(), perform(order, number, layout_index, slots)

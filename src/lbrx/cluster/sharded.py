@@ -61,12 +61,12 @@ class ShardedTensor:
     @classmethod
     def open(cls, path: str | os.PathLike[str], name: str, partition: Partition | None = None) -> ShardedTensor:
         """A tensor of a file or directory; by default a shard for every row."""
-        place = os.path.abspath(path) if "://" not in os.fspath(path) else os.fspath(path)
+        location = os.path.abspath(path) if "://" not in os.fspath(path) else os.fspath(path)
 
         def make() -> Tensor:
             from lbrx.files.checkpoint.opening import open_checkpoint
 
-            return open_checkpoint(place)[name]
+            return open_checkpoint(location)[name]
 
         shape = make().shape
         if not shape:
@@ -107,10 +107,12 @@ class ShardedTensor:
             found = list(results_in_order(connection, _partials, calls, threads=1, ahead=2 * workers))
         values = np.concatenate([values for values, _ in found])
         columns = prod(broadcast_shapes(*(arg.shape for arg in reduction.args))[1:])
-        places = None
+        indices = None
         if op == "argmax":
-            places = np.concatenate([place + low * columns for (_, place), (low, _) in zip(found, ranges, strict=True)])
-        return combined(reduction, values, places)
+            indices = np.concatenate(
+                [index + low * columns for (_, index), (low, _) in zip(found, ranges, strict=True)]
+            )
+        return combined(reduction, values, indices)
 
     def linear(self, x: Values, bias: Values | None = None, *, address: str = "auto") -> Floats:
         """x [..., k] times this tensor [m, k] transposed, plus a bias: [..., m]; see `lbrx.cluster.products`.
@@ -183,15 +185,15 @@ def _ranges(rows: int, step: int, parts: int) -> list[Range]:
 
 
 def _partials(op: str, makers: Sequence[Callable[[], Tensor]], low: int, high: int) -> tuple[Any, Any]:
-    """On a worker: the partial results of the blocks of some rows, and for ``argmax`` their places."""
+    """On a worker: the partial results of the blocks of some rows, and for ``argmax`` their indices."""
     reduction = _reduction(op, [make()[low:high] for make in makers])
     with using(threads=1):
-        ((values, places),) = run_pass(_bound(reduction), [None])
-    return values, places
+        ((values, indices),) = run_pass(_bound(reduction), [None])
+    return values, indices
 
 
 def _store(make: Callable[[], Tensor], path: Path, offset: int, low: int, high: int) -> None:
-    """On a worker: some rows of a tensor, written at their place of a file."""
+    """On a worker: some rows of a tensor, written into a file."""
     part = make()[low:high]
     start = part.dtype.nbytes(low * prod(part.shape[1:]))
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

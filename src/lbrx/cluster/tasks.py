@@ -14,7 +14,7 @@ TASKS_PER_WORKER = 8
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Neighbouring slots of one file. ``number`` is its place among the tasks."""
+    """Neighbouring slots of one file. ``number`` is its index among the tasks."""
 
     number: int
     layout_index: int

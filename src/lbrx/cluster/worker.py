@@ -24,7 +24,7 @@ from lbrx.files.output.file_writer import FileWriter
 from lbrx.files.output.journal import Entry
 from lbrx.files.output.plan import OutputPlan
 from lbrx.files.output.slots import units_of, write_slots
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.files.remote.filesystem import RemoteState
 from lbrx.files.remote.paths import RemotePath
 from lbrx.files.remote.settings import work_directory
@@ -66,7 +66,7 @@ class TaskReport:
 
 
 def perform(order: Order, number: int, layout_index: int, slots: tuple[Slot, ...]) -> TaskReport:
-    """Compute slots into their places of a file that the driver has made."""
+    """Compute slots into a file that the driver has made."""
     started, processor_started = time.monotonic(), time.process_time()
     with limited(order.threads, order.memory_bytes), PeakMemory() as peak:
         plan = _plan(order)
@@ -108,19 +108,19 @@ def _upload(
     """Make a whole file on this machine, upload it and remove it."""
     from lbrx.files.remote.uploading import upload
 
-    place = Workplace(work_directory() / f"{run}-{socket.gethostname()}-{os.getpid()}-{layout.name}")
-    place.partial.parent.mkdir(parents=True, exist_ok=True)
-    place.prepare(discard=True)
-    path = place.partial / layout.name
+    staging = Staging(work_directory() / f"{run}-{socket.gethostname()}-{os.getpid()}-{layout.name}")
+    staging.partial.parent.mkdir(parents=True, exist_ok=True)
+    staging.prepare(discard=True)
+    path = staging.partial / layout.name
     try:
-        descriptor = place.open_file(layout.name, layout.file_bytes, layout.header)
+        descriptor = staging.open_file(layout.name, layout.file_bytes, layout.header)
         try:
             entries = _written(plan, layout.slots, descriptor, path)
         finally:
             os.close(descriptor)
         return entries, upload(path, bucket / layout.name)
     finally:
-        shutil.rmtree(place.partial)
+        shutil.rmtree(staging.partial)
 
 
 def _opened(path: Path) -> int:
@@ -151,16 +151,20 @@ def alone() -> AbstractContextManager[None]:
 
 
 def _warm(plan: OutputPlan) -> None:
-    """Compute the smallest tensor of each kind for its kernels alone.
+    """Compute the smallest tensor of each type and rank for its kernels alone.
 
     The lock around this lets the first process of a machine compile them; the others find them in its cache.
     """
     examples: dict[tuple[str, int], Slot] = {}
     for layout in plan.layouts:
         for slot in layout.slots:
-            kind = (slot.type_name, len(slot.shape))
-            if 0 < slot.nbytes < min(examples[kind].nbytes if kind in examples else _WARMED_BYTES, _WARMED_BYTES):
-                examples[kind] = slot
+            type_and_rank = (slot.type_name, len(slot.shape))
+            if (
+                0
+                < slot.nbytes
+                < min(examples[type_and_rank].nbytes if type_and_rank in examples else _WARMED_BYTES, _WARMED_BYTES)
+            ):
+                examples[type_and_rank] = slot
     for slot in examples.values():
         expr = plan.tensor(slot.name).expr
         if not isinstance(expr, Blocks) and expr.shape:

@@ -38,7 +38,9 @@ class PeakMemory:
         self._sampler.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, error_class: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._is_over.set()
         self._sampler.join()
         self._look()
@@ -52,7 +54,7 @@ class PeakMemory:
 
 
 @contextmanager
-def telling_of_memory() -> Iterator[None]:
+def explaining_memory_errors() -> Iterator[None]:
     """Say which process ran out of memory; what the failed work held is let go, because the process lives on."""
     try:
         yield

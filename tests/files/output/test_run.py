@@ -21,7 +21,7 @@ from lbrx.files.output.journal import Journal
 from lbrx.files.output.nonfinite import NonFiniteError
 from lbrx.files.output.progress import Progress
 from lbrx.files.output.run import execute
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.merge import merge, read_and_plan
 from lbrx.version import VERSION
 from support.tiny import BF16, LINEAR, directory_bytes, make_llama, random_tensors, read_json, read_model, write_model
@@ -379,7 +379,7 @@ def test_a_journal_that_is_none(models: Path) -> None:
 
 @pytest.mark.usefixtures("models")
 def test_two_merges_into_one_output_at_once() -> None:
-    with Journal(Workplace(Path("out")).journal), pytest.raises(UsageError, match="another run into the same output"):
+    with Journal(Staging(Path("out")).journal), pytest.raises(UsageError, match="another run into the same output"):
         merge(LINEAR, "out")
 
 

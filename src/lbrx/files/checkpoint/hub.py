@@ -28,11 +28,11 @@ def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | Non
     if is_remote(path):
         return as_path(path)
     expanded = Path(path).expanduser()
-    return next((place for directory in directories if (place := directory / expanded).exists()), None)
+    return next((local for directory in directories if (local := directory / expanded).exists()), None)
 
 
 def locate_model(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:
-    """The local place of a model: the path itself, looked up from each directory, or a downloaded repository.
+    """The local path of a model: the path itself, looked up from each directory, or a downloaded repository.
 
     >>> locate_model("no-such-model")
     Traceback (most recent call last):
@@ -85,7 +85,7 @@ def _hub_error(repository: str, revision: str | None, error: Exception) -> FileE
         (errors.RevisionNotFoundError, f"the repository has no revision {revision!r}"),
         (errors.LocalEntryNotFoundError, _unreachable(constants.HF_HUB_OFFLINE)),
     )
-    reason = next((text for kind, text in reasons if isinstance(error, kind)), None)
+    reason = next((text for error_class, text in reasons if isinstance(error, error_class)), None)
     if reason is None:
         first_line = next(iter(str(error).splitlines()), type(error).__name__)
         reason = f"cannot be downloaded from the hub: {first_line}"

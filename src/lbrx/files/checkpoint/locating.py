@@ -16,7 +16,7 @@ _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
 def locate(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:
-    """The place of a model or adapter as ``locate_model`` has it; an error also names what is called alike.
+    """The path of a model or adapter as ``locate_model`` has it; an error also names what is called alike.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -41,8 +41,10 @@ def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
     ''
     """
     parent, name = os.path.split(path.rstrip("/"))
-    places = [directory / Path(parent).expanduser() for directory in directories]
-    names = [found for place in places if place.is_dir() and os.access(place, os.R_OK) for found in _model_names(place)]
+    folders = [directory / Path(parent).expanduser() for directory in directories]
+    names = [
+        found for folder in folders if folder.is_dir() and os.access(folder, os.R_OK) for found in _model_names(folder)
+    ]
     return nearest(os.path.join(parent, name), [os.path.join(parent, found) for found in names])
 
 
@@ -53,24 +55,24 @@ def _model_names(directory: Path) -> list[str]:
     return sorted(name for name in found if not name.startswith("."))
 
 
-def is_adapter(place: Path) -> bool:
-    """Whether a place is the directory of a PEFT adapter, and of no whole model."""
-    return (place / ADAPTER_CONFIG_NAME).exists() and not (place / "config.json").exists()
+def is_adapter(path: Path) -> bool:
+    """Whether a path is the directory of a PEFT adapter, and of no whole model."""
+    return (path / ADAPTER_CONFIG_NAME).exists() and not (path / "config.json").exists()
 
 
-def refuse_adapter(name: str, place: Path) -> None:
-    """Raise if a place that should be a model is an adapter, and say how a recipe names the two together."""
-    if is_adapter(place):
-        base = _base_of_adapter(place)
+def refuse_adapter(name: str, path: Path) -> None:
+    """Raise if a path that should be a model is an adapter, and say how a recipe names the two together."""
+    if is_adapter(path):
+        base = _base_of_adapter(path)
         raise UsageError(
             f"{name}: is a LoRA adapter (it has {ADAPTER_CONFIG_NAME}), not a model; "
             f"expected a base model with it, as 'BASE+ADAPTER' in a recipe: '{base}+{name}'"
         )
 
 
-def _base_of_adapter(place: Path) -> str:
+def _base_of_adapter(directory: Path) -> str:
     """The model that an adapter says it was made for."""
-    path = place / ADAPTER_CONFIG_NAME
+    path = directory / ADAPTER_CONFIG_NAME
     with open_source(path) as file:
         config = parse_object(read_at(file, path, 0, min(size_of(file), MAX_JSON_BYTES)), str(path))
     base = config.get("base_model_name_or_path")

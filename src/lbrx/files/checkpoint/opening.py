@@ -40,7 +40,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._open_files: dict[Path, OpenFile | RemoteFile] = {}
 
     @cached_property
-    def _places(self) -> dict[str, tuple[FileHeader, TensorEntry]]:
+    def _entries(self) -> dict[str, tuple[FileHeader, TensorEntry]]:
         return {entry.name: (header, entry) for header in self.files for entry in header.entries}
 
     @property
@@ -60,17 +60,17 @@ class Checkpoint(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         found = self._tensors.get(name)
         if found is None:
-            if name not in self._places:
-                raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._places)}")
+            if name not in self._entries:
+                raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._entries)}")
             found = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
         return found
 
     def __iter__(self) -> Iterator[str]:
         parts = parts_of_codings(self._codings)
-        return (name for name in self._places if name not in parts) if parts else iter(self._places)
+        return (name for name in self._entries if name not in parts) if parts else iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._places) - len(parts_of_codings(self._codings) & self._places.keys())
+        return len(self._entries) - len(parts_of_codings(self._codings) & self._entries.keys())
 
     @cached_property
     def _codings(self) -> Mapping[str, Coding]:
@@ -78,10 +78,10 @@ class Checkpoint(Mapping[str, Tensor]):
         return read_codings(self.path, self.metadata)
 
     def _stored(self, name: str) -> Tensor:
-        return self._tensor(*self._places[name])
+        return self._tensor(*self._entries[name])
 
     def _joined(self, name: str) -> Tensor:
-        coding = join_parts(self.path, name, self._codings[name], self._places.__contains__, self._stored)
+        coding = join_parts(self.path, name, self._codings[name], self._entries.__contains__, self._stored)
         return integer_tensor(coding, name)
 
     def __repr__(self) -> str:
@@ -173,14 +173,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     >>> model["w"]
     Tensor('w', f32, shape=(2, 2))
     """
-    place = as_path(path)
-    if isinstance(place, RemotePath):
-        place.forget_listing()
-    kind = detect_format(place)
-    if kind in ("huggingface", "gguf-split", "pytorch-directory"):
-        directory: DirectoryHeader = read_directory(place)
-        return Checkpoint(place, kind, directory.files, directory.config)
-    return Checkpoint(place, kind, (read_file(place),), None)
+    location = as_path(path)
+    if isinstance(location, RemotePath):
+        location.forget_listing()
+    format = detect_format(location)
+    if format in ("huggingface", "gguf-split", "pytorch-directory"):
+        directory: DirectoryHeader = read_directory(location)
+        return Checkpoint(location, format, directory.files, directory.config)
+    return Checkpoint(location, format, (read_file(location),), None)
 
 
 def contents_format(checkpoint: Checkpoint) -> str:

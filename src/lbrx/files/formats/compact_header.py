@@ -35,7 +35,7 @@ class CompactHeader(NamedTuple):
     metadata: dict[str, object] | None
 
 
-class _Kind(NamedTuple):
+class _TypeAndShape(NamedTuple):
     type_name: str
     dtype: DType | None
     shape: tuple[int, ...]
@@ -77,35 +77,35 @@ def _metadata(text: str) -> tuple[dict[str, object], int] | None:
 def _entries(text: str, data_start: int, file_bytes: int) -> list[TensorEntry] | None:
     """The tensors that a text consists of; the first one begins at ``data_start``."""
     pieces = _TENSOR.split(text)  # what stands between tensors, and the four groups of each, in turns
-    between, names, kind_texts, begins, ends = (pieces[place::5] for place in range(5))
+    between, names, type_texts, begins, ends = (pieces[index::5] for index in range(5))
     is_whole = len(between) > 1 and not any(between)
     if not is_whole or begins[0] != "0" or begins[1:] != ends[:-1] or data_start + int(ends[-1]) != file_bytes:
         return None
     unique_names = set(names)
     if len(unique_names) != len(names) or METADATA_KEY in unique_names:
         return None
-    table = _kinds(set(kind_texts))
+    table = _types_and_shapes(set(type_texts))
     if table is None:
         return None
-    type_names, dtypes, shapes, sizes = zip(*map(table.__getitem__, kind_texts), strict=True)
+    type_names, dtypes, shapes, sizes = zip(*map(table.__getitem__, type_texts), strict=True)
     if list(accumulate(sizes)) != list(map(int, ends)):
         return None
     offsets = accumulate(sizes, initial=data_start)
     return list(map(TensorEntry._make, zip(names, type_names, dtypes, shapes, offsets, sizes, repeat(None))))
 
 
-def _kinds(texts: Iterable[str]) -> dict[str, _Kind] | None:
+def _types_and_shapes(texts: Iterable[str]) -> dict[str, _TypeAndShape] | None:
     """Types and shapes by their text: a model has few that differ."""
-    kinds = {}
+    known = {}
     for text in texts:
-        kind = _kind(text)
-        if kind is None:
+        parsed = _type_and_shape(text)
+        if parsed is None:
             return None
-        kinds[text] = kind
-    return kinds
+        known[text] = parsed
+    return known
 
 
-def _kind(text: str) -> _Kind | None:
+def _type_and_shape(text: str) -> _TypeAndShape | None:
     type_id, _, listed = text.partition('","shape":[')
     sizes = listed.split(",") if listed else []
     row = ELEMENT_TYPES.get(type_id)
@@ -116,7 +116,7 @@ def _kind(text: str) -> _Kind | None:
         bits = element_count(shape) * row.bits
     except ShapeError:
         return None
-    return None if bits % 8 else _Kind(row.name, row.dtype, shape, bits // 8)
+    return None if bits % 8 else _TypeAndShape(row.name, row.dtype, shape, bits // 8)
 
 
 def _is_size(digits: str) -> bool:

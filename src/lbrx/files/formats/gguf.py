@@ -146,7 +146,7 @@ def _read_entries(cursor: HeaderCursor, count: int, alignment: int) -> tuple[Ten
     data_start = _padded(cursor.position, alignment)
     entries: list[TensorEntry] = []
     expected_offset = 0
-    for name, (kind, shape, nbytes, offset) in infos.items():
+    for name, (ggml, shape, nbytes, offset) in infos.items():
         if offset != expected_offset:
             raise FormatError(
                 f"{cursor.path}: tensor {quoted(name)} has offset {offset}, expected {expected_offset}:"
@@ -157,7 +157,7 @@ def _read_entries(cursor: HeaderCursor, count: int, alignment: int) -> tuple[Ten
                 f"{cursor.path}: tensor {quoted(name)} ends at byte {data_start + offset + nbytes},"
                 f" but the file has {cursor.file_bytes}"
             )
-        entries.append(TensorEntry(name, kind.name, kind.dtype, shape, data_start + offset, nbytes))
+        entries.append(TensorEntry(name, ggml.name, ggml.dtype, shape, data_start + offset, nbytes))
         expected_offset = _padded(offset + nbytes, alignment)
     return tuple(entries)
 
@@ -175,15 +175,15 @@ def _read_info(cursor: HeaderCursor, what: str) -> tuple[GgmlType, tuple[int, ..
     if dimensions > MAX_GGUF_DIMENSIONS:
         raise FormatError(f"{cursor.path}: {what} has {dimensions} dimensions, expected at most {MAX_GGUF_DIMENSIONS}")
     *sizes, type_id, offset = cursor.unpack(f"{dimensions}qIQ", f"the info of {what}")
-    kind = BY_ID.get(type_id)
-    if kind is None:
+    ggml = BY_ID.get(type_id)
+    if ggml is None:
         history = f", the removed {REMOVED_TYPES[type_id]}" if type_id in REMOVED_TYPES else ""
         raise FormatError(
             f"{cursor.path}: {what} has the ggml type {type_id}{history}, expected a type from 0 to {max(BY_ID)}"
         )
     shape = tuple(reversed(sizes))
     try:
-        return kind, shape, kind.nbytes(shape), offset
+        return ggml, shape, ggml.nbytes(shape), offset
     except ShapeError as error:
         raise FormatError(f"{cursor.path}: {what}: {error}") from error
 
@@ -244,12 +244,12 @@ def _encode_infos(
         if tensor.name in infos or "\0" in tensor.name or not 0 < len(raw_name) - 8 <= MAX_NAME_BYTES:
             raise UsageError(f"{where}: expected a name of 1 to {MAX_NAME_BYTES} bytes, given once and without NUL")
         try:
-            kind = ggml_type(tensor.type_name)
-            nbytes = kind.nbytes(tensor.shape)
+            ggml = ggml_type(tensor.type_name)
+            nbytes = ggml.nbytes(tensor.shape)
         except (DTypeError, ShapeError) as error:
             raise type(error)(f"{where}: {error}") from error
         shape = tuple(reversed(tensor.shape))
-        infos[tensor.name] = raw_name + struct.pack(f"<I{len(shape)}qIQ", len(shape), *shape, kind.id, offset)
+        infos[tensor.name] = raw_name + struct.pack(f"<I{len(shape)}qIQ", len(shape), *shape, ggml.id, offset)
         offsets.append(offset)
         sizes.append(nbytes)
         offset = _padded(offset + nbytes, alignment)

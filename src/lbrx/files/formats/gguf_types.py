@@ -16,8 +16,8 @@ MAX_GGUF_DIMENSIONS = 4
 class GgmlType:
     """How ggml stores the rows of a tensor: in blocks of so many elements and so many bytes.
 
-    >>> kind = GGML_TYPES["q4_k"]
-    >>> kind.id, kind.block_elements, kind.block_bytes, kind.nbytes((3, 512))
+    >>> row = GGML_TYPES["q4_k"]
+    >>> row.id, row.block_elements, row.block_bytes, row.nbytes((3, 512))
     (12, 256, 144, 864)
     """
 

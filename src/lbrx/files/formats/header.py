@@ -81,7 +81,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of one tensor in a file to be written.
+    """Where one tensor is in a file to be written.
 
     >>> Slot("norm.weight", "bf16", (8,), offset=128, nbytes=16).offset
     128

@@ -107,8 +107,8 @@ def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: M
     member = members.get(f"{folder}data/{storage.key}")
     if member is None:
         raise FormatError(f"{where} has its elements in {quoted(f'data/{storage.key}')}, which is not in the archive")
-    kind = DTYPES[tensor.dtype_name]
-    if storage.elements < 0 or member.nbytes != storage.elements * (kind.itemsize if storage.dtype_name else 1):
+    dtype = DTYPES[tensor.dtype_name]
+    if storage.elements < 0 or member.nbytes != storage.elements * (dtype.itemsize if storage.dtype_name else 1):
         raise FormatError(
             f"{where}: {quoted(member.name)} has {member.nbytes} bytes, expected those of {storage.elements} elements"
             f" of {storage.dtype_name or 'one byte'}"
@@ -116,13 +116,13 @@ def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: M
     _check_shape(where, tensor)
     layout = Layout(tensor.shape, tensor.strides, tensor.offset)
     first, end = layout.span()
-    if first < 0 or end * kind.itemsize > member.nbytes:
+    if first < 0 or end * dtype.itemsize > member.nbytes:
         raise FormatError(
-            f"{where} reaches to element {end} of its storage, which has {member.nbytes // kind.itemsize}"
+            f"{where} reaches to element {end} of its storage, which has {member.nbytes // dtype.itemsize}"
         )
-    nbytes = (end - first) * kind.itemsize
-    offset = member.offset + first * kind.itemsize
-    return TensorEntry(name, kind.name, kind, tensor.shape, offset, nbytes, tensor.strides)
+    nbytes = (end - first) * dtype.itemsize
+    offset = member.offset + first * dtype.itemsize
+    return TensorEntry(name, dtype.name, dtype, tensor.shape, offset, nbytes, tensor.strides)
 
 
 def _check_shape(where: str, tensor: PickledTensor) -> None:

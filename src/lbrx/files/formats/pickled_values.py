@@ -39,7 +39,7 @@ _DTYPES = {row.numpy_name: row.name for row in DTYPES.values() if not row.is_pac
 
 
 class StorageType(NamedTuple):
-    """The kind of a storage: its dtype, or None for bytes whose dtype the tensor knows."""
+    """The type of a storage: its dtype, or None for bytes whose dtype the tensor knows."""
 
     dtype_name: str | None
 
@@ -127,15 +127,15 @@ class _Sizes:
 def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> PickledTensor:
     if not isinstance(storage, PickledStorage):
         raise pickle.UnpicklingError(f"a tensor is made of {quoted(storage)}, expected a storage")
-    kind = dtype.dtype_name if isinstance(dtype, PickledDType) else storage.dtype_name
-    if kind is None or (storage.dtype_name is not None and storage.dtype_name != kind):
+    dtype_name = dtype.dtype_name if isinstance(dtype, PickledDType) else storage.dtype_name
+    if dtype_name is None or (storage.dtype_name is not None and storage.dtype_name != dtype_name):
         raise pickle.UnpicklingError(f"a tensor has elements of {quoted(dtype)} in a storage of {storage.dtype_name}")
     sizes = [shape, strides]
     if type(offset) is not int or any(type(size) is not tuple for size in sizes) or len(shape) != len(strides):
         raise pickle.UnpicklingError(f"a tensor has offset {quoted(offset)}, shape and strides {quoted(sizes)}")
     if any(type(number) is not int for numbers in sizes for number in numbers):
         raise pickle.UnpicklingError(f"a tensor has shape and strides {quoted(sizes)}, expected whole numbers")
-    return PickledTensor(storage, kind, offset, shape, strides)
+    return PickledTensor(storage, dtype_name, offset, shape, strides)
 
 
 _KNOWN: Mapping[tuple[str, str], Any] = {
@@ -147,8 +147,8 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_parameter"): _RebuildParameter(),
     ("torch.storage", "UntypedStorage"): StorageType(None),
     ("torch", "UntypedStorage"): StorageType(None),
-    **{("torch", name): StorageType(kind) for name, kind in _STORAGE_DTYPES.items()},
-    **{("torch", name): PickledDType(kind) for name, kind in _DTYPES.items()},
+    **{("torch", name): StorageType(dtype_name) for name, dtype_name in _STORAGE_DTYPES.items()},
+    **{("torch", name): PickledDType(dtype_name) for name, dtype_name in _DTYPES.items()},
 }
 
 
@@ -173,9 +173,9 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> PickledStorage:
         """``("storage", type, key, device, elements)``"""
         if isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage":
-            _, kind, key, _, elements = pid
-            if isinstance(kind, StorageType) and isinstance(key, str) and type(elements) is int:
-                return PickledStorage(kind.dtype_name, key, elements)
+            _, storage_type, key, _, elements = pid
+            if isinstance(storage_type, StorageType) and isinstance(key, str) and type(elements) is int:
+                return PickledStorage(storage_type.dtype_name, key, elements)
         raise FormatError(f"{self._where}: refers to {quoted(pid)}, expected the storage of a tensor")
 
 
@@ -214,13 +214,13 @@ def _check_instructions(content: bytes, where: str) -> None:
 
     remembered = 0
     try:
-        for instruction, argument, place in genops(content):
+        for instruction, argument, offset in genops(content):
             if instruction.name == "GLOBAL":
                 module, _, name = str(argument).partition(" ")
                 _known(where, module, name)
             if instruction.name not in _ALLOWED:
                 raise FormatError(
-                    f"{where}: has the instruction {instruction.name} at byte {place}, which files of tensors do not "
+                    f"{where}: has the instruction {instruction.name} at byte {offset}, which files of tensors do not "
                     "need; nothing was run"
                 )
             if instruction.name in ("BINPUT", "LONG_BINPUT"):

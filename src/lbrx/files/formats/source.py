@@ -35,8 +35,8 @@ def open_source(path: Path) -> Iterator[BinaryIO]:
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            kind = "directory" if stat.S_ISDIR(mode) else "special file"
-            raise FileError(f"{path}: is a {kind}, expected a regular file")
+            file_type = "directory" if stat.S_ISDIR(mode) else "special file"
+            raise FileError(f"{path}: is a {file_type}, expected a regular file")
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
             yield file
     finally:

@@ -37,17 +37,17 @@ class Checksum:
 
     def add(self, offset: int, data: Bytes) -> None:
         """Take the bytes from ``offset`` on. Safe from many threads."""
-        place, end = offset, offset + data.size
-        while place < end:
-            block = place // BLOCK_BYTES
+        position, end = offset, offset + data.size
+        while position < end:
+            block = position // BLOCK_BYTES
             first, last = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, self._nbytes)
             stop = min(last, end)
-            piece = data[place - offset : stop - offset]
-            if place == first and stop == last:
+            piece = data[position - offset : stop - offset]
+            if position == first and stop == last:
                 self._digests[block] = xxhash.xxh3_64_intdigest(piece.data)
             else:
-                self._add_fragment(block, last - first, place - first, piece)
-            place = stop
+                self._add_fragment(block, last - first, position - first, piece)
+            position = stop
 
     def _add_fragment(self, block: int, block_bytes: int, start: int, piece: Bytes) -> None:
         with self._lock:

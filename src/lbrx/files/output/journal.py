@@ -31,7 +31,7 @@ class Entry:
 
     tensor: str
     checksum: str
-    nonfinite: dict[str, tuple[int, int]] = field(default_factory=dict)  # place -> (NaN, infinities)
+    nonfinite: dict[str, tuple[int, int]] = field(default_factory=dict)  # tensor or result -> (NaN, infinities)
 
 
 class Journal:
@@ -66,7 +66,7 @@ class Journal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_class: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._descriptor)
 
@@ -127,7 +127,7 @@ class Journal:
             if "complete" in line:
                 self.is_complete = True
             else:
-                nonfinite = {place: (counts[0], counts[1]) for place, counts in line.get("nonfinite", {}).items()}
+                nonfinite = {where: (counts[0], counts[1]) for where, counts in line.get("nonfinite", {}).items()}
                 self.entries[line["tensor"]] = Entry(line["tensor"], line["checksum"], nonfinite)
 
 

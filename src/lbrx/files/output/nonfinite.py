@@ -43,13 +43,13 @@ def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]
     {'a': (1, 0)}
     """
     found = {}
-    for place, tensor in tensors.items():
+    for where, tensor in tensors.items():
         if not tensor.dtype.is_float:
             continue
         values = _before_coding(tensor) if tensor.shape else tensor.reshape(1)
         nans, infinities = evaluate(values.isnan().sum(), (abs(values) == math.inf).sum())
         if nans or infinities:
-            found[place] = (int(nans), int(infinities))
+            found[where] = (int(nans), int(infinities))
     return found
 
 
@@ -67,8 +67,8 @@ def describe(counts: Mapping[str, tuple[int, int]]) -> str:
     '1 NaN and 0 infinite values in models/a; 1 NaN and 2 infinite values in the result'
     """
     return "; ".join(
-        f"{nans} NaN and {infinities} infinite values in {'the result' if place == RESULT else place}"
-        for place, (nans, infinities) in counts.items()
+        f"{nans} NaN and {infinities} infinite values in {'the result' if where == RESULT else where}"
+        for where, (nans, infinities) in counts.items()
     )
 
 

@@ -70,7 +70,7 @@ class OutputPlan(Protocol):
         """The tensor of a slot, as an expression in the slot's type."""
 
     def bound(self, name: str) -> Bound:
-        """The same tensor to be evaluated once, perhaps as an expression that it shares with others of its kind."""
+        """The same tensor to be evaluated once, perhaps as an expression that it shares with other tensors."""
 
     def unit(self, name: str) -> str:
         """What a tensor is a part of: neighbours of the same unit are made together, from one look at their values."""

@@ -1,4 +1,4 @@
-"""Running a plan: tensors streamed into their slots, journalled, and the finished directory renamed into place.
+"""Running a plan: tensors streamed into their slots, journalled, and the finished directory renamed.
 
 Big tensors are computed on all threads together; small ones are handed out, one to a thread. What is written does not
 depend on either, nor on the memory that is allowed.
@@ -30,7 +30,7 @@ from lbrx.files.output.nonfinite import NonFiniteError, describe
 from lbrx.files.output.plan import Identity, OutputPlan, write_bytes
 from lbrx.files.output.progress import Progress, ProgressCallback
 from lbrx.files.output.slots import file_checksum, units_of, write_slots
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.files.remote.paths import as_path, is_remote
 from lbrx.memory.limits import limited
 from lbrx.settings import settings
@@ -43,7 +43,7 @@ SIDE_BY_SIDE_UNITS = 4  # for each thread: with fewer, threads would wait for th
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did. ``nonfinite`` has, by tensor and place, how many values are NaN and how many infinite."""
+    """What a run did. ``nonfinite`` counts the NaN and infinite values, by tensor and by where they are."""
 
     out: Path
     tensors: int
@@ -97,22 +97,22 @@ def execute(
     """
     started = time.monotonic()
     runner = runner or _default_runner(plan)
-    place = _workplace(plan)
-    restore_replaced(place)
-    if not place.journal.exists():
-        place.check_target(overwrite)
+    staging = _staging(plan)
+    restore_replaced(staging)
+    if not staging.journal.exists():
+        staging.check_target(overwrite)
     contents = {file.name: file.read() for file in plan.side_files}
     identity = plan.identity(contents)
-    with Journal(place.journal, discard=restart) as journal:
-        if _is_finished(journal, identity) and place.finish_publishing():
+    with Journal(staging.journal, discard=restart) as journal:
+        if _is_finished(journal, identity) and staging.finish_publishing():
             resumed_tensors = tensor_count(plan)
         else:
-            place.check_target(overwrite)
-            _begin(place, journal, identity)
-            run = runner(plan, place, journal, strict, sync, progress)
+            staging.check_target(overwrite)
+            _begin(staging, journal, identity)
+            run = runner(plan, staging, journal, strict, sync, progress)
             run.run()
             _check_inputs(identity, plan.identity(contents))
-            _finish(plan, place, journal, contents, sync)
+            _finish(plan, staging, journal, contents, sync)
             resumed_tensors = run.resumed_tensors
         journal.remove()
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
@@ -120,13 +120,13 @@ def execute(
     return RunResult(as_path(plan.out), tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
 
 
-def _workplace(plan: OutputPlan) -> Workplace:
+def _staging(plan: OutputPlan) -> Staging:
     names = None if plan.is_directory else [layout.name for layout in plan.layouts]
     if not is_remote(plan.out):
-        return Workplace(plan.out, names)
-    from lbrx.files.output.upload import RemoteWorkplace
+        return Staging(plan.out, names)
+    from lbrx.files.output.upload import RemoteStaging
 
-    return RemoteWorkplace(plan, names)
+    return RemoteStaging(plan, names)
 
 
 def _default_runner(plan: OutputPlan) -> type[Run]:
@@ -141,11 +141,11 @@ def tensor_count(plan: OutputPlan) -> int:
     return sum(len(layout.slots) for layout in plan.layouts)
 
 
-def restore_replaced(place: Workplace) -> None:
+def restore_replaced(staging: Staging) -> None:
     """Put an old output back that a killed run had moved aside; if that run still goes on, that is an error."""
-    if place.has_lost_target:
-        with journal_lock(place.journal):
-            place.restore_target()
+    if staging.has_lost_target:
+        with journal_lock(staging.journal):
+            staging.restore_target()
 
 
 def _is_finished(journal: Journal, identity: Identity) -> bool:
@@ -153,19 +153,19 @@ def _is_finished(journal: Journal, identity: Identity) -> bool:
     return journal.is_complete and journal.identity is not None and difference(journal.identity, identity) is None
 
 
-def _begin(place: Workplace, journal: Journal, identity: Identity) -> None:
+def _begin(staging: Staging, journal: Journal, identity: Identity) -> None:
     """Go on with the journal's work if it is of the same plan, or start anew if there is none to lose."""
     if journal.identity is None or not journal.entries:
-        place.prepare(discard=True)
+        staging.prepare(discard=True)
         journal.begin(identity)
         return
     changed = difference(journal.identity, identity)
     if changed is not None:
         raise UsageError(
-            f"{place.partial}: holds the unfinished work of another run: {changed}; "
+            f"{staging.partial}: holds the unfinished work of another run: {changed}; "
             f"run that one again to finish it, or give --restart to discard it"
         )
-    place.prepare(discard=False)
+    staging.prepare(discard=False)
 
 
 def _check_inputs(before: Identity, now: Identity) -> None:
@@ -174,21 +174,21 @@ def _check_inputs(before: Identity, now: Identity) -> None:
         raise FileError(f"{changed} while it was read; run it again with --restart")
 
 
-def _finish(plan: OutputPlan, place: Workplace, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
+def _finish(plan: OutputPlan, staging: Staging, journal: Journal, contents: dict[str, bytes], sync: bool) -> None:
     """Write the small files, see that nothing is missing, and give the output its name."""
     names = [slot.name for layout in plan.layouts for slot in layout.slots]
     missing = [name for name in names if name not in journal.entries]
     if missing:
-        raise FileError(f"{place.partial}: {len(missing)} tensors were not written, such as {missing[0]!r}")
+        raise FileError(f"{staging.partial}: {len(missing)} tensors were not written, such as {missing[0]!r}")
     if plan.is_directory:
         checksums = {name: journal.entries[name].checksum for name in names}
         contents = contents | {CHECKSUMS_NAME: checksums_json(checksums)}
     for name, content in contents.items():
-        place.write_file(name, content, sync)
+        staging.write_file(name, content, sync)
     if sync:
-        system.sync_directory(place.partial)
+        system.sync_directory(staging.partial)
     journal.complete()
-    place.publish(sync)
+    staging.publish(sync)
 
 
 def checksums_json(checksums: dict[str, str]) -> bytes:
@@ -215,14 +215,14 @@ class Run:
     def __init__(
         self,
         plan: OutputPlan,
-        place: Workplace,
+        staging: Staging,
         journal: Journal,
         strict: bool,
         sync: bool,
         progress: ProgressCallback | None,
     ) -> None:
         self.plan = plan
-        self.place = place
+        self.staging = staging
         self.journal = journal
         self.strict = strict
         self.sync = sync
@@ -251,7 +251,7 @@ class Run:
 
     @contextmanager
     def opened(self, layout: FileLayout) -> Iterator[int]:
-        descriptor = self.place.open_file(layout.name, layout.file_bytes, layout.header)
+        descriptor = self.staging.open_file(layout.name, layout.file_bytes, layout.header)
         try:
             yield descriptor
         finally:
@@ -259,7 +259,7 @@ class Run:
 
     def flush(self, layout: FileLayout) -> None:
         with self.opened(layout) as descriptor:
-            system.flush_to_disk(descriptor, self.place.partial / layout.name)
+            system.flush_to_disk(descriptor, self.staging.partial / layout.name)
 
     # -- what an earlier run did ----------------------------------------------------------------------------------
 
@@ -269,7 +269,10 @@ class Run:
             entry = self.journal.entries.get(slot.name)
             if entry is None:
                 continue
-            if file_checksum(descriptor, slot.offset, slot.nbytes, self.place.partial / layout.name) != entry.checksum:
+            if (
+                file_checksum(descriptor, slot.offset, slot.nbytes, self.staging.partial / layout.name)
+                != entry.checksum
+            ):
                 del self.journal.entries[slot.name]
                 continue
             self.count_resumed(slot, entry)
@@ -288,7 +291,7 @@ class Run:
     # -- what this run does ---------------------------------------------------------------------------------------
 
     def write_layout(self, layout: FileLayout, descriptor: int) -> None:
-        path = self.place.partial / layout.name
+        path = self.staging.partial / layout.name
         with writing(descriptor, path, layout.file_bytes, to_disk=self.sync) as file:
             self._write_slots(layout, file)
 

@@ -1,4 +1,4 @@
-"""Writing files: header and slots laid out first, data streamed into them, the finished file renamed into place.
+"""Writing files: header and slots laid out first, data streamed into them, the finished file renamed.
 
 Nothing is written onto a target: a partial file stands beside it until every byte is on disk. An input that is also
 the output survives, and after a failure what stood at the target still stands.
@@ -47,24 +47,24 @@ def save(
     DType(bf16)
     """
     target = Path(path)
-    kind = format or _format_of(target, sharded=max_shard_bytes is not None)
+    format = format or _format_of(target, sharded=max_shard_bytes is not None)
     limit = _NO_LIMIT if max_shard_bytes is None else system.parse_bytes(max_shard_bytes)
-    tensors, metadata = separate_parts(tensors, metadata or {}, kind)
-    specs = [_spec(name, tensor, kind) for name, tensor in tensors.items()]
-    if kind == "gguf":
+    tensors, metadata = separate_parts(tensors, metadata or {}, format)
+    specs = [_spec(name, tensor, format) for name, tensor in tensors.items()]
+    if format == "gguf":
         stem = target.name.removesuffix(".gguf")
         layouts = shards.lay_out_gguf(specs, metadata, limit, stem)
         _write_files(target.parent, layouts, tensors, progress)
-    elif kind == "safetensors" and max_shard_bytes is None:
+    elif format == "safetensors" and max_shard_bytes is None:
         stem = target.name.removesuffix(".safetensors")
         layouts = shards.lay_out_safetensors(specs, _strings(metadata), limit, stem)
         layouts = [FileLayout(target.name, layouts[0].header, layouts[0].slots, layouts[0].file_bytes)]
         _write_files(target.parent, layouts, tensors, progress)
-    elif kind == "safetensors":
+    elif format == "safetensors":
         layouts = shards.lay_out_safetensors(specs, _strings(metadata), limit)
         _write_directory(target, layouts, tensors, progress)
     else:
-        raise UsageError(f"unknown format {kind!r}; expected 'safetensors' or 'gguf'")
+        raise UsageError(f"unknown format {format!r}; expected 'safetensors' or 'gguf'")
 
 
 def _format_of(target: Path, sharded: bool) -> str:
@@ -82,10 +82,10 @@ def _strings(metadata: Mapping[str, Any]) -> dict[str, str]:
     return dict(metadata)
 
 
-def _spec(name: str, tensor: Tensor, kind: str) -> TensorSpec:
+def _spec(name: str, tensor: Tensor, format: str) -> TensorSpec:
     if not isinstance(tensor, Tensor):
         raise UsageError(f"{name!r} is a {type(tensor).__name__}; expected a Tensor (see lbrx.tensor)")
-    if kind == "gguf" and not isinstance(tensor.expr, Blocks) and tensor.dtype.gguf is None:
+    if format == "gguf" and not isinstance(tensor.expr, Blocks) and tensor.dtype.gguf is None:
         known = ", ".join(row.name for row in DTYPES.values() if row.gguf is not None)
         raise UsageError(f"tensor {name!r} is {tensor.dtype}, which GGUF does not have; cast it to one of {known}")
     return TensorSpec(name, tensor.type_name, tensor.shape)

@@ -1,4 +1,4 @@
-"""The place where an output is made: beside its target, under a name that a later run finds again.
+"""The staging directory of an output: beside its target, under a name that a later run finds again.
 
 For ``models/out`` these are ``models/.out.partial``, the files; ``models/.out.partial.journal``; and, while an old
 output is being replaced, ``models/.out.replaced``.
@@ -15,11 +15,11 @@ from lbrx.base import atomic_write, system
 from lbrx.errors import FileError
 
 
-class Workplace:
+class Staging:
     """The paths around an output, and the moves between them: a directory, or files if their names are given.
 
-    >>> place = Workplace(Path("models/out"))
-    >>> str(place.partial), str(place.journal)
+    >>> staging = Staging(Path("models/out"))
+    >>> str(staging.partial), str(staging.journal)
     ('models/.out.partial', 'models/.out.partial.journal')
     """
 
@@ -34,7 +34,7 @@ class Workplace:
 
     @property
     def has_lost_target(self) -> bool:
-        """Whether an old output was moved aside and nothing has been put in its place."""
+        """Whether an old output was moved aside and not replaced yet."""
         return self.replaced.exists() and not self.target.exists()
 
     def restore_target(self) -> None:
@@ -43,7 +43,7 @@ class Workplace:
             atomic_write.replace(self.replaced, self.target)
 
     def check_target(self, overwrite: bool) -> None:
-        """Raise if the target exists and may not be replaced, or if there is no place to make it."""
+        """Raise if the target exists and may not be replaced, or if its parent directory is missing."""
         parent = self.target.parent
         if not parent.is_dir():
             raise FileError(f"{parent}: no such directory to write to")

@@ -15,7 +15,7 @@ from lbrx.errors import FileError
 from lbrx.files.formats.header import FileLayout
 from lbrx.files.output.plan import OutputPlan, digest
 from lbrx.files.output.run import Run
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.files.remote.filesystem import RemoteState, fresh_state_of
 from lbrx.files.remote.paths import RemotePath, as_path
 from lbrx.files.remote.settings import work_directory
@@ -25,8 +25,8 @@ _RECORD_NAME = ".uploaded.json"
 _INDEX_SUFFIX = ".index.json"
 
 
-class RemoteWorkplace(Workplace):
-    """The local place of an output in a bucket, and what of it is uploaded. ``remote`` is its directory there."""
+class RemoteStaging(Staging):
+    """The local staging directory of an output in a bucket, ``remote``, and what of it is uploaded."""
 
     def __init__(self, plan: OutputPlan, file_names: Sequence[str] | None) -> None:
         target = as_path(plan.out)
@@ -110,31 +110,31 @@ class RemoteWorkplace(Workplace):
 class UploadingRun(Run):
     """A run whose files are uploaded one after the other, each while the next is made."""
 
-    place: RemoteWorkplace
+    staging: RemoteStaging
 
     def run(self) -> None:
         before: Future[None] | None = None
         with ThreadPoolExecutor(1, "lbrx-upload") as uploader:
             for layout in self.plan.layouts:
-                if uploaded_before(self, self.place, layout):
+                if uploaded_before(self, self.staging, layout):
                     continue
                 with self.opened(layout) as descriptor:
                     self.check_finished(layout, descriptor)
                     self.write_layout(layout, descriptor)
                 if before is not None:
                     before.result()
-                before = uploader.submit(self.place.upload, layout.name)
+                before = uploader.submit(self.staging.upload, layout.name)
             if before is not None:
                 before.result()
 
 
-def uploaded_before(run: Run, place: RemoteWorkplace, layout: FileLayout) -> bool:
+def uploaded_before(run: Run, staging: RemoteStaging, layout: FileLayout) -> bool:
     """Whether an earlier run uploaded the file; if it is not there any more, its tensors are made again."""
     entries = [run.journal.entries.get(slot.name) for slot in layout.slots]
-    is_uploaded = None not in entries and place.is_uploaded(layout.name)
+    is_uploaded = None not in entries and staging.is_uploaded(layout.name)
     for slot, entry in zip(layout.slots, entries, strict=True):
         if entry is not None and is_uploaded:
             run.count_resumed(slot, entry)
-        elif entry is not None and layout.name in place.uploaded:
+        elif entry is not None and layout.name in staging.uploaded:
             del run.journal.entries[slot.name]
     return is_uploaded

@@ -86,13 +86,13 @@ def _lasting(error: Exception) -> str | None:
         return f"permission denied ({_text(error)})"
     if "NoSuchBucket" in str(error):
         return "no such bucket"
-    kind = type(error).__name__
-    if kind == "FileExpired":
+    error_class = type(error).__name__
+    if error_class == "FileExpired":
         return "was changed while it was read; run it again"
-    if kind in ("NoCredentialsError", "PartialCredentialsError"):
+    if error_class in ("NoCredentialsError", "PartialCredentialsError"):
         return f"no credentials were found ({_text(error)})"
     if isinstance(error, NotImplementedError):
-        return "this kind of storage does not allow that"
+        return "this storage does not allow that"
     return None
 
 
@@ -125,7 +125,7 @@ def _raise_other_cause(error: FileNotFoundError) -> None:
         raise OSError(f"{type(error.__cause__).__name__}: {error.__cause__}") from error
 
 
-def kind_of(path: RemotePath) -> str | None:
+def file_type_of(path: RemotePath) -> str | None:
     """``"file"``, ``"directory"``, or None if there is nothing.
 
     A web server does not tell files from directories; there the name's ending does.

@@ -15,7 +15,7 @@ SCHEMES = ("s3", "gs", "hf", "http", "https", "memory")
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL of a kind that is read remotely. A ``Path`` made of one has lost a slash and still is.
+    """Whether a path is a URL that is read remotely. A ``Path`` made of one has lost a slash and still is.
 
     >>> is_remote("s3://bucket/model"), is_remote(Path("s3://bucket/model")), is_remote("models/a")
     (True, True, False)
@@ -84,23 +84,23 @@ class RemotePath(PosixPath):
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
         del follow_symlinks
-        return self._kind() is not None
+        return self._file_type() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
         del follow_symlinks
-        return self._kind() == "file"
+        return self._file_type() == "file"
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         del follow_symlinks
-        return self._kind() == "directory"
+        return self._file_type() == "directory"
 
     def is_symlink(self) -> bool:
         return False
 
-    def _kind(self) -> str | None:
-        from lbrx.files.remote.filesystem import kind_of
+    def _file_type(self) -> str | None:
+        from lbrx.files.remote.filesystem import file_type_of
 
-        return kind_of(self)
+        return file_type_of(self)
 
     def forget_listing(self) -> None:
         """Ask the service again for what is here: listings are kept."""

@@ -146,7 +146,7 @@ def _nothing_in_common(a: Sequence[str], b: Sequence[str], pattern: str | None) 
 
 
 def positions_of(names: Iterable[str]) -> dict[str, ModulePosition]:
-    """Where every tensor of a model is, told by all the names together.
+    """Where every tensor of a model is, derived from all names together.
 
     >>> positions = positions_of(["embed.weight", "model.layers.0.mlp.experts.3.up.weight", "model.layers.0.norm.bias"])
     >>> positions["model.layers.0.mlp.experts.3.up.weight"]

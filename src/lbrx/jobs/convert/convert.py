@@ -13,7 +13,7 @@ from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
 from lbrx.files.output.run import RunOptions, RunResult, plan_and_execute, restore_replaced
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.registry import load
@@ -67,7 +67,7 @@ def plan_conversion(
 ) -> ConversionPlan:
     """What ``convert`` would do. Headers, configs and tokenizers are read, weights are not."""
     target = Path(out)
-    restore_replaced(Workplace(target))  # it may be the source
+    restore_replaced(Staging(target))  # it may be the source
     wanted = output_format(target, format)
     _check_type(type)
     converted = in_format(read_contents(Path(source)), wanted, type)

@@ -228,6 +228,6 @@ def stored_dtypes(text: Any, where: str) -> dict[str, str]:
         found = json.loads(text)
     except (TypeError, ValueError) as error:
         raise FormatError(f"{where}: the types of tensors are not JSON: {error}") from error
-    if not isinstance(found, dict) or any(kind not in DTYPES for kind in found.values()):
+    if not isinstance(found, dict) or any(name not in DTYPES for name in found.values()):
         raise FormatError(f"{where}: the types of tensors are {text!r:.60}; expected an object of dtypes")
     return found

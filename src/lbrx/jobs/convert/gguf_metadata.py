@@ -100,11 +100,11 @@ def _window_metadata(family: Family, settings: ConfigValues, sizes: Dimensions) 
 def full_attention_period(family: Family, settings: ConfigValues, sizes: Dimensions) -> int:
     """Every how many layers one has full attention; 1 if all have."""
     assert family.llama_cpp_period is not None
-    kinds = settings.get("layer_types")
-    if kinds is None:
+    layer_types = settings.get("layer_types")
+    if layer_types is None:
         period = settings.get("sliding_window_pattern", "_sliding_window_pattern") or family.llama_cpp_period
         return int(period)
-    is_full = [kind == "full_attention" for kind in kinds]
+    is_full = [layer_type == "full_attention" for layer_type in layer_types]
     candidates: tuple[int, ...] = (family.llama_cpp_period, *range(1, sizes.layers + 2))
     for candidate in candidates:
         if is_full == [(layer + 1) % candidate == 0 for layer in range(sizes.layers)]:
@@ -173,7 +173,7 @@ def source_metadata(config: Mapping[str, Any], dtypes: Mapping[str, str]) -> dic
     """
     names = list(dtypes.values())
     usual = max(dict.fromkeys(names), key=names.count, default="f32")
-    others = {name: kind for name, kind in dtypes.items() if kind != usual}
+    others = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
     found = {CONFIG_KEY: json.dumps(config, ensure_ascii=False), DTYPE_KEY: usual}
     return {**found, DTYPES_KEY: json.dumps(others, ensure_ascii=False)} if others else found
 

@@ -141,8 +141,8 @@ def _decide_head(family: Family, matches: list[Match], settings: ConfigValues) -
 
 def _planned(match: Match, sizes: Dimensions, type_name: str | None) -> PlannedTensor:
     rule, parts = match.use.rule, match.tensors
-    kinds = {part.type_name for part in parts}
-    own = "f32" if len(kinds) > 1 else _gguf_type(parts[0].name, kinds.pop())
+    type_names = {part.type_name for part in parts}
+    own = "f32" if len(type_names) > 1 else _gguf_type(parts[0].name, type_names.pop())
     wanted = "f32" if rule.is_always_f32 else type_name or own
 
     def make() -> Tensor:
@@ -160,10 +160,10 @@ def _gguf_type(name: str, type_name: str) -> str:
     """The type in which GGUF holds a tensor: its own if llama.cpp computes with it, else one that holds its values."""
     if type_name in FLOAT_TYPES or (type_name in GGML_TYPES and type_name not in DTYPES):
         return type_name
-    kind = DTYPES.get(type_name)
-    if kind is None or kind.name == "f64":
+    dtype = DTYPES.get(type_name)
+    if dtype is None or dtype.name == "f64":
         return "f32"
-    if not kind.is_float:
+    if not dtype.is_float:
         raise UsageError(f"tensor {name!r} is {type_name}; expected floating-point weights")
     return "bf16"
 

@@ -76,9 +76,9 @@ def hf_to_mlx(contents: Contents) -> Contents:
 
 
 def _plain(tensor: PlannedTensor) -> PlannedTensor:
-    kind = _PLAIN_TYPES.get(tensor.type_name)
-    if kind is not None:
-        return tensor.mapped(lambda values: values.to(kind), type_name=kind)
+    dtype_name = _PLAIN_TYPES.get(tensor.type_name)
+    if dtype_name is not None:
+        return tensor.mapped(lambda values: values.to(dtype_name), type_name=dtype_name)
     return tensor if tensor.type_name in DTYPES else _decoded(tensor)
 
 

@@ -46,12 +46,12 @@ def mlx_to_gguf(contents: Contents, *, tokenizer_metadata: Mapping[str, Any] | N
         if isinstance(part, PlannedTensor):
             return part
         mode = part.mode
-        kind = ggml_type_of(part.parts(), mode, part.shape[-1])
-        if kind is None:
+        type_name = ggml_type_of(part.parts(), mode, part.shape[-1])
+        if type_name is None:
             plain = part.decoded(part.scales.type_name if mode.mode == "affine" else _DECODED_TYPE)
             decoded[f"{mode.bits}-bit {mode.mode} weights have no exact type in GGUF: now {plain.type_name}"] += 1
             return plain
-        return PlannedTensor(part.name, kind, part.shape, lambda: as_blocks(part.parts(), mode, kind))
+        return PlannedTensor(part.name, type_name, part.shape, lambda: as_blocks(part.parts(), mode, type_name))
 
     tensors = separate_experts([moved(part) for part in coded_weights(contents)])
     found = hf_to_gguf(as_hf(contents, tensors), tokenizer_metadata=tokenizer_metadata)

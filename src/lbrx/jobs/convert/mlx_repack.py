@@ -65,13 +65,13 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
     coding = LOSSLESS.get(blocks.codec)
     if coding is None:
         return None
-    kind, mode, storage = codec(blocks.codec), coding.mode, blocks.storage
-    groups = kind.block_elements // mode.group_size
-    count = storage.nbytes // kind.block_bytes
+    source_codec, mode, storage = codec(blocks.codec), coding.mode, blocks.storage
+    groups = source_codec.block_elements // mode.group_size
+    count = storage.nbytes // source_codec.block_bytes
 
     def raw(first: int, blocks_wanted: int) -> Bytes:
-        start, length = first * kind.block_bytes, blocks_wanted * kind.block_bytes
-        window = storage.read_at(start, length).reshape(-1, kind.block_bytes)
+        start, length = first * source_codec.block_bytes, blocks_wanted * source_codec.block_bytes
+        window = storage.read_at(start, length).reshape(-1, source_codec.block_bytes)
         drop_behind(storage, start, length)
         return window
 
@@ -87,7 +87,7 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
 
         return made
 
-    at_once = max(_VALUES_AT_ONCE // kind.block_elements, 1)
+    at_once = max(_VALUES_AT_ONCE // source_codec.block_elements, 1)
     rows = blocks.shape[:-1]
     words = UnitStorage(count, groups * mode.group_bytes, codes, at_once)
     weight = Tensor(Blocks(words, "u32", (*rows, blocks.shape[-1] * mode.bits // WORD_BITS)))
@@ -118,13 +118,13 @@ def ggml_type_of(parts: MlxWeight, mode: MlxMode, columns: int) -> str | None:
 
 def as_blocks(parts: MlxWeight, mode: MlxMode, type_name: str) -> Tensor:
     """A weight of MLX as blocks of the type that ``ggml_type_of`` named for it."""
-    kind, pack = codec(type_name), PACKERS[type_name]
+    target_codec, pack = codec(type_name), PACKERS[type_name]
     columns = parts.weight.shape[-1] * WORD_BITS // mode.bits
     shape = (*parts.weight.shape[:-1], columns)
-    blocks_in_group = max(mode.group_size // kind.block_elements, 1)
-    groups_in_block = max(kind.block_elements // mode.group_size, 1)
+    blocks_in_group = max(mode.group_size // target_codec.block_elements, 1)
+    groups_in_block = max(target_codec.block_elements // mode.group_size, 1)
     words, read_scales, read_biases = _stored(parts.weight), _reader(parts.scales), _reader(parts.biases)
-    code_bytes = kind.block_elements * mode.bits // 8
+    code_bytes = target_codec.block_elements * mode.bits // 8
 
     def numbers(read: Callable[[int, int], Numbers], first: int, wanted: int) -> Numbers:
         """The numbers of a run of blocks, a row for each."""
@@ -141,9 +141,9 @@ def as_blocks(parts: MlxWeight, mode: MlxMode, type_name: str) -> Tensor:
         drop_behind(words, start, length)
         return pack(codes, numbers(read_scales, first, wanted), numbers(read_biases, first, wanted))
 
-    count = int(np.prod(shape, dtype=np.int64)) // kind.block_elements
-    at_once = max(_VALUES_AT_ONCE // kind.block_elements, 1)
-    return Tensor(Blocks(UnitStorage(count, kind.block_bytes, made, at_once), kind.name, shape))
+    count = int(np.prod(shape, dtype=np.int64)) // target_codec.block_elements
+    at_once = max(_VALUES_AT_ONCE // target_codec.block_elements, 1)
+    return Tensor(Blocks(UnitStorage(count, target_codec.block_bytes, made, at_once), target_codec.name, shape))
 
 
 def _reader(tensor: Tensor | None) -> Callable[[int, int], Numbers]:

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from lbrx.files.output.plan import OutputPlan, shard_limit
 from lbrx.files.output.run import RunOptions, RunResult, plan_and_execute, restore_replaced
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
 from lbrx.jobs.merge.recipe import load_recipes, parse_recipes
@@ -73,7 +73,7 @@ def read_and_plan(
         directory = path.parent
         recipes = load_recipes(path, lookup=method_lookup(directory))
         text = path.read_text(encoding="utf-8-sig")
-    restore_replaced(Workplace(Path(out)))  # it may be one of the inputs
+    restore_replaced(Staging(Path(out)))  # it may be one of the inputs
     return plan_merge(recipes, out, recipe_text=text, directory=directory, max_shard_bytes=limit_bytes, seed=seed)
 
 

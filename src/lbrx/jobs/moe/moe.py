@@ -10,7 +10,7 @@ from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import shard_limit
 from lbrx.files.output.progress import ProgressCallback
 from lbrx.files.output.run import RunResult, execute, restore_replaced
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.jobs.moe.mixture import MoePlan
 
 
@@ -36,7 +36,7 @@ def plan_moe_output(
 ) -> ConversionPlan:
     """What ``write_moe`` writes: the files of a mixture, and how each tensor is made."""
     target = Path(out)
-    restore_replaced(Workplace(target))
+    restore_replaced(Staging(target))
     contents = Contents(
         "safetensors",
         tuple(PlannedTensor.of(name, tensor) for name, tensor in plan.tensors.items()),

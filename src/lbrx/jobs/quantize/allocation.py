@@ -15,7 +15,7 @@ from lbrx.base.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """One way to code a tensor: how much room it takes, and how much error it makes."""
+    """One way to code a tensor: how many bytes it takes, and how much error it makes."""
 
     name: str
     size: int
@@ -109,6 +109,6 @@ def _filled(tensors: Sequence[Sequence[Coding]], choice: list[Coding], limit: in
 
 
 def _uniform_choices(tensors: Sequence[Sequence[Coding]]) -> list[list[Coding]]:
-    """The same place in every tensor's list, or the last one of a shorter list."""
+    """The same index in every tensor's list, or the last one of a shorter list."""
     longest = max((len(codings) for codings in tensors), default=0)
     return [[codings[min(rank, len(codings) - 1)] for codings in tensors] for rank in range(longest)]

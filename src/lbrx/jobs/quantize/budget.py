@@ -56,8 +56,8 @@ def choose_for_size(
 ) -> Selection:
     """Choose a type for every tensor of a GGUF model that no option names.
 
-    ``contents`` has the metadata of the output, whose bytes count; ``measuring`` is told how far it is. An error says
-    what is possible if the size is not.
+    ``contents`` has the metadata of the output, whose bytes count; ``measuring`` is called with how far it is.
+    If the size is not possible, the error says what is.
     """
     fixed = {tensor.name: fixed_choice(tensor, options) for tensor in contents.tensors}
     free = [tensor for tensor in contents.tensors if fixed[tensor.name] is None]

@@ -64,7 +64,7 @@ class _Chooser:
 
     def __init__(self, contents: Contents, file_type: FileType, options: QuantizeOptions) -> None:
         self._options = options
-        self._kind = file_type
+        self._file_type = file_type
         self._facts: ModelFacts = model_facts(contents.metadata)
         self._is_tied = OUTPUT_NAME not in contents.by_name
         self._values = sum(role_of(tensor.name) is Role.VALUE for tensor in contents.tensors)
@@ -74,10 +74,10 @@ class _Chooser:
         fixed = fixed_choice(tensor, self._options)
         if fixed is not None:
             return fixed
-        if not self._kind.is_quantized:
-            return Choice(self._kind.base, "base type")
+        if not self._file_type.is_quantized:
+            return Choice(self._file_type.base, "base type")
         if self._options.pure:
-            return fitted(self._kind.base, "--pure", tensor.shape)
+            return fitted(self._file_type.base, "--pure", tensor.shape)
         return fitted(*self._mixed(tensor), tensor.shape)
 
     def _mixed(self, tensor: PlannedTensor) -> tuple[str, str]:
@@ -85,14 +85,14 @@ class _Chooser:
         if role is Role.OUTPUT or (role is Role.EMBEDDING and self._is_tied):
             if self._options.output_type is not None:
                 return self._options.output_type.lower(), "--output-type"
-            chosen = head_type(self._kind, self._facts, fits(self._kind.base, tensor.shape))
+            chosen = head_type(self._file_type, self._facts, fits(self._file_type.base, tensor.shape))
             return chosen, "output matrix" if role is Role.OUTPUT else "embedding that is the output too"
-        if self._kind.name == "mxfp4_moe":
+        if self._file_type.name == "mxfp4_moe":
             is_stack = len(tensor.shape) > 2 and tensor.shape[-3] > 1 and self._may_be_experts(role)
             return ("mxfp4", "experts") if is_stack else ("q8_0", "not of experts")
-        chosen = block_type(self._kind, role, self._position(tensor.name, role))
+        chosen = block_type(self._file_type, role, self._position(tensor.name, role))
         self._seen[role] += 1
-        return chosen, "base type" if chosen == self._kind.base else role.value
+        return chosen, "base type" if chosen == self._file_type.base else role.value
 
     def _may_be_experts(self, role: Role) -> bool:
         """One architecture has stacks of matrices that are no experts."""

@@ -66,8 +66,8 @@ def is_coded(type_name: str) -> bool:
     >>> is_coded("q4_k"), is_coded("bf16"), is_coded("int4")
     (True, False, True)
     """
-    kind = GGML_TYPES.get(type_name)
-    return type_name in SCHEMES or (kind is not None and kind.dtype is None)
+    ggml_type = GGML_TYPES.get(type_name)
+    return type_name in SCHEMES or (ggml_type is not None and ggml_type.dtype is None)
 
 
 def refuse_to_requantize(tensor: PlannedTensor, wanted: str) -> None:

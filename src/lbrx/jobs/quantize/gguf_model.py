@@ -30,19 +30,22 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
         contents, old_names = left.contents, left.old_names
     importances = read_importances(options.imatrix, old_names)
     contents = replace(contents, metadata=_metadata(contents.metadata, options, importances))
-    kind, total_error = options.target, None
-    assert isinstance(kind, FileType)
+    file_type, total_error = options.target, None
+    assert isinstance(file_type, FileType)
     if options.has_size:
         selection = choose_for_size(contents, options, importances, measuring)
-        choices, kind, total_error = selection.choices, selection.file_type, selection.total_error
+        choices, file_type, total_error = selection.choices, selection.file_type, selection.total_error
     else:
-        choices = choose_types(contents, kind, options)
-    warnings = [*misfit_warnings(choices.values()), *check_importances(importances, kind, contents.tensors, choices)]
+        choices = choose_types(contents, file_type, options)
+    warnings = [
+        *misfit_warnings(choices.values()),
+        *check_importances(importances, file_type, contents.tensors, choices),
+    ]
     coded = tuple(_coded(tensor, choices[tensor.name], options, importances) for tensor in contents.tensors)
     result = replace(
         contents,
         tensors=tuple(part for tensor in coded for part in tensor.parts),
-        metadata=_with_file_type(contents.metadata, kind, options),
+        metadata=_with_file_type(contents.metadata, file_type, options),
         warnings=(*contents.warnings, *warnings),
     )
     return Quantization(result, coded, total_error, old_names)
@@ -71,19 +74,19 @@ def _metadata(metadata: Mapping[str, Any], options: QuantizeOptions, importances
     return pairs | importances.metadata()
 
 
-def _with_file_type(metadata: Mapping[str, Any], kind: FileType, options: QuantizeOptions) -> dict[str, Any]:
+def _with_file_type(metadata: Mapping[str, Any], file_type: FileType, options: QuantizeOptions) -> dict[str, Any]:
     if any(override.key == FILE_TYPE_KEY for override in options.key_overrides):
         return dict(metadata)
-    return {**metadata, FILE_TYPE_KEY: Typed(kind.number, "u32")}
+    return {**metadata, FILE_TYPE_KEY: Typed(file_type.number, "u32")}
 
 
 def _typed_as_before(override: KeyOverride, pairs: Mapping[str, Typed]) -> Typed:
-    """The value in the type that the key has, if both are numbers of a kind and it fits."""
+    """The value in the type that the key has, if both are whole or both are floating-point numbers and it fits."""
     before = pairs.get(override.key)
     if before is None or before.type == override.typed.type:
         return override.typed
-    kinds = {before.type[0], override.typed.type[0]}
-    if before.element_type is not None or not (kinds <= {"u", "i"} or kinds == {"f"}):
+    classes = {before.type[0], override.typed.type[0]}
+    if before.element_type is not None or not (classes <= {"u", "i"} or classes == {"f"}):
         return override.typed
     typed = Typed(override.typed.value, before.type)
     try:

@@ -56,10 +56,10 @@ def read_imatrix(path: str | Path) -> ImportanceMatrix:
     >>> read_imatrix(path)["w"].tolist()
     [3.0, 4.0]
     """
-    place = Path(path)
-    data = MmapStorage.from_file(place)
+    location = Path(path)
+    data = MmapStorage.from_file(location)
     is_gguf = data.read_at(0, min(data.nbytes, len(_GGUF_MAGIC))).tobytes() == _GGUF_MAGIC
-    return _read_gguf(place) if is_gguf else _read_legacy(place, data.read_at(0, data.nbytes).tobytes())
+    return _read_gguf(location) if is_gguf else _read_legacy(location, data.read_at(0, data.nbytes).tobytes())
 
 
 def _read_gguf(path: Path) -> ImportanceMatrix:

@@ -74,7 +74,7 @@ def read_importances(path: Path | None, old_names: Mapping[str, str] | None = No
 
 
 def check_importances(
-    importances: Importances, kind: FileType, tensors: Iterable[PlannedTensor], choices: Mapping[str, Choice]
+    importances: Importances, file_type: FileType, tensors: Iterable[PlannedTensor], choices: Mapping[str, Choice]
 ) -> list[str]:
     """Warnings of tensors that have no importances; an error where a coding is useless without."""
     missing = []
@@ -82,10 +82,10 @@ def check_importances(
         type_name = choices[tensor.name].type_name
         if type_name in FLOAT_TYPES or type_name == tensor.type_name or importances.of(tensor) is not None:
             continue
-        if _needs_importances(tensor.name, type_name, kind):
+        if _needs_importances(tensor.name, type_name, file_type):
             where = "" if importances.matrix is None else f", and {importances.matrix.path} has none of them"
             raise UsageError(
-                f"tensor {tensor.name!r}: {type_name} in a {kind.name} file needs importances{where}; "
+                f"tensor {tensor.name!r}: {type_name} in a {file_type.name} file needs importances{where}; "
                 "give an importance matrix with --imatrix, or another type"
             )
         if importances.matrix is not None and codec(type_name).takes_imatrix and tensor.name not in EMBEDDING_NAMES:
@@ -95,5 +95,5 @@ def check_importances(
     return [f"{importances.matrix.path}: has no importances of {len(missing)} tensors, such as {missing[0]!r}"]
 
 
-def _needs_importances(name: str, type_name: str, kind: FileType) -> bool:
-    return kind.name == "q2_k_s" and type_name == "q2_k" and name not in (*EMBEDDING_NAMES, OUTPUT_NAME)
+def _needs_importances(name: str, type_name: str, file_type: FileType) -> bool:
+    return file_type.name == "q2_k_s" and type_name == "q2_k" and name not in (*EMBEDDING_NAMES, OUTPUT_NAME)

@@ -37,8 +37,8 @@ def lay_out_as_source(contents: Contents, stem: str, old_names: Mapping[str, str
 
 
 def _shards(contents: Contents, files: Sequence[FileHeader], old_names: Mapping[str, str]) -> list[list[TensorSpec]]:
-    place = {entry.name: number for number, header in enumerate(files) for entry in header.entries}
+    shard_of = {entry.name: number for number, header in enumerate(files) for entry in header.entries}
     shards: list[list[TensorSpec]] = [[] for _ in files]
     for tensor in contents.tensors:
-        shards[place[old_names.get(tensor.name, tensor.name)]].append(tensor.spec)
+        shards[shard_of[old_names.get(tensor.name, tensor.name)]].append(tensor.spec)
     return shards

@@ -99,37 +99,37 @@ _ATTENTION_OUTPUT_OF_EIGHT_EXPERTS = frozenset(("q2_k", "q3_k_s", "q3_k_m", "q4_
 _EMBEDDING = {"tq1_0": "q4_k", "tq2_0": "q4_k"}
 
 
-def block_type(kind: FileType, role: Role, position: LayerPosition) -> str:
+def block_type(file_type: FileType, role: Role, position: LayerPosition) -> str:
     """The type of a tensor of a block, as a file type has it."""
     facts = position.facts
     if role is Role.VALUE:
-        return _value_type(kind, position)
+        return _value_type(file_type, position)
     if role is Role.KEY and facts.has_eight_experts:
         return "q8_0"
     if role is Role.DOWN:
-        rule = (_FALCON_DOWN if facts.is_falcon else _DOWN).get(kind.name)
-        return (rule(position) if rule else None) or kind.base
+        rule = (_FALCON_DOWN if facts.is_falcon else _DOWN).get(file_type.name)
+        return (rule(position) if rule else None) or file_type.base
     if role is Role.ATTENTION_OUTPUT:
         if facts.is_falcon:
-            return _FALCON_ATTENTION_OUTPUT.get(kind.name, kind.base)
+            return _FALCON_ATTENTION_OUTPUT.get(file_type.name, file_type.base)
         if facts.has_eight_experts:
-            return "q5_k" if kind.name in _ATTENTION_OUTPUT_OF_EIGHT_EXPERTS else kind.base
-        return _ATTENTION_OUTPUT.get(kind.name, kind.base)
+            return "q5_k" if file_type.name in _ATTENTION_OUTPUT_OF_EIGHT_EXPERTS else file_type.base
+        return _ATTENTION_OUTPUT.get(file_type.name, file_type.base)
     if role is Role.EMBEDDING:
-        return _EMBEDDING.get(kind.name, kind.base)
-    return kind.base
+        return _EMBEDDING.get(file_type.name, file_type.base)
+    return file_type.base
 
 
-def _value_type(kind: FileType, position: LayerPosition) -> str:
+def _value_type(file_type: FileType, position: LayerPosition) -> str:
     if position.facts.has_eight_experts:
         return "q8_0"
-    rule = _VALUE.get(kind.name)
-    chosen = (rule(position) if rule else None) or kind.base
+    rule = _VALUE.get(file_type.name)
+    chosen = (rule(position) if rule else None) or file_type.base
     return "q5_k" if position.facts.is_large and chosen in ("q3_k", "q4_k") else chosen
 
 
-def head_type(kind: FileType, facts: ModelFacts, base_fits: bool) -> str:
+def head_type(file_type: FileType, facts: ModelFacts, base_fits: bool) -> str:
     """The type of the output matrix, or of the embedding where that is the output too."""
-    if kind.name == "mxfp4_moe" or facts.is_falcon or not base_fits or kind.base == "q8_0":
+    if file_type.name == "mxfp4_moe" or facts.is_falcon or not base_fits or file_type.base == "q8_0":
         return "q8_0"
     return "q6_k"

@@ -60,33 +60,34 @@ class KeyOverride:
     @classmethod
     def parse(cls, text: str) -> KeyOverride:
         key, equals, rest = text.partition("=")
-        kind, colon, value = rest.partition(":")
-        kinds = [*_KEY_TYPES, "str", *SCALAR_IDS]
+        value_type, colon, value = rest.partition(":")
+        value_types = [*_KEY_TYPES, "str", *SCALAR_IDS]
         if not key or not equals or not colon:
             raise UsageError(f"{text!r} is not a key with its value; expected KEY=TYPE:VALUE, such as a.b=int:3")
-        if kind not in kinds:
+        if value_type not in value_types:
             raise UsageError(
-                f"{text!r}: {kind!r} is not a type of values; expected one of {', '.join(kinds)}{nearest(kind, kinds)}"
+                f"{text!r}: {value_type!r} is not a type of values; "
+                f"expected one of {', '.join(value_types)}{nearest(value_type, value_types)}"
             )
-        written = _KEY_TYPES.get(kind, kind)
-        if kind == "int" and value.startswith("-"):
+        written = _KEY_TYPES.get(value_type, value_type)
+        if value_type == "int" and value.startswith("-"):
             written = "i32"
         typed = Typed(_value(text, written, value), written)
         encode_pair(key, typed)  # an error if it does not fit
         return cls(key, typed)
 
 
-def _value(text: str, kind: str, value: str) -> Any:
-    if kind == "str":
+def _value(text: str, value_type: str, value: str) -> Any:
+    if value_type == "str":
         return value
-    if kind == "bool":
+    if value_type == "bool":
         if value not in _BOOLS:
             raise UsageError(f"{text!r}: {value!r} is not a bool; expected true or false")
         return _BOOLS[value]
     try:
-        return float(value) if kind[0] == "f" else int(value)
+        return float(value) if value_type[0] == "f" else int(value)
     except ValueError as error:
-        expected = "a number" if kind[0] == "f" else "a whole number"
+        expected = "a number" if value_type[0] == "f" else "a whole number"
         raise UsageError(f"{text!r}: {value!r} is not {expected}") from error
 
 
@@ -196,7 +197,7 @@ class QuantizeOptions:
             )
 
     def _check_no_gguf_options(self) -> None:
-        kind = "MLX" if isinstance(self.target, MlxTarget) else "integers"
+        made_format = "MLX" if isinstance(self.target, MlxTarget) else "integers"
         given = {
             "--pure": self.pure,
             "--override-kv": bool(self.key_overrides),
@@ -206,7 +207,7 @@ class QuantizeOptions:
         }
         wrong = [name for name, is_given in given.items() if is_given]
         if wrong:
-            raise UsageError(f"{wrong[0]} is for GGUF files, and {self.to} makes {kind}")
+            raise UsageError(f"{wrong[0]} is for GGUF files, and {self.to} makes {made_format}")
 
 
 def parse_options(

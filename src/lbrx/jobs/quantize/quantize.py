@@ -14,7 +14,7 @@ from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
 from lbrx.files.output.progress import ProgressCallback
 from lbrx.files.output.run import RunResult, execute, restore_replaced
-from lbrx.files.output.staging import Workplace
+from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.convert import in_format
 from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
@@ -62,7 +62,7 @@ def quantize(
     """Quantize a model of any format that lbrx reads.
 
     ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
-    (``"int4"``); ``target_bpw`` or ``target_size`` is given in its place to choose types for a size. The other
+    (``"int4"``); ``target_bpw`` or ``target_size`` is given instead to choose types for a size. The other
     ``options`` are those of ``parse_options``: ``tensor_types``, ``output_type``, ``embedding_type``, ``pure``,
     ``leave_output``, ``override_kv``, ``prune_layers``, ``keep_split``, ``allow_requantize``, ``imatrix``,
     ``group_size``, ``candidates``. A run that was stopped goes on when it is called again with the same arguments.
@@ -90,14 +90,14 @@ def plan_quantize(
     measuring: Measuring | None = None,
 ) -> QuantizePlan:
     """What ``quantize`` would do. Weights are read only where types are chosen by their errors, and then a few rows;
-    ``measuring`` is told of each tensor that is."""
+    ``measuring`` is called for each tensor that is read."""
     path = Path(out)
     is_gguf = isinstance(options.target, FileType)
     if not is_gguf and path.suffix == ".gguf":
         raise UsageError(f"{path}: {options.to} is not made in GGUF files; expected the name of a directory")
     if options.target_bytes is not None and (max_shard_bytes is not None or options.keep_split):
         raise UsageError("a target size is that of one file, without shards; give bits per weight instead")
-    restore_replaced(Workplace(path))  # it may be the source
+    restore_replaced(Staging(path))  # it may be the source
     quantization = plan_contents(read_contents(Path(source)), options, measuring)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if is_gguf else DEFAULT_SHARD_BYTES)
     output = plan_output(quantization.contents, path, max_shard_bytes=limit_bytes, settings_identity=_identity(options))
@@ -137,9 +137,9 @@ def plan_contents(contents: Contents, options: QuantizeOptions, measuring: Measu
 def _decoded(contents: Contents) -> Contents:
     """A model without quantized tensors, which would keep their codings in another format."""
     config = contents.config or {}
-    kind = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
+    dtype_name = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
     tensors = tuple(
-        tensor.mapped(lambda values: values.dequantize().to(kind), type_name=kind)
+        tensor.mapped(lambda values: values.dequantize().to(dtype_name), type_name=dtype_name)
         if is_coded(tensor.type_name)
         else tensor
         for tensor in contents.tensors

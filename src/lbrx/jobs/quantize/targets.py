@@ -83,14 +83,14 @@ def find_mlx_mode(name: str, group_size: int | None = None) -> MlxMode | None:
     >>> find_mlx_mode("mlx_nvfp4")
     MlxMode(mode='nvfp4', bits=4, group_size=16)
     """
-    kind = name.removeprefix(MLX_PREFIX)
-    if kind == name:
+    mode_name = name.removeprefix(MLX_PREFIX)
+    if mode_name == name:
         return None
-    if kind in FLOAT_MODES:
-        bits, size = FLOAT_MODES[kind]
-        return MlxMode(kind, bits, group_size or size)
-    if kind in map(str, AFFINE_BITS):
-        return MlxMode(bits=int(kind), group_size=group_size or MLX_GROUP_SIZE)
+    if mode_name in FLOAT_MODES:
+        bits, size = FLOAT_MODES[mode_name]
+        return MlxMode(mode_name, bits, group_size or size)
+    if mode_name in map(str, AFFINE_BITS):
+        return MlxMode(bits=int(mode_name), group_size=group_size or MLX_GROUP_SIZE)
     return None
 
 

@@ -43,12 +43,12 @@ def check_index(model: Checkpoint) -> Iterator[Finding]:
 
 def read_json(model: Checkpoint, name: str) -> dict[str, Any]:
     """A JSON file of a model's directory."""
-    place = model.path / name
-    with open_source(place) as file:
+    path = model.path / name
+    with open_source(path) as file:
         nbytes = size_of(file)
         if nbytes > MAX_JSON_BYTES:
-            raise FileError(f"{place}: has {nbytes} bytes, expected JSON of at most {MAX_JSON_BYTES}")
-        return parse_object(read_at(file, place, 0, nbytes), str(place))
+            raise FileError(f"{path}: has {nbytes} bytes, expected JSON of at most {MAX_JSON_BYTES}")
+        return parse_object(read_at(file, path, 0, nbytes), str(path))
 
 
 def expected_checksums(model: Checkpoint) -> tuple[dict[str, str], list[Finding]]:

@@ -31,16 +31,16 @@ def verify(path: str | os.PathLike[str], *, quick: bool = False, progress: Count
     >>> verify(path, quick=True).is_good
     True
     """
-    place = Path(path)
+    location = Path(path)
     try:
-        model = open_checkpoint(place)
+        model = open_checkpoint(location)
     except LbrxError as broken:
-        return VerifyReport(place, None, 0, 0, ("structure",), (failure(str(place), broken),))
+        return VerifyReport(location, None, 0, 0, ("structure",), (failure(str(location), broken),))
     findings = list(_header_findings(model))
     if not quick:
         findings += _data_findings(model, progress)
     checks = HEADER_CHECKS if quick else (*HEADER_CHECKS, *DATA_CHECKS)
-    return VerifyReport(place, model.format, len(model), model.nbytes, checks, tuple(findings))
+    return VerifyReport(location, model.format, len(model), model.nbytes, checks, tuple(findings))
 
 
 def _header_findings(model: Checkpoint) -> Iterator[Finding]:
@@ -62,11 +62,11 @@ def _data_findings(model: Checkpoint, progress: CountCallback | None) -> Iterato
     except LbrxError as broken:
         checksums, findings = {}, [failure(str(model.path), broken)]
     yield from findings
-    places = [(header, entry) for header in model.files for entry in header.entries]
-    for number, (header, entry) in enumerate(places):
+    tensors = [(header, entry) for header in model.files for entry in header.entries]
+    for number, (header, entry) in enumerate(tensors):
         try:
             yield from check_values(model, header, entry, checksums.get(entry.name))
         except LbrxError as broken:
             yield failure(entry.name, broken)
         if progress is not None:
-            progress(number + 1, len(places), entry.name)
+            progress(number + 1, len(tensors), entry.name)
