@@ -13,8 +13,9 @@ from llama_cpp import Llama
 from transformers import AutoTokenizer
 
 import lbrx
-from lbrx.models.tokenizers import gguf_tokenizer_metadata, tokenizer_files
 from lbrx.models.tokenizers.text import open_tokenizer
+from lbrx.models.tokenizers.to_files import tokenizer_files
+from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
 from support.tokenizer_fixtures import (
     BOS,
     CORPUS,

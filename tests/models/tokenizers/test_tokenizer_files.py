@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lbrx.errors import FileError, FormatError
-from lbrx.jobs.merge.recipe import CHAT_TEMPLATES, TokenizerSpec
+from lbrx.jobs.merge.recipe import TokenizerSpec
+from lbrx.jobs.merge.recipe.tokenizer import CHAT_TEMPLATES
 from lbrx.jobs.merge.vocabulary import (
     TEMPLATES,
     find_template,

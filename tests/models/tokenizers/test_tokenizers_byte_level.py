@@ -9,8 +9,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from lbrx.errors import FormatError
-from lbrx.models.tokenizers import gguf_tokenizer_metadata, tokenizer_files
 from lbrx.models.tokenizers.pretokenizers import PRE_TOKENIZERS
+from lbrx.models.tokenizers.to_files import tokenizer_files
+from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
 from support.tokenizer_fixtures import FAMILIES, byte_level_document, hard_texts, write_tokenizer
 
 PREFIX = "tokenizer.ggml."

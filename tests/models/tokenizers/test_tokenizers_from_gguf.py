@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 import lbrx
 from lbrx.errors import FileError, FormatError, UsageError
-from lbrx.models.tokenizers import gguf_tokenizer_metadata, tokenizer_files
 from lbrx.models.tokenizers.text import open_tokenizer, tokenizer_of_metadata
+from lbrx.models.tokenizers.to_files import tokenizer_files
+from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
 from support.tokenizer_fixtures import (
     BOS,
     EOS,

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from lbrx.errors import FormatError, LbrxError
-from lbrx.models.tokenizers import gguf_tokenizer_metadata, tokenizer_files
 from lbrx.models.tokenizers.sentencepiece import parse_sentencepiece
+from lbrx.models.tokenizers.to_files import tokenizer_files
+from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
 from support.tokenizer_fixtures import (
     BOS,
     EOS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 CONFIG_NAME = "config.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 INDEX_NAME = "model.safetensors.index.json"
 
@@ -10,7 +11,7 @@ INDEX_NAME = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG_NAME,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from lbrx.errors import FormatError
+from lbrx.errors import FileError, FormatError
 from lbrx.files.formats.header import quoted
 
 MAX_JSON_BYTES = 100_000_000
@@ -59,3 +60,16 @@ def unique_keys_hook(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, 
         return built
 
     return build
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, empty if there is no such file."""
+    try:
+        return parse_object(path.read_bytes(), str(path), unique_keys=False) if path.is_file() else {}
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """JSON as files of models have it."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

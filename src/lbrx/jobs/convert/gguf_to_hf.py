@@ -158,6 +158,6 @@ class _Making:
 def _tokenizer_files(metadata: Mapping[str, Any]) -> tuple[SideFile, ...]:
     if metadata.get("tokenizer.ggml.model") in _NO_TOKENIZERS:
         return ()
-    from lbrx.models.tokenizers import tokenizer_files
+    from lbrx.models.tokenizers.to_files import tokenizer_files
 
     return tokenizer_files(metadata)

@@ -206,7 +206,7 @@ def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
 def _tokenizer_metadata(contents: Contents, where: str) -> Mapping[str, Any]:
     if contents.directory is None:
         raise UsageError(f"{where}: has no directory with tokenizer files; give tokenizer_metadata")
-    from lbrx.models.tokenizers import gguf_tokenizer_metadata
+    from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
 
     return gguf_tokenizer_metadata(contents.directory, contents.config or {})
 

@@ -9,8 +9,16 @@ from pathlib import Path
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FileError
 from lbrx.jobs.merge.recipe import ModelRef, RecipeLine
-from lbrx.jobs.merge.recipe.reading import optional, read_int, read_list, read_map, read_text, unknown_name, wrong_type
-from lbrx.jobs.merge.recipe.references import read_reference
+from lbrx.jobs.merge.recipe.reading import (
+    optional,
+    read_int,
+    read_list,
+    read_map,
+    read_reference,
+    read_text,
+    unknown_name,
+    wrong_type,
+)
 from lbrx.jobs.merge.recipe.values import coerce
 from lbrx.jobs.merge.recipe.yaml_lines import (
     MAX_RECIPE_BYTES,

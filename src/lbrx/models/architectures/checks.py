@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.models.architectures.architecture import Architecture
-from lbrx.models.architectures.automatic import AUTOMATIC
 from lbrx.models.architectures.scope import Config
-from lbrx.models.architectures.table import known_architecture
+from lbrx.models.architectures.table import AUTOMATIC, known_architecture
 
 Shapes = Mapping[str, tuple[int, ...]]
 

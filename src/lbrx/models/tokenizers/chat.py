@@ -9,7 +9,8 @@ from typing import Any
 
 from lbrx.errors import FileError
 from lbrx.files.formats.gguf_values import Typed
-from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME, read_json
+from lbrx.files.formats.strict_json import read_json
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 NAMES_KEY = "tokenizer.chat_templates"

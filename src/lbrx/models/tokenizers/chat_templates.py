@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FileError
-from lbrx.files.formats.strict_json import parse_object
+from lbrx.files.formats.model_files import TOKENIZER_CONFIG_NAME
+from lbrx.files.formats.strict_json import read_json
 
-CONFIG_NAME = "tokenizer_config.json"
+CONFIG_NAME = TOKENIZER_CONFIG_NAME
 TEMPLATE_NAME = "chat_template.jinja"
 OLD_TEMPLATE_NAME = "chat_template.json"
 
@@ -132,16 +132,3 @@ def _default_template(value: Any) -> str | None:
     if isinstance(value, dict):
         value = value.get("default")
     return value if isinstance(value, str) else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty if there is no such file."""
-    try:
-        return parse_object(path.read_bytes(), str(path), unique_keys=False) if path.is_file() else {}
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """JSON as files of models have it."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

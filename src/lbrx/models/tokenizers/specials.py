@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, read_json
+from lbrx.files.formats.strict_json import read_json
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME
 
 SPECIAL_MAP_NAME = "special_tokens_map.json"
 ROLES = ("bos", "eos", "unk", "pad", "eot")

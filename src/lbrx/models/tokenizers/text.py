@@ -11,7 +11,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.formats.source import is_directory
-from lbrx.models.tokenizers.chat_templates import read_json
+from lbrx.files.formats.strict_json import read_json
 from lbrx.models.tokenizers.document import read_document
 from lbrx.models.tokenizers.gguf_vocabulary import plain_values, read_vocabulary
 from lbrx.models.tokenizers.sentencepiece import MODEL_NAME

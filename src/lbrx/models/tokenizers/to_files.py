@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lbrx.errors import FormatError
+from lbrx.files.formats.strict_json import json_bytes
 from lbrx.files.output.plan import SideFile
 from lbrx.models.tokenizers.byte_fallback import merges_of_scores
 from lbrx.models.tokenizers.chat import DEFAULT, templates_of_keys
-from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, TEMPLATE_NAME, json_bytes
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, TEMPLATE_NAME
 from lbrx.models.tokenizers.gguf_vocabulary import GgufVocabulary, plain_values, read_vocabulary
 from lbrx.models.tokenizers.records import TokenType
 from lbrx.models.tokenizers.sentencepiece import SPACE

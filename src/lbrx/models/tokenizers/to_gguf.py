@@ -10,10 +10,10 @@ import numpy as np
 
 from lbrx.errors import FileError, FormatError
 from lbrx.files.formats.gguf_values import StringArray, Typed
+from lbrx.files.formats.strict_json import read_json
 from lbrx.models.tokenizers.byte_fallback import ANY_MERGES, table_of_document, table_of_model
 from lbrx.models.tokenizers.byte_level import byte_level_table, merge_lines
 from lbrx.models.tokenizers.chat import read_templates, template_keys
-from lbrx.models.tokenizers.chat_templates import read_json
 from lbrx.models.tokenizers.document import TokenizerDocument, read_document
 from lbrx.models.tokenizers.recognition import pre_tokenizer_of
 from lbrx.models.tokenizers.records import AddedEntry, TokenTable

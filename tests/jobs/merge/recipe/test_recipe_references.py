@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbrx.jobs.merge.recipe import LoraRef, ModelRef, RecipeError, parse_reference
-from lbrx.jobs.merge.recipe.references import read_reference
+from lbrx.jobs.merge.recipe.reading import read_reference
 from lbrx.jobs.merge.recipe.yaml_lines import parse_documents
 
 PARTS = st.text(st.characters(exclude_characters="@+", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)

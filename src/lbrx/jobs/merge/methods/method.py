@@ -12,7 +12,6 @@ from lbrx import registry
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
 from lbrx.jobs.merge.methods.context import MergeContext
-from lbrx.jobs.merge.methods.custom import load_function, spec_of
 from lbrx.jobs.merge.recipe.method_specs import is_custom_method, method_spec
 from lbrx.jobs.merge.recipe.parameters import Lookup, MethodSpec, TensorParameters
 from lbrx.tensors.tensor import Tensor
@@ -131,6 +130,8 @@ def load_method(name: str, directory: str | os.PathLike[str] = ".") -> Method:
     'required'
     """
     if is_custom_method(name):
+        from lbrx.jobs.merge.methods.custom import load_function, spec_of
+
         function = load_function(name, directory)
         return Method(name, spec_of(function, name), function)
     spec = method_spec(name)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from inspect import unwrap
 from pathlib import Path
 from typing import ClassVar
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.bindings import Bound
 from lbrx.files.formats.header import FileHeader, FileLayout
-from lbrx.files.output.plan import Identity, SideFile
-from lbrx.jobs.merge.plan.expressions import inputs_of, merged, merged_by_template
-from lbrx.jobs.merge.plan.identity import merge_identity
+from lbrx.files.output.plan import Identity, SideFile, digest, file_state, output_identity
+from lbrx.jobs.merge.plan.expressions import Templates, inputs_of, merged, merged_by_template
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
-from lbrx.jobs.merge.plan.templates import Templates
+from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
+from lbrx.jobs.merge.recipe import is_custom_method
 from lbrx.tensors.tensor import Tensor
 
 
@@ -69,3 +70,37 @@ class Plan:
 
 def _leaves(stage: StagePlan) -> list[InputModel]:
     return [leaf for model in stage.models for leaf in ([model] if model.stage is None else _leaves(model.stage))]
+
+
+def merge_identity(
+    stage: StagePlan,
+    models: Sequence[InputModel],
+    recipe_text: str,
+    seed: int,
+    layouts: Sequence[FileLayout],
+    contents: Mapping[str, bytes],
+) -> Identity:
+    """What the bytes of a merge depend on; ``contents`` are the small files of the output by name."""
+    return {
+        "recipe": digest(recipe_text.encode()),
+        "seed": seed,
+        "adapter file": {
+            str(path.resolve()): file_state(path)
+            for model in models
+            if model.adapter is not None
+            for path in sorted(model.adapter.glob("adapter_*"))
+        },
+        "method file": dict(_method_files(stage)),
+        "vocabulary": digest(*row_digest_parts(stage)),
+        **output_identity([header for model in models for header in model.files], layouts, contents),
+    }
+
+
+def _method_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
+    """The contents of the files that custom methods are in, those of earlier stages included."""
+    if is_custom_method(stage.method.name):
+        source = Path(unwrap(stage.method.function).__code__.co_filename)
+        yield stage.method.name, digest(source.read_bytes())
+    for model in stage.models:
+        if model.stage is not None:
+            yield from _method_files(model.stage)

@@ -9,16 +9,15 @@ from typing import Any
 
 from lbrx.errors import UsageError
 from lbrx.files.formats.header import FileLayout
-from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME, OTHER_FILES, TOKENIZER_FILES
+from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME, OTHER_FILES, TOKENIZER_CONFIG_NAME, TOKENIZER_FILES
 from lbrx.files.formats.shards import index_json
+from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.plan import SideFile
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.plan.vocabularies import made_vocabulary
 from lbrx.jobs.merge.recipe import Recipe
 from lbrx.models.architectures import stacked_config
-from lbrx.models.tokenizers.chat_templates import CONFIG_NAME as TOKENIZER_CONFIG_NAME
-from lbrx.models.tokenizers.chat_templates import read_json
 
 
 def output_config(recipe: Recipe, outline: Outline, jobs: Sequence[Job]) -> dict[str, Any] | None:

@@ -5,8 +5,6 @@ that can be seen without a model is a ``RecipeError`` that begins with the file 
 """
 
 from lbrx.jobs.merge.recipe.checks import check_method
-from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.load import load_recipes, parse_recipes
 from lbrx.jobs.merge.recipe.method_specs import METHOD_SPECS, is_custom_method, method_spec
 from lbrx.jobs.merge.recipe.parameters import (
@@ -20,7 +18,7 @@ from lbrx.jobs.merge.recipe.parameters import (
     resolve,
     resolve_tensor,
 )
-from lbrx.jobs.merge.recipe.references import LoraRef, ModelRef, parse_reference
+from lbrx.jobs.merge.recipe.reading import LoraRef, ModelRef, parse_reference
 from lbrx.jobs.merge.recipe.schema import (
     EVERY_MODULE,
     ModelToken,
@@ -32,11 +30,10 @@ from lbrx.jobs.merge.recipe.schema import (
     TokenSpec,
     ZeroToken,
 )
-from lbrx.jobs.merge.recipe.tokenizer import CHAT_TEMPLATES
 from lbrx.jobs.merge.recipe.values import Branch, Scalar, Value, layer_position
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap, RecipeError, RecipeLine
 
 __all__ = [
-    "CHAT_TEMPLATES",
     "EVERY_MODULE",
     "METHOD_SPECS",
     "REQUIRED",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.parameters import (
     MethodParameter,
     MethodSpec,
@@ -18,6 +17,7 @@ from lbrx.jobs.merge.recipe.parameters import (
 from lbrx.jobs.merge.recipe.reading import unknown_name
 from lbrx.jobs.merge.recipe.schema import Module, Parameters, Recipe, Slice
 from lbrx.jobs.merge.recipe.values import Scalar, Value
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap
 
 
 def check_method(recipe: Recipe, spec: MethodSpec) -> tuple[str, ...]:

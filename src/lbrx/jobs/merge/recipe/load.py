@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lbrx.errors import FileError, UsageError
+from lbrx.errors import FileError, UsageError, nearest
 from lbrx.jobs.merge.recipe.checks import check_method
-from lbrx.jobs.merge.recipe.errors import RecipeLine
 from lbrx.jobs.merge.recipe.method_specs import method_spec
 from lbrx.jobs.merge.recipe.parameters import Lookup
-from lbrx.jobs.merge.recipe.references import ModelRef
+from lbrx.jobs.merge.recipe.reading import ModelRef
 from lbrx.jobs.merge.recipe.schema import ModelToken, Recipe
-from lbrx.jobs.merge.recipe.stages import order_stages
 from lbrx.jobs.merge.recipe.structure import read_recipe
-from lbrx.jobs.merge.recipe.yaml_lines import MAX_RECIPE_BYTES, check_size, parse_documents
+from lbrx.jobs.merge.recipe.yaml_lines import MAX_RECIPE_BYTES, RecipeError, RecipeLine, check_size, parse_documents
 
 
 def load_recipes(path: str | os.PathLike[str], *, lookup: Lookup = method_spec) -> tuple[Recipe, ...]:
@@ -77,3 +76,92 @@ def _check_tokens(recipe: Recipe) -> None:
             raise spec.location.error(
                 f"token {token!r} takes its embedding from {str(model)!r}, which is not merged; expected one of {known}"
             )
+
+
+def order_stages(recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
+    """The recipes with ``uses`` filled in, each after the ones it uses, otherwise in the order of the file.
+
+    >>> from lbrx.jobs.merge.recipe import parse_recipes
+    >>> text = '''
+    ... {merge_method: passthrough, models: [{model: first}]}
+    ... ---
+    ... {name: first, merge_method: passthrough, models: [{model: models/a}]}
+    ... '''
+    >>> [(recipe.name, recipe.uses) for recipe in parse_recipes(text)]
+    [('first', ()), (None, ('first',))]
+    """
+    _check_names(recipes)
+    names = tuple(recipe.name for recipe in recipes if recipe.name is not None)
+    waiting = [replace(recipe, uses=_used_stages(recipe, names)) for recipe in recipes]
+    ordered: list[Recipe] = []
+    while waiting:
+        done = {recipe.name for recipe in ordered}
+        ready = next((recipe for recipe in waiting if done.issuperset(recipe.uses)), None)
+        if ready is None:
+            raise _cycle(waiting)
+        ordered.append(ready)
+        waiting.remove(ready)
+    return tuple(ordered)
+
+
+def _check_names(recipes: Sequence[Recipe]) -> None:
+    lines: dict[str | None, int] = {}
+    for recipe in recipes:
+        if recipe.name in lines:
+            if recipe.name is None:
+                problem = f"only one recipe of a file may be without a 'name'; the first is on line {lines[None]}"
+            else:
+                problem = f"two recipes have the name {recipe.name!r}; the first is on line {lines[recipe.name]}"
+            raise recipe.location.error(problem)
+        lines[recipe.name] = recipe.location.line
+
+
+def _used_stages(recipe: Recipe, stages: tuple[str, ...]) -> tuple[str, ...]:
+    used: dict[str, None] = {}
+    for model, location in _references(recipe):
+        if model.path in stages:
+            if model.revision is not None:
+                raise location.error(
+                    f"{model.path!r} is a stage of this file, which has no revision {model.revision!r}"
+                )
+            used[model.path] = None
+        else:
+            _reject_misspelling(model, location, stages, "stage")
+    tokenizer = recipe.tokenizer
+    if tokenizer is not None and isinstance(tokenizer.source, ModelRef) and tokenizer.source.path not in stages:
+        _reject_misspelling(tokenizer.source, tokenizer.location, ("union", "base"), "tokenizer source")
+    return tuple(used)
+
+
+def _references(recipe: Recipe) -> Iterator[tuple[ModelRef, RecipeLine]]:
+    for module in recipe.modules.values():
+        for part in module.slices:
+            for source in part.sources:
+                yield source.model, source.location
+            if part.base_model is not None:
+                yield part.base_model, part.location
+    if recipe.base_model is not None:
+        yield recipe.base_model, recipe.base_location
+    if recipe.tokenizer is not None:
+        for model in recipe.tokenizer.models():
+            yield model, recipe.tokenizer.location
+
+
+def _reject_misspelling(model: ModelRef, location: RecipeLine, known: tuple[str, ...], noun: str) -> None:
+    """Raise an error for a bare name that is nothing on disk and nearly one of the known names."""
+    hint = nearest(model.path, known)
+    is_bare_name = not any(letter in model.path for letter in "/\\.~")
+    if hint and is_bare_name and not os.path.exists(model.path):
+        raise location.error(f"unknown {noun} {model.path!r}{hint}")
+
+
+def _cycle(waiting: Sequence[Recipe]) -> RecipeError:
+    """An error that walks the cycle among recipes of which each waits for another."""
+    by_name = {recipe.name: recipe for recipe in waiting}
+    walked: list[str] = []
+    name = next(name for recipe in waiting for name in recipe.uses if name in by_name)
+    while name not in walked:
+        walked.append(name)
+        name = next(used for used in by_name[name].uses if used in by_name)
+    cycle = [*walked[walked.index(name) :], name]
+    return by_name[name].location.error(f"the stages need each other: {' -> '.join(cycle)}; expected no cycle")

@@ -12,10 +12,9 @@ from typing import Final, Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.recipe.errors import RecipeLine
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.schema import Module, Parameters, Recipe, Slice
 from lbrx.jobs.merge.recipe.values import ParameterType, Scalar, coerce
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap, RecipeLine
 
 
 class Required(Enum):

@@ -10,10 +10,9 @@ from dataclasses import field
 from typing import Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.jobs.merge.recipe.errors import RecipeLine
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
-from lbrx.jobs.merge.recipe.references import ModelRef
+from lbrx.jobs.merge.recipe.reading import ModelRef
 from lbrx.jobs.merge.recipe.values import Value
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap, RecipeLine
 from lbrx.tensors.dtype import DType
 
 Parameters: TypeAlias = FrozenMap[str, Value]

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from lbrx.errors import DTypeError
-from lbrx.jobs.merge.recipe.errors import RecipeLine
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.reading import (
+    ModelRef,
     is_null,
     optional,
     read_int,
     read_list,
     read_map,
     read_open_map,
+    read_reference,
     read_text,
     wrong_type,
 )
-from lbrx.jobs.merge.recipe.references import ModelRef, read_reference
-from lbrx.jobs.merge.recipe.schema import EVERY_MODULE, NO_PARAMETERS, Module, Parameters, Recipe, Slice, SliceSource
-from lbrx.jobs.merge.recipe.tokenizer import read_chat_template, read_tokenizer
+from lbrx.jobs.merge.recipe.schema import (
+    EVERY_MODULE,
+    NO_PARAMETERS,
+    Module,
+    Parameters,
+    Recipe,
+    Slice,
+    SliceSource,
+    TokenizerSpec,
+)
 from lbrx.jobs.merge.recipe.values import read_value
-from lbrx.jobs.merge.recipe.yaml_lines import YamlList, YamlMap, YamlNode
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap, RecipeLine, YamlList, YamlMap, YamlNode
 from lbrx.tensors.dtype import DType, dtype
 
 _INPUT_KEYS = ("models", "slices", "modules")
@@ -53,7 +60,7 @@ def read_recipe(node: YamlNode) -> Recipe:
     mapping = read_map(node, "a recipe", _RECIPE_KEYS, required=("merge_method",), elsewhere=_MIXTURE_KEYS)
     base_model = _optional_reference(mapping, "base_model")
     base = None if base_model is None else SliceSource(base_model, location=mapping.key_locations["base_model"])
-    template = optional(mapping, "chat_template")
+    tokenizer, template = _read_tokenizer(mapping)
     return Recipe(
         method=read_text(mapping.entries["merge_method"], "'merge_method'"),
         modules=_read_modules(mapping, base),
@@ -61,13 +68,23 @@ def read_recipe(node: YamlNode) -> Recipe:
         dtype=_read_dtype(mapping, "dtype"),
         out_dtype=_read_dtype(mapping, "out_dtype"),
         parameters=_read_parameters(mapping),
-        tokenizer=read_tokenizer(mapping),
-        chat_template=None if template is None else read_chat_template(template),
+        tokenizer=tokenizer,
+        chat_template=template,
         name=_read_name(mapping),
         location=mapping.location,
         method_location=mapping.key_locations["merge_method"],
         base_location=mapping.key_locations.get("base_model", mapping.location),
     )
+
+
+def _read_tokenizer(mapping: YamlMap) -> tuple[TokenizerSpec | None, str | None]:
+    """The tokenizer and the chat template of the output, which most recipes leave out."""
+    if not any(key in mapping.entries for key in ("tokenizer", "tokenizer_source", "chat_template")):
+        return None, None
+    from lbrx.jobs.merge.recipe.tokenizer import read_chat_template, read_tokenizer
+
+    template = optional(mapping, "chat_template")
+    return read_tokenizer(mapping), None if template is None else read_chat_template(template)
 
 
 def _read_modules(mapping: YamlMap, base: SliceSource | None) -> FrozenMap[str, Module]:

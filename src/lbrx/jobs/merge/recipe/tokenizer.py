@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Literal
 
 from lbrx.errors import nearest
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
 from lbrx.jobs.merge.recipe.reading import (
+    ModelRef,
     optional,
     read_bool,
     read_int,
     read_map,
     read_open_map,
+    read_reference,
     read_text,
     unknown_name,
 )
-from lbrx.jobs.merge.recipe.references import ModelRef, read_reference
 from lbrx.jobs.merge.recipe.schema import ModelToken, TokenizerSpec, TokenSource, TokenSpec, ZeroToken
-from lbrx.jobs.merge.recipe.yaml_lines import YamlMap, YamlNode, YamlScalar
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap, YamlMap, YamlNode, YamlScalar
 
 CHAT_TEMPLATES = ("alpaca", "chatml", "exaone", "llama3", "mistral")
 """The names that ``chat_template`` may have besides ``auto``; anything else is a Jinja template."""

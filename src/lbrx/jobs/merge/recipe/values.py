@@ -14,9 +14,8 @@ from typing import Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
 from lbrx.jobs.merge.recipe.reading import optional, read_list, read_map, read_text
-from lbrx.jobs.merge.recipe.yaml_lines import YamlList, YamlMap, YamlNode, YamlScalar, describe
+from lbrx.jobs.merge.recipe.yaml_lines import RecipeError, RecipeLine, YamlList, YamlMap, YamlNode, YamlScalar, describe
 
 Scalar: TypeAlias = bool | int | float | str
 ParameterType: TypeAlias = Literal["float", "int", "bool", "str"]

@@ -8,13 +8,94 @@ without bound are errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import yaml
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.jobs.merge.recipe.errors import RecipeError, RecipeLine
-from lbrx.jobs.merge.recipe.frozen import FrozenMap
+from lbrx.errors import UsageError
+
+Key = TypeVar("Key")
+Item = TypeVar("Item", covariant=True)
+
+
+class FrozenMap(Mapping[Key, Item]):
+    """An immutable mapping in insertion order.
+
+    >>> weights = FrozenMap({"weight": 0.5})
+    >>> weights["weight"], len(weights), weights == {"weight": 0.5}
+    (0.5, 1, True)
+    """
+
+    __slots__ = ("_items",)
+    _items: dict[Key, Item]
+
+    def __init__(self, items: Mapping[Key, Item] | None = None) -> None:
+        object.__setattr__(self, "_items", dict(items or {}))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a FrozenMap cannot be changed: {name!r} was set")
+
+    def __getitem__(self, key: Key) -> Item:
+        return self._items[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def __repr__(self) -> str:
+        return f"FrozenMap({self._items!r})"
+
+    def __reduce__(self) -> tuple[type[FrozenMap[Key, Item]], tuple[dict[Key, Item]]]:
+        return type(self), (self._items,)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeLine:
+    """A line of a recipe; ``str`` gives ``recipe.yml:12``.
+
+    >>> str(RecipeLine("recipe.yml", 12))
+    'recipe.yml:12'
+    """
+
+    source: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}"
+
+    def error(self, problem: str) -> RecipeError:
+        """An error about this line, to be raised by the caller.
+
+        >>> str(RecipeLine("recipe.yml", 3).error("the document is empty"))
+        'recipe.yml:3: the document is empty'
+        """
+        return RecipeError(problem, self)
+
+
+class RecipeError(UsageError):
+    """A recipe says something that cannot be done; the message begins with its file and line.
+
+    >>> RecipeError("unknown key 'dtpye'", RecipeLine("recipe.yml", 4)).location.line
+    4
+    """
+
+    def __init__(self, problem: str, location: RecipeLine) -> None:
+        super().__init__(problem, location)
+        self.problem = problem
+        self.location = location
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.problem}"
+
 
 MAX_RECIPE_BYTES = 256 * 1024
 MAX_NODES = 20_000  # after aliases are expanded

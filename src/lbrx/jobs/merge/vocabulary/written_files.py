@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lbrx.files.formats.strict_json import json_bytes, read_json
 from lbrx.jobs.merge.vocabulary.records import VocabularyPlan
-from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME, json_bytes, read_json
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME
 from lbrx.models.tokenizers.tokenizer_file import ADDED_TOKENS_NAME, TOKENIZER_NAME, TokenizerFile
 
 # The same vocabulary for other programs; with tokens left out they would disagree with tokenizer.json.
