@@ -44,13 +44,13 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Search:
-    """A search under way: the keys from ``low`` on, ``width_bits`` wide, hold the wanted one at ``place``."""
+    """A search under way: the keys from ``low`` on, ``width_bits`` wide, hold the wanted one at ``rank``."""
 
     task: KthSearch
     key_type: str
     low: int
     width_bits: int
-    place: int  # counted from the largest of the keys in the interval, from 1
+    rank: int  # counted from the largest of the keys in the interval, from 1
     inside: int  # elements in the interval
 
     @property
@@ -164,7 +164,7 @@ def _interval(search: _Search, ordered: npt.NDArray[Any]) -> _Interval:
     Differences of half-precision weights have few distinct values: where all keys of a sample within one standard
     deviation are one, that is the guess.
     """
-    share = search.place / search.inside
+    share = search.rank / search.inside
     expected = (1 - share) * ordered.size
     deviation = math.sqrt(ordered.size * share * (1 - share))
     margin = 6 * deviation + SAMPLE_RUN
@@ -195,9 +195,9 @@ def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
     for search, state in [(search, states[search.keys]) for search in searches]:
         bins = 1 << (search.width_bits - state.shift)  # a narrow interval ends before the table does
         from_largest = np.cumsum(state.counts[:bins][::-1])
-        step = int(np.searchsorted(from_largest, search.place))
+        step = int(np.searchsorted(from_largest, search.rank))
         chosen = bins - 1 - step
-        search.place -= int(from_largest[step - 1]) if step else 0
+        search.rank -= int(from_largest[step - 1]) if step else 0
         search.inside = int(state.counts[chosen])
         search.low = (state.first + chosen) << state.shift
         search.width_bits = state.shift
@@ -212,7 +212,7 @@ def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
         return
     args = [each.search.task.arg for each in intervals]
     requests = [SinkRequest("collect", arg.dtype.compute, (arg,)) for arg in args]
-    most_bytes = 4 * 8 * MAX_COLLECTED * len(intervals)  # keys and places, of chunks and joined
+    most_bytes = 4 * 8 * MAX_COLLECTED * len(intervals)  # keys and indices, of chunks and joined
     with borrowing() as pooled:
         borrow = pooled if most_bytes <= budget().limit_bytes // 4 else _unpooled
         states = [_collecting(each, borrow) for each in intervals]
@@ -229,74 +229,74 @@ def _collecting(interval: _Interval, borrow: Borrow) -> CollectState:
     low, high, guess = interval.low, interval.high, interval.guess
     if guess is not None:
         low, high = guess + 1, guess
-    return CollectState(low, high, MAX_COLLECTED, keeps_places=interval.search.task.needs_index, borrow=borrow)
+    return CollectState(low, high, MAX_COLLECTED, keeps_indices=interval.search.task.needs_index, borrow=borrow)
 
 
 def _choose(space: Shape, interval: _Interval, state: CollectState, known: Known, borrow: Borrow) -> None:
     """The result of a search from what was collected, if it is there."""
     search = interval.search
-    place = search.place
+    rank = search.rank
     if search.inside == math.prod(space):  # nothing has been narrowed: k counts from the very largest
-        place -= state.above
-    if place < 1 or not state.found or state.found > state.limit:
+        rank -= state.above
+    if rank < 1 or not state.found or state.found > state.limit:
         return
-    keys, places = _joined(state.keys, state, borrow), None
-    if state.keeps_places:
-        places = _joined(state.places, state, borrow)
+    keys, indices = _joined(state.keys, state, borrow), None
+    if state.keeps_indices:
+        indices = _joined(state.indices, state, borrow)
     if interval.guess is not None:
-        _put_guess(search, interval.guess, keys, places, place, known)
-    elif place <= state.found:
-        key = _nth_largest(keys, place)
-        _put(search, key, -1 if places is None else _place_of(key, keys, places, place), known)
+        _put_guess(search, interval.guess, keys, indices, rank, known)
+    elif rank <= state.found:
+        key = _nth_largest(keys, rank)
+        _put(search, key, -1 if indices is None else _index_of(key, keys, indices, rank), known)
 
 
 def _joined(parts: list[Ints], state: CollectState, borrow: Borrow) -> Ints:
-    """What the chunks brought, in the order of the tensor if places were kept."""
+    """What the chunks brought, in the order of the tensor if indices were kept."""
     order = [part for part in range(len(parts)) if parts[part].size]
     if len(order) == 1:
         return parts[order[0]]
-    if state.keeps_places:
-        order.sort(key=lambda part: int(state.places[part][0]))
+    if state.keeps_indices:
+        order.sort(key=lambda part: int(state.indices[part][0]))
     chosen = [parts[part] for part in order]
     return np.concatenate(chosen, out=borrow(sum(part.nbytes for part in chosen)).view(np.int64))
 
 
-def _put_guess(search: _Search, key: int, counts: Ints, starts: Ints | None, place: int, known: Known) -> None:
-    """The guess as the result, if the ``place``-th of its equals is among those that were counted."""
+def _put_guess(search: _Search, key: int, counts: Ints, starts: Ints | None, rank: int, known: Known) -> None:
+    """The guess as the result, if the ``rank``-th of its equals is among those that were counted."""
     counted = np.cumsum(counts)
-    if place > int(counted[-1]):
+    if rank > int(counted[-1]):
         return
     index = -1
     if starts is not None:
-        tile = int(np.searchsorted(counted, place))
+        tile = int(np.searchsorted(counted, rank))
         start, before = int(starts[tile]), int(counted[tile - 1]) if tile else 0
         arg = search.task.arg
         elements = math.prod(arg.shape)
         view = apply("order_key", sliced(reshaped(arg, (elements,)), slice(start, min(start + TILE, elements))))
         output = ArrayDestination(view.dtype, view.shape[0])
         run_pass(fuse(view.shape, [SinkRequest("store", view.dtype, (view,))], known, scalar_value), [output])
-        index = start + int(np.flatnonzero(output.array(view.shape) == key)[place - before - 1])
+        index = start + int(np.flatnonzero(output.array(view.shape) == key)[rank - before - 1])
     _put(search, key, index, known)
 
 
-def _nth_largest(keys: Ints, place: int) -> int:
-    """The ``place``-th largest of collected keys: counted by their top bits, then found among those that share them."""
+def _nth_largest(keys: Ints, rank: int) -> int:
+    """The ``rank``-th largest of collected keys: counted by their top bits, then found among those that share them."""
     lowest = int(keys.min())
     shift = max((int(keys.max()) - lowest).bit_length() - COLLECTED_BITS, 0)
     bins = keys >> shift
     bins -= lowest >> shift
     counts = np.bincount(bins)
     from_largest = np.cumsum(counts[::-1])
-    step = int(np.searchsorted(from_largest, place))
+    step = int(np.searchsorted(from_largest, rank))
     near = keys[bins == counts.size - 1 - step]
-    wanted = int(from_largest[step]) - place  # how many of them are smaller
+    wanted = int(from_largest[step]) - rank  # how many of them are smaller
     return int(np.partition(near, wanted)[wanted])
 
 
-def _place_of(key: int, keys: Ints, places: Ints, place: int) -> int:
-    """Where the ``place``-th largest of the keys is, which is ``key``; places ascend, and equals count by places."""
-    rank = place - 1 - int(np.count_nonzero(keys > key))
-    return int(places[keys == key][rank])
+def _index_of(key: int, keys: Ints, indices: Ints, rank: int) -> int:
+    """Where the ``rank``-th largest of the keys is, which is ``key``; indices ascend, and equals count by indices."""
+    position = rank - 1 - int(np.count_nonzero(keys > key))
+    return int(indices[keys == key][position])
 
 
 def _put(search: _Search, key: int, index: int, known: Known) -> None:
@@ -317,7 +317,7 @@ def values_of_keys(keys: npt.NDArray[Any], key_type: str) -> npt.NDArray[Any]:
 
 
 def _index_among_equals(space: Shape, search: _Search, known: Known) -> int:
-    """The index of the ``place``-th of very many equal elements: a search among their negated indices."""
+    """The index of the ``rank``-th of very many equal elements: a search among their negated indices."""
     carrier = np.int32 if search.key_type in ("f32", "i32") else np.int64
     value = values_of_keys(np.array([search.low], carrier), search.key_type)[0].item()
     arg = search.task.arg
@@ -325,6 +325,6 @@ def _index_among_equals(space: Shape, search: _Search, known: Known) -> int:
     negated = apply("neg", Counter("index", Layout.contiguous(space)))
     bits = max(math.prod(space).bit_length(), 1)
     outside = Scalar(-(1 << 62))
-    indices = KthSearch(apply("where", is_equal, negated, outside), search.place)
-    _finish(space, [_Search(indices, "i64", -(1 << bits), bits + 1, search.place, search.inside)], known)
+    indices = KthSearch(apply("where", is_equal, negated, outside), search.rank)
+    _finish(space, [_Search(indices, "i64", -(1 << bits), bits + 1, search.rank, search.inside)], known)
     return -int(known.searches[id(indices)].value)

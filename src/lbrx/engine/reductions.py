@@ -13,15 +13,15 @@ from lbrx.tensors.expr import Reduce
 FEW = 64  # numbers that Python compares faster than NumPy starts
 
 
-def combined(reduction: Reduce, values: npt.NDArray[Any], places: npt.NDArray[np.int64] | None) -> Any:
-    """The value of a reduction from the partial results of its blocks; ``places`` are those of an argmax."""
+def combined(reduction: Reduce, values: npt.NDArray[Any], indices: npt.NDArray[np.int64] | None) -> Any:
+    """The value of a reduction from the partial results of its blocks; ``indices`` are those of an argmax."""
     number_type = reduction.dtype.compute.numpy.type
     if reduction.op in ("sum", "sumsq", "dot"):
         if values.dtype == np.float64:
             return number_type(_exact_sum(values))
         return number_type(values.sum())
-    if places is not None:
-        return number_type(places[int(np.argmax(values))])
+    if indices is not None:
+        return number_type(indices[int(np.argmax(values))])
     numbers = values.tolist() if values.size <= FEW else []
     if numbers and not math.isnan(sum(numbers)):  # else some are NaN, or infinities of both signs
         return number_type(min(numbers) if reduction.op == "min" else max(numbers))

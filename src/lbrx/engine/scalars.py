@@ -150,11 +150,11 @@ def _clipped(number: float, bits: int, signed: bool) -> int:
     return low if number <= low else high if number >= high else int(number)
 
 
-def _read(storage: Storage, dtype: DType, place: int) -> Any:
+def _read(storage: Storage, dtype: DType, index: int) -> Any:
     """One element of a storage, in the type it computes in."""
     if dtype.is_packed:
-        byte = int(storage.read_at(place * dtype.bits // 8, 1)[0])
-        code = (byte >> (place * dtype.bits % 8)) & ((1 << dtype.bits) - 1)
+        byte = int(storage.read_at(index * dtype.bits // 8, 1)[0])
+        code = (byte >> (index * dtype.bits % 8)) & ((1 << dtype.bits) - 1)
         return np.int8(code - (1 << dtype.bits) * (code >> (dtype.bits - 1)))
-    window = np.array(storage.read_at(place * dtype.itemsize, dtype.itemsize))
+    window = np.array(storage.read_at(index * dtype.itemsize, dtype.itemsize))
     return window.view(dtype.numpy).astype(dtype.compute.numpy)[0]

@@ -304,8 +304,8 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
         return
     partials = run_pass(_fused(space, requests, tasks, known), targets)
     found = [part for part in partials if part is not None]
-    for reduction, (values, places) in zip(reductions, found, strict=True):
-        known.scalars[id(reduction)] = combined(reduction, values, places)
+    for reduction, (values, indices) in zip(reductions, found, strict=True):
+        known.scalars[id(reduction)] = combined(reduction, values, indices)
 
 
 def _fused(space: Shape, requests: list[SinkRequest], tasks: list[Any], known: Known) -> BoundPass:

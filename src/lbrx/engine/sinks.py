@@ -32,20 +32,20 @@ class CollectState:
     high: int
     limit: int
     keys: list[Ints] = field(default_factory=list)
-    places: list[Ints] = field(default_factory=list)
+    indices: list[Ints] = field(default_factory=list)
     found: int = 0
     above: int = 0
-    keeps_places: bool = True
+    keeps_indices: bool = True
     borrow: Callable[[int], Bytes] | None = None  # where copies lie: memory that was in use before costs no faults
 
-    def add(self, found: int, above: int, keys: Ints, places: Ints) -> None:
+    def add(self, found: int, above: int, keys: Ints, indices: Ints) -> None:
         """What a chunk has: the first ``found`` of the arrays, which may be used again afterwards."""
         self.found += found
         self.above += above
         if self.found <= self.limit:
             self.keys.append(self._copied(keys[:found]))
-            if self.keeps_places:
-                self.places.append(self._copied(places[:found]))
+            if self.keeps_indices:
+                self.indices.append(self._copied(indices[:found]))
 
     def _copied(self, numbers: Ints) -> Ints:
         if self.borrow is None:

@@ -223,8 +223,8 @@ class _Tile:
         rows, stride, count = *self._scores.shape, keys.shape[0]
         scores = self._scores[:, :count]
         product(self.queries, _widened(keys, self._keys).T, scores)
-        places = address(ranges), address(self.state), self._cap_bits
-        run("online_softmax", "weigh", address(scores), rows, count, stride, *places)
+        state = address(ranges), address(self.state), self._cap_bits
+        run("online_softmax", "weigh", address(scores), rows, count, stride, *state)
         product(scores, _widened(values, self._values), self._added)
         numbers = address(self.total), address(self._added), address(self.state)
         run("online_softmax", "accumulate", *numbers, rows, self.total.shape[1])

@@ -30,12 +30,12 @@ def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
         raise UsageError(f"token id {int(bad[0])} is out of range; the vocabulary has {tokens} tokens")
     rows = rows_of(weight)
     out = np.empty((numbers.size, columns), np.float32)
-    places: dict[int, int] = {}
-    for place, number in enumerate(numbers.reshape(-1).tolist()):
-        if number in places:
-            out[place] = out[places[number]]
+    first_rows: dict[int, int] = {}
+    for row, number in enumerate(numbers.reshape(-1).tolist()):
+        if number in first_rows:
+            out[row] = out[first_rows[number]]
             continue
-        places[number] = place
+        first_rows[number] = row
         if columns:
-            rows.read(number, number + 1, out[place : place + 1])
+            rows.read(number, number + 1, out[row : row + 1])
     return out.reshape(*numbers.shape, columns)

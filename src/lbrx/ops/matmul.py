@@ -74,24 +74,24 @@ def _operand(values: Values) -> Values:
 
 def _batched(left: Values, right: Values, batch: Shape, transpose_b: bool, out: Floats) -> None:
     """Every matrix of a batch by itself: one after the other if they are large, else side by side."""
-    places = list(np.ndindex(*batch))
+    matrices = list(np.ndindex(*batch))
 
     def step(number: int) -> None:
-        place = places[number]
-        _product(_matrix(left, batch, place), _matrix(right, batch, place), transpose_b, out[place])
+        index = matrices[number]
+        _product(_matrix(left, batch, index), _matrix(right, batch, index), transpose_b, out[index])
 
     if math.prod(out.shape[-2:]) * left.shape[-1] >= _LARGE_PRODUCT:
-        for number in range(len(places)):
+        for number in range(len(matrices)):
             step(number)
         return
     with one_blas_thread():
-        in_tiles(len(places), lambda: step)
+        in_tiles(len(matrices), lambda: step)
 
 
-def _matrix(values: Values, batch: Shape, place: tuple[int, ...]) -> Values:
-    """The matrix at a place of the batch, whose axes of size 1 are the same at every place."""
+def _matrix(values: Values, batch: Shape, index: tuple[int, ...]) -> Values:
+    """The matrix at an index of the batch, whose axes of size 1 are the same at every index."""
     own = values.shape[:-2]
-    last = place[len(batch) - len(own) :]
+    last = index[len(batch) - len(own) :]
     index = tuple(0 if size == 1 else at for size, at in zip(own, last, strict=True))
     return values[index] if index else values
 

@@ -61,16 +61,16 @@ def shard(tensor: Tensor, count: int, axis: int = 0) -> list[Tensor]:
     """
     if count < 1:
         raise UsageError(f"{count} shards were asked for; expected at least 1")
-    place = normalize_axis(axis, tensor.ndim)
-    size, unit = tensor.shape[place], _unit(tensor, place)
+    along = normalize_axis(axis, tensor.ndim)
+    size, unit = tensor.shape[along], _unit(tensor, along)
     if size % unit or size // unit < count:
         blocks = f" in blocks of {unit}" if unit > 1 else ""
         raise ShapeError(
-            f"axis {place} of a tensor of shape {tensor.shape} has {size} elements{blocks}, too few for {count} shards"
+            f"axis {along} of a tensor of shape {tensor.shape} has {size} elements{blocks}, too few for {count} shards"
         )
     smaller, larger = divmod(size // unit, count)
     ends = [unit * (smaller * number + min(number, larger)) for number in range(count + 1)]
-    return [part(tensor, place, start, stop) for start, stop in pairwise(ends)]
+    return [part(tensor, along, start, stop) for start, stop in pairwise(ends)]
 
 
 def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
@@ -82,15 +82,15 @@ def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
     >>> part(lbrx.tensor(np.ones((2, 96), np.float32)).quantize("q8_0").realize(), 1, 32, 96)
     Tensor(q8_0, shape=(2, 64))
     """
-    place = normalize_axis(axis, tensor.ndim)
-    size, unit = tensor.shape[place], _unit(tensor, place)
+    along = normalize_axis(axis, tensor.ndim)
+    size, unit = tensor.shape[along], _unit(tensor, along)
     if not 0 <= start <= stop <= size or start % unit or (stop % unit and stop != size):
         blocks = f", multiples of {unit}, the elements of a block" if unit > 1 else ""
         raise ShapeError(
-            f"elements {start} to {stop} of axis {place} of a tensor of shape {tensor.shape}; "
+            f"elements {start} to {stop} of axis {along} of a tensor of shape {tensor.shape}; "
             f"expected bounds of 0 to {size}{blocks}"
         )
-    return _part(tensor, place, start, stop)
+    return _part(tensor, along, start, stop)
 
 
 def _unit(tensor: Tensor, axis: int) -> int:

@@ -244,9 +244,9 @@ class Arithmetic(ABC):
             return self._made(Scalar(True))
         search.needs_index = True
         keys = self._made(apply("order_key", self.expr))
-        place = self._made(views.counter("index", Layout.contiguous(self.expr.shape)))
+        index = self._made(views.counter("index", Layout.contiguous(self.expr.shape)))
         key, last = self._made(Kth(search, "key")), self._made(Kth(search, "index"))
-        return (keys > key) | ((keys == key) & (place <= last))
+        return (keys > key) | ((keys == key) & (index <= last))
 
     def _search(self, k: int) -> KthSearch:
         if not 1 <= k <= math.prod(self.expr.shape):

@@ -56,9 +56,9 @@ class GatheredStorage(ReadStorage):
     def read_into(self, offset: int, buffer: Bytes) -> None:
         done = 0
         while done < buffer.size:
-            place, within = divmod(offset + done, self._row_bytes)
+            row, within = divmod(offset + done, self._row_bytes)
             count = min(self._row_bytes - within, buffer.size - done)
-            start = int(self._rows[place]) * self._row_bytes + within
+            start = int(self._rows[row]) * self._row_bytes + within
             self._inner.read_into(start, buffer[done : done + count])
             done += count
 

@@ -37,11 +37,11 @@ def three(place, steps):
 """
 CALLS = """
 import ctypes, sys
-from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, native_function, statistics
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, native_function, statistics
 
 for name in sys.argv[1:]:
     result = ctypes.c_int64()
-    native_function("alike", name, 2)(RESULT_PLACE, EXCEPTION_PLACE, ctypes.addressof(result), 4)
+    native_function("alike", name, 2)(RESULT_ADDRESS, EXCEPTION_ADDRESS, ctypes.addressof(result), 4)
     print(name, result.value)
 print("compiled", statistics.compiled)
 """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lbrx.devices.cpu.build.kernel_cache import RESULT_PLACE
+from lbrx.devices.cpu.build.kernel_cache import RESULT_ADDRESS
 from lbrx.devices.cpu.native import kernel
 from lbrx.errors import KernelError
 from lbrx.memory.scratch import scratch_arena
@@ -29,7 +29,7 @@ class PassValues(NamedTuple):
         with scratch_arena().borrow(4 * TILE_ELEMENTS) as tile:
             kernel("codecs.tile_loop", "encode_tiles", 14)(
                 *(self.kernel, self.ints, self.floats, self.slot, lo, hi, tile.ctypes.data, TILE_ELEMENTS),
-                *(encoder, block_elements, block_bytes, target, RESULT_PLACE, report.ctypes.data),
+                *(encoder, block_elements, block_bytes, target, RESULT_ADDRESS, report.ctypes.data),
             )
         if report[1]:
             raise KernelError(f"a kernel stopped with status {report[1]} while values were encoded")

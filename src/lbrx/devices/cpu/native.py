@@ -33,12 +33,12 @@ def compiled(module: str, function: str, arguments: int) -> Any:
 @cache
 def kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
     """The same as a function that raises if it fails."""
-    from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE
+    from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
 
     native = compiled(module, function, arguments)
 
     def call(*given: int) -> None:
-        status = native(RESULT_PLACE, EXCEPTION_PLACE, *given)
+        status = native(RESULT_ADDRESS, EXCEPTION_ADDRESS, *given)
         if status:
             raise KernelError(f"{module}.{function} stopped with status {status}")
 
@@ -64,8 +64,8 @@ def address(array: npt.NDArray[Any]) -> int:
         writable: Any = array  # most arrays are: this is many times faster
         return ctypes.addressof(ctypes.c_char.from_buffer(writable))
     except (TypeError, ValueError, BufferError):
-        place: int = array.__array_interface__["data"][0]
-        return place
+        value: int = array.__array_interface__["data"][0]
+        return value
 
 
 def bits(number: float) -> int:

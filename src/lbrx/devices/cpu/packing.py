@@ -18,6 +18,6 @@ def packed(values: Bytes, bits: int) -> Bytes:
     whole[: values.size] = values
     whole &= (1 << bits) - 1
     out = whole[::per_byte].copy()
-    for place in range(1, per_byte):
-        out |= whole[place::per_byte] << (place * bits)
+    for position in range(1, per_byte):
+        out |= whole[position::per_byte] << (position * bits)
     return out

@@ -25,45 +25,45 @@ class _Arguments:
     floats: npt.NDArray[np.float64]
     ints_address: int
     floats_address: int
-    partials: npt.NDArray[Any] | None = None  # and places, of the blocks of a reduction
-    places: npt.NDArray[np.int64] | None = None
+    partials: npt.NDArray[Any] | None = None  # and indices, of the blocks of a reduction
+    indices: npt.NDArray[np.int64] | None = None
 
 
 class PreparedPass:
-    """A compiled pass with one sink, and the places of its arguments."""
+    """A compiled pass with one sink, and the slots of its arguments."""
 
-    __slots__ = ("_block_place", "_flag_place", "_free", "_leaf_places", "_number_places", "_sink_place", "compiled")
+    __slots__ = ("_block_slot", "_flag_slot", "_free", "_leaf_slots", "_number_slots", "_sink_slot", "compiled")
 
     def __init__(self, program: Program) -> None:
         found = compiled(program)
         slots = found.slots
         self.compiled = found
-        self._leaf_places = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
-        self._number_places = [
+        self._leaf_slots = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
+        self._number_slots = [
             (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])
             for number in range(len(program.scalars))
         ]
-        self._sink_place = slots["sink0.address" if program.sinks[0].op == "store" else "sink0.partials"]
-        self._block_place = slots["block"]
-        self._flag_place = slots["is_streamed"] if slots.can_stream else None
+        self._sink_slot = slots["sink0.address" if program.sinks[0].op == "store" else "sink0.partials"]
+        self._block_slot = slots["block"]
+        self._flag_slot = slots["is_streamed"] if slots.can_stream else None
         self._free: list[_Arguments] = []  # of calls that are over
 
     def _arguments(self, leaves: list[int], numbers: list[Any]) -> _Arguments:
         arguments = self._free.pop() if self._free else self._new_arguments()
         ints = arguments.ints
-        for place, address in zip(self._leaf_places, leaves, strict=True):
-            ints[place] = address
-        for (is_float, place), number in zip(self._number_places, numbers, strict=True):
+        for slot, address in zip(self._leaf_slots, leaves, strict=True):
+            ints[slot] = address
+        for (is_float, slot), number in zip(self._number_slots, numbers, strict=True):
             if is_float:
-                arguments.floats[place] = number
+                arguments.floats[slot] = number
             else:
-                ints[place] = number
+                ints[slot] = number
         return arguments
 
     def _new_arguments(self) -> _Arguments:
-        ints = np.zeros(len(self._leaf_places) + len(self._number_places) + 8, np.int64)
-        floats = np.zeros(max(len(self._number_places), 1), np.float64)
-        ints[self._block_place] = REDUCTION_BLOCK
+        ints = np.zeros(len(self._leaf_slots) + len(self._number_slots) + 8, np.int64)
+        floats = np.zeros(max(len(self._number_slots), 1), np.float64)
+        ints[self._block_slot] = REDUCTION_BLOCK
         return _Arguments(ints, floats, ints.ctypes.data, floats.ctypes.data)
 
     def _run(self, arguments: _Arguments, elements: int) -> None:
@@ -72,9 +72,9 @@ class PreparedPass:
     def store(self, leaves: list[int], numbers: list[Any], target: int, nbytes: int, elements: int) -> None:
         """Store all elements at an address."""
         arguments = self._arguments(leaves, numbers)
-        arguments.ints[self._sink_place] = target
-        if self._flag_place is not None:
-            arguments.ints[self._flag_place] = streamed_stores.pays(nbytes)
+        arguments.ints[self._sink_slot] = target
+        if self._flag_slot is not None:
+            arguments.ints[self._flag_slot] = streamed_stores.pays(nbytes)
         self._run(arguments, elements)
         self._free.append(arguments)
 
@@ -86,16 +86,16 @@ class PreparedPass:
             self._allocate_partials(arguments, blocks)
         self._run(arguments, elements)
         assert arguments.partials is not None
-        value = combine(arguments.partials, arguments.places)
+        value = combine(arguments.partials, arguments.indices)
         self._free.append(arguments)
         return value
 
     def _allocate_partials(self, arguments: _Arguments, blocks: int) -> None:
-        """Memory for what the blocks find, and for where if it is an argmax: partials, then places."""
+        """Memory for what the blocks find, and for where if it is an argmax: partials, then indices."""
         sink = self.compiled.program.sinks[0]
         is_float = DTYPES[self.compiled.program.value_types()[sink.args[0]]].is_float
         arguments.partials = np.zeros(blocks, np.float64 if is_float else np.int64)
-        arguments.ints[self._sink_place] = arguments.partials.ctypes.data
+        arguments.ints[self._sink_slot] = arguments.partials.ctypes.data
         if sink.op == "argmax":
-            arguments.places = np.zeros(blocks, np.int64)
-            arguments.ints[self._sink_place + 1] = arguments.places.ctypes.data
+            arguments.indices = np.zeros(blocks, np.int64)
+            arguments.ints[self._sink_slot + 1] = arguments.indices.ctypes.data

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.threads import run_chunks
-from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, CompiledProgram, compiled
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, CompiledProgram, compiled
 from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.devices.cpu.encode_tiles import PassValues
 from lbrx.devices.cpu.inputs import LeafInputs
@@ -42,7 +42,7 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
 def run_in_memory(compiled: CompiledProgram, ints: int, floats: int, elements: int, block: int) -> None:
     """Run a kernel over all elements of a pass whose data is all in memory."""
     if elements * compiled.nanoseconds < ALONE:
-        check_status(compiled.kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, 0, elements))
+        check_status(compiled.kernel(RESULT_ADDRESS, EXCEPTION_ADDRESS, ints, floats, 0, elements))
         return
     longest = max(int(AT_ONCE / compiled.nanoseconds) // block, 1) * block
     for first in range(0, elements, longest):
@@ -88,9 +88,9 @@ class _Run:
     def _set_scalars(self) -> None:
         slots = self.compiled.slots
         for number, value in enumerate(self.bound.scalars):
-            place = slots.floats.get(number)
-            if place is not None:
-                self.floats[place] = value
+            slot = slots.floats.get(number)
+            if slot is not None:
+                self.floats[slot] = value
             else:
                 self.ints[slots[f"scalar{number}"]] = value
 
@@ -103,11 +103,11 @@ class _Run:
         is_float = DTYPES[types[sink.args[0]]].is_float
         values = np.zeros(blocks, np.float64 if is_float else np.int64)
         self.ints[self.compiled.slots[f"sink{number}.partials"]] = values.ctypes.data
-        places = None
+        indices = None
         if sink.op == "argmax":
-            places = np.zeros(blocks, np.int64)
-            self.ints[self.compiled.slots[f"sink{number}.places"]] = places.ctypes.data
-        return values, places
+            indices = np.zeros(blocks, np.int64)
+            self.ints[self.compiled.slots[f"sink{number}.indices"]] = indices.ctypes.data
+        return values, indices
 
     def _set_whole(self, number: int, target: Any) -> bool:
         """Point a store at the memory of its whole result; False if it has to be handed over chunk by chunk."""
@@ -189,7 +189,7 @@ class _Run:
                 finishers = [
                     self._begin_target(number, target, lo, hi, ints, borrow) for number, target in self.chunked
                 ]
-                check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, int_address, float_address, lo, hi))
+                check_status(kernel(RESULT_ADDRESS, EXCEPTION_ADDRESS, int_address, float_address, lo, hi))
                 for finish in finishers:
                     finish()
                 inputs.done(lo, hi)
@@ -256,17 +256,17 @@ class _Run:
     ) -> Callable[[], None]:
         slots = self.compiled.slots
         count = hi - lo
-        keys, places = borrow(8 * count).view(np.int64), borrow(8 * count).view(np.int64)
+        keys, indices = borrow(8 * count).view(np.int64), borrow(8 * count).view(np.int64)
         counts = borrow(16).view(np.int64)
         counts.fill(0)
-        names = ("low", "high", "keys", "places", "state")
-        values = (target.low, target.high, keys.ctypes.data, places.ctypes.data, counts.ctypes.data)
+        names = ("low", "high", "keys", "indices", "state")
+        values = (target.low, target.high, keys.ctypes.data, indices.ctypes.data, counts.ctypes.data)
         for name, value in zip(names, values, strict=True):
             ints[slots[f"sink{number}.{name}"]] = value
 
         def finish() -> None:
             found, above = (int(count) for count in counts)
             with self.lock:
-                target.add(found, above, keys, places)
+                target.add(found, above, keys, indices)
 
         return finish

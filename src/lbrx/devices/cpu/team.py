@@ -16,7 +16,7 @@ import numpy as np
 
 from lbrx.base import system
 from lbrx.base.threads import is_inside_step
-from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE, Kernel, native_function
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, Kernel, native_function
 from lbrx.devices.cpu.kernels.team_board import BOARD_WORDS, STATUS, WATCHING
 from lbrx.errors import KernelError
 from lbrx.settings import settings
@@ -46,8 +46,8 @@ class Team:
         try:
             self._wake(threads - 1)
             pieces = -((first - stop) // step)
-            job = first, stop, step, pieces, RESULT_PLACE
-            self._lead(RESULT_PLACE, EXCEPTION_PLACE, self._address, kernel, ints, floats, *job)
+            job = first, stop, step, pieces, RESULT_ADDRESS
+            self._lead(RESULT_ADDRESS, EXCEPTION_ADDRESS, self._address, kernel, ints, floats, *job)
             status: int = self._board[STATUS]
         finally:
             self._busy.release()
@@ -67,7 +67,7 @@ class Team:
             self._wanted.acquire()
             while self._wanted.acquire(blocking=False):
                 pass  # one call is enough for a helper that has overslept several
-            help_out(RESULT_PLACE, EXCEPTION_PLACE, self._address, POLLS)
+            help_out(RESULT_ADDRESS, EXCEPTION_ADDRESS, self._address, POLLS)
 
 
 def _compiled(name: str, arguments: int) -> Any:
@@ -75,9 +75,9 @@ def _compiled(name: str, arguments: int) -> Any:
 
 
 def run_together(
-    kernel: Kernel, place: int, ints: int, floats: int, stop: int, block: int, first: int = 0, most: int | None = None
+    kernel: Kernel, address: int, ints: int, floats: int, stop: int, block: int, first: int = 0, most: int | None = None
 ) -> None:
-    """Call a kernel, whose code lies at ``place``, over all elements: in pieces of whole blocks if threads can help.
+    """Call a kernel, whose code lies at ``address``, over all elements: in pieces of whole blocks if threads can help.
 
     A piece has at most ``most`` elements, but no less than a block.
     """
@@ -86,9 +86,9 @@ def run_together(
     if threads > 1 and not is_inside_step():
         blocks = max(-(-elements // (PIECES_PER_THREAD * threads * block)), 1)
         step = block * (blocks if most is None else max(min(blocks, most // block), 1))
-        if team().run(place, ints, floats, first, stop, step, threads):
+        if team().run(address, ints, floats, first, stop, step, threads):
             return
-    check_status(kernel(RESULT_PLACE, EXCEPTION_PLACE, ints, floats, first, stop))
+    check_status(kernel(RESULT_ADDRESS, EXCEPTION_ADDRESS, ints, floats, first, stop))
 
 
 def check_status(status: int) -> None:

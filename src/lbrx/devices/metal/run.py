@@ -95,8 +95,8 @@ class _Run:
             return None
         is_float = DTYPES[self.bound.program.value_types()[sink.args[0]]].is_float
         blocks = -(-self.bound.elements // self.block)
-        places = np.zeros(blocks, np.int64) if sink.op == "argmax" else None
-        return np.zeros(blocks, np.float64 if is_float else np.int64), places
+        indices = np.zeros(blocks, np.int64) if sink.op == "argmax" else None
+        return np.zeros(blocks, np.float64 if is_float else np.int64), indices
 
     # -- chunks -------------------------------------------------------------------------------------------------------
 
@@ -257,8 +257,8 @@ class _Run:
             for buffer in chunk.outputs.values():
                 wait_for(self.context, buffer)
         except KernelFault as fault:
-            place = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
-            raise KernelFault(f"{fault}\n{place}") from fault
+            where = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
+            raise KernelFault(f"{fault}\n{where}") from fault
         for number, _ in self.sinks:
             self._take_out(number, chunk)
         chunk.inputs.done()
@@ -274,12 +274,12 @@ class _Run:
         if not isinstance(target, CollectState):
             counts.add(returned_bytes=sum(view.size for view in views.values()))
         if partials is not None:
-            values, places = partials
+            values, indices = partials
             first = chunk.lo // self.block
             found = views[f"{name}_partials"].view(values.dtype)
             values[first : first + found.size] = found
-            if places is not None:
-                places[first : first + found.size] = views[f"{name}_places"].view(np.int64)
+            if indices is not None:
+                indices[first : first + found.size] = views[f"{name}_places"].view(np.int64)
         elif isinstance(target, HistogramState):
             add_counts(target, views[f"{name}_counts"])
         elif isinstance(target, CollectState):

@@ -10,7 +10,7 @@ from lbrx.engine.sinks import CollectState, HistogramState
 
 HISTOGRAM_BYTES = 4 * BINS
 COLLECT_COUNT_BYTES = 8  # how many were found, how many are above
-COLLECTED_BYTES = 16  # key and place of an element, each a long
+COLLECTED_BYTES = 16  # key and index of an element, each a long
 
 
 def collect_capacity(state: CollectState, elements: int) -> int:
@@ -29,10 +29,10 @@ def add_counts(state: HistogramState, counts: Bytes) -> None:
     state.counts += counts.view(np.uint32)
 
 
-def add_collected(state: CollectState, counts: Bytes, keys: Bytes, places: Bytes) -> int:
-    """Add what a chunk found, and say how much; a GPU finds it in any order, so that it is sorted by place."""
+def add_collected(state: CollectState, counts: Bytes, keys: Bytes, indices: Bytes) -> int:
+    """Add what a chunk found, and say how much; a GPU finds it in any order, so that it is sorted by index."""
     found, above = (int(count) for count in counts.view(np.uint32))
-    found_places = places.view(np.int64)[:found]
-    order = np.argsort(found_places)
-    state.add(found, above, keys.view(np.int64)[order], found_places[order])
+    found_indices = indices.view(np.int64)[:found]
+    order = np.argsort(found_indices)
+    state.add(found, above, keys.view(np.int64)[order], found_indices[order])
     return found

@@ -76,8 +76,8 @@ class Codec:
     def decode(self, blocks: int, values: int, count: int) -> None:
         """Turn ``count`` blocks at one address into f32 values at another."""
         table = None if self.codebook is None else self.codebook()  # kept until the kernel is done with it
-        places = () if table is None else (table.ctypes.data,)
-        kernel(self.kernels, "decode", 3 + len(places))(blocks, values, count, *places)
+        addresses = () if table is None else (table.ctypes.data,)
+        kernel(self.kernels, "decode", 3 + len(addresses))(blocks, values, count, *addresses)
 
     def _check_can_encode(self) -> None:
         if not self.can_encode:

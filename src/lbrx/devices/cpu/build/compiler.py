@@ -17,7 +17,7 @@ def compile_object(source: str, name: str) -> tuple[str, bytes]:
     """The symbol and the object code of the function ``kernel`` in ``source``, compiled under ``name``.
 
     Without wrappers for Python or C the object code needs nothing of Numba's run time. What remains is Numba's own
-    calling convention: places for a result and for an exception come before the arguments, a status is returned.
+    calling convention: addresses for a result and for an exception come before the arguments, a status is returned.
     """
     namespace: dict[str, Any] = {"np": np, **LIBRARY}
     exec(compile(source, f"<{name}>", "exec"), namespace)

@@ -43,9 +43,9 @@ _SLOW_OPERATIONS = {
 }
 Kernel = Callable[[int, int, int, int, int, int], int]
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 6)
-_result_places = (ctypes.c_int64 * 2)()
-RESULT_PLACE = ctypes.addressof(_result_places)  # Numba writes "None" there; nobody reads it
-EXCEPTION_PLACE = RESULT_PLACE + 8
+_results = (ctypes.c_int64 * 2)()
+RESULT_ADDRESS = ctypes.addressof(_results)  # Numba writes "None" there; nobody reads it
+EXCEPTION_ADDRESS = RESULT_ADDRESS + 8
 _MAGIC = b"lbrx kernel 1\n"
 _UNUSED_SECONDS = 90 * 24 * 3600
 _PACKAGE = Path(__file__).parents[3]
@@ -54,9 +54,9 @@ _COMPILER = "lbrx.devices.cpu.build.compiler"  # imports the library of generate
 
 
 class CompiledProgram:
-    """A program with its kernel and the places of its arguments.
+    """A program with its kernel and the slots of its arguments.
 
-    A kernel is called with RESULT_PLACE, EXCEPTION_PLACE, the addresses of its int64 and float64 arguments, and the
+    A kernel is called with RESULT_ADDRESS, EXCEPTION_ADDRESS, the addresses of its int64 and float64 arguments, and the
     first and one past the last element. It returns 0 and runs without the interpreter lock.
     """
 
@@ -106,7 +106,7 @@ def native_function(module: str, name: str, arguments: int) -> Any:
     """A function of a kernel module over ``arguments`` int64 (addresses and sizes), compiled and cached alike.
 
     The module is imported, and with it Numba, only if the function has to be compiled. A change in the module or in
-    any module that it imports makes the cached code stale. Call it with RESULT_PLACE and EXCEPTION_PLACE before its
+    any module that it imports makes the cached code stale. Call it with RESULT_ADDRESS and EXCEPTION_ADDRESS before its
     own arguments.
     """
 

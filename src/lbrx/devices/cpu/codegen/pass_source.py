@@ -98,7 +98,7 @@ class _Kernel:
         type_name = "f64" if self.types[self.program.sinks[number].args[0]] in ("f32", "f64") else "i64"
         self.out.add(f"poke_{type_name}({self._slot(f'sink{number}.partials')}, start // block, total{number})")
         if self.program.sinks[number].op == "argmax":
-            self.out.add(f"poke_i64({self._slot(f'sink{number}.places')}, start // block, total{number}_place)")
+            self.out.add(f"poke_i64({self._slot(f'sink{number}.indices')}, start // block, total{number}_place)")
 
     def _walk_segments(self) -> None:
         """Elements start..stop as runs within rows; a flat space is one run."""

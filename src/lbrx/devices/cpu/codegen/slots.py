@@ -1,6 +1,6 @@
 """Where a kernel finds its arguments: one array of int64 and one of float64, in an order fixed by the program.
 
-A kernel and the code that calls it agree on places through this class, built from the Program alone.
+A kernel and the code that calls it agree on slots through this class, built from the Program alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ SINK_SLOTS: dict[str, tuple[str, ...]] = {
     "store": ("address",),
     "row_store": ("address",),
     "histogram": ("tables", "shift", "first"),
-    "collect": ("low", "high", "keys", "places", "state"),
-    "argmax": ("partials", "places"),
+    "collect": ("low", "high", "keys", "indices", "state"),
+    "argmax": ("partials", "indices"),
 }
 
 
@@ -57,5 +57,5 @@ class Slots:
         return self._names[name]
 
     def outer_size(self) -> int:
-        """The place of the sizes of the outer axes."""
+        """The slot of the sizes of the outer axes."""
         return self.variable

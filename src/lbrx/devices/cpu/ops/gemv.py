@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_PLACE, RESULT_PLACE
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
 from lbrx.devices.cpu.native import Floats, address, code_address, compiled, run
 from lbrx.devices.cpu.ops.blas import in_ranges
 from lbrx.devices.cpu.ops.weight_rows import HalfRows, MappedRows, Rows, rows_of
@@ -86,11 +86,11 @@ def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
 
 
 class _StoredRows(NamedTuple):
-    """The rows of a weight as they are stored; ``place`` is where the first one lies, if they lie in memory."""
+    """The rows of a weight as they are stored; ``start`` is the address of the first one, if they are in memory."""
 
     row_bytes: int
     window: Window
-    place: int | None
+    start: int | None
 
 
 class _CodedLayout(NamedTuple):
@@ -126,13 +126,13 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     layout, storage = _coded_layout(blocks.codec, vectors, columns), blocks.storage
     memory, start = _scratch.borrow_buffer(layout.scratch_bytes)
     coded = start + layout.codes, start + layout.scales, start + layout.sums
-    row_bytes, rows, place = layout.row_bytes, out.shape[1], storage.address
+    row_bytes, rows, weights_start = layout.row_bytes, out.shape[1], storage.address
     numbers = columns, *coded, vectors, rows
-    _CODED_JOB.pack_into(memory, 0, layout.function, 0, place or 0, address(out), *numbers, address(x))
-    check_status(layout.code(RESULT_PLACE, EXCEPTION_PLACE, start))
+    _CODED_JOB.pack_into(memory, 0, layout.function, 0, weights_start or 0, address(out), *numbers, address(x))
+    check_status(layout.code(RESULT_ADDRESS, EXCEPTION_ADDRESS, start))
     if _WATCHED_NUMBER.unpack_from(memory, _WATCHED)[0] != 0:
         return False
-    if place is not None:  # the usual case, without detours: calls are many and short
+    if weights_start is not None:  # the usual case, without detours: calls are many and short
         storage.read_at(0, rows * row_bytes)  # says so if they are no longer there
         run_together(*_task("coded_rows"), start, row_bytes, rows, layout.least_rows)
         check_status(_STATUS.unpack_from(memory)[1])
@@ -162,24 +162,24 @@ def _in_rows(task: str, function: int, numbers: tuple[int, ...], stored: _Stored
     A row is computed by itself, so that it does not matter how many of them a thread takes at a time.
     """
     rows, target, row_bytes = out.shape[1], address(out), stored.row_bytes
-    kernel, place = _task(task)
+    kernel, code = _task(task)
     least_rows = _least_rows(row_bytes)
 
     def run_rows(weights: int, first: int, stop: int) -> None:
         memory, job = _scratch.borrow_buffer(0)
         _JOB.pack_into(memory, 0, function, 0, weights, target + 4 * first, *numbers)
-        run_together(kernel, place, job, row_bytes, stop - first, least_rows)
+        run_together(kernel, code, job, row_bytes, stop - first, least_rows)
         check_status(_STATUS.unpack_from(memory)[1])
 
     def read_and_run(first: int, stop: int) -> None:
         window = stored.window(first, stop)
         run_rows(address(window), first, stop)
 
-    if stored.place is None:
+    if stored.start is None:
         in_ranges(rows, least_rows, read_and_run)
     else:
         stored.window(0, rows)  # says so if they are no longer there
-        run_rows(stored.place, 0, rows)
+        run_rows(stored.start, 0, rows)
 
 
 def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:
@@ -190,7 +190,7 @@ def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:
         with borrowing() as borrow:
             tile = borrow(4 * (stop - first) * columns).view(np.float32).reshape(-1, columns)
             rows.read(first, stop, tile)
-            places = address(x), vectors, address(out) + 4 * first, out.shape[1]
-            run("gemv_float", "f32", address(tile), 4 * columns, stop - first, columns, *places)
+            outputs = address(x), vectors, address(out) + 4 * first, out.shape[1]
+            run("gemv_float", "f32", address(tile), 4 * columns, stop - first, columns, *outputs)
 
     in_ranges(out.shape[1], most, work)
