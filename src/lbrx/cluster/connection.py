@@ -64,14 +64,14 @@ def connected(address: str) -> Iterator[Connection]:
 
 def nodes_of(ray: Any) -> list[Node]:
     """The nodes that are alive and have processors."""
-    found = [
+    nodes = [
         Node(
             node["NodeID"], f"{node['NodeManagerHostname']}/{node['NodeID'][:6]}", int(node["Resources"].get("CPU", 0))
         )
         for node in ray.nodes()
         if node["Alive"]
     ]
-    return [node for node in found if node.processors > 0]
+    return [node for node in nodes if node.processors > 0]
 
 
 def task_threads(nodes: Sequence[Node], wanted: int | None) -> int:

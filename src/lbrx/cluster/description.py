@@ -52,8 +52,8 @@ class PlanSource:
     def build(self) -> OutputPlan:
         """Make the plan, in this process."""
         os.chdir(self.directory)
-        made = load(self.function)(*self.arguments, **self.options)
-        plan: OutputPlan = made if self.attribute is None else getattr(made, self.attribute)
+        planned = load(self.function)(*self.arguments, **self.options)
+        plan: OutputPlan = planned if self.attribute is None else getattr(planned, self.attribute)
         return plan
 
 

@@ -64,10 +64,10 @@ def _cluster_tallies(
         def arrived(call: int) -> None:
             step(len(calls[call].arguments[1]), str(jobs[owners[call]].models[0].path))
 
-        found = results_in_order(
+        results = results_in_order(
             connection, _score, calls, threads=processors, ahead=workers * TASKS_PER_WORKER, arrived=arrived
         )
-        for owner, gathered in zip(owners, found, strict=True):
+        for owner, gathered in zip(owners, results, strict=True):
             for tally, later in zip(tallies[owner], gathered, strict=True):
                 tally.add(later)
     return tallies

@@ -104,13 +104,13 @@ class ShardedTensor:
             workers = _workers(connection)
             ranges = _ranges(rows, _rows_per_block(reduction), workers * RANGES_PER_WORKER)
             calls = [Call(f"rows {low} to {high - 1}", (op, makers, low, high)) for low, high in ranges]
-            found = list(results_in_order(connection, _partials, calls, threads=1, ahead=2 * workers))
-        values = np.concatenate([values for values, _ in found])
+            partials = list(results_in_order(connection, _partials, calls, threads=1, ahead=2 * workers))
+        values = np.concatenate([values for values, _ in partials])
         columns = prod(broadcast_shapes(*(arg.shape for arg in reduction.args))[1:])
         indices = None
         if op == "argmax":
             indices = np.concatenate(
-                [index + low * columns for (_, index), (low, _) in zip(found, ranges, strict=True)]
+                [index + low * columns for (_, index), (low, _) in zip(partials, ranges, strict=True)]
             )
         return combined(reduction, values, indices)
 

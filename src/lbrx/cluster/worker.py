@@ -135,14 +135,14 @@ def _opened(path: Path) -> int:
 
 def _plan(order: Order) -> OutputPlan:
     """The plan of a run; a process keeps that of the last one only."""
-    found = _plans.get(order.run)
-    if found is None:
-        found = built_alike(order.source, order.layout_digest)
+    plan = _plans.get(order.run)
+    if plan is None:
+        plan = built_alike(order.source, order.layout_digest)
         with alone():
-            _warm(found)
+            _warm(plan)
         _plans.clear()
-        _plans[order.run] = found
-    return found
+        _plans[order.run] = plan
+    return plan
 
 
 def alone() -> AbstractContextManager[None]:

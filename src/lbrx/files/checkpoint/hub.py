@@ -38,8 +38,8 @@ def locate_model(path: str, revision: str | None = None, directories: Sequence[P
     Traceback (most recent call last):
     lbrx.errors.FileError: no-such-model: no such file or directory, nor a repository of the hub ('owner/name')
     """
-    found = local_path(path, directories)
-    if found is None:
+    local = local_path(path, directories)
+    if local is None:
         if is_repository(path):
             return download(path, revision)
         detail = ", nor a repository of the hub ('owner/name')" if _REPOSITORY.fullmatch(path) else ""
@@ -48,7 +48,7 @@ def locate_model(path: str, revision: str | None = None, directories: Sequence[P
         return as_path(f"{path}@{revision}")
     if revision is not None:
         raise UsageError(f"{path}@{revision}: is a local model, which has no revisions; expected no '@{revision}'")
-    return found
+    return local
 
 
 def is_repository(path: str) -> bool:

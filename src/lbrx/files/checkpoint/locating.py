@@ -51,8 +51,8 @@ def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
 def _model_names(directory: Path) -> list[str]:
     """The entries of a directory that can be models: directories, and files of weights."""
     with os.scandir(directory) as entries:
-        found = [entry.name for entry in entries if entry.name.endswith(_FILE_SUFFIXES) or entry.is_dir()]
-    return sorted(name for name in found if not name.startswith("."))
+        names = [entry.name for entry in entries if entry.name.endswith(_FILE_SUFFIXES) or entry.is_dir()]
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def is_adapter(path: Path) -> bool:

@@ -58,12 +58,12 @@ class Checkpoint(Mapping[str, Tensor]):
         return sum(entry.nbytes for entry in self.entries)
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self._tensors.get(name)
-        if found is None:
+        tensor = self._tensors.get(name)
+        if tensor is None:
             if name not in self._entries:
                 raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._entries)}")
-            found = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
-        return found
+            tensor = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         parts = parts_of_codings(self._codings)

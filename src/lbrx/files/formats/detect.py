@@ -45,8 +45,8 @@ def detect_format(path: Path) -> str:
     if is_directory(path):
         return _directory_format(path)
     with open_source(path) as file:
-        found = file_format(path, file)
-    return "gguf-split" if found == "gguf" and is_gguf_shard(path) else found
+        format = file_format(path, file)
+    return "gguf-split" if format == "gguf" and is_gguf_shard(path) else format
 
 
 def file_format(path: Path, file: BinaryIO) -> str:

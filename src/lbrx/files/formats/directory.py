@@ -80,18 +80,18 @@ def read_directory(path: Path) -> DirectoryHeader:
     ...     [entry.name for entry in read_directory(Path(directory)).files[0].entries]
     ['w']
     """
-    found = detect_format(path)
-    if found == "gguf-split":
+    format = detect_format(path)
+    if format == "gguf-split":
         files = _read_gguf_shards(_first_shard(path) if is_directory(path) else path)
         root = path if is_directory(path) else path.parent
-    elif found == "huggingface":
+    elif format == "huggingface":
         files, root = _read_huggingface(path), path
-    elif found == "pytorch-directory":
+    elif format == "pytorch-directory":
         index = path / f"{TORCH_NAME}.index.json"
         files = _read_indexed(index, "pytorch") if index.exists() else [_read_kind(path / TORCH_NAME, "pytorch")]
         root = path
     else:
-        raise FileError(f"{path}: is a single {found} file, expected a directory or the first shard of a GGUF model")
+        raise FileError(f"{path}: is a single {format} file, expected a directory or the first shard of a GGUF model")
     _check_unique(path, files)
     return DirectoryHeader(path, tuple(files), _read_config(root / "config.json"))
 

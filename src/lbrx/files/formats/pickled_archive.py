@@ -168,5 +168,5 @@ def find_one(members: Mapping[str, Member], ending: str) -> Member | None:
     >>> find_one({"model/data.pkl": Member("model/data.pkl", 64, 10, 0)}, "data.pkl").offset
     64
     """
-    found = [member for name, member in members.items() if name.partition("/")[2] == ending]
-    return found[0] if len(found) == 1 else None
+    matches = [member for name, member in members.items() if name.partition("/")[2] == ending]
+    return matches[0] if len(matches) == 1 else None

@@ -42,15 +42,15 @@ def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]
     >>> count_nonfinite({"a": tensor([1.0, float("nan")]), "b": tensor([1.0, 2.0])})
     {'a': (1, 0)}
     """
-    found = {}
+    counts = {}
     for where, tensor in tensors.items():
         if not tensor.dtype.is_float:
             continue
         values = _before_coding(tensor) if tensor.shape else tensor.reshape(1)
         nans, infinities = evaluate(values.isnan().sum(), (abs(values) == math.inf).sum())
         if nans or infinities:
-            found[where] = (int(nans), int(infinities))
-    return found
+            counts[where] = (int(nans), int(infinities))
+    return counts
 
 
 def _before_coding(tensor: Tensor) -> Tensor:

@@ -102,15 +102,15 @@ def _text(error: Exception) -> str:
 
 
 def _info(path: RemotePath) -> dict[str, Any] | None:
-    made = filesystem(path.scheme)
+    remote = filesystem(path.scheme)
 
     def ask() -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = made.info(str(path))
+            info: dict[str, Any] = remote.info(str(path))
         except FileNotFoundError as error:
             _raise_other_cause(error)
             return None
-        return found
+        return info
 
     return attempt(path, "be looked up", ask)
 
@@ -132,8 +132,8 @@ def file_type_of(path: RemotePath) -> str | None:
     """
     if path.scheme in ("http", "https") and path.suffix not in _FILE_SUFFIXES:
         return "directory"
-    found = _info(path)
-    return None if found is None else str(found["type"])
+    info = _info(path)
+    return None if info is None else str(info["type"])
 
 
 def state_of(path: RemotePath) -> RemoteState:

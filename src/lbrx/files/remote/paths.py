@@ -24,8 +24,8 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
         return True
     if isinstance(path, Path):
         return len(path.parts) > 1 and path.parts[0].removesuffix(":") in SCHEMES and path.parts[0][-1] == ":"
-    scheme, found, _ = os.fspath(path).partition("://")
-    return bool(found) and scheme in SCHEMES
+    scheme, separator, _ = os.fspath(path).partition("://")
+    return bool(separator) and scheme in SCHEMES
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:

@@ -57,12 +57,12 @@ class ModelDiff:
 
     def layers(self) -> dict[tuple[str, int], Sums]:
         """The sums of each layer, by its stack and number, in order."""
-        found: dict[tuple[str, int], Sums] = {}
+        sums_by_layer: dict[tuple[str, int], Sums] = {}
         for tensor in self.tensors:
             stack, layer, _ = tensor.position
             if layer is not None:
-                found[stack, layer] = found.get((stack, layer), Sums()) + tensor.sums
-        return dict(sorted(found.items()))
+                sums_by_layer[stack, layer] = sums_by_layer.get((stack, layer), Sums()) + tensor.sums
+        return dict(sorted(sums_by_layer.items()))
 
     def outside_layers(self) -> list[TensorDiff]:
         """The tensors that belong to no layer."""
@@ -70,13 +70,13 @@ class ModelDiff:
 
     def modules(self) -> dict[tuple[str, int], dict[str, Sums]]:
         """The sums of each kind of module in each layer; experts of one layer are one kind."""
-        found: dict[tuple[str, int], dict[str, Sums]] = {key: {} for key in self.layers()}
+        sums_by_module: dict[tuple[str, int], dict[str, Sums]] = {key: {} for key in self.layers()}
         for tensor in self.tensors:
             stack, layer, module = tensor.position
             if layer is not None:
-                row = found[stack, layer]
+                row = sums_by_module[stack, layer]
                 row[module] = row.get(module, Sums()) + tensor.sums
-        return found
+        return sums_by_module
 
 
 Measure = Callable[[str, Tensor, Tensor, Tensor | None], Sums]
@@ -116,16 +116,16 @@ def diff_models(
     ]
     lacking = set(without_base)
     positions = positions_of([*a, *(name for name in b if name not in a)])
-    found = []
+    diffs = []
     for number, name in enumerate(compared):
         origin = None if base is None or name in lacking else base[name]
         pair = a[name], b[name]
         sums = compare(*pair, origin) if measure is None else measure(name, *pair, origin)
-        found.append(TensorDiff(name, pair[0].shape, positions[name], sums))
+        diffs.append(TensorDiff(name, pair[0].shape, positions[name], sums))
         if progress is not None:
             progress(number + 1, len(compared), name)
     return ModelDiff(
-        tuple(found),
+        tuple(diffs),
         tuple(name for name in chosen_a if name not in b),
         tuple(name for name in chosen_b if name not in a),
         mismatches,

@@ -110,8 +110,8 @@ def _largest(
     """The largest errors, NaN above all, those of equal size in the order of their positions."""
     if errors.size > 4 * count and count:
         bound = np.partition(errors, errors.size - count)[errors.size - count]  # NaN is sorted to the end
-        kept = np.isnan(errors) | ~(errors < bound)
-        errors, positions = errors[kept], positions[kept]
+        is_large = np.isnan(errors) | ~(errors < bound)
+        errors, positions = errors[is_large], positions[is_large]
     keys = np.where(np.isnan(errors), np.inf, errors)
     order = np.lexsort((positions[:, 1], positions[:, 0], -keys))[:count]
     return errors[order], positions[order]

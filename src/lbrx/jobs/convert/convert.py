@@ -98,8 +98,8 @@ def _in_format_and_type(contents: Contents, wanted: Format, type: str) -> Conten
 
 
 def _step(source: Format, target: Format) -> Callable[..., Contents]:
-    found: Callable[..., Contents] = load(_STEPS[source, target])
-    return found
+    step: Callable[..., Contents] = load(_STEPS[source, target])
+    return step
 
 
 def output_format(out: Path, format: str | None) -> Format:
@@ -134,7 +134,7 @@ def with_type(contents: Contents, type: str) -> Contents:
 
 
 def _cast(tensor: PlannedTensor, type: str) -> PlannedTensor:
-    found = DTYPES.get(tensor.type_name)
-    if found is None or not found.is_float or found.name == type:
+    dtype = DTYPES.get(tensor.type_name)
+    if dtype is None or not dtype.is_float or dtype.name == type:
         return tensor
     return tensor.mapped(lambda values: values.to(type), type_name=type)

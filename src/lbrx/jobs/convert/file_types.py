@@ -69,12 +69,12 @@ def find_file_type(name: str) -> FileType | None:
 
 def file_type(name: str) -> FileType:
     """The file type of a name or an alias, in capitals or not."""
-    found = find_file_type(name)
-    if found is None:
+    row = find_file_type(name)
+    if row is None:
         raise UsageError(
             f"{name!r} is not a file type; expected one of {', '.join(FILE_TYPES)}{nearest(name.lower(), FILE_TYPES)}"
         )
-    return found
+    return row
 
 
 def tensor_type(name: str, where: str) -> str:

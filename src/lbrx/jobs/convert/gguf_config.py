@@ -65,10 +65,10 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
     return (family, config) if is_same else None
 
 
-def _is_alike(found: Any, expected: Any) -> bool:
-    if isinstance(expected, float) and isinstance(found, int | float):
-        return bool(np.float32(found) == np.float32(expected))
-    return bool(found == expected)
+def _is_alike(value: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and isinstance(value, int | float):
+        return bool(np.float32(value) == np.float32(expected))
+    return bool(value == expected)
 
 
 def made_config(

@@ -24,7 +24,7 @@ NORM_REST_PREFIX = "lbrx.hf.norm_rest."  # what rounding took from a norm when 1
 
 def model_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> dict[str, Any]:
     """The key-values ``{arch}.*``: sizes, attention, rotation and experts."""
-    found: dict[str, Any] = {
+    pairs: dict[str, Any] = {
         "block_count": sizes.layers,
         "context_length": settings.count("max_position_embeddings"),
         "embedding_length": sizes.hidden,
@@ -40,14 +40,14 @@ def model_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, ro
     }
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if family.is_gemma and settings.get(key) is not None:
-            found[key] = settings.number(key)
+            pairs[key] = settings.number(key)
     if family.is_mixture:
-        found |= {"expert_count": sizes.experts, "expert_used_count": settings.count("num_experts_per_tok")}
+        pairs |= {"expert_count": sizes.experts, "expert_used_count": settings.count("num_experts_per_tok")}
     if settings.get("moe_intermediate_size") is not None and family.is_mixture:
-        found["expert_feed_forward_length"] = sizes.expert_feed_forward
+        pairs["expert_feed_forward_length"] = sizes.expert_feed_forward
     if sizes.shared_feed_forward:
-        found["expert_shared_feed_forward_length"] = sizes.shared_feed_forward
-    return {f"{family.architecture}.{key}": value for key, value in found.items()}
+        pairs["expert_shared_feed_forward_length"] = sizes.shared_feed_forward
+    return {f"{family.architecture}.{key}": value for key, value in pairs.items()}
 
 
 def _rope_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> dict[str, Any]:
@@ -57,20 +57,20 @@ def _rope_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, ro
             f"{settings.where}: rope type {rope_type!r} of config.json is not one that llama.cpp has for "
             f"{family.architecture}; expected one of {', '.join(family.rope_types)}"
         )
-    found: dict[str, Any] = {
+    pairs: dict[str, Any] = {
         "rope.dimension_count": rotated_elements(sizes, rope),
         "rope.freq_base": rope.number("rope_theta"),
     }
     if rope.get("rope_local_base_freq") is not None and family.llama_cpp_period is not None:
-        found["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
+        pairs["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
     context = settings.count("max_position_embeddings")
-    found |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
+    pairs |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
     if family.model_type == "phi3":
         original = original_length(settings, rope)
-        found["rope.scaling.original_context_length"] = original
+        pairs["rope.scaling.original_context_length"] = original
         if rope_type == "longrope":
-            found["rope.scaling.attn_factor"] = longrope_attention_factor(context, original)
-    return found
+            pairs["rope.scaling.attn_factor"] = longrope_attention_factor(context, original)
+    return pairs
 
 
 def rotated_elements(sizes: Dimensions, rope: ConfigValues) -> int:
@@ -93,8 +93,8 @@ def _window_metadata(family: Family, settings: ConfigValues, sizes: Dimensions) 
     period = full_attention_period(family, settings, sizes)
     if period == 1:
         return {}
-    found = {"attention.sliding_window": settings.count("sliding_window")}
-    return found if period == family.llama_cpp_period else {**found, "attention.sliding_window_pattern": period}
+    pairs = {"attention.sliding_window": settings.count("sliding_window")}
+    return pairs if period == family.llama_cpp_period else {**pairs, "attention.sliding_window_pattern": period}
 
 
 def full_attention_period(family: Family, settings: ConfigValues, sizes: Dimensions) -> int:
@@ -174,8 +174,8 @@ def source_metadata(config: Mapping[str, Any], dtypes: Mapping[str, str]) -> dic
     names = list(dtypes.values())
     usual = max(dict.fromkeys(names), key=names.count, default="f32")
     others = {name: dtype for name, dtype in dtypes.items() if dtype != usual}
-    found = {CONFIG_KEY: json.dumps(config, ensure_ascii=False), DTYPE_KEY: usual}
-    return {**found, DTYPES_KEY: json.dumps(others, ensure_ascii=False)} if others else found
+    pairs = {CONFIG_KEY: json.dumps(config, ensure_ascii=False), DTYPE_KEY: usual}
+    return {**pairs, DTYPES_KEY: json.dumps(others, ensure_ascii=False)} if others else pairs
 
 
 def text_config(config: Mapping[str, Any], family: Family) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def match_tensors(
     where: str,
 ) -> list[Match]:
     """Give every use of a rule its tensors; one error names all that are missing, left over or of another shape."""
-    found: list[Match] = []
+    matches: list[Match] = []
     problems: list[str] = []
     unused = dict.fromkeys(tensors)
     for use in wanted:
@@ -69,13 +69,13 @@ def match_tensors(
             if _without_ones(tensor.shape) != _without_ones(expected):
                 problems.append(f"tensor {tensor.name!r} has shape {tensor.shape}, expected {expected}")
         if len(held) == len(names):
-            found.append(Match(use, tuple(held)))
+            matches.append(Match(use, tuple(held)))
     problems += [f"tensor {name!r} has no place in the other format" for name in unused]
     if problems:
         listed = "; ".join(problems[:_LISTED_PROBLEMS])
         more = f"; and {len(problems) - _LISTED_PROBLEMS} more" if len(problems) > _LISTED_PROBLEMS else ""
         raise UsageError(f"{where}: the model cannot be converted: {listed}{more}")
-    return found
+    return matches
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -46,11 +46,11 @@ def hf_to_mlx(contents: Contents) -> Contents:
             "config.json says that the weights are quantized in a way of their own; expected a model that is not"
         )
     is_tied = tied_embeddings(config)
-    kept = [t for t in contents.tensors if not t.name.endswith(_BUFFERS) and not (is_tied and t.name == _HEAD)]
+    wanted = [t for t in contents.tensors if not t.name.endswith(_BUFFERS) and not (is_tied and t.name == _HEAD)]
     modes: dict[str, MlxMode] = {}
     recoded: list[PlannedTensor] = []
     tensors: list[PlannedTensor] = []
-    for tensor in stack_experts(kept):
+    for tensor in stack_experts(wanted):
         if tensor.type_name not in CODECS:
             tensors.append(_plain(tensor))
             continue
@@ -103,9 +103,9 @@ def coding_of(tensor: PlannedTensor) -> MlxMode | None:
 
 def _repacked(values: Tensor) -> MlxWeight:
     assert isinstance(values.expr, Blocks)
-    found = repacked(values.expr)
-    assert found is not None
-    return found
+    weight = repacked(values.expr)
+    assert weight is not None
+    return weight
 
 
 def _recoded(values: Tensor, mode: MlxMode) -> MlxWeight:

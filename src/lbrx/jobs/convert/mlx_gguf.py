@@ -54,6 +54,6 @@ def mlx_to_gguf(contents: Contents, *, tokenizer_metadata: Mapping[str, Any] | N
         return PlannedTensor(part.name, type_name, part.shape, lambda: as_blocks(part.parts(), mode, type_name))
 
     tensors = separate_experts([moved(part) for part in coded_weights(contents)])
-    found = hf_to_gguf(as_hf(contents, tensors), tokenizer_metadata=tokenizer_metadata)
+    converted = hf_to_gguf(as_hf(contents, tensors), tokenizer_metadata=tokenizer_metadata)
     notes = tuple(f"{count} {what}" for what, count in decoded.items())
-    return replace(found, warnings=(*found.warnings, *notes))
+    return replace(converted, warnings=(*converted.warnings, *notes))

@@ -79,13 +79,13 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
         return coding.stream(raw(first, wanted))
 
     def numbers(part: int) -> Callable[[int, int], Bytes]:
-        def made(first: int, wanted: int) -> Bytes:
+        def part_bytes(first: int, wanted: int) -> Bytes:
             with np.errstate(invalid="ignore"):  # a scale that is not a number stays one
                 found = coding.scales_and_biases(raw(first, wanted))[part]
             assert isinstance(found, np.ndarray)
             return np.ascontiguousarray(found).view(np.uint8)
 
-        return made
+        return part_bytes
 
     at_once = max(_VALUES_AT_ONCE // source_codec.block_elements, 1)
     rows = blocks.shape[:-1]
@@ -134,7 +134,7 @@ def as_blocks(parts: MlxWeight, mode: MlxMode, type_name: str) -> Tensor:
         of_blocks = np.repeat(read(low, high - low), blocks_in_group)
         return of_blocks[first - low * blocks_in_group :][:wanted].reshape(wanted, 1)
 
-    def made(first: int, wanted: int) -> Bytes:
+    def make_blocks(first: int, wanted: int) -> Bytes:
         start, length = first * code_bytes, wanted * code_bytes
         stream = words.read_at(start, length).reshape(wanted, code_bytes)
         codes = unpack_bits(stream, mode.bits)
@@ -143,7 +143,7 @@ def as_blocks(parts: MlxWeight, mode: MlxMode, type_name: str) -> Tensor:
 
     count = int(np.prod(shape, dtype=np.int64)) // target_codec.block_elements
     at_once = max(_VALUES_AT_ONCE // target_codec.block_elements, 1)
-    return Tensor(Blocks(UnitStorage(count, target_codec.block_bytes, made, at_once), target_codec.name, shape))
+    return Tensor(Blocks(UnitStorage(count, target_codec.block_bytes, make_blocks, at_once), target_codec.name, shape))
 
 
 def _reader(tensor: Tensor | None) -> Callable[[int, int], Numbers]:

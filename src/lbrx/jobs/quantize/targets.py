@@ -60,12 +60,12 @@ def find_target(name: str, group_size: int | None = None) -> Target:
     mode = find_mlx_mode(lowered, group_size)
     if mode is not None:
         return MlxTarget(mode)
-    found = find_file_type(lowered)
-    if found is None:
+    file_type = find_file_type(lowered)
+    if file_type is None:
         raise UsageError(_unknown(name))
     if group_size is not None:
-        raise UsageError(f"{found.name} has blocks of a fixed size; a group size is for mlx_*, mixed_* and int*")
-    return found
+        raise UsageError(f"{file_type.name} has blocks of a fixed size; a group size is for mlx_*, mixed_* and int*")
+    return file_type
 
 
 def _unknown(name: str) -> str:
