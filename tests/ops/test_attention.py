@@ -17,7 +17,7 @@ from lbrx.memory import scratch
 from lbrx.ops import attention
 from support.references import THREADS, Array, normal, wide
 
-KINDS: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
 def expected(
@@ -56,11 +56,11 @@ def expected(
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     queries, keys, size = draw(st.integers(0, 40)), draw(st.integers(0, 40)), draw(st.integers(1, 20))
-    kind, value_kind = (KINDS[draw(st.sampled_from(sorted(KINDS)))] for _ in range(2))
+    dtype, value_dtype = (DTYPES[draw(st.sampled_from(sorted(DTYPES)))] for _ in range(2))
     return {
-        "q": normal(kv_heads * group, queries, size).astype(kind),
-        "k": normal(kv_heads, keys, size, seed=1).astype(kind),
-        "v": normal(kv_heads, keys, draw(st.integers(1, 20)), seed=2).astype(value_kind),
+        "q": normal(kv_heads * group, queries, size).astype(dtype),
+        "k": normal(kv_heads, keys, size, seed=1).astype(dtype),
+        "v": normal(kv_heads, keys, draw(st.integers(1, 20)), seed=2).astype(value_dtype),
         "scale": draw(st.none() | st.floats(-1.0, 1.0)),
         "causal": draw(st.booleans()),
         "window": draw(st.none() | st.integers(1, 50)),
@@ -86,7 +86,7 @@ def test_small_inputs_of_any_shape(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("words_or_f32")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("queries", "keys", "options"),
     [
@@ -97,9 +97,9 @@ def test_small_inputs_of_any_shape(case: dict[str, Any]) -> None:
         (1500, 1500, {"window": 30}),
     ],
 )
-def test_inputs_of_several_tiles(kind: str, queries: int, keys: int, options: dict[str, Any]) -> None:
-    q = normal(4, queries, 24).astype(KINDS[kind])
-    k, v = (normal(2, keys, 24, seed=seed).astype(KINDS[kind]) for seed in (1, 2))
+def test_inputs_of_several_tiles(dtype: str, queries: int, keys: int, options: dict[str, Any]) -> None:
+    q = normal(4, queries, 24).astype(DTYPES[dtype])
+    k, v = (normal(2, keys, 24, seed=seed).astype(DTYPES[dtype]) for seed in (1, 2))
     want, bound = expected(q, k, v, **options)
     assert (abs(attention(q, k, v, **options) - want) <= bound).all()
 
@@ -150,9 +150,9 @@ def test_parts_of_a_cache_and_tensors_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(got, attention(turned, *parts, offset=15))
 
 
-@pytest.mark.parametrize("kind", ["f16", "bf16"])
-def test_the_same_bytes_on_any_number_of_threads(kind: str) -> None:
-    q, k, v = (normal(6, 700, 32, seed=seed).astype(KINDS[kind]) for seed in range(3))
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_the_same_bytes_on_any_number_of_threads(dtype: str) -> None:
+    q, k, v = (normal(6, 700, 32, seed=seed).astype(DTYPES[dtype]) for seed in range(3))
     found = []
     for threads in THREADS:
         with lbrx.using(threads=threads):
@@ -160,13 +160,13 @@ def test_the_same_bytes_on_any_number_of_threads(kind: str) -> None:
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16"])
-def test_large_scores_do_not_overflow(kind: str) -> None:
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_large_scores_do_not_overflow(dtype: str) -> None:
     q, k, v = (normal(1, 50, 8, seed=seed) * size for seed, size in enumerate((1e4, 1e4, 1)))
-    q, k, v = (values.astype(KINDS[kind]) for values in (q, k, v))
+    q, k, v = (values.astype(DTYPES[dtype]) for values in (q, k, v))
     got = attention(q, k, v)
     scores = np.where(np.tri(50, dtype=bool), wide(q)[0] @ wide(k)[0].T, -np.inf)
-    tolerance = {"f32": 1e-6, "bf16": 1e-3}[kind]
+    tolerance = {"f32": 1e-6, "bf16": 1e-3}[dtype]
     np.testing.assert_allclose(got[0], wide(v)[0][scores.argmax(-1)], rtol=1e-5, atol=tolerance)
 
 

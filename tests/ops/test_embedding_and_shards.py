@@ -12,12 +12,12 @@ from lbrx.devices.cpu.ops.gemv import CODED_BLOCKS
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.ops import column_parallel_linear, embedding, linear, matrix, row_parallel_linear, shard
 from lbrx.tensors.storage import MmapStorage
-from support.references import KINDS, coded_bound, normal, product_bound, weight_of, wide
+from support.references import TYPE_NAMES, coded_bound, normal, product_bound, weight_of, wide
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_embedding_gives_the_rows(kind: str) -> None:
-    weight = weight_of(kind, 11, 256)
+@pytest.mark.parametrize("type_name", TYPE_NAMES)
+def test_embedding_gives_the_rows(type_name: str) -> None:
+    weight = weight_of(type_name, 11, 256)
     ids = np.array([[3, 0, 10], [3, 3, 7]])
     got = embedding(ids, weight)
     assert got.dtype == np.float32
@@ -43,14 +43,14 @@ def test_embedding_refuses_bad_ids() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("kind", KINDS)
-def test_shards_are_the_whole(kind: str, count: int, axis: int) -> None:
-    whole = weight_of(kind, 7, 1024)
+@pytest.mark.parametrize("type_name", TYPE_NAMES)
+def test_shards_are_the_whole(type_name: str, count: int, axis: int) -> None:
+    whole = weight_of(type_name, 7, 1024)
     parts = whole.shard(count, axis)
     assert len(parts) == count
     np.testing.assert_array_equal(lbrx.gather(parts, axis).numpy(), whole.dequantize().numpy())
-    if kind in ("q4_0", "q4_k"):
-        assert [part.type_name for part in parts] == [kind] * count
+    if type_name in ("q4_0", "q4_k"):
+        assert [part.type_name for part in parts] == [type_name] * count
 
 
 def test_shards_of_a_mapped_file_stay_mapped_and_savable(tmp_path: Path) -> None:
@@ -90,15 +90,15 @@ def test_bad_shards() -> None:
 
 
 @pytest.mark.parametrize("vectors", [1, 30])
-@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q4_k", "q5_k"])
-def test_sharded_products(kind: str, vectors: int) -> None:
-    x, weight, bias = normal(vectors, 768), weight_of(kind, 50, 768), normal(50, seed=7)
+@pytest.mark.parametrize("type_name", ["f32", "bf16", "q4_0", "q4_k", "q5_k"])
+def test_sharded_products(type_name: str, vectors: int) -> None:
+    x, weight, bias = normal(vectors, 768), weight_of(type_name, 50, 768), normal(50, seed=7)
     whole = linear(x, weight, bias)
     by_columns = column_parallel_linear(x, weight.shard(3, axis=0), bias)
     by_rows = row_parallel_linear(x, weight.shard(3, axis=1), bias)
     vectors_wide, rows = wide(x), wide(weight)
     bound = product_bound(vectors_wide, rows) + 4 * 2.0**-23 * abs(bias)
-    if kind in CODED_BLOCKS:
+    if type_name in CODED_BLOCKS:
         bound = bound + coded_bound(vectors_wide, rows)
     want = vectors_wide @ rows.T + bias
     assert (abs(by_columns - want) <= bound).all()

@@ -1,4 +1,4 @@
-"""linear: every kind of weight, few and many vectors, odd shapes, extreme values, any number of threads."""
+"""linear: every type of weight, few and many vectors, odd shapes, extreme values, any number of threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbrx.memory import scratch
 from lbrx.ops import linear
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from support.references import KINDS, THREADS, coded_bound, normal, product_bound, weight_of, wide
+from support.references import TYPE_NAMES, THREADS, coded_bound, normal, product_bound, weight_of, wide
 
 
 def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
@@ -39,10 +39,10 @@ def words_or_blas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("vectors", [5, 16, 33])
 @pytest.mark.parametrize("rows", [1, 60, 63, 66])
 @pytest.mark.parametrize("columns", [256, 1280])
-@pytest.mark.parametrize("kind", gemv.CODED_BLOCKS)
+@pytest.mark.parametrize("type_name", gemv.CODED_BLOCKS)
 @pytest.mark.usefixtures("words_or_blas")
-def test_quantized_weights_times_many_vectors(kind: str, columns: int, rows: int, vectors: int) -> None:
-    x, weight = normal(vectors, columns), weight_of(kind, rows, columns)
+def test_quantized_weights_times_many_vectors(type_name: str, columns: int, rows: int, vectors: int) -> None:
+    x, weight = normal(vectors, columns), weight_of(type_name, rows, columns)
     assert_close(x, weight, linear(x, weight))
 
 
@@ -56,19 +56,19 @@ def test_more_vectors_than_are_coded_at_once() -> None:
 
 
 @pytest.mark.parametrize("vectors", [1, 3, 5, 40])
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_weight(kind: str, vectors: int) -> None:
-    x, weight = normal(vectors, 512), weight_of(kind, 67, 512)
+@pytest.mark.parametrize("type_name", TYPE_NAMES)
+def test_every_kind_of_weight(type_name: str, vectors: int) -> None:
+    x, weight = normal(vectors, 512), weight_of(type_name, 67, 512)
     got = linear(x, weight)
     assert got.dtype == np.float32
     assert_close(x, weight, got)
 
 
-@pytest.mark.parametrize("kind", ["q4_0", "q8_0"])
+@pytest.mark.parametrize("type_name", ["q4_0", "q8_0"])
 @pytest.mark.parametrize("columns", [32, 64, 96, 160, 224, 288, 544])
 @pytest.mark.parametrize("vectors", [1, 2, 7])
-def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int, vectors: int) -> None:
-    x, weight = normal(vectors, columns), weight_of(kind, 5, columns)
+def test_rows_that_are_no_whole_groups_of_blocks(type_name: str, columns: int, vectors: int) -> None:
+    x, weight = normal(vectors, columns), weight_of(type_name, 5, columns)
     assert_close(x, weight, linear(x, weight))
 
 
@@ -76,8 +76,8 @@ def test_rows_that_are_no_whole_groups_of_blocks(kind: str, columns: int, vector
 @given(
     st.sampled_from(["f32", "f16", "bf16"]), st.integers(0, 9), st.integers(0, 70), st.integers(0, 100), st.integers()
 )
-def test_odd_shapes(kind: str, vectors: int, rows: int, columns: int, seed: int) -> None:
-    x, weight = normal(vectors, columns, seed=abs(seed)), weight_of(kind, rows, columns)
+def test_odd_shapes(type_name: str, vectors: int, rows: int, columns: int, seed: int) -> None:
+    x, weight = normal(vectors, columns, seed=abs(seed)), weight_of(type_name, rows, columns)
     got = linear(x, weight)
     assert got.shape == (vectors, rows)
     assert_close(x, weight, got)
@@ -91,17 +91,17 @@ def test_odd_shapes(kind: str, vectors: int, rows: int, columns: int, seed: int)
     st.integers(1, 21),
     st.integers(0, 2**32),
 )
-def test_odd_shapes_of_blocks(kind: str, vectors: int, rows: int, blocks: int, seed: int) -> None:
-    columns = blocks * codec(kind).block_elements
-    x, weight = normal(vectors, columns, seed=seed), weight_of(kind, rows, columns)
+def test_odd_shapes_of_blocks(type_name: str, vectors: int, rows: int, blocks: int, seed: int) -> None:
+    columns = blocks * codec(type_name).block_elements
+    x, weight = normal(vectors, columns, seed=seed), weight_of(type_name, rows, columns)
     x *= np.exp2(np.random.default_rng(seed).integers(-8, 8, x.shape)).astype(np.float32)
     assert_close(x, weight, linear(x, weight))
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q4_k", "q5_1", "int4"])
+@pytest.mark.parametrize("type_name", ["f32", "bf16", "q4_0", "q4_k", "q5_1", "int4"])
 @pytest.mark.parametrize("vectors", [1, 200])
-def test_the_same_bytes_on_any_number_of_threads(kind: str, vectors: int) -> None:
-    x, weight = normal(vectors, 1280), weight_of(kind, 900, 1280)
+def test_the_same_bytes_on_any_number_of_threads(type_name: str, vectors: int) -> None:
+    x, weight = normal(vectors, 1280), weight_of(type_name, 900, 1280)
     found = []
     for threads in THREADS:
         with lbrx.using(threads=threads):
@@ -110,9 +110,9 @@ def test_the_same_bytes_on_any_number_of_threads(kind: str, vectors: int) -> Non
 
 
 @pytest.mark.parametrize("vectors", [1, 7])
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q5_k"])
-def test_infinities_and_nan_are_kept(kind: str, vectors: int) -> None:
-    x, weight = normal(vectors, 256), weight_of(kind, 33, 256)
+@pytest.mark.parametrize("type_name", ["f32", "f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q5_k"])
+def test_infinities_and_nan_are_kept(type_name: str, vectors: int) -> None:
+    x, weight = normal(vectors, 256), weight_of(type_name, 33, 256)
     x[0, 3] = np.inf
     with np.errstate(invalid="ignore"):
         expected = wide(x) @ wide(weight).T
@@ -124,10 +124,10 @@ def test_infinities_and_nan_are_kept(kind: str, vectors: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1e20, 1e35])
-@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0", "q8_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("type_name", ["f32", "bf16", "q4_0", "q8_0", "q4_k", "q6_k"])
 @pytest.mark.parametrize("vectors", [2, 6])
-def test_small_and_large_numbers(kind: str, scale: float, vectors: int) -> None:
-    x, weight = (normal(vectors, 256) * scale).astype(np.float32), weight_of(kind, 9, 256)
+def test_small_and_large_numbers(type_name: str, scale: float, vectors: int) -> None:
+    x, weight = (normal(vectors, 256) * scale).astype(np.float32), weight_of(type_name, 9, 256)
     assert_close(x, weight, linear(x, weight))
 
 
@@ -152,10 +152,10 @@ def test_weights_that_are_expressions_or_views() -> None:
             assert_close(x[:vectors], weight, linear(x[:vectors], weight))
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "q4_0"])
-def test_weights_in_a_file(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / ("model.gguf" if kind in CODECS else "model.safetensors")
-    x, weight = normal(9, 256), weight_of(kind, 70, 256)
+@pytest.mark.parametrize("type_name", ["f32", "bf16", "q4_0"])
+def test_weights_in_a_file(type_name: str, tmp_path: Path) -> None:
+    path = tmp_path / ("model.gguf" if type_name in CODECS else "model.safetensors")
+    x, weight = normal(9, 256), weight_of(type_name, 70, 256)
     lbrx.save(path, {"a": lbrx.tensor(np.zeros(3, np.int8)), "weight": weight})
     stored = lbrx.open(path)["weight"]
     for vectors in (1, 9):

@@ -15,7 +15,7 @@ from lbrx.errors import ShapeError
 from lbrx.ops import matmul
 from support.references import THREADS, normal, weight_of, wide
 
-KINDS = ["f32", "f16", "bf16", "f64"]
+DTYPE_NAMES = ["f32", "f16", "bf16", "f64"]
 
 
 def assert_close(got: Any, a: Any, b: Any) -> None:
@@ -38,7 +38,7 @@ def operands(draw: st.DrawFn) -> tuple[Any, Any]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(operands(), st.sampled_from(KINDS), st.sampled_from(KINDS), st.booleans())
+@given(operands(), st.sampled_from(DTYPE_NAMES), st.sampled_from(DTYPE_NAMES), st.booleans())
 def test_any_shapes(arrays: tuple[Any, Any], first: str, second: str, are_tensors: bool) -> None:
     a, b = lbrx.tensor(arrays[0]).to(first).realize(), lbrx.tensor(arrays[1]).to(second).realize()
     got = matmul(a, b) if are_tensors else matmul(a.numpy(), b.numpy())
@@ -50,10 +50,10 @@ def test_any_shapes(arrays: tuple[Any, Any], first: str, second: str, are_tensor
         assert_close(matmul(a.numpy(), turned.numpy(), transpose_b=True), a, b)
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16", "q8_0", "q4_k", "q3_k"])
+@pytest.mark.parametrize("type_name", ["f32", "bf16", "q8_0", "q4_k", "q3_k"])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_weights_on_the_right(kind: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight = normal(7, 512), weight_of(kind, 512, 512)
+def test_weights_on_the_right(type_name: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = normal(7, 512), weight_of(type_name, 512, 512)
     for panel_bytes in (16 << 20, 100 * 4 * 512):
         monkeypatch.setattr(sys.modules["lbrx.ops.matmul"], "_PANEL_BYTES", panel_bytes)
         got = matmul(x, weight.T if transposed else weight)

@@ -30,24 +30,24 @@ class _Counted(ReadStorage):
         self._inner.read_into(offset, buffer)
 
 
-def _weight(kind: str) -> tuple[lbrx.Tensor, _Counted, lbrx.Tensor]:
+def _weight(type_name: str) -> tuple[lbrx.Tensor, _Counted, lbrx.Tensor]:
     """A weight in memory, and the same one in a storage without an address."""
     values = lbrx.normal((ROWS, COLUMNS), 1, "w")
-    if kind in ("bf16", "f16"):
-        whole = values.to(kind).realize()
+    if type_name in ("bf16", "f16"):
+        whole = values.to(type_name).realize()
         assert isinstance(whole.expr, Source)
         counted = _Counted(whole.expr.storage)
         return whole, counted, lbrx.Tensor(Source(counted, whole.dtype, Layout.contiguous(whole.shape)))
-    whole = values.quantize(kind).realize()
+    whole = values.quantize(type_name).realize()
     assert isinstance(whole.expr, Blocks)
     counted = _Counted(whole.expr.storage)
-    return whole, counted, lbrx.Tensor(Blocks(counted, kind, whole.shape))
+    return whole, counted, lbrx.Tensor(Blocks(counted, type_name, whole.shape))
 
 
-@pytest.mark.parametrize("kind", ["bf16", "f16", "q8_0", "q4_0", "q4_k", "q5_0"])
+@pytest.mark.parametrize("type_name", ["bf16", "f16", "q8_0", "q4_0", "q4_k", "q5_0"])
 @pytest.mark.parametrize("vectors", [1, 3])
-def test_a_weight_is_never_read_as_a_whole(kind: str, vectors: int) -> None:
-    whole, counted, unmapped = _weight(kind)
+def test_a_weight_is_never_read_as_a_whole(type_name: str, vectors: int) -> None:
+    whole, counted, unmapped = _weight(type_name)
     x = np.random.default_rng(2).standard_normal((vectors, COLUMNS)).astype(np.float32)
     assert np.array_equal(linear(x, unmapped), linear(x, whole))
     assert 0 < counted.largest_bytes <= MOST_READ_BYTES < counted.nbytes

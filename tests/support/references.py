@@ -1,4 +1,4 @@
-"""What the kernels are compared with: float64 NumPy, and weights of every kind."""
+"""What the kernels are compared with: float64 NumPy, and weights of every type."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import CpuStorage
 
 Array = npt.NDArray[Any]
-FLOAT_KINDS = ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
-KINDS = (*FLOAT_KINDS, "i8", *CODECS, *SCHEMES)
+FLOAT_TYPES = ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
+TYPE_NAMES = (*FLOAT_TYPES, "i8", *CODECS, *SCHEMES)
 THREADS = (1, 2, 3)
 GOLDEN = support.GOLDEN / "ggml" / "ggml_more_rows.npz"
 
@@ -26,18 +26,18 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> npt.NDArray[np.flo
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
 
 
-def weight_of(kind: str, rows: int, columns: int, seed: int = 1) -> lbrx.Tensor:
+def weight_of(type_name: str, rows: int, columns: int, seed: int = 1) -> lbrx.Tensor:
     """A weight in memory: normal numbers, or for types that cannot be made, blocks that ggml has decoded."""
     values = lbrx.tensor(normal(rows, columns, seed=seed))
-    if kind in FLOAT_KINDS:
-        return values.to(kind).realize()
-    if kind == "i8":
+    if type_name in FLOAT_TYPES:
+        return values.to(type_name).realize()
+    if type_name == "i8":
         return (values * 20).to("i8").realize()
-    if kind in SCHEMES or codec(kind).can_encode:
-        return values.quantize(kind).realize()
-    blocks = np.load(GOLDEN)[kind.upper()].reshape(-1, codec(kind).block_bytes)
-    picked = np.random.default_rng(seed).integers(0, len(blocks), rows * columns // codec(kind).block_elements)
-    return lbrx.Tensor(Blocks(CpuStorage(np.ascontiguousarray(blocks[picked]).reshape(-1)), kind, (rows, columns)))
+    if type_name in SCHEMES or codec(type_name).can_encode:
+        return values.quantize(type_name).realize()
+    blocks = np.load(GOLDEN)[type_name.upper()].reshape(-1, codec(type_name).block_bytes)
+    picked = np.random.default_rng(seed).integers(0, len(blocks), rows * columns // codec(type_name).block_elements)
+    return lbrx.Tensor(Blocks(CpuStorage(np.ascontiguousarray(blocks[picked]).reshape(-1)), type_name, (rows, columns)))
 
 
 def wide(values: lbrx.Tensor | Array) -> npt.NDArray[np.float64]:

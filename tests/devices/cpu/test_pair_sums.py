@@ -12,9 +12,9 @@ from lbrx.jobs.merge.methods.spherical import pairwise_dots
 from lbrx.tensors.tensor import Tensor
 
 
-def _values(elements: int, kind: str, seed: int) -> Tensor:
+def _values(elements: int, dtype_name: str, seed: int) -> Tensor:
     numbers = np.random.default_rng(seed).standard_normal(elements).astype(np.float32)
-    return lbrx.tensor(lbrx.tensor(numbers).to(kind).numpy())
+    return lbrx.tensor(lbrx.tensor(numbers).to(dtype_name).numpy())
 
 
 def _bits(values: list[float]) -> list[bytes]:
@@ -31,10 +31,10 @@ def _alone(tensors: list[Tensor], axis: int | None = None) -> list[np.ndarray]:
     return [left.dot(right, axis, keepdims=keep).numpy() for i, left in enumerate(tensors) for right in tensors[i:]]
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("dtype_name", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("elements", [0, 1, 15, 16, 17, 1023, 1024, 1025, 70_001])
-def test_together_as_alone(kind: str, elements: int) -> None:
-    pair = [_values(elements, kind, seed) for seed in (1, 2)]
+def test_together_as_alone(dtype_name: str, elements: int) -> None:
+    pair = [_values(elements, dtype_name, seed) for seed in (1, 2)]
     assert _bits(_together(pair)) == _bits(_alone(pair))
     exact = [float(np.dot(x, y)) for x, y in ((_f64(pair[i]), _f64(pair[j])) for i, j in ((0, 0), (0, 1), (1, 1)))]
     assert [float(value) for value in _together(pair)] == pytest.approx(exact, rel=1e-12, abs=1e-9)
@@ -44,9 +44,11 @@ def _f64(tensor: Tensor) -> np.ndarray:
     return np.asarray(tensor.numpy()).astype(np.float64)
 
 
-@pytest.mark.parametrize("kinds", [("bf16", "f16"), ("f32", "f64"), ("bf16", "bf16", "bf16"), ("f32", "bf16", "f32")])
-def test_mixed_and_more_tensors(kinds: tuple[str, ...]) -> None:
-    tensors = [_values(5000, kind, seed) for seed, kind in enumerate(kinds)]
+@pytest.mark.parametrize(
+    "dtype_names", [("bf16", "f16"), ("f32", "f64"), ("bf16", "bf16", "bf16"), ("f32", "bf16", "f32")]
+)
+def test_mixed_and_more_tensors(dtype_names: tuple[str, ...]) -> None:
+    tensors = [_values(5000, dtype_name, seed) for seed, dtype_name in enumerate(dtype_names)]
     assert _bits(_together(tensors)) == _bits(_alone(tensors))
 
 

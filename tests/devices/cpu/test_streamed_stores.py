@@ -13,18 +13,18 @@ from lbrx.settings import using
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.storage import Bytes
 
-KINDS = ["f64", "f32", "f16", "bf16", "f8_e4m3", "i64", "i32", "i16", "i8", "u8", "bool"]
+DTYPE_NAMES = ["f64", "f32", "f16", "bf16", "f8_e4m3", "i64", "i32", "i16", "i8", "u8", "bool"]
 LENGTHS = [1, 255, 256, 2048, 65_536, 65_537, 3 * 65_536 + 2049]
 
 
 class AnywhereDestination(MemoryDestination):
     """Memory that begins some bytes after the start of a cache line."""
 
-    def __init__(self, kind: DType, elements: int, offset: int) -> None:
-        self.dtype = kind
-        self.memory = np.full(elements * kind.itemsize + 256, 0xAB, np.uint8)
+    def __init__(self, dtype_name: DType, elements: int, offset: int) -> None:
+        self.dtype = dtype_name
+        self.memory = np.full(elements * dtype_name.itemsize + 256, 0xAB, np.uint8)
         self.first = -self.memory.ctypes.data % 64 + 64 + offset
-        self.stop = self.first + elements * kind.itemsize
+        self.stop = self.first + elements * dtype_name.itemsize
 
     @property
     def whole(self) -> Bytes:
@@ -36,24 +36,24 @@ class AnywhereDestination(MemoryDestination):
         return {*self.memory[: self.first].tolist(), *self.memory[self.stop :].tolist()}
 
 
-def stored(monkeypatch: pytest.MonkeyPatch, least: int, kind: str, elements: int, offset: int) -> bytes:
+def stored(monkeypatch: pytest.MonkeyPatch, least: int, dtype_name: str, elements: int, offset: int) -> bytes:
     monkeypatch.setattr(streamed_stores, "LEAST_BYTES", least)
     monkeypatch.setattr(streamed_stores, "PAYS", True)
-    target = AnywhereDestination(dtype(kind), elements, offset)
+    target = AnywhereDestination(dtype(dtype_name), elements, offset)
     numbers = lbrx.tensor(np.random.default_rng(elements).standard_normal(elements).astype(np.float32)) * 9
-    expr = (numbers > 0) if kind == "bool" else numbers.to(kind)
+    expr = (numbers > 0) if dtype_name == "bool" else numbers.to(dtype_name)
     evaluate_stores([(expr.expr, target)])
     assert target.around == {0xAB}
     return target.whole.tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype_name", DTYPE_NAMES)
 @pytest.mark.parametrize("elements", LENGTHS)
-def test_streamed_results_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, kind: str, elements: int) -> None:
-    plain = stored(monkeypatch, 1 << 60, kind, elements, 0)
+def test_streamed_results_are_the_same_bytes(monkeypatch: pytest.MonkeyPatch, dtype_name: str, elements: int) -> None:
+    plain = stored(monkeypatch, 1 << 60, dtype_name, elements, 0)
     for threads in (1, 2, 7):
         with using(threads=threads):
-            assert stored(monkeypatch, 0, kind, elements, 0) == plain
+            assert stored(monkeypatch, 0, dtype_name, elements, 0) == plain
 
 
 @pytest.mark.parametrize("offset", [1, 2, 8, 32, 63])

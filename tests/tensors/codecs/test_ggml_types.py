@@ -32,10 +32,10 @@ def coded(values: npt.NDArray[np.float32], name: str, imatrix: npt.NDArray[np.fl
     return storage.read_at(0, storage.nbytes).tobytes()
 
 
-def decoded(blocks: npt.NDArray[np.uint8], kind: Codec) -> npt.NDArray[np.float32]:
-    count = blocks.size // kind.block_bytes
+def decoded(blocks: npt.NDArray[np.uint8], record: Codec) -> npt.NDArray[np.float32]:
+    count = blocks.size // record.block_bytes
     storage = CpuStorage(np.ascontiguousarray(blocks).reshape(-1))
-    return lbrx.Tensor(Blocks(storage, kind.name, (count, kind.block_elements))).dequantize().numpy()
+    return lbrx.Tensor(Blocks(storage, record.name, (count, record.block_elements))).dequantize().numpy()
 
 
 @pytest.mark.parametrize("name", encodable())
@@ -63,39 +63,39 @@ def test_half_types_are_rounded_as_ggml_rounds(name: str) -> None:
 
 @pytest.mark.parametrize("name", CODECS)
 def test_records_agree_with_the_types_of_gguf(name: str) -> None:
-    kind, row = codec(name), GGML_TYPES[name]
-    assert (kind.name, kind.block_elements, kind.block_bytes) == (row.name, row.block_elements, row.block_bytes)
-    assert kind.nbytes((3, 512)) == row.nbytes((3, 512))
+    record, row = codec(name), GGML_TYPES[name]
+    assert (record.name, record.block_elements, record.block_bytes) == (row.name, row.block_elements, row.block_bytes)
+    assert record.nbytes((3, 512)) == row.nbytes((3, 512))
 
 
 @pytest.mark.parametrize("name", encodable())
 def test_blocks_do_not_depend_on_their_neighbours(name: str) -> None:
-    kind = codec(name)
-    values = INPUT.reshape(-1, kind.block_elements)[:11]
+    record = codec(name)
+    values = INPUT.reshape(-1, record.block_elements)[:11]
     alone = b"".join(coded(block, name) for block in values)
     assert coded(values, name) == alone
 
 
 @pytest.mark.parametrize("name", encodable())
 def test_coding_of_decoded_values_stays_close(name: str) -> None:
-    kind = codec(name)
+    record = codec(name)
     values = np.random.default_rng(5).standard_normal((16, 512)).astype(np.float32)
     found = lbrx.tensor(values).quantize(name).numpy()
     relative = float(np.sqrt(np.mean((found - values) ** 2) / np.mean(values**2)))
     # A coder of b bits of noise-like values errs by about 2^-b; ternary types keep only the largest magnitudes.
-    bound = 1.0 if name.startswith("tq") else 2.6 * 2.0 ** -int(kind.bits)
+    bound = 1.0 if name.startswith("tq") else 2.6 * 2.0 ** -int(record.bits)
     assert 0 < relative < bound
 
 
 @pytest.mark.parametrize("name", encodable())
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_stay_in_their_block(name: str, bad: float) -> None:
-    kind = codec(name)
-    values = INPUT[0, : 2 * kind.block_elements].copy()
-    values[kind.block_elements + 3] = bad
+    record = codec(name)
+    values = INPUT[0, : 2 * record.block_elements].copy()
+    values[record.block_elements + 3] = bad
     damaged = coded(values, name)
-    assert len(damaged) == 2 * kind.block_bytes
-    assert damaged[: kind.block_bytes] == coded(values[: kind.block_elements], name)
+    assert len(damaged) == 2 * record.block_bytes
+    assert damaged[: record.block_bytes] == coded(values[: record.block_elements], name)
 
 
 @pytest.mark.parametrize("name", encodable())

@@ -180,9 +180,9 @@ def test_a_codebook_lives_as_long_as_it_is_read() -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_any_window_of_decoded_blocks_can_be_read(data: st.DataObject) -> None:
-    kind = codec("q8_0")
-    blocks = np.random.default_rng(6).integers(0, 0x3C, 5 * kind.block_bytes, dtype=np.uint8)
-    storage = decoded_blocks(CpuStorage(blocks), kind)
+    record = codec("q8_0")
+    blocks = np.random.default_rng(6).integers(0, 0x3C, 5 * record.block_bytes, dtype=np.uint8)
+    storage = decoded_blocks(CpuStorage(blocks), record)
     whole = storage.read_at(0, storage.nbytes)
     start = data.draw(st.integers(0, storage.nbytes))
     length = data.draw(st.integers(0, storage.nbytes - start))

@@ -1,4 +1,4 @@
-"""The record of a quantization type, and how one is found by its name."""
+"""The record of a quantization type, and the lookup by name."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def codec(name: str) -> Codec:
         raise DTypeError(
             f"{name!r} is not a known quantization; expected one of {', '.join(CODECS)}{nearest(name.lower(), CODECS)}"
         )
-    found: Codec = load(reference)
-    return found
+    record: Codec = load(reference)
+    return record
 
 
 def encodable() -> list[str]:

@@ -62,9 +62,9 @@ def decoded_groups(
     return DecodedStorage(codes.nbytes // group_bytes, group_size, decode)
 
 
-def numbers_from(storage: Storage, kind: npt.DTypeLike) -> Callable[[int, int], Floats]:
+def numbers_from(storage: Storage, number_type: npt.DTypeLike) -> Callable[[int, int], Floats]:
     """Reads a run of the numbers in a storage, of any type that NumPy can turn into f32."""
-    item = np.dtype(kind)
+    item = np.dtype(number_type)
 
     def read(first: int, count: int) -> Floats:
         window = storage.read_at(first * item.itemsize, count * item.itemsize)

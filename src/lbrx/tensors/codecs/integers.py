@@ -46,9 +46,9 @@ def code_integers(values: Expr, scheme: str, group_size: int, symmetric: bool) -
     if group_size < 8 or group_size % 8:
         raise UsageError(f"a group size of {group_size} is not possible; expected a multiple of 8")
     shape = groups_shape(values.shape, group_size, scheme)
-    kind = "symmetric" if symmetric else "asymmetric"
-    codes = part(scheme, group_size, group_size * bits // 8, f"{kind}_codes", group_size, bits)
-    scales = part("f32", group_size, 4, f"{kind}_scales", group_size, bits)
+    symmetry = "symmetric" if symmetric else "asymmetric"
+    codes = part(scheme, group_size, group_size * bits // 8, f"{symmetry}_codes", group_size, bits)
+    scales = part("f32", group_size, 4, f"{symmetry}_scales", group_size, bits)
     zero_points = part("i8", group_size, 1, "asymmetric_zero_points", group_size, bits)
     return join_integers(
         scheme,

@@ -96,11 +96,11 @@ def _coded(values: Tensor, mode: MlxMode) -> tuple[list[EncodedStorage], DType]:
     """The storages of weight, scales and biases, and the dtype of the latter two."""
     size, bits = mode.group_size, mode.bits
     if mode.mode != "affine":
-        kinds = [
+        part_codecs = [
             part("u32", size, mode.group_bytes, f"{mode.mode}_codes"),
             part("u8", size, 1, f"{mode.mode}_scales"),
         ]
-        return [EncodedStorage(values.expr, kind) for kind in kinds], DTYPES["u8"]
+        return [EncodedStorage(values.expr, part_codec) for part_codec in part_codecs], DTYPES["u8"]
     numbers = DTYPES[values.dtype.name if values.dtype.name in _NUMBER_KINDS else "f32"]
     joint = JointValues(
         values.expr,
@@ -131,9 +131,9 @@ def _decoded(codes: Storage, scales: Tensor, biases: Tensor | None, mode: MlxMod
     if biases is not None:
         numbers = (_numbers(scales), _numbers(biases))
         return decoded_groups(codes, bits, size, "decode", numbers, (size, bits), _AFFINE)
-    kind: Any = ml_dtypes.float8_e4m3fn if mode.mode == "nvfp4" else ml_dtypes.float8_e8m0fnu
+    scale_type: Any = ml_dtypes.float8_e4m3fn if mode.mode == "nvfp4" else ml_dtypes.float8_e8m0fnu
     decoder = "decode_e2m1" if bits == 4 else "decode_e4m3"
-    return decoded_groups(codes, bits, size, decoder, (numbers_from(_stored(scales), kind),), (size,))
+    return decoded_groups(codes, bits, size, decoder, (numbers_from(_stored(scales), scale_type),), (size,))
 
 
 def _numbers(tensor: Tensor) -> Callable[[int, int], Floats]:

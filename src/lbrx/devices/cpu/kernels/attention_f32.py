@@ -37,14 +37,14 @@ def _element(row: Any, number: Any, dtype: Any) -> Any:
 def _pack_keys(keys: Any, stride_bytes: Any, dtype: Any, count: Any, size: Any, packed: Any) -> None:
     """Panel p has elements of keys 16 p to 16 p + 15 side by side; keys that are missing are zeros."""
     for key in range((count + 15) // 16 * 16):
-        place = key // 16 * 16 * size + key % 16
+        offset = key // 16 * 16 * size + key % 16
         if key >= count:
             for i in range(size):
-                poke_f32(packed, place + 16 * i, ZERO)
+                poke_f32(packed, offset + 16 * i, ZERO)
             continue
         row = keys + stride_bytes * key
         for i in range(size):
-            poke_f32(packed, place + 16 * i, _element(row, i, dtype))
+            poke_f32(packed, offset + 16 * i, _element(row, i, dtype))
 
 
 @jit
@@ -120,10 +120,10 @@ def _weigh(row: Any, first_panel: Any, panels: Any, first: Any, stop: Any, cap: 
     for i in range(stop, 16 * panels):
         poke_f32(row, i, NOTHING)
     before = peek_f32(state, 0)
-    found = splat(like, before)
+    highest = splat(like, before)
     for panel in range(first_panel, panels):
-        found = maximum(load(like, row, panel), found)
-    largest = lane_max(found)
+        highest = maximum(load(like, row, panel), highest)
+    largest = lane_max(highest)
     total = splat(like, ZERO)
     for panel in range(first_panel, panels):
         weights = exp_up_to_zero(load(like, row, panel) - largest)
@@ -212,8 +212,8 @@ def attend(
             for member in range(6):
                 own_first = _first(starts, row + member, start)
                 own_stop = _stop(stops, row + member, start, count)
-                place = state + 8 * (row + member)
-                factor = _weigh(scores + ROW_BYTES * member, first_panel, panels, own_first, own_stop, cap, place)
+                own_state = state + 8 * (row + member)
+                factor = _weigh(scores + ROW_BYTES * member, first_panel, panels, own_first, own_stop, cap, own_state)
                 poke_f32(factors, member, factor)
             gathered = total + row_bytes * row
             _sum_up(scores, 16 * first_panel, 16 * panels, packed_values, value_panels, factors, gathered, row_bytes)

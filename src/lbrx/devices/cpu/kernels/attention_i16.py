@@ -1,4 +1,4 @@
-"""Attention of many queries to one head of keys in bf16, with products of i16: see `words`.
+"""Attention of many queries to one head of keys in bf16, with products of i16.
 
 Queries stand side by side, sixteen in a panel, and so do their scores, weights and sums: nothing is ever added across
 lanes. Keys and values are taken 256 at a time and coded; scores are made for 64 of them. Queries and keys have a scale
@@ -53,34 +53,34 @@ POWER_2, POWER_3 = np.float32(0.2426111102), np.float32(0.0551715456)
 
 
 @jit
-def _four_rows(words: Any, x: Any, blocks: Any, pairs: Any) -> Any:
-    """Four rows of words times a panel: their sums."""
+def _four_rows(codes: Any, x: Any, blocks: Any, pairs: Any) -> Any:
+    """Four rows of i16 codes times a panel: their sums."""
     sums = four_sums()
     for _block in range(blocks):
         for pair in range(pairs):
-            sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
-        words += 256
+            sums = add_pair(codes + 4 * pair, x + 64 * pair, sums)
+        codes += 256
         x += 1024
     return sums
 
 
 @jit
-def _eight_rows(words: Any, next_four: Any, x: Any, blocks: Any, pairs: Any) -> Any:
+def _eight_rows(codes: Any, next_four: Any, x: Any, blocks: Any, pairs: Any) -> Any:
     """The same of eight, of which the last four lie behind the others."""
     sums, more = four_sums(), four_sums()
     for _block in range(blocks):
         for pair in range(pairs):
-            sums = add_pair(words + 4 * pair, x + 64 * pair, sums)
-            more = add_pair(words + next_four + 4 * pair, x + 64 * pair, more)
-        words += 256
+            sums = add_pair(codes + 4 * pair, x + 64 * pair, sums)
+            more = add_pair(codes + next_four + 4 * pair, x + 64 * pair, more)
+        codes += 256
         x += 1024
     return sums, more
 
 
 @jit
-def _score(sums: Any, scale: Any, out: Any, place: Any, is_first: Any) -> None:
+def _score(sums: Any, scale: Any, out: Any, index: Any, is_first: Any) -> None:
     scores = to_f32(sums) * scale
-    store(out, place, scores if is_first else load(scores, out, place) + scores)
+    store(out, index, scores if is_first else load(scores, out, index) + scores)
 
 
 @jit
@@ -92,27 +92,27 @@ def _score_four(sums: Any, x_scale: Any, scales: Any, out: Any, four: Any, is_fi
 
 
 @jit
-def _score_keys(words: Any, scales: Any, fours: Any, padded: Any, x: Any, x_scales: Any, pairs: Any, out: Any) -> None:
-    """The scores of keys, four or eight at a time, for a panel of queries; there is room for whole eights."""
+def _score_keys(codes: Any, scales: Any, fours: Any, padded: Any, x: Any, x_scales: Any, pairs: Any, out: Any) -> None:
+    """The scores of keys, four or eight at a time, for a panel of queries; ``out`` holds whole eights."""
     x_scale = load(f32x16(0.0), x_scales, 0)
     for four in range(0, fours, FOURS):
         for first in range(0, padded // 32, 2):
-            place, numbers = words + 8 * padded * four + 256 * first, x + 1024 * first
+            rows, numbers = codes + 8 * padded * four + 256 * first, x + 1024 * first
             blocks = min(2, padded // 32 - first)
             if FOURS == 2:
-                sums, more = _eight_rows(place, 8 * padded, numbers, blocks, pairs)
+                sums, more = _eight_rows(rows, 8 * padded, numbers, blocks, pairs)
                 _score_four(more, x_scale, scales, out, four + 1, first == 0)
             else:
-                sums = _four_rows(place, numbers, blocks, pairs)
+                sums = _four_rows(rows, numbers, blocks, pairs)
             _score_four(sums, x_scale, scales, out, four, first == 0)
 
 
 @jit
 def _mantissa(rest: Any) -> Any:
     """2 to the power of lanes between -1/2 and 1/2, within 2**-13."""
-    found = fused(rest, splat(rest, POWER_3), splat(rest, POWER_2))
-    found = fused(found, rest, splat(rest, POWER_1))
-    return fused(found, rest, splat(rest, POWER_0))
+    series = fused(rest, splat(rest, POWER_3), splat(rest, POWER_2))
+    series = fused(series, rest, splat(rest, POWER_1))
+    return fused(series, rest, splat(rest, POWER_0))
 
 
 @jit
@@ -141,24 +141,24 @@ def _coded(scores: Any, largest: Any) -> Any:
 @jit
 def _weigh_part(like: Any, scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> None:
     """What `_weigh` does, for as many queries as ``like`` has lanes: all sixteen, or half of them."""
-    found, other = splat(like, LOWEST), splat(like, LOWEST)
+    highest, other = splat(like, LOWEST), splat(like, LOWEST)
     for pair in range(keys // 2):
-        found = maximum(found, load(like, scores, 2 * PARTS * pair))
+        highest = maximum(highest, load(like, scores, 2 * PARTS * pair))
         other = maximum(other, load(like, scores, 2 * PARTS * pair + PARTS))
-    found = maximum(found, other)
+    highest = maximum(highest, other)
     before = load(like, state, 0)
-    largest = maximum(before, found)
+    largest = maximum(before, highest)
     total = to_i32(like)
     for pair in range(keys // 2):
-        first = _coded(load(like, scores, 2 * PARTS * pair), found)
-        second = _coded(load(like, scores, 2 * PARTS * pair + PARTS), found)
+        first = _coded(load(like, scores, 2 * PARTS * pair), highest)
+        second = _coded(load(like, scores, 2 * PARTS * pair + PARTS), highest)
         total = total + (first + second)
         store(weights, PARTS * pair, (first & np.int32(0xFFFF)) | (second << 16))
-    kept, added = _power_of_two(before - largest), _power_of_two(found - largest)
+    old_factor, added = _power_of_two(before - largest), _power_of_two(highest - largest)
     weighed = to_f32(total - np.int32(keys) * ROUNDER_BITS)
     store(state, 0, largest)
-    store(state, PARTS, load(like, state, PARTS) * kept + weighed * added)
-    store(factors, 0, kept)
+    store(state, PARTS, load(like, state, PARTS) * old_factor + weighed * added)
+    store(factors, 0, old_factor)
     store(factors, PARTS, added)
 
 
@@ -175,30 +175,30 @@ def _weigh(scores: Any, keys: Any, weights: Any, state: Any, factors: Any) -> No
 
 
 @jit
-def _gather(sums: Any, scale: Any, kept: Any, out: Any, place: Any) -> None:
-    store(out, place, fused(to_f32(sums), scale, load(scale, out, place) * kept))
+def _gather(sums: Any, scale: Any, old_factor: Any, out: Any, index: Any) -> None:
+    store(out, index, fused(to_f32(sums), scale, load(scale, out, index) * old_factor))
 
 
 @jit
-def _gather_four(sums: Any, factor: Any, scales: Any, kept: Any, out: Any, four: Any) -> None:
-    _gather(sums[0], factor * peek_f32(scales, 4 * four), kept, out, 4 * four)
-    _gather(sums[1], factor * peek_f32(scales, 4 * four + 1), kept, out, 4 * four + 1)
-    _gather(sums[2], factor * peek_f32(scales, 4 * four + 2), kept, out, 4 * four + 2)
-    _gather(sums[3], factor * peek_f32(scales, 4 * four + 3), kept, out, 4 * four + 3)
+def _gather_four(sums: Any, factor: Any, scales: Any, old_factor: Any, out: Any, four: Any) -> None:
+    _gather(sums[0], factor * peek_f32(scales, 4 * four), old_factor, out, 4 * four)
+    _gather(sums[1], factor * peek_f32(scales, 4 * four + 1), old_factor, out, 4 * four + 1)
+    _gather(sums[2], factor * peek_f32(scales, 4 * four + 2), old_factor, out, 4 * four + 2)
+    _gather(sums[3], factor * peek_f32(scales, 4 * four + 3), old_factor, out, 4 * four + 3)
 
 
 @jit
-def _sum_up(words: Any, scales: Any, fours: Any, blocks: Any, weights: Any, pairs: Any, factors: Any, out: Any) -> None:
+def _sum_up(codes: Any, scales: Any, fours: Any, blocks: Any, weights: Any, pairs: Any, factors: Any, out: Any) -> None:
     """What a panel of queries has gathered, and values times their weights. The number of fours is even."""
-    kept, factor = load(f32x16(0.0), factors, 0), load(f32x16(0.0), factors, 1)
+    old_factor, factor = load(f32x16(0.0), factors, 0), load(f32x16(0.0), factors, 1)
     for four in range(0, fours, FOURS):
-        place = words + VALUE_FOUR_BYTES * four
+        rows = codes + VALUE_FOUR_BYTES * four
         if FOURS == 2:
-            sums, more = _eight_rows(place, VALUE_FOUR_BYTES, weights, blocks, pairs)
-            _gather_four(more, factor, scales, kept, out, four + 1)
+            sums, more = _eight_rows(rows, VALUE_FOUR_BYTES, weights, blocks, pairs)
+            _gather_four(more, factor, scales, old_factor, out, four + 1)
         else:
-            sums = _four_rows(place, weights, blocks, pairs)
-        _gather_four(sums, factor, scales, kept, out, four)
+            sums = _four_rows(rows, weights, blocks, pairs)
+        _gather_four(sums, factor, scales, old_factor, out, four)
 
 
 @jit
@@ -215,9 +215,9 @@ def _hide(scores: Any, keys: Any, first_key: Any, starts: Any, stops: Any) -> No
     like = f32x16(0.0)
     first, stop = load(to_i32(like), starts, 0), load(to_i32(like), stops, 0)
     for key in range(keys):
-        place = splat(first, np.int32(first_key + key))
-        seen = select(place < stop, load(like, scores, key), splat(like, UNSEEN))
-        store(scores, key, select(place < first, splat(like, UNSEEN), seen))
+        index = splat(first, np.int32(first_key + key))
+        seen = select(index < stop, load(like, scores, key), splat(like, UNSEEN))
+        store(scores, key, select(index < first, splat(like, UNSEEN), seen))
 
 
 @jit
@@ -230,8 +230,8 @@ def _look(
     pairs, cap = number(job, 22), f32_from_bits(number(job, 16))
     keys = (limit - group + 3) // 4 * 4
     whole = (keys + 31) // 32 * 32
-    words, x, x_scales = number(job, 17) + 2 * padded * group, number(job, 7) + 32 * padded * panel, number(job, 8)
-    _score_keys(words, key_scales + 4 * group, keys // 4, padded, x, x_scales + 64 * panel, pairs, scores)
+    codes, x, x_scales = number(job, 17) + 2 * padded * group, number(job, 7) + 32 * padded * panel, number(job, 8)
+    _score_keys(codes, key_scales + 4 * group, keys // 4, padded, x, x_scales + 64 * panel, pairs, scores)
     for key in range(keys, whole):
         store(scores, key, splat(f32x16(0.0), UNSEEN))
     if cap > 0:
@@ -296,23 +296,23 @@ def attend(job: int, rows: int, low: int, high: int) -> None:
 
     ``job`` is the address of int64 numbers. Of queries: 0 where they lie, 1 and 2 strides in bytes from head to head
     and from position to position, 3 heads, 4 size, 5 the same in whole blocks of 32, 6 the bits of a factor for scores
-    as logarithms to the base 2, 7 and 8 room for codes and scales, 9 and 10 the first and one past the last key that
+    as logarithms to the base 2, 7 and 8 buffers for codes and scales, 9 and 10 the first and one past the last key that
     each sees, as i32 for whole panels. Of keys: 11 where they lie, 12 stride. Of values: 13 where they lie, 14 stride,
-    15 size. 16 the bits of the cap; 17 and 18 room for 256 coded keys and values; 19 room for the largest scores and
-    sums of panels, 20 for what they gather; 21 a flag that is set if a number is not finite: then nothing is written;
+    15 size. 16 the bits of the cap; 17 and 18 buffers for 256 coded keys and values; 19 the largest scores and sums
+    of panels, 20 what they gather; 21 a flag that is set if a number is not finite: then nothing is written;
     22 the number 16, from here so that loops are not unrolled; 23 out, 24 its stride from head to head.
     """
-    key_scales, value_scales, room = stack_bytes(1024), stack_bytes(2048), stack_bytes(9216)
+    key_scales, value_scales, buffer = stack_bytes(1024), stack_bytes(2048), stack_bytes(9216)
     size, padded = number(job, 4), number(job, 5)
     key_stride, value_stride = number(job, 12), number(job, 14)
     panels = (rows + PANEL - 1) // PANEL
     _forget(number(job, 19), panels)
-    largest = code_queries(job, rows, room)
+    largest = code_queries(job, rows, buffer)
     for start in range(low, high, BLOCK):
         count = min(BLOCK, high - start)
         keys, values = number(job, 11) + key_stride * start, number(job, 13) + value_stride * start
-        largest_key = code_keys(keys, key_stride, count, size, padded, number(job, 17), key_scales, room)
-        largest_value = code_values(values, value_stride, count, number(job, 15), number(job, 18), value_scales, room)
+        largest_key = code_keys(keys, key_stride, count, size, padded, number(job, 17), key_scales, buffer)
+        largest_value = code_values(values, value_stride, count, number(job, 15), number(job, 18), value_scales, buffer)
         if max(largest, max(largest_key, largest_value)) >= NOT_FINITE:
             poke_f32(number(job, 21), 0, ONE)
             return

@@ -18,11 +18,11 @@ def has_all_bits(address: Any, words: Any, low: Any, high: Any) -> Any:
     """Whether some 32-bit word has all bits of ``low`` or all bits of ``high``."""
     zeros = to_i32(f32x16(0.0))
     ones, lows, highs = splat(zeros, 1), splat(zeros, low), splat(zeros, high)
-    found, vectors = zeros, words // LANES
+    hits, vectors = zeros, words // LANES
     for number in range(vectors):
         word = load(zeros, address, number)
-        found = found | select((word & lows) == lows, ones, zeros) | select((word & highs) == highs, ones, zeros)
-    is_found = mask_bits(found != zeros) != 0
+        hits = hits | select((word & lows) == lows, ones, zeros) | select((word & highs) == highs, ones, zeros)
+    is_found = mask_bits(hits != zeros) != 0
     for number in range(vectors * LANES, words):
         word = np.int64(load_i32(address, number))
         is_found |= (word & low) == low or (word & high) == high

@@ -1,7 +1,7 @@
 """Rows of bf16 times many vectors of bf16, summed in f32 by instructions for just that.
 
-Vectors lie in panels of 16, two elements of all of them after the other, and rows as in `word_rows`. A sum is made in
-the order of its elements, two at a time; the instruction takes numbers below 2**-126 for zeros.
+Vectors lie in panels of 16, two elements of all of them after the other, and rows as in `quantized_rows_i16`. A sum
+takes its elements in order, two at a time; the instruction takes numbers below 2**-126 for zeros.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import stack_bytes
 from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, load, store
 
-WORD_BYTES = MOST_ROWS * CODE_ROW_BYTES
+PACKED_BYTES = MOST_ROWS * CODE_ROW_BYTES
 
 
 @jit
 def _pack_eight(x: Any, vectors: Any, columns: Any, out: Any) -> None:
     """Up to eight vectors as half of a panel; those that are missing are copies of the last one."""
-    room = stack_bytes(256)
+    buffer = stack_bytes(256)
     for piece in range(columns // 16):
-        place = out + 512 * piece
+        target = out + 512 * piece
         if vectors == 8:
-            transpose_eight(x + 32 * piece, 2 * columns, place, place + 256, 64)
+            transpose_eight(x + 32 * piece, 2 * columns, target, target + 256, 64)
         else:
             for vector in range(8):
                 own = x + 2 * columns * min(vector, vectors - 1)
-                store(room, vector, load(f32x8(0.0), own, piece))
-            transpose_eight(room, 32, place, place + 256, 64)
+                store(buffer, vector, load(f32x8(0.0), own, piece))
+            transpose_eight(buffer, 32, target, target + 256, 64)
 
 
 def pack_panels(job: int, columns: int, first: int, stop: int) -> None:
@@ -58,55 +58,55 @@ def pack_panels(job: int, columns: int, first: int, stop: int) -> None:
 
 
 @jit
-def _take(rows: Any, count: Any, columns: Any, first: Any, stop: Any, words: Any) -> None:
+def _take(rows: Any, count: Any, columns: Any, first: Any, stop: Any, packed: Any) -> None:
     """Elements ``first`` to ``stop`` - 1 of some rows, four rows together."""
     for row in range(count):
         source = rows + 2 * (columns * row + first)
-        out = words + 4 * CODE_ROW_BYTES * (row // 4) + 64 * (row % 4)
+        out = packed + 4 * CODE_ROW_BYTES * (row // 4) + 64 * (row % 4)
         for block in range((stop - first) // 32):
             store(out + 256 * block, 0, load(f32x16(0.0), source, block))
 
 
 @jit
-def _add_pair(words: Any, x: Any, totals: Any) -> Any:
+def _add_pair(packed: Any, x: Any, totals: Any) -> Any:
     a, b, c, d = totals
     numbers = load_panel(x)
-    a = add_bf16_products(numbers, spread_pair(words), a)
-    b = add_bf16_products(numbers, spread_pair(words + 64), b)
-    c = add_bf16_products(numbers, spread_pair(words + 128), c)
-    d = add_bf16_products(numbers, spread_pair(words + 192), d)
+    a = add_bf16_products(numbers, spread_pair(packed), a)
+    b = add_bf16_products(numbers, spread_pair(packed + 64), b)
+    c = add_bf16_products(numbers, spread_pair(packed + 128), c)
+    d = add_bf16_products(numbers, spread_pair(packed + 192), d)
     return a, b, c, d
 
 
 @jit
-def _multiply_eight(words: Any, x: Any, blocks: Any, pairs: Any, out: Any) -> None:
+def _multiply_eight(packed: Any, x: Any, blocks: Any, pairs: Any, out: Any) -> None:
     totals, more = load_four(out), load_four(out + 256)
     for _block in range(blocks):
         for pair in range(pairs):
-            totals = _add_pair(words + 4 * pair, x + 64 * pair, totals)
-            more = _add_pair(words + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more)
-        words += 256
+            totals = _add_pair(packed + 4 * pair, x + 64 * pair, totals)
+            more = _add_pair(packed + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more)
+        packed += 256
         x += PANEL_BLOCK_BYTES
     store_four(out, totals)
     store_four(out + 256, more)
 
 
 @jit
-def _tile(job: Any, rows: Any, count: Any, out: Any, words: Any, totals: Any) -> None:
+def _tile(job: Any, rows: Any, count: Any, out: Any, packed: Any, totals: Any) -> None:
     columns, x, vectors = number(job, 1), number(job, 2), number(job, 3)
     panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
     for i in range(MOST_ROWS * panels):
         store(totals, i, f32x16(0.0))
     for first in range(0, columns, STEP):
         stop = min(first + STEP, columns)
-        _take(rows, count, columns, first, stop, words)
+        _take(rows, count, columns, first, stop, packed)
         following = rows + 2 * stop if stop < columns else rows + 2 * columns * number(job, 7)
         for panel in range(panels):
             ask_for(following, 2 * columns, count * panel // panels, count * (panel + 1) // panels, 2 * STEP)
             numbers = x + PANEL_BLOCK_BYTES * (columns // 32 * panel + first // 32)
             for row in range(0, count, 8):
-                place = totals + TOTAL_PANEL_BYTES * panel + 64 * row
-                _multiply_eight(words + CODE_ROW_BYTES * row, numbers, (stop - first) // 32, number(job, 6), place)
+                sums = totals + TOTAL_PANEL_BYTES * panel + 64 * row
+                _multiply_eight(packed + CODE_ROW_BYTES * row, numbers, (stop - first) // 32, number(job, 6), sums)
     write_out(totals, count, vectors, out, number(job, 5))
 
 
@@ -116,7 +116,7 @@ def multiply(job: int, row_bytes: int, first: int, stop: int) -> None:
     ``job`` is the address of int64 numbers: rows and columns of the weight; panels and number of the vectors; out and
     its columns; the number 16, from here so that a loop is not unrolled; and how many rows further on a thread goes on.
     """
-    words, totals = stack_bytes(WORD_BYTES), stack_bytes(TOTAL_BYTES)
+    packed, totals = stack_bytes(PACKED_BYTES), stack_bytes(TOTAL_BYTES)
     for row in range(first, stop, MOST_ROWS):
         count = min(MOST_ROWS, stop - row)
-        _tile(job, number(job, 0) + row_bytes * row, count, number(job, 4) + 4 * row, words, totals)
+        _tile(job, number(job, 0) + row_bytes * row, count, number(job, 4) + 4 * row, packed, totals)

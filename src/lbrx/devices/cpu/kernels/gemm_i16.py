@@ -44,7 +44,7 @@ TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
 ZERO = np.float32(0.0)
 PANEL_VECTORS = 16
-PANEL_BLOCK_BYTES = 1024  # the words of a block of 32 elements in a panel
+PANEL_BLOCK_BYTES = 1024  # the codes of a block of 32 elements in a panel
 MOST_ROWS = 64  # that are decoded at a time
 TILE_ROWS = 4 * FOURS
 DECODED_BYTES = MOST_ROWS * (CODE_ROW_BYTES + 2 * SCALE_ROW_BYTES)
@@ -55,7 +55,7 @@ TOTAL_BYTES = TOTAL_PANEL_BYTES * 32  # of 512 vectors
 @jit
 def _code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sums: Any) -> Any:
     """Code up to 16 vectors. Returns 0 if all numbers are finite, else NaN."""
-    words = stack_bytes(512)
+    row_codes = stack_bytes(512)
     watched = f32x32(0.0)
     for first in range(0, vectors, 8):
         for block in range(columns // 32):
@@ -66,12 +66,12 @@ def _code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sum
                 is_tiny = largest < TINY
                 rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
                 scale = ZERO if is_tiny else largest / TOP
-                store_i16(words + 64 * row, bits_of(rounded))
+                store_i16(row_codes + 64 * row, bits_of(rounded))
                 store_f32(scales, 16 * block + first + row, scale)
                 store_f32(sums, 16 * block + first + row, lane_sum(rounded - ROUNDER) * scale)
             out = codes + PANEL_BLOCK_BYTES * block + 4 * first
-            transpose_eight(words, 64, out, out + 256, 64)
-            transpose_eight(words + 32, 64, out + 512, out + 768, 64)
+            transpose_eight(row_codes, 64, out, out + 256, 64)
+            transpose_eight(row_codes + 32, 64, out + 512, out + 768, 64)
     return lane_sum(watched)
 
 
@@ -79,7 +79,7 @@ def code_panels(job: int, columns: int, first: int, stop: int) -> None:
     """Code vectors of so many columns as panels ``first`` to ``stop`` - 1; tiny blocks become zeros.
 
     ``job`` is the address of int64 numbers: the vectors and how many there are; where codes, scales and the sums of
-    blocks as coded go; and a place for an f32 that is set to NaN if a number is not finite.
+    blocks as coded go; and the address of an f32 that is set to NaN if a number is not finite.
     """
     x, vectors = number(job, 0), number(job, 1)
     codes, scales, sums, watched = number(job, 2), number(job, 3), number(job, 4), number(job, 5)
@@ -106,10 +106,10 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
 
     @jit
     def add_scaled(total: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
-        found = fused(to_f32(sums), x_scale * peek_f32(scale, 0), total)
+        grown = fused(to_f32(sums), x_scale * peek_f32(scale, 0), total)
         if has_lows:
-            found = fused(splat(total, -peek_f32(low, 0)), x_sum, found)
-        return found
+            grown = fused(splat(total, -peek_f32(low, 0)), x_sum, grown)
+        return grown
 
     @jit
     def add_four(totals: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
@@ -121,8 +121,8 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
         )
 
     @jit
-    def next_codes(codes: Any, place: Any) -> Any:
-        return codes + (2 * group if place % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1))
+    def next_codes(codes: Any, group_number: Any) -> Any:
+        return codes + (2 * group if group_number % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1))
 
     @jit
     def multiply(
@@ -131,19 +131,19 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
         like = f32x16(0.0)
         totals = load_four(out)
         more_totals = load_four(out + 256) if FOURS == 2 else totals
-        for place in range(groups):
+        for group_number in range(groups):
             sums, more_sums = four_sums(), four_sums()
             for pair in range(pairs):
                 sums = add_pair(codes + 4 * pair, x + 64 * pair, sums)
                 if FOURS == 2:
                     more_sums = add_pair(codes + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more_sums)
-            block, offset = place // per_block, 4 * place
+            block, offset = group_number // per_block, 4 * group_number
             x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
             totals = add_four(totals, sums, scales + offset, lows + offset, x_scale, x_sum)
             if FOURS == 2:
                 offset += 4 * SCALE_ROW_BYTES
                 more_totals = add_four(more_totals, more_sums, scales + offset, lows + offset, x_scale, x_sum)
-            codes = next_codes(codes, place)
+            codes = next_codes(codes, group_number)
             x += 32 * group
         store_four(out, totals)
         if FOURS == 2:
@@ -153,17 +153,17 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
 
 
 @jit
-def load_four(place: Any) -> Any:
+def load_four(address: Any) -> Any:
     like = f32x16(0.0)
-    return load(like, place, 0), load(like, place, 1), load(like, place, 2), load(like, place, 3)
+    return load(like, address, 0), load(like, address, 1), load(like, address, 2), load(like, address, 3)
 
 
 @jit
-def store_four(place: Any, totals: Any) -> None:
-    store(place, 0, totals[0])
-    store(place, 1, totals[1])
-    store(place, 2, totals[2])
-    store(place, 3, totals[3])
+def store_four(address: Any, totals: Any) -> None:
+    store(address, 0, totals[0])
+    store(address, 1, totals[1])
+    store(address, 2, totals[2])
+    store(address, 3, totals[3])
 
 
 @jit
@@ -173,8 +173,8 @@ def write_out(totals: Any, rows: Any, vectors: Any, out: Any, out_columns: Any) 
     for vector in range(0, even_vectors, 8):
         panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS) + 4 * (vector % PANEL_VECTORS)
         for row in range(0, even_rows, 8):
-            place = out + 4 * (out_columns * vector + row)
-            transpose_eight(panel + 64 * row, 64, place, place + 16 * out_columns, 4 * out_columns)
+            target = out + 4 * (out_columns * vector + row)
+            transpose_eight(panel + 64 * row, 64, target, target + 16 * out_columns, 4 * out_columns)
     for vector in range(vectors):
         panel = totals + TOTAL_PANEL_BYTES * (vector // PANEL_VECTORS)
         for row in range(even_rows if vector < even_vectors else 0, rows):
@@ -193,18 +193,18 @@ def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
     multiply = _make_multiply(group, has_lows)
 
     @jit
-    def tile_gemm(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, words: Any, totals: Any) -> None:
+    def tile_gemm(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, row_codes: Any, totals: Any) -> None:
         columns, codes, scales, sums = number(job, 1), number(job, 2), number(job, 3), number(job, 4)
         vectors, out_columns, pairs = number(job, 5), number(job, 7), number(job, 8)
         panels = (vectors + PANEL_VECTORS - 1) // PANEL_VECTORS
-        own_scales = words + CODE_ROW_BYTES * MOST_ROWS
+        own_scales = row_codes + CODE_ROW_BYTES * MOST_ROWS
         own_lows = own_scales + SCALE_ROW_BYTES * MOST_ROWS
         step_bytes = row_bytes * STEP // columns
         for i in range(MOST_ROWS * panels):
             store(totals, i, f32x16(0.0))
         for first in range(0, columns, STEP):
             stop = min(first + STEP, columns)
-            take(blocks, rows, columns, first, stop, words, own_scales, own_lows)
+            take(blocks, rows, columns, first, stop, row_codes, own_scales, own_lows)
             next_blocks = blocks + (first // STEP + 1) * step_bytes
             if stop == columns:
                 next_blocks = blocks + number(job, 9) * row_bytes
@@ -214,7 +214,7 @@ def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
                 block = columns // 32 * panel + first // 32
                 for row in range(0, rows, TILE_ROWS):
                     multiply(
-                        words + CODE_ROW_BYTES * row,
+                        row_codes + CODE_ROW_BYTES * row,
                         own_scales + SCALE_ROW_BYTES * row,
                         own_lows + SCALE_ROW_BYTES * row,
                         codes + PANEL_BLOCK_BYTES * block,
@@ -234,10 +234,10 @@ def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
         small count would be unrolled until the registers do not suffice; and how many rows further on a thread goes
         on, as others have taken those between.
         """
-        words, totals = stack_bytes(DECODED_BYTES), stack_bytes(TOTAL_BYTES)
+        row_codes, totals = stack_bytes(DECODED_BYTES), stack_bytes(TOTAL_BYTES)
         for row in range(first, stop, MOST_ROWS):
             blocks, out = number(job, 0) + row_bytes * row, number(job, 6) + 4 * row
-            tile_gemm(job, row_bytes, blocks, min(MOST_ROWS, stop - row), out, words, totals)
+            tile_gemm(job, row_bytes, blocks, min(MOST_ROWS, stop - row), out, row_codes, totals)
 
     return gemm
 

@@ -1,6 +1,6 @@
-"""Four or eight rows of words times a panel of sixteen vectors: the inner step of products of i16.
+"""Four or eight rows of i16 times a panel of sixteen vectors: the inner step of products of i16.
 
-Words of four rows lie together, 32 of each in turn; a panel has two elements of all its vectors in 64 bytes.
+The i16 of four rows lie together, 32 of each in turn; a panel has two elements of all its vectors in 64 bytes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def four_sums() -> Any:
 
 
 @jit
-def add_pair(words: Any, x: Any, sums: Any) -> Any:
+def add_pair(rows: Any, x: Any, sums: Any) -> Any:
     """Two elements of four rows, times those of a panel, added to their sums."""
     a, b, c, d = sums
     numbers = load_panel(x)
-    a = add_products(spread_pair(words), numbers, a)
-    b = add_products(spread_pair(words + 64), numbers, b)
-    c = add_products(spread_pair(words + 128), numbers, c)
-    d = add_products(spread_pair(words + 192), numbers, d)
+    a = add_products(spread_pair(rows), numbers, a)
+    b = add_products(spread_pair(rows + 64), numbers, b)
+    c = add_products(spread_pair(rows + 128), numbers, c)
+    d = add_products(spread_pair(rows + 192), numbers, d)
     return a, b, c, d

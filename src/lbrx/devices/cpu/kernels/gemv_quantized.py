@@ -66,7 +66,7 @@ def code_evenly(job: Any) -> None:
 
 
 def code_for_q4_0(job: int) -> None:
-    """The same for Q4_0, which takes the blocks of a vector two or four at a time. A vector has room for whole ones.
+    """The same for Q4_0, which takes the blocks of a vector two or four at a time. Buffers hold whole groups.
 
     Two at a time, scales and sums of whole groups of eight blocks are stored in the order of `PARTED_LANES`.
     """
@@ -75,13 +75,13 @@ def code_for_q4_0(job: int) -> None:
     groups, whole = (per_vector + TOGETHER - 1) // TOGETHER, per_vector // 8 * 8
     zero = np.float32(0.0)
     for vector in range(number(job, 8)):
-        for place in range(per_vector):
-            target = codes + 64 * TOGETHER * (groups * vector + place // TOGETHER) + 16 * (place % TOGETHER)
-            own = place
-            if TOGETHER == 2 and place < whole:
-                own = place // 8 * 8 + place % 8 // 2 + place % 2 * 4
+        for own_block in range(per_vector):
+            target = codes + 64 * TOGETHER * (groups * vector + own_block // TOGETHER) + 16 * (own_block % TOGETHER)
+            own = own_block
+            if TOGETHER == 2 and own_block < whole:
+                own = own_block // 8 * 8 + own_block % 8 // 2 + own_block % 2 * 4
             at = 4 * (per_vector * vector + own)
-            block = per_vector * vector + place
+            block = per_vector * vector + own_block
             zero += _code_block(x, block, target, 16 * TOGETHER, 32 * TOGETHER, scales + at, sums + at)
     store_f32(job + WATCHED, 0, zero)
 
@@ -107,7 +107,7 @@ def code_for_q4_k(job: int) -> None:
 
 
 @jit
-def _code_block(x: Any, block: Any, codes: Any, stride: Any, odd: Any, scale_place: Any, sum_place: Any) -> Any:
+def _code_block(x: Any, block: Any, codes: Any, stride: Any, odd: Any, scale_address: Any, sum_address: Any) -> Any:
     """Returns 0 if all numbers of the block are finite, else NaN."""
     values = load(f32x32(0.0), x, block)
     largest = lane_max(absolute(values))
@@ -115,8 +115,8 @@ def _code_block(x: Any, block: Any, codes: Any, stride: Any, odd: Any, scale_pla
     coded = nearest_even(values * (np.float32(0.0) if is_tiny else TOP / largest))
     scale = np.float32(0.0) if is_tiny else largest / TOP
     store_parted(codes, stride, odd, to_i32(coded))
-    store_f32(scale_place, 0, scale)
-    store_f32(sum_place, 0, lane_sum(coded) * scale)
+    store_f32(scale_address, 0, scale)
+    store_f32(sum_address, 0, lane_sum(coded) * scale)
     return lane_sum(values * np.float32(0.0))
 
 

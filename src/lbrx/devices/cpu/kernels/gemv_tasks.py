@@ -1,7 +1,7 @@
 """Products of rows as jobs for a team: some rows of the weight, by a function of `gemv_quantized` or `gemv_float`.
 
-``job`` is the address of int64 numbers: the function, room for a status that is not 0, where the rows lie, where the
-results go, and then what each task says.
+``job`` is the address of int64 numbers: the function, a status that is set if it is not 0, the addresses of
+the rows and of the results, and then what each task says.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ call_coded, call_float = make_call(11), make_call(10)
 
 def coded_rows(job: int, row_bytes: int, first: int, stop: int) -> None:
     """Rows times vectors that are coded: columns, codes, scales, sums, vectors, out columns."""
-    places = stack_bytes(16)
+    scratch = stack_bytes(16)
     blocks, out = number(job, 2) + row_bytes * first, number(job, 3) + 4 * first
     vectors = number(job, 5), number(job, 6), number(job, 7), number(job, 8)
     status = call_coded(
-        number(job, 0), (places, places + 8, blocks, stop - first, number(job, 4), *vectors, out, number(job, 9))
+        number(job, 0), (scratch, scratch + 8, blocks, stop - first, number(job, 4), *vectors, out, number(job, 9))
     )
     if status != 0:
         store_i64(job, 1, status)
@@ -28,12 +28,12 @@ def coded_rows(job: int, row_bytes: int, first: int, stop: int) -> None:
 
 def float_rows(job: int, row_bytes: int, first: int, stop: int) -> None:
     """Rows times vectors of f32: row bytes, columns, x, vectors, out columns."""
-    places = stack_bytes(16)
+    scratch = stack_bytes(16)
     weights, out = number(job, 2) + row_bytes * first, number(job, 3) + 4 * first
     vectors = number(job, 6), number(job, 7)
     status = call_float(
         number(job, 0),
-        (places, places + 8, weights, number(job, 4), stop - first, number(job, 5), *vectors, out, number(job, 8)),
+        (scratch, scratch + 8, weights, number(job, 4), stop - first, number(job, 5), *vectors, out, number(job, 8)),
     )
     if status != 0:
         store_i64(job, 1, status)

@@ -20,11 +20,11 @@ NOTHING = np.float32(-np.inf)
 @jit
 def _largest(row: Any, columns: Any) -> Any:
     like = f32x8(NOTHING)
-    found = splat(like, NOTHING)
+    highest = splat(like, NOTHING)
     whole = columns // 8
     for i in range(whole):
-        found = maximum(load(like, row, i), found)
-    largest = lane_max(found)
+        highest = maximum(load(like, row, i), highest)
+    largest = lane_max(highest)
     for i in range(8 * whole, columns):
         value = load_f32(row, i)
         largest = value if value > largest else largest

@@ -40,10 +40,10 @@ def _mask(row: Any, first: Any, stop: Any, columns: Any) -> None:
 def _weigh(row: Any, vectors: Any, before: Any) -> Any:
     """Scores to exp(score - largest): the largest so far and the sum of this tile."""
     like = f32x16(0.0)
-    found = splat(like, before)
+    highest = splat(like, before)
     for i in range(vectors):
-        found = maximum(load(like, row, i), found)
-    largest = lane_max(found)
+        highest = maximum(load(like, row, i), highest)
+    largest = lane_max(highest)
     total = splat(like, np.float32(0.0))
     for i in range(vectors):
         value = exp_up_to_zero(load(like, row, i) - largest)

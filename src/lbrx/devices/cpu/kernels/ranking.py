@@ -28,7 +28,7 @@ _DIGITS = 1 << RANK_DIGIT_BITS
 
 @njit
 def _starts(counts: Any, count: Any) -> Any:
-    """Turn the counts of a digit into places; False if all elements share one value of the digit."""
+    """Turn the counts of a digit into positions; False if all elements share one value of the digit."""
     position = 0
     for value in range(_DIGITS):
         here = peek_i64(counts, value)
@@ -41,15 +41,15 @@ def _starts(counts: Any, count: Any) -> Any:
 
 @njit
 def _clear_counts(counts: Any, digits: Any) -> None:
-    for place in range(digits * _DIGITS):
-        poke_i64(counts, place, 0)
+    for index in range(digits * _DIGITS):
+        poke_i64(counts, index, 0)
 
 
 @njit
 def _count_digits(counts: Any, key: Any, digits: Any) -> None:
     for digit in range(digits):
-        place = digit * _DIGITS + ((key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1))
-        poke_i64(counts, place, peek_i64(counts, place) + 1)
+        index = digit * _DIGITS + ((key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1))
+        poke_i64(counts, index, peek_i64(counts, index) + 1)
 
 
 @njit
@@ -72,9 +72,9 @@ def rank_row_i32(buffer: Any, count: Any, descending: Any) -> None:
             for j in range(count):
                 word = peek_i64(words, j)
                 value = (word >> (31 + digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
-                place = peek_i64(starts, value)
-                poke_i64(starts, value, place + 1)
-                poke_i64(others, place, word)
+                index = peek_i64(starts, value)
+                poke_i64(starts, value, index + 1)
+                poke_i64(others, index, word)
             words, others = others, words
     for j in range(count):
         poke_i64(ranks, peek_i64(words, j) & 0x7FFFFFFF, j)
@@ -99,10 +99,10 @@ def rank_row_i64(buffer: Any, count: Any, descending: Any) -> None:
             for j in range(count):
                 key = peek_i64(keys, j)
                 value = (key >> (digit * RANK_DIGIT_BITS)) & (_DIGITS - 1)
-                place = peek_i64(starts, value)
-                poke_i64(starts, value, place + 1)
-                poke_i64(other_keys, place, key)
-                poke_i64(other_order, place, peek_i64(order, j))
+                index = peek_i64(starts, value)
+                poke_i64(starts, value, index + 1)
+                poke_i64(other_keys, index, key)
+                poke_i64(other_order, index, peek_i64(order, j))
             keys, other_keys = other_keys, keys
             order, other_order = other_order, order
     for j in range(count):
@@ -137,8 +137,8 @@ def _find_bins(keys: Any, count: Any, first: Any, bins: Any) -> None:
 
 
 @njit
-def _grow(counts: Any, place: Any) -> None:
-    poke_i32(counts, place, np.int32(peek_i32(counts, place) + 1))
+def _grow(counts: Any, index: Any) -> None:
+    poke_i32(counts, index, np.int32(peek_i32(counts, index) + 1))
 
 
 @njit
@@ -148,37 +148,37 @@ def _count_bins(bins: Any, count: Any, counts: Any) -> Any:
     They are counted in two tables, so that equal neighbours do not wait for each other.
     """
     others = counts + 4 * _BINS
-    for place in range(_BINS):
-        poke_i64(counts, place, 0)
+    for index in range(_BINS):
+        poke_i64(counts, index, 0)
     for j in range(0, count - 1, 2):
         _grow(counts, np.int64(peek_i32(bins, j)))
         _grow(others, np.int64(peek_i32(bins, j + 1)))
     if count % 2:
         _grow(counts, np.int64(peek_i32(bins, count - 1)))
     squares = np.int64(0)
-    for place in range(_BINS):
-        size = np.int32(peek_i32(counts, place) + peek_i32(others, place))
-        poke_i32(counts, place, size)
+    for index in range(_BINS):
+        size = np.int32(peek_i32(counts, index) + peek_i32(others, index))
+        poke_i32(counts, index, size)
         squares += np.int64(size) * np.int64(size)
     return squares
 
 
 @njit
 def _bounds_of_bins(counts: Any) -> None:
-    """The lowest rank of each bin and, in the high half, its highest, in place of its size."""
+    """The lowest rank of each bin and, in the high half, its highest, instead of its size."""
     start = np.int64(0)
-    for place in range(_BINS):
-        end = start + np.int64(peek_i32(counts, place))
-        poke_i32(counts, place, np.int32(start | ((end - 1) << 16)))
+    for index in range(_BINS):
+        end = start + np.int64(peek_i32(counts, index))
+        poke_i32(counts, index, np.int32(start | ((end - 1) << 16)))
         start = end
 
 
 @njit
 def _count_equal(keys: Any, count: Any, wanted: Any) -> Any:
-    found = np.int32(0)
+    equal = np.int32(0)
     for j in range(count):
-        found = np.int32(found + np.int32(peek_i32(keys, j) == wanted))
-    return np.int64(found)
+        equal = np.int32(equal + np.int32(peek_i32(keys, j) == wanted))
+    return np.int64(equal)
 
 
 @njit
@@ -223,32 +223,32 @@ def rank_bounds_i32(buffer: Any, count: Any) -> Any:
 
 
 @njit
-def rank_among_i32(keys: Any, count: Any, place: Any) -> Any:
+def rank_among_i32(keys: Any, count: Any, index: Any) -> Any:
     """The rank of one key among all: how many are smaller, or equal and before it."""
-    key = peek_i32(keys, place)
+    key = peek_i32(keys, index)
     larger_before = smaller_after = np.int32(0)
-    for j in range(place):
+    for j in range(index):
         larger_before = np.int32(larger_before + np.int32(peek_i32(keys, j) > key))
-    for j in range(place + 1, count):
+    for j in range(index + 1, count):
         smaller_after = np.int32(smaller_after + np.int32(peek_i32(keys, j) < key))
-    return np.int32(np.int32(place) - larger_before + smaller_after)
+    return np.int32(np.int32(index) - larger_before + smaller_after)
 
 
 @njit
 def next_undecided(outcomes: Any, start: Any, count: Any) -> Any:
-    """The first place from ``start`` on whose outcomes at the two bounds differ (they are 1 or 2), or ``count``."""
-    place = start
-    while place + 64 <= count:
-        address = outcomes + 4 * place
+    """The first index from ``start`` on whose outcomes at the two bounds differ (they are 1 or 2), or ``count``."""
+    index = start
+    while index + 64 <= count:
+        address = outcomes + 4 * index
         undecided = mask_above_i32(address, np.int32(0)) & ~mask_above_i32(address, np.int32(2))
         if undecided != 0:
-            return place + lowest_bit(undecided)
-        place += 64
-    while place < count:
-        outcome = peek_i32(outcomes, place)
+            return index + lowest_bit(undecided)
+        index += 64
+    while index < count:
+        outcome = peek_i32(outcomes, index)
         if (outcome == 1) | (outcome == 2):
-            return place
-        place += 1
+            return index
+        index += 1
     return count
 
 

@@ -49,9 +49,9 @@ def key_of_i64(value: Any) -> Any:
 
 @njit
 def _count_i32(table: Any, key: Any, shift: Any, first: Any) -> None:
-    place = (np.int64(key) >> shift) - first
-    if (place >= 0) & (place < BINS):
-        poke_i64(table, place, peek_i64(table, place) + 1)
+    number = (np.int64(key) >> shift) - first
+    if (number >= 0) & (number < BINS):
+        poke_i64(table, number, peek_i64(table, number) + 1)
 
 
 @njit
@@ -74,10 +74,10 @@ def histogram_i64(tile: Any, count: Any, tables: Any, shift: Any, first: Any) ->
 
 
 @njit
-def _append(keys: Any, places: Any, found: Any, key: Any, place: Any) -> Any:
-    poke_i64(keys, found, key)
-    poke_i64(places, found, place)
-    return found + 1
+def _append(keys: Any, indices: Any, collected: Any, key: Any, index: Any) -> Any:
+    poke_i64(keys, collected, key)
+    poke_i64(indices, collected, index)
+    return collected + 1
 
 
 @njit
@@ -87,27 +87,27 @@ def _f32_of_key(key: Any) -> Any:
 
 
 @njit
-def _put_run(keys: Any, places: Any, state: Any, equal: Any, above: Any, start: Any) -> None:
+def _put_run(keys: Any, indices: Any, state: Any, equal: Any, above: Any, start: Any) -> None:
     """Append a tile's count of elements that are equal to the wanted key, and count those above."""
-    found = peek_i64(state, 0)
+    collected = peek_i64(state, 0)
     if equal > 0:
-        found = _append(keys, places, found, equal, start)
-    poke_i64(state, 0, found)
+        collected = _append(keys, indices, collected, equal, start)
+    poke_i64(state, 0, collected)
     poke_i64(state, 1, peek_i64(state, 1) + above)
 
 
 @njit
-def _count_runs_i32(tile: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
+def _count_runs_i32(tile: Any, count: Any, start: Any, key: Any, keys: Any, indices: Any, state: Any) -> None:
     equal = above = 0
     for j in range(count):
         other = np.int64(peek_i32(tile, j))
         above += other > key
         equal += other == key
-    _put_run(keys, places, state, equal, above, start)
+    _put_run(keys, indices, state, equal, above, start)
 
 
 @njit
-def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, places: Any, state: Any) -> None:
+def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, indices: Any, state: Any) -> None:
     wanted = _f32_of_key(key)
     equal = above = 0
     whole = count - count % 64
@@ -119,24 +119,24 @@ def _count_runs_f32(values: Any, count: Any, start: Any, key: Any, keys: Any, pl
         other = np.int64(key_of_f32(peek_f32(values, j)))
         above += other > key
         equal += other == key
-    _put_run(keys, places, state, equal, above, start)
+    _put_run(keys, indices, state, equal, above, start)
 
 
 def _make_collect(key_at: Any, count_runs: Any = None, bounds: Any = None, masks: Any = None) -> Any:
     """A function that appends the keys within [low, high] and their indices, and counts those above.
 
-    ``state`` holds how many were found and how many are above. A ``low`` above ``high`` asks for the one key ``high``
-    (not NaN): then a tile's count of it is appended, and where the tile starts. ``masks(address, bounds(low, high))``
-    are two masks of 64 elements: those above, and those within.
+    ``state`` holds how many were collected and how many are above. A ``low`` above ``high`` asks for the one key
+    ``high`` (not NaN): then a tile's count of it is appended, and where the tile starts. ``masks(address,
+    bounds(low, high))`` are two masks of 64 elements: those above, and those within.
     """
     is_masked = masks is not None
 
     @njit
-    def collect(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, places: Any, state: Any) -> None:
+    def collect(tile: Any, count: Any, start: Any, low: Any, high: Any, keys: Any, indices: Any, state: Any) -> None:
         if is_masked and low > high:
-            count_runs(tile, count, start, high, keys, places, state)
+            count_runs(tile, count, start, high, keys, indices, state)
             return
-        found, above, whole = peek_i64(state, 0), peek_i64(state, 1), 0
+        collected, above, whole = peek_i64(state, 0), peek_i64(state, 1), 0
         if is_masked:
             whole = count - count % 64
             limits = bounds(low, high)
@@ -145,14 +145,14 @@ def _make_collect(key_at: Any, count_runs: Any = None, bounds: Any = None, masks
                 above += bit_count(over)
                 while inside != 0:
                     j = group + lowest_bit(inside)
-                    found = _append(keys, places, found, key_at(tile, j), start + j)
+                    collected = _append(keys, indices, collected, key_at(tile, j), start + j)
                     inside &= inside - np.uint64(1)
         for j in range(whole, count):
             key = key_at(tile, j)
             above += key > high
             if (key >= low) & (key <= high):
-                found = _append(keys, places, found, key, start + j)
-        poke_i64(state, 0, found)
+                collected = _append(keys, indices, collected, key, start + j)
+        poke_i64(state, 0, collected)
         poke_i64(state, 1, above)
 
     return collect
@@ -200,17 +200,17 @@ collect_i64 = _make_collect(peek_i64)
 
 @njit
 def first_largest_f32(values: Any, largest: Any) -> Any:
-    """The place of the first value that is the largest of all, or NaN if that is what is called the largest."""
-    place = 0
+    """The index of the first value that is the largest of all, or NaN if that is what is called the largest."""
+    index = 0
     if largest != largest:
-        while peek_f32(values, place) == peek_f32(values, place):
-            place += 1
-        return place
+        while peek_f32(values, index) == peek_f32(values, index):
+            index += 1
+        return index
     while True:
-        found = mask_from_f32(values + 4 * place, largest)
-        if found != 0:
-            return place + lowest_bit(found)
-        place += 64
+        collected = mask_from_f32(values + 4 * index, largest)
+        if collected != 0:
+            return index + lowest_bit(collected)
+        index += 64
 
 
 SELECTION_FUNCTIONS: dict[str, Any] = {

@@ -20,7 +20,7 @@ from lbrx.devices.cpu.kernels.team_board import (
     FUNCTION,
     INTS,
     PIECES,
-    PLACES,
+    SCRATCH,
     START,
     STATUS,
     STEP,
@@ -95,12 +95,12 @@ def _do_a_piece(board: Any) -> Any:
     if piece >= load_i64(board, PIECES):
         return False
     function, ints, floats = load_i64(board, FUNCTION), load_i64(board, INTS), load_i64(board, FLOATS)
-    places, step = load_i64(board, PLACES), load_i64(board, STEP)
+    scratch, step = load_i64(board, SCRATCH), load_i64(board, STEP)
     low = load_i64(board, START) + piece * step
     high = min(low + step, load_i64(board, STOP))
     if not _replace(board, TICKET, ticket, ticket + 1):
         return False
-    status = _call(function, (places, places + 8, ints, floats, low, high))
+    status = _call(function, (scratch, scratch + 8, ints, floats, low, high))
     if status != 0:
         store_i64(board, STATUS, status)
     _add(board, DONE, 1)
@@ -108,7 +108,7 @@ def _do_a_piece(board: Any) -> Any:
 
 
 def lead(
-    board: int, function: int, ints: int, floats: int, start: int, stop: int, step: int, pieces: int, places: int
+    board: int, function: int, ints: int, floats: int, start: int, stop: int, step: int, pieces: int, scratch: int
 ) -> None:
     """Put a job on the board, and do pieces of it until all are done."""
     job = (_peek(board, TICKET) >> 32) + 1
@@ -120,7 +120,7 @@ def lead(
     store_i64(board, STOP, stop)
     store_i64(board, STEP, step)
     store_i64(board, PIECES, pieces)
-    store_i64(board, PLACES, places)
+    store_i64(board, SCRATCH, scratch)
     store_i64(board, STATUS, 0)
     _publish(board, DONE, 0)
     _publish(board, TICKET, job << 32)

@@ -70,7 +70,7 @@ def add_bf16_products(builder: Builder, left: Value, right: Value, sums: Value) 
 
 
 def _transposed(builder: Builder, rows: list[Value]) -> list[Value]:
-    """Eight vectors of eight lanes as their columns: pairs of lanes, of twos and of fours change places."""
+    """Eight vectors of eight lanes as their columns: pairs of lanes, of twos and of fours are swapped."""
     for step in (1, 2, 4):
         low = [lane if not lane & step else 8 + lane - step for lane in range(8)]
         high = [lane + step if not lane & step else 8 + lane for lane in range(8)]

@@ -40,8 +40,8 @@ TWO_ADDRESSES, THREE_ADDRESSES = (SUMS(*[types.int64] * count) for count in (2, 
 def sum_of_products(builder: Builder, codes: Sequence[Value], numbers: Value, offset: int, stride: int) -> Value:
     """Vectors of codes times those of numbers, which lie a stride in bytes apart, added."""
     total = None
-    for place, words in enumerate(codes):
-        factors = load_at(builder, numbers, words.type, offset + stride * place)
+    for number, words in enumerate(codes):
+        factors = load_at(builder, numbers, words.type, offset + stride * number)
         products = pairwise_products(builder, words, factors)
         total = products if total is None else builder.add(total, products)
     return total
@@ -55,7 +55,7 @@ def _signed_dot(builder: Builder, codes: Value, numbers: Value) -> Value:
 
 
 def shifted_codes(builder: Builder, words: Value, shifts: Sequence[int], mask: int = 15) -> list[Value]:
-    """Some bits of every i16, at each of these places."""
+    """Some bits of every i16, after each of these shifts."""
     return [
         builder.and_(builder.lshr(words, same(words.type, bits)) if bits else words, same(words.type, mask))
         for bits in shifts

@@ -35,11 +35,11 @@ _TUPLE: Any = types.UniTuple
 
 
 @jit
-def _store_number(target: Any, index: Any, value: Any, kind: Any) -> None:
-    """As f32 (kind 0), f16 (1) or bf16 (2)."""
-    if kind == 0:
+def _store_number(target: Any, index: Any, value: Any, dtype: Any) -> None:
+    """As f32 (dtype 0), f16 (1) or bf16 (2)."""
+    if dtype == 0:
         store_f32(target, index, value)
-    elif kind == 1:
+    elif dtype == 1:
         store_f16(target, index, value)
     else:
         store_bf16(target, index, value)
@@ -113,15 +113,15 @@ def _move_on(parts: Any, part: Any, nbytes: Any) -> None:
 @jit
 def _encode(values: Any, parts: Any, groups: Any, size: Any, bits: Any) -> None:
     codes, scales, biases = load_i64(parts, 0), load_i64(parts, 1), load_i64(parts, 2)
-    kind = load_i64(parts, 5)
-    item = 4 if kind == 0 else 2
+    dtype = load_i64(parts, 5)
+    item = 4 if dtype == 0 else 2
     for group in range(groups):
         source = values + 4 * size * group
         scale, bias = _scale_and_bias(source, size, bits)
         if scales != 0:
-            _store_number(scales, group, scale, kind)
+            _store_number(scales, group, scale, dtype)
         if biases != 0:
-            _store_number(biases, group, bias, kind)
+            _store_number(biases, group, bias, dtype)
         if codes != 0:
             _store_codes(source, codes + size * bits // 8 * group, size, bits, scale, bias, group == groups - 1)
     _move_on(parts, 0, groups * size * bits // 8)
@@ -132,8 +132,8 @@ def _encode(values: Any, parts: Any, groups: Any, size: Any, bits: Any) -> None:
 def encode_parts(values: int, parts: int, groups: int) -> None:
     """Code groups into the addresses of codes, scales and biases, any of which may be 0: not wanted.
 
-    After these three, ``parts`` has the size of a group, the bits of a code, and the kind of the numbers. The addresses
-    are moved on behind what was written.
+    After these three, ``parts`` has the size of a group, the bits of a code, and the dtype of the numbers. The
+    addresses are moved on behind what was written.
     """
     size, bits = load_i64(parts, 3), load_i64(parts, 4)
     if bits == 4 and size == 64:

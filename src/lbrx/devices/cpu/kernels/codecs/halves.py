@@ -43,8 +43,8 @@ def extreme_value(block: Any) -> Any:
     """The element with the largest absolute value, with its sign: the first of several, and 0 if all are zeros."""
     first, second = absolute(load_half(block, 0)), absolute(load_half(block, 1))
     largest = lane_max(maximum(first, second))
-    places = mask_bits(first >= largest) | (mask_bits(second >= largest) << 16)
-    return load_f32(block, first_set_bit(places) & 31) if largest > 0 else np.float32(0.0)
+    lanes = mask_bits(first >= largest) | (mask_bits(second >= largest) << 16)
+    return load_f32(block, first_set_bit(lanes) & 31) if largest > 0 else np.float32(0.0)
 
 
 @jit
@@ -52,9 +52,9 @@ def lowest_and_highest(block: Any) -> Any:
     """The least and the greatest element, of zeros of both signs the first."""
     first, second = load_half(block, 0), load_half(block, 1)
     low, high = lane_min(minimum(first, second)), lane_max(maximum(first, second))
-    low_places = mask_bits(first <= low) | (mask_bits(second <= low) << 16)
-    high_places = mask_bits(first >= high) | (mask_bits(second >= high) << 16)
-    return load_f32(block, first_set_bit(low_places) & 31), load_f32(block, first_set_bit(high_places) & 31)
+    low_lanes = mask_bits(first <= low) | (mask_bits(second <= low) << 16)
+    high_lanes = mask_bits(first >= high) | (mask_bits(second >= high) << 16)
+    return load_f32(block, first_set_bit(low_lanes) & 31), load_f32(block, first_set_bit(high_lanes) & 31)
 
 
 @jit

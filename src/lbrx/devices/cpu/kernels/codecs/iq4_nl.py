@@ -21,7 +21,7 @@ TILES_BYTES = 3 * 1024 + 32  # values, weights, codes, then the scales
 
 @jit
 def _spread(source: Any, tile: Any, first: Any, blocks: Any, blocks_per_row: Any) -> None:
-    """Blocks ``first`` and following side by side, each at its place within a row; behind the last one it repeats."""
+    """Blocks ``first`` and following side by side, each with its columns of a row; behind the last one it repeats."""
     for number in range(LANES):
         start = 32 * (min(first + number, blocks - 1) % blocks_per_row)
         for i in range(32):

@@ -28,7 +28,7 @@ def coded_by_largest(numbers: Any, top: Any) -> Any:
 
 @jit
 def coded_by_weight(numbers: Any, weights: Any, work: Any, top: Any, lanes: Any) -> Any:
-    """The same where the numbers count by their weights. ``work`` has room for three vectors."""
+    """The same where the numbers count by their weights. ``work`` is a buffer of three vectors."""
     numbers_at, weights_at, levels_at = work, work + 4 * lanes, work + 8 * lanes
     store(numbers_at, 0, numbers)
     store(weights_at, 0, weights)
