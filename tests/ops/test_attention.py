@@ -37,7 +37,7 @@ def expected(
     scores = queries @ keys.transpose(0, 2, 1) * factor
     slack = (q.shape[2] + 2) * 2.0**-23 * (abs(queries) @ abs(keys).transpose(0, 2, 1)).max(initial=0) * abs(factor)
     share = 2.0**-18
-    if attention_i16.can_attend(q, k, v):
+    if attention_i16.can_use_attention_i16(q, k, v):
         largest = abs(queries).max(initial=0) * abs(keys).max(initial=0)
         slack, share = slack + q.shape[2] * 2.0**-12 * largest * abs(factor), 2.0**-7
     if softcap is not None:

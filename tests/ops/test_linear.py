@@ -17,13 +17,13 @@ from lbrx.memory import scratch
 from lbrx.ops import linear
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from support.references import TYPE_NAMES, THREADS, coded_bound, normal, product_bound, weight_of, wide
+from support.references import THREADS, TYPE_NAMES, coded_bound, normal, product_bound, weight_of, wide
 
 
 def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
     vectors, rows = wide(x), wide(weight)
     bound = product_bound(vectors, rows)
-    is_coded = len(vectors) <= gemv.MOST_VECTORS or gemm_i16.can_multiply_panels(weight.expr)
+    is_coded = len(vectors) <= gemv.MOST_VECTORS or gemm_i16.can_use_gemm_i16(weight.expr)
     if weight.type_name in gemv.CODED_BLOCKS and is_coded:
         bound = bound + coded_bound(vectors, rows)
     error = abs(got - vectors @ rows.T)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.cpu.native import Floats, address, bits, run
 from lbrx.devices.cpu.ops.arrays import Values
-from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attend, can_attend, sight
+from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attention_i16, can_use_attention_i16, sight
 from lbrx.devices.cpu.ops.blas import in_tiles, one_blas_thread, product
 from lbrx.engine.attention_options import AttentionOptions
 from lbrx.engine.device import CPU, device
@@ -109,7 +109,7 @@ def attention(
     if found is not None:
         return found
     out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
-    is_in_words = can_attend(job.q, job.k, job.v)
+    uses_i16 = can_use_attention_i16(job.q, job.k, job.v)
     rows = min(max(heads * queries // _TILES_WANTED, _LEAST_ROWS), _MOST_ROWS)
     tile_queries = max(1, rows // job.group)
     tiles = -(-queries // tile_queries)
@@ -121,7 +121,7 @@ def attention(
         stop = min(first + tile_queries, queries)
         if (stop - first) * job.group < _MANY_ROWS:
             _few(job, head, first, stop, out)
-        elif not (is_in_words and _many_as_words(job, head, first, stop, sights, out)):
+        elif not (uses_i16 and _many_in_i16(job, head, first, stop, sights, out)):
             _many(job, head, first, stop, out)
 
     with one_blas_thread():
@@ -129,7 +129,7 @@ def attention(
     return out
 
 
-def _many_as_words(job: _Job, head: int, first: int, stop: int, sights: dict[int, Sight], out: Floats) -> bool:
+def _many_in_i16(job: _Job, head: int, first: int, stop: int, sights: dict[int, Sight], out: Floats) -> bool:
     """What `_many` does, with products of i16; ``sights`` is kept for other heads.
 
     Returns False, with nothing done, if a number is not finite.
@@ -140,7 +140,7 @@ def _many_as_words(job: _Job, head: int, first: int, stop: int, sights: dict[int
         sights[first] = sight(*job.visible(numbers))
     heads = slice(head * job.group, (head + 1) * job.group)
     queries, target = job.q[heads, first:stop], out[heads, first:stop]
-    return attend(queries, job.scale, sights[first], job.k[head], job.v[head], job.softcap, target)
+    return attention_i16(queries, job.scale, sights[first], job.k[head], job.v[head], job.softcap, target)
 
 
 def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from lbrx.devices.cpu.native import Floats
 from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
 from lbrx.devices.cpu.ops.blas import in_tiles, one_blas_thread, product
-from lbrx.devices.cpu.ops.gemm_bf16 import bf16_products, halves_of, is_bf16
-from lbrx.devices.cpu.ops.gemm_i16 import can_multiply_panels, panel_products
-from lbrx.devices.cpu.ops.gemv import MOST_VECTORS, vector_products
+from lbrx.devices.cpu.ops.gemm_bf16 import gemm_bf16, halves_of, is_bf16
+from lbrx.devices.cpu.ops.gemm_i16 import can_use_gemm_i16, gemm_i16
+from lbrx.devices.cpu.ops.gemv import MOST_VECTORS, gemv
 from lbrx.devices.cpu.ops.weight_rows import MappedRows, Rows, rows_of
 from lbrx.engine.device import CPU, device
 from lbrx.errors import ShapeError
@@ -68,7 +68,7 @@ def _on_device(x: Values, weight: Tensor) -> Floats | None:
 def values_2d(x: Values, weight: Tensor, out: Floats) -> None:
     """[n, k] times [m, k] transposed, into [n, m]: bf16 times bf16 as it is, where that is faster, or else in f32."""
     halves = halves_of(x, weight)
-    if halves is None or not bf16_products(halves, weight, out):
+    if halves is None or not gemm_bf16(halves, weight, out):
         linear_2d(floats(x), weight, out)
 
 
@@ -77,8 +77,8 @@ def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
     if not x.shape[1]:
         out[:] = 0
     elif out.size and x.shape[0] <= MOST_VECTORS:
-        vector_products(x, weight, out)
-    elif out.size and not (can_multiply_panels(weight.expr) and panel_products(x, weight.expr, out)):
+        gemv(x, weight, out)
+    elif out.size and not (can_use_gemm_i16(weight.expr) and gemm_i16(x, weight.expr, out)):
         _tiles(x, weight, out)
 
 

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Places = npt.NDArray[np.int32]
 
 
-def can_attend(q: Array, k: Array, v: Array) -> bool:
+def can_use_attention_i16(q: Array, k: Array, v: Array) -> bool:
     """Whether all inputs are of the kind that is faster here."""
     sizes = max(q.shape[2], v.shape[2])
     return MULTIPLIES_PAIRS and sizes <= _MOST_SIZE and all(values.dtype == _BF16 for values in (q, k, v))
@@ -45,7 +45,9 @@ def sight(starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Sight:
     return Sight(first, last, int(first.min()), int(last.max()))
 
 
-def attend(queries: Array, scale: float, seen: Sight, keys: Array, values: Array, softcap: float, out: Floats) -> bool:
+def attention_i16(
+    queries: Array, scale: float, seen: Sight, keys: Array, values: Array, softcap: float, out: Floats
+) -> bool:
     """What queries [heads, positions, size] gather from one head of keys and values.
 
     Returns False, with nothing written, if a number is not finite.

@@ -52,7 +52,7 @@ def _task(name: str) -> tuple[Any, int]:
     return compiled("gemm_bf16", name, 4), code_address("gemm_bf16", name, 4)
 
 
-def bf16_products(x: Halves, weight: Tensor, out: Floats) -> bool:
+def gemm_bf16(x: Halves, weight: Tensor, out: Floats) -> bool:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m]; False, and nothing done, if the rows do not
     lie one after the other.
     """

@@ -27,12 +27,12 @@ TILE_ROWS = 64
 _SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
 
 
-def can_multiply_panels(weight: Expr) -> TypeGuard[Blocks]:
+def can_use_gemm_i16(weight: Expr) -> TypeGuard[Blocks]:
     """Whether a weight is better multiplied here than decoded for BLAS: by type, and by processor."""
     return MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.codec in _SCALED_PAIRS
 
 
-def panel_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
+def gemm_i16(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m]. Returns False if a number is not finite:
     what is in ``out`` then means nothing.
     """

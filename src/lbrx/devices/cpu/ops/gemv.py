@@ -69,20 +69,20 @@ def _least_rows(row_bytes: int) -> int:
     return max(1, _LEAST_BYTES // max(row_bytes, 1))
 
 
-def vector_products(x: Floats, weight: Tensor, out: Floats) -> None:
+def gemv(x: Floats, weight: Tensor, out: Floats) -> None:
     """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m], for small n."""
     blocks = weight.expr
-    if type(blocks) is Blocks and blocks.codec in CODED_BLOCKS and _coded_products(x, blocks, out):
+    if type(blocks) is Blocks and blocks.codec in CODED_BLOCKS and _gemv_quantized(x, blocks, out):
         return
     rows = rows_of(weight)
     if isinstance(rows, MappedRows):
         array = rows.array
         stored = _StoredRows(array.strides[0], lambda first, stop: array[first:stop], address(array))
-        _float_products(x, stored, "f32", out)
+        _gemv_float(x, stored, "f32", out)
     elif isinstance(rows, HalfRows):
-        _float_products(x, _StoredRows(2 * weight.shape[1], rows.window, rows.address), weight.dtype.name, out)
+        _gemv_float(x, _StoredRows(2 * weight.shape[1], rows.window, rows.address), weight.dtype.name, out)
     else:
-        _decoded_products(x, rows, out)
+        _gemv_decoded(x, rows, out)
 
 
 class _StoredRows(NamedTuple):
@@ -120,7 +120,7 @@ def _coded_layout(codec_name: str, vectors: int, columns: int) -> _CodedLayout:
     )
 
 
-def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
+def _gemv_quantized(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """Returns False, with nothing written, if a number is not finite."""
     vectors, columns = x.shape
     layout, storage = _coded_layout(blocks.codec, vectors, columns), blocks.storage
@@ -145,7 +145,7 @@ def _coded_products(x: Floats, blocks: Blocks, out: Floats) -> bool:
     return True
 
 
-def _float_products(x: Floats, stored: _StoredRows, dtype_name: str, out: Floats) -> None:
+def _gemv_float(x: Floats, stored: _StoredRows, dtype_name: str, out: Floats) -> None:
     vectors, columns = x.shape
     numbers = stored.row_bytes, columns, address(x), vectors, out.shape[1], 0
     _in_rows("float_rows", code_address("gemv_float", dtype_name, 8), numbers, stored, out)
@@ -182,7 +182,7 @@ def _in_rows(task: str, function: int, numbers: tuple[int, ...], stored: _Stored
         run_rows(stored.start, 0, rows)
 
 
-def _decoded_products(x: Floats, rows: Rows, out: Floats) -> None:
+def _gemv_decoded(x: Floats, rows: Rows, out: Floats) -> None:
     vectors, columns = x.shape
     most = max(1, _DECODED_BYTES // (4 * columns))
 
