@@ -27,7 +27,7 @@ def limited(threads: int | None, memory: int | str | None) -> Iterator[None]:
     account, before_bytes, window_bytes = budget(), budget().limit_bytes, resident_window.limit_bytes
     account.limit_bytes = limit_bytes = system.parse_bytes(memory)
     resident_window.limit_bytes = min(window_bytes, limit_bytes)
-    # Half of it: the tables of a search and pieces that wait to be written need room too.
+    # Half of it: the tables of a search and pieces that wait to be written need memory too.
     share = limit_bytes // (2 * (threads or settings.threads) * _BYTES_PER_CHUNK_ELEMENT)
     try:
         with using(threads=threads, chunk_elements=max(min(settings.chunk_elements, share), _LEAST_CHUNK_ELEMENTS)):

@@ -45,11 +45,11 @@ class BlockSink:
     def encode(self, context: MetalContext, values: DeviceArray) -> Buffer:
         """Record the kernel that makes blocks of values; they are in a buffer of the pool."""
         blocks = values.size // self._block_elements
-        made = context.get_buffer(blocks * self._block_bytes, host_access=False)
+        encoded = context.get_buffer(blocks * self._block_bytes, host_access=False)
         rows = values.reshape(blocks, self._block_elements)
-        quantize(context, rows, self._coding, out=DeviceArray(made, "u8", (made.nbytes,)))
-        transfers(context).add(dispatches=1, read_bytes=values.nbytes, written_bytes=made.nbytes)
-        return made
+        quantize(context, rows, self._coding, out=DeviceArray(encoded, "u8", (encoded.nbytes,)))
+        transfers(context).add(dispatches=1, read_bytes=values.nbytes, written_bytes=encoded.nbytes)
+        return encoded
 
     def take(self, lo: int, values: DeviceArray, blocks: Any) -> None:
         """Hand the blocks of the elements from ``lo`` on to the target, which may look at their values."""
@@ -61,8 +61,8 @@ class BlockSink:
         def worker() -> Callable[[int], None]:
             def step(number: int) -> None:
                 self._target.check_finite(seen[number * seen_bytes : (number + 1) * seen_bytes], dtype)
-                made = blocks[number * blocks_bytes : (number + 1) * blocks_bytes]
-                self._target.write_blocks(self._start + lo + number * _WRITE_ELEMENTS, made)
+                piece = blocks[number * blocks_bytes : (number + 1) * blocks_bytes]
+                self._target.write_blocks(self._start + lo + number * _WRITE_ELEMENTS, piece)
 
             return step
 
@@ -72,7 +72,7 @@ class BlockSink:
 def block_sink(target: SinkTarget) -> BlockSink | None:
     """How a target's blocks are made on the device; None if it takes values.
 
-    None also for blocks that only the CPU makes, which is told once.
+    None also for blocks that only the CPU makes, which is reported once.
     """
     whole, start = block_target(target)
     if whole is None:

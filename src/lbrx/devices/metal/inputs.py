@@ -74,7 +74,7 @@ class LeafBindings:
 
     def bind(self, lo: int, hi: int, inputs: BoundInputs) -> None:
         """The arguments of a dispatch over elements ``lo`` to ``hi``."""
-        found: dict[tuple[int, int, int], BufferBinding] = {}
+        bindings: dict[tuple[int, int, int], BufferBinding] = {}
         for number, leaf in enumerate(self.bound.leaves):
             self._set_numbers(inputs.numbers, number, leaf)
             if leaf.rows is not None:
@@ -86,10 +86,10 @@ class LeafBindings:
             start, stop = first * bits // 8, -(-last * bits // 8)
             inputs.numbers[f"offset{number}"] = leaf.offset - start * 8 // bits
             key = (id(leaf.storage), start, stop)
-            if key not in found:
-                found[key] = self._source(leaf.storage, start, stop, leaf.dtype.itemsize, inputs)
+            if key not in bindings:
+                bindings[key] = self._source(leaf.storage, start, stop, leaf.dtype.itemsize, inputs)
                 inputs.read_bytes += stop - start
-            inputs.arguments[self._index(f"leaf{number}")] = found[key]
+            inputs.arguments[self._index(f"leaf{number}")] = bindings[key]
         if "walk" in self.signature.buffers:
             inputs.arguments[self._index("walk")] = self._walk(inputs)
 

@@ -46,7 +46,7 @@ from lbrx.tensors.dtype import DTYPES
 
 CHUNK_BYTES = 128 << 20  # of buffers that a dispatch writes, or into which its inputs are copied
 _IN_FLIGHT = 2  # chunks: one computes while the results of the other are taken out
-_LARGEST_CHUNK = 1 << 30  # elements: places in a chunk are 32-bit numbers
+_LARGEST_CHUNK = 1 << 30  # elements: indices in a chunk are 32-bit numbers
 _LARGE_SPACE = 1 << 32  # elements that 32-bit numbers cannot count
 _WRITE_ELEMENTS = 8 * REDUCTION_BLOCK
 
@@ -196,13 +196,13 @@ class _Run:
 
     def _scalars(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {}
-        for number, (value, kind) in enumerate(zip(self.bound.scalars, self.bound.program.scalars, strict=True)):
-            if kind == "f32":
+        for number, (value, dtype) in enumerate(zip(self.bound.scalars, self.bound.program.scalars, strict=True)):
+            if dtype == "f32":
                 with np.errstate(all="ignore"):
                     numbers[f"scalar{number}"] = np.float32(value)
             else:
                 whole = np.array(int(value), np.int64)
-                numbers[f"scalar{number}"] = int(whole.astype(DTYPES[kind].numpy))
+                numbers[f"scalar{number}"] = int(whole.astype(DTYPES[dtype].numpy))
         return numbers
 
     # -- sinks --------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class _Run:
     def _sink_bindings(
         self, number: int, lo: int, hi: int, outputs: dict[str, Buffer], numbers: dict[str, Any]
     ) -> dict[str, BufferBinding]:
-        target, kind = self.targets[number], self.bound.program.sinks[number].op
+        target, op = self.targets[number], self.bound.program.sinks[number].op
         name = f"sink{number}"
 
         def new(part: str, nbytes: int, *, cleared: bool = False) -> BufferBinding:
@@ -225,8 +225,8 @@ class _Run:
                 buffer.view()[:] = 0
             return BufferBinding(buffer)
 
-        if kind in BLOCK_REDUCTIONS:
-            parts = ("partials", "places") if kind == "argmax" else ("partials",)
+        if op in BLOCK_REDUCTIONS:
+            parts = ("partials", "indices") if op == "argmax" else ("partials",)
             return {f"{name}_{part}": new(f"{name}_{part}", 8 * -(-(hi - lo) // self.block)) for part in parts}
         if isinstance(target, HistogramState):
             numbers |= {f"{name}_shift": target.shift, f"{name}_first": target.first}
@@ -236,7 +236,7 @@ class _Run:
             numbers |= {f"{name}_low": target.low, f"{name}_high": target.high, f"{name}_capacity": capacity}
             return {
                 f"{name}_keys": new(f"{name}_keys", 8 * capacity),
-                f"{name}_places": new(f"{name}_places", 8 * capacity),
+                f"{name}_indices": new(f"{name}_indices", 8 * capacity),
                 f"{name}_counts": new(f"{name}_counts", COLLECT_COUNT_BYTES, cleared=True),
             }
         assert target is not None
@@ -276,17 +276,17 @@ class _Run:
         if partials is not None:
             values, indices = partials
             first = chunk.lo // self.block
-            found = views[f"{name}_partials"].view(values.dtype)
-            values[first : first + found.size] = found
+            block_values = views[f"{name}_partials"].view(values.dtype)
+            values[first : first + block_values.size] = block_values
             if indices is not None:
-                indices[first : first + found.size] = views[f"{name}_places"].view(np.int64)
+                indices[first : first + block_values.size] = views[f"{name}_indices"].view(np.int64)
         elif isinstance(target, HistogramState):
             add_counts(target, views[f"{name}_counts"])
         elif isinstance(target, CollectState):
-            found_bytes = COLLECTED_BYTES * add_collected(
-                target, *(views[f"{name}_{part}"] for part in ("counts", "keys", "places"))
+            collected_bytes = COLLECTED_BYTES * add_collected(
+                target, *(views[f"{name}_{part}"] for part in ("counts", "keys", "indices"))
             )
-            counts.add(written_bytes=found_bytes, returned_bytes=found_bytes)
+            counts.add(written_bytes=collected_bytes, returned_bytes=collected_bytes)
         elif target is not None and name in views:
             self._write(target, self._rows_of(number, chunk.lo, chunk.hi)[0], views[name])
 

@@ -9,7 +9,7 @@ from lbrx.engine.block_sizes import BINS
 from lbrx.engine.sinks import CollectState, HistogramState
 
 HISTOGRAM_BYTES = 4 * BINS
-COLLECT_COUNT_BYTES = 8  # how many were found, how many are above
+COLLECT_COUNT_BYTES = 8  # how many were collected, how many are above
 COLLECTED_BYTES = 16  # key and index of an element, each a long
 
 
@@ -30,9 +30,9 @@ def add_counts(state: HistogramState, counts: Bytes) -> None:
 
 
 def add_collected(state: CollectState, counts: Bytes, keys: Bytes, indices: Bytes) -> int:
-    """Add what a chunk found, and say how much; a GPU finds it in any order, so that it is sorted by index."""
-    found, above = (int(count) for count in counts.view(np.uint32))
-    found_indices = indices.view(np.int64)[:found]
-    order = np.argsort(found_indices)
-    state.add(found, above, keys.view(np.int64)[order], found_indices[order])
-    return found
+    """Add what a chunk collected, sorted by index because a GPU collects in any order; returns how many."""
+    count, above = (int(each) for each in counts.view(np.uint32))
+    collected = indices.view(np.int64)[:count]
+    order = np.argsort(collected)
+    state.add(count, above, keys.view(np.int64)[order], collected[order])
+    return count

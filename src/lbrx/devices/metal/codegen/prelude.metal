@@ -72,8 +72,8 @@ inline bool decode_bool(uchar x) { return x != 0; }
 inline uchar encode_bool(bool x) { return x ? 1 : 0; }
 
 // The first of several packed elements lies in the lowest bits of a byte.
-inline char decode_i4(uchar byte, uint place) { return char(int(uint(byte) << (28u - 4u * (place & 1u))) >> 28); }
-inline char decode_i2(uchar byte, uint place) { return char(int(uint(byte) << (30u - 2u * (place & 3u))) >> 30); }
+inline char decode_i4(uchar byte, uint index) { return char(int(uint(byte) << (28u - 4u * (index & 1u))) >> 28); }
+inline char decode_i2(uchar byte, uint index) { return char(int(uint(byte) << (30u - 2u * (index & 3u))) >> 30); }
 
 // -- conversions between registers -----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ class _Section(NamedTuple):
 def _sections() -> tuple[_Section, ...]:
     """The file's head, then its sections; a section uses only those above it."""
     text = (Path(__file__).parent / "prelude.metal").read_text()
-    starts = [0, *(found.start() for found in _SECTION.finditer(text)), len(text)]
+    starts = [0, *(match.start() for match in _SECTION.finditer(text)), len(text)]
     pieces = [text[start:stop] for start, stop in pairwise(starts)]
     return tuple(_Section(piece, frozenset(_FUNCTION.findall(piece))) for piece in pieces)
 

@@ -18,7 +18,7 @@ _IDENTITIES = {
     ("min", "long"): "0x7fffffffffffffffl",
     ("max", "long"): "-0x7fffffffffffffffl - 1l",
 }
-LAST_PLACE = "0x7fffffffffffffffl"
+LAST_INDEX = "0x7fffffffffffffffl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Reduction:
     """One reduction: ``name`` begins the names of its variables, ``register`` is the type of its arguments."""
 
     name: str
-    kind: str
+    op: str
     args: tuple[str, ...]
     register: str
     takes_pairs: bool = False  # the CPU adds whole tiles of bf16 as they lie in memory: neighbours first
@@ -38,58 +38,58 @@ class Reduction:
     @property
     def type(self) -> str:
         """The shader's type of the accumulator."""
-        if self.kind in SUMS:
+        if self.op in SUMS:
             return "ulong" if self._tile == "f32" else "long"
-        if self.kind == "argmax":
+        if self.op == "argmax":
             return "long" if self._tile == "i64" else "int"
         return REGISTER_TYPES[self._tile]
 
     @property
-    def has_place(self) -> bool:
-        return self.kind == "argmax"
+    def has_index(self) -> bool:
+        return self.op == "argmax"
 
     def start(self, prefix: str) -> list[str]:
         """Declare an accumulator without elements."""
-        kind = "max" if self.has_place else self.kind
-        identity = "0" if self.kind in SUMS else _IDENTITIES[kind, self.type]
+        identity_op = "max" if self.has_index else self.op
+        identity = "0" if self.op in SUMS else _IDENTITIES[identity_op, self.type]
         lines = [f"{self.type} {prefix}_{self.name} = {identity};"]
-        return [*lines, f"long {prefix}_{self.name}_place = {LAST_PLACE};"] if self.has_place else lines
+        return [*lines, f"long {prefix}_{self.name}_index = {LAST_INDEX};"] if self.has_index else lines
 
-    def take(self, place: str) -> list[str]:
+    def take(self, index: str) -> list[str]:
         """Put an element into a lane's accumulator."""
         part = f"part_{self.name}"
-        if self.has_place:
+        if self.has_index:
             key = f"key_{self.name}"
             return [
                 f"const {self.type} {key} = {key_text(self.args[0], self.register)};",
-                f"if ({key} > {part} || {part}_place == {LAST_PLACE}) {{ {part} = {key}; {part}_place = {place}; }}",
+                f"if ({key} > {part} || {part}_index == {LAST_INDEX}) {{ {part} = {key}; {part}_index = {index}; }}",
             ]
         return [f"{part} = {self._combined(part, self._element())};"]
 
     def _element(self) -> str:
         first, last = self.args[0], self.args[-1]
-        if self.kind in SUMS and self._tile == "f32":
-            if self.kind == "sum":
+        if self.op in SUMS and self._tile == "f32":
+            if self.op == "sum":
                 return f"f64_of_f32({first})"
             return f"f64_product({first}, {last})"
-        if self.kind == "sum":
+        if self.op == "sum":
             return f"long({first})"
-        if self.kind in SUMS:
+        if self.op in SUMS:
             return f"long(ulong(long({first})) * ulong(long({last})))"
         return first if self._tile == self.register else f"int({first})"
 
     def _combined(self, left: str, right: str) -> str:
-        if self.kind in SUMS:
+        if self.op in SUMS:
             return f"f64_add({left}, {right})" if self.type == "ulong" else f"long(ulong({left}) + ulong({right}))"
-        return f"{'lesser' if self.kind == 'min' else 'greater'}({left}, {right})"
+        return f"{'lesser' if self.op == 'min' else 'greater'}({left}, {right})"
 
-    def merge(self, into: str, other: str, other_place: str = "") -> list[str]:
+    def merge(self, into: str, other: str, other_index: str = "") -> list[str]:
         """Put one accumulator into another."""
         name = f"{into}_{self.name}"
-        if not self.has_place:
+        if not self.has_index:
             return [f"{name} = {self._combined(name, other)};"]
-        is_better = f"{other} > {name} || ({other} == {name} && {other_place} < {name}_place)"
-        return [f"if ({is_better}) {{ {name} = {other}; {name}_place = {other_place}; }}"]
+        is_better = f"{other} > {name} || ({other} == {name} && {other_index} < {name}_index)"
+        return [f"if ({is_better}) {{ {name} = {other}; {name}_index = {other_index}; }}"]
 
     def tree(self, whole: str) -> list[str]:
         """Put the lanes of a tile together; lane 0 has the result."""
@@ -100,24 +100,24 @@ class Reduction:
             f"  const ushort source = ushort((simd_lane & 16u) | ((lane + {distance}) & 15u));",
             f"  const {self.type} {other} = shuffled(part_{self.name}, source);",
         ]
-        if self.has_place:
-            lines.append(f"  const long {other}_place = shuffled(part_{self.name}_place, source);")
-        lines += [f"  {line}" for line in self.merge("part", other, f"{other}_place")]
+        if self.has_index:
+            lines.append(f"  const long {other}_index = shuffled(part_{self.name}_index, source);")
+        lines += [f"  {line}" for line in self.merge("part", other, f"{other}_index")]
         return ["for (uint step = 0u; step < 4u; step++) {", *lines, "}"]
 
     def partial(self) -> str:
         """The total of a block as the bits that are handed out: a float64 or an int64."""
         total = f"total_{self.name}"
-        if self.kind in SUMS or self._tile != "f32":
+        if self.op in SUMS or self._tile != "f32":
             return f"long({total})"
-        return f"long(f64_of_f32({f'value_of_key({total})' if self.has_place else total}))"
+        return f"long(f64_of_f32({f'value_of_key({total})' if self.has_index else total}))"
 
     def result(self, register: str) -> str:
         """The total of a row as a register."""
         total = f"total_{self.name}"
-        if self.has_place:
-            return f"{total}_place"
-        if self.kind in SUMS:
+        if self.has_index:
+            return f"{total}_index"
+        if self.op in SUMS:
             return f"f32_of_f64({total})" if self.type == "ulong" else total
         return converted(total, register)
 

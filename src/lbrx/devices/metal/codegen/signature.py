@@ -15,9 +15,9 @@ from lbrx.engine.program import FLAT, Program
 _SCALAR_FIELDS = {"f32": ("float", "f"), "i64": ("long", "q"), "bool": ("int", "i")}
 _INT_FIELD = ("int", "i")
 _SINK_BUFFERS: dict[str, tuple[tuple[str, str], ...]] = {
-    "argmax": (("partials", "device long*"), ("places", "device long*")),
+    "argmax": (("partials", "device long*"), ("indices", "device long*")),
     "histogram": (("counts", "device atomic_uint*"),),
-    "collect": (("keys", "device long*"), ("places", "device long*"), ("counts", "device atomic_uint*")),
+    "collect": (("keys", "device long*"), ("indices", "device long*"), ("counts", "device atomic_uint*")),
 }
 _SINK_LONGS = {"histogram": ("first",), "collect": ("low", "high")}
 _SINK_UINTS = {"histogram": ("shift",), "collect": ("capacity",)}
@@ -44,8 +44,8 @@ class Signature:
                 self._buffer(f"sink{number}_{part}", declaration)
             self._add("long", "q", *(f"sink{number}_{name}" for name in _SINK_LONGS.get(sink.op, ())))
             self._add("uint", "I", *(f"sink{number}_{name}" for name in _SINK_UINTS.get(sink.op, ())))
-        for number, kind in enumerate(program.scalars):
-            self._add(*_SCALAR_FIELDS.get(kind, _INT_FIELD), f"scalar{number}")
+        for number, dtype in enumerate(program.scalars):
+            self._add(*_SCALAR_FIELDS.get(dtype, _INT_FIELD), f"scalar{number}")
         for number, leaf in enumerate(program.leaves):
             if leaf.origin in ("uniform", "normal"):
                 self._add("uint", "I", f"key0_{number}", f"key1_{number}")
@@ -56,9 +56,9 @@ class Signature:
             self._add("uint", "I", "outer_axes", "block_rows")
         self._ordered = sorted(self._fields, key=lambda name: self._fields[name][1] != "q")  # eight bytes first
 
-    def _add(self, kind: str, code: str, *names: str) -> None:
+    def _add(self, field_type: str, code: str, *names: str) -> None:
         for name in names:
-            self._fields[name] = (kind, code)
+            self._fields[name] = (field_type, code)
 
     def _buffer(self, name: str, declaration: str) -> None:
         self.buffers[name] = (len(self.buffers), declaration)

@@ -26,8 +26,8 @@ def why_not(program: Program) -> str | None:
     if any(name == "f64" for name in (*program.value_types(), *stored)):
         return "a GPU has no f64"
     assert all(leaf.dtype in MEMORY_TYPES for leaf in program.leaves)
-    kinds = {sink.op for sink in program.sinks}
-    if "collect" in kinds and (program.mode == ROWS or kinds & BLOCK_REDUCTIONS):
+    sink_ops = {sink.op for sink in program.sinks}
+    if "collect" in sink_ops and (program.mode == ROWS or sink_ops & BLOCK_REDUCTIONS):
         return "elements along rows cannot be collected"
     signature = Signature(program)
     if len(signature.buffers) > _MOST_BUFFERS:

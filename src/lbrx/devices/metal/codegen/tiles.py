@@ -41,8 +41,8 @@ class TileWriter(ValueWriter):
         self.out.add(f"const uint slots = members / {LANES}u;")
         for each in reductions:
             self.out.add(f"threadgroup {each.type} tiles_{each.name}[{_SLOTS}];")
-            if each.has_place:
-                self.out.add(f"threadgroup long tiles_{each.name}_place[{_SLOTS}];")
+            if each.has_index:
+                self.out.add(f"threadgroup long tiles_{each.name}_index[{_SLOTS}];")
 
     def write_blocks(self) -> None:
         """A threadgroup for each block of elements."""
@@ -63,8 +63,8 @@ class TileWriter(ValueWriter):
         with self.out.block("if (member == 0u)"):
             for number, each in self.reductions:
                 self.out.add(f"sink{number}_partials[group] = {each.partial()};")
-                if each.has_place:
-                    self.out.add(f"sink{number}_places[group] = total_{each.name}_place;")
+                if each.has_index:
+                    self.out.add(f"sink{number}_indices[group] = total_{each.name}_index;")
 
     def _strided_block(self) -> None:
         """The tiles of a block begin anew with every row."""
@@ -109,30 +109,30 @@ class TileWriter(ValueWriter):
             tile()
             for each in reductions:
                 self.out.add(*each.start("part"))
-            with self.out.block(f"for (uint place = lane; place < size; place += {LANES}u)"):
+            with self.out.block(f"for (uint position = lane; position < size; position += {LANES}u)"):
                 self._element_of_tile(reductions, known, with_sinks)
             for each in reductions:
                 self.out.add(*each.tree(f"size == {TILE}u"))
             with self.out.block("if (lane == 0u)"):
                 for each in reductions:
                     self.out.add(f"tiles_{each.name}[slot] = part_{each.name};")
-                    if each.has_place:
-                        self.out.add(f"tiles_{each.name}_place[slot] = part_{each.name}_place;")
+                    if each.has_index:
+                        self.out.add(f"tiles_{each.name}_index[slot] = part_{each.name}_index;")
             self.out.add(_BARRIER)
             with (
                 self.out.block("if (member == 0u)"),
                 self.out.block("for (uint done = 0u; done < min(slots, tiles - batch); done++)"),
             ):
                 for each in reductions:
-                    self.out.add(*each.merge("total", f"tiles_{each.name}[done]", f"tiles_{each.name}_place[done]"))
+                    self.out.add(*each.merge("total", f"tiles_{each.name}[done]", f"tiles_{each.name}_index[done]"))
             self.out.add(_BARRIER)
 
     def _element_of_tile(self, reductions: list[Reduction], known: set[int], with_sinks: bool) -> None:
         if self.is_flat:
-            self.out.add("const uint j = tile_start + place;", "const long column = a.first_element + long(j);")
+            self.out.add("const uint j = tile_start + position;", "const long column = a.first_element + long(j);")
             index = "column"
         else:
-            self.out.add("const INDEX column = tile_start + place;")
+            self.out.add("const INDEX column = tile_start + position;")
             index = "long(row * columns + column)" if with_sinks else "long(column)"
             if with_sinks:
                 self.out.add("const uint j = uint(row * columns + column - INDEX(a.first_element));")

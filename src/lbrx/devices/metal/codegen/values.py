@@ -38,9 +38,9 @@ class ValueWriter:
         self.out.add(f"const {REGISTER_TYPES[self.types[number]]} v{number} = {text};")
 
     def declare_scalars(self) -> None:
-        for number, kind in enumerate(self.program.scalars):
+        for number, dtype in enumerate(self.program.scalars):
             value = f"a.scalar{number}"
-            self.declare(self.first_scalar + number, converted(value, kind) if kind == "bool" else value)
+            self.declare(self.first_scalar + number, converted(value, dtype) if dtype == "bool" else value)
 
     def declare_values(self, roots: list[int], known: set[int]) -> None:
         """Declare the values that the roots are made from, except those that are known already."""
@@ -70,12 +70,12 @@ class ValueWriter:
         if self.is_flat and leaf.origin == "source" and leaf.dtype not in ("i4", "i2"):
             return load_text(leaf.dtype, f"leaf{number}", {"unit": "j", "zero": "0"}[leaf.step])
         along = {"unit": "long(column)", "zero": "0l", "any": f"long(column) * a.stride{number}"}[leaf.step]
-        place = f"a.offset{number} + {along}" + ("" if self.is_flat else f" + row_offset{number}")
+        index = f"a.offset{number} + {along}" + ("" if self.is_flat else f" + row_offset{number}")
         if leaf.origin == "index":
-            return place
+            return index
         if leaf.origin != "source":
-            return f"{leaf.origin}_f32(a.key0_{number}, a.key1_{number}, {place})"
-        return load_text(leaf.dtype, f"leaf{number}", place)
+            return f"{leaf.origin}_f32(a.key0_{number}, a.key1_{number}, {index})"
+        return load_text(leaf.dtype, f"leaf{number}", index)
 
     def row_offsets(self) -> None:
         """Where the row begins in each leaf; nothing where the space is flat."""
@@ -84,13 +84,13 @@ class ValueWriter:
         self.out.add("INDEX rest = row;", *(f"long row_offset{n} = 0l;" for n in range(self.first_scalar)))
         with self.out.block("for (int axis = int(a.outer_axes) - 1; axis >= 0; axis--)"):
             self.out.add("const INDEX size = INDEX(walk[axis]);", "const INDEX above = rest / size;")
-            self.out.add("const long place = long(rest - above * size);", "rest = above;")
+            self.out.add("const long index = long(rest - above * size);", "rest = above;")
             for number, leaf in enumerate(self.program.leaves):
-                place = f"(uint(axis) == a.axis{number} ? rows{number}[place] : place)" if leaf.gather else "place"
-                self.out.add(f"row_offset{number} += {place} * walk[a.outer_axes * {number + 1}u + uint(axis)];")
+                index = f"(uint(axis) == a.axis{number} ? rows{number}[index] : index)" if leaf.gather else "index"
+                self.out.add(f"row_offset{number} += {index} * walk[a.outer_axes * {number + 1}u + uint(axis)];")
 
-    def feed_sinks(self, place: str) -> None:
-        """Store an element, count it or collect it; ``place`` is its number in the space."""
+    def feed_sinks(self, index: str) -> None:
+        """Store an element, count it or collect it; ``index`` is its number in the space."""
         for number, sink in enumerate(self.program.sinks):
             value, register = f"v{sink.args[0]}", self.types[sink.args[0]]
             if sink.op == "store":
@@ -101,12 +101,12 @@ class ValueWriter:
                 add = f"atomic_fetch_add_explicit(&sink{number}_counts[bin{number}], 1u, memory_order_relaxed);"
                 self.out.add(f"if (bin{number} >= 0l && bin{number} < {BINS}l) {add}")
             elif sink.op == "collect":
-                self._collect(number, key_text(value, register), place)
+                self._collect(number, key_text(value, register), index)
 
-    def _collect(self, number: int, key: str, place: str) -> None:
+    def _collect(self, number: int, key: str, index: str) -> None:
         sink, name = f"sink{number}", f"key{number}"
         self.out.add(f"const long {name} = long({key});", f"above{number} += {name} > a.{sink}_high ? 1u : 0u;")
         with self.out.block(f"if ({name} >= a.{sink}_low && {name} <= a.{sink}_high)"):
             self.out.add(f"const uint slot = atomic_fetch_add_explicit(&{sink}_counts[0], 1u, memory_order_relaxed);")
             with self.out.block(f"if (slot < a.{sink}_capacity)"):
-                self.out.add(f"{sink}_keys[slot] = {name};", f"{sink}_places[slot] = {place};")
+                self.out.add(f"{sink}_keys[slot] = {name};", f"{sink}_indices[slot] = {index};")
