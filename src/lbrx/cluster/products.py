@@ -65,8 +65,8 @@ def _column_parallel(values: Floats, weight: ShardedTensor, connection: Connecti
         for low, high in ranges
     ]
     out = np.empty((*values.shape[:-1], columns), np.float32)
-    found = results_in_order(connection, _multiplied, calls, threads=threads, ahead=2 * workers)
-    for (low, high), some in zip(ranges, found, strict=True):
+    results = results_in_order(connection, _multiplied, calls, threads=threads, ahead=2 * workers)
+    for (low, high), some in zip(ranges, results, strict=True):
         out[..., low:high] = some
     return out
 

@@ -43,9 +43,9 @@ def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
     parent, name = os.path.split(path.rstrip("/"))
     folders = [directory / Path(parent).expanduser() for directory in directories]
     names = [
-        found for folder in folders if folder.is_dir() and os.access(folder, os.R_OK) for found in _model_names(folder)
+        near for folder in folders if folder.is_dir() and os.access(folder, os.R_OK) for near in _model_names(folder)
     ]
-    return nearest(os.path.join(parent, name), [os.path.join(parent, found) for found in names])
+    return nearest(os.path.join(parent, name), [os.path.join(parent, near) for near in names])
 
 
 def _model_names(directory: Path) -> list[str]:

@@ -88,16 +88,16 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors, {self.nbytes} bytes)"
 
     def _open_file(self, header: FileHeader) -> OpenFile | RemoteFile:
-        found = self._open_files.get(header.path)
-        if found is None:
-            found = _opened(header.path)
-            if found.file_bytes != header.file_bytes:
+        file = self._open_files.get(header.path)
+        if file is None:
+            file = _opened(header.path)
+            if file.file_bytes != header.file_bytes:
                 raise FormatError(
-                    f"{header.path}: has {found.file_bytes} bytes now, "
+                    f"{header.path}: has {file.file_bytes} bytes now, "
                     f"but had {header.file_bytes} when its header was read"
                 )
-            self._open_files[header.path] = found
-        return found
+            self._open_files[header.path] = file
+        return file
 
     def _tensor(self, header: FileHeader, entry: TensorEntry) -> Tensor:
         storage = _storage(self._open_file(header), entry)
@@ -138,8 +138,8 @@ def _quantized(storage: Storage, header: FileHeader, entry: TensorEntry) -> Tens
 def _block_elements(type_name: str) -> int:
     from lbrx.files.formats.gguf_types import GGML_TYPES
 
-    found = GGML_TYPES.get(type_name)
-    return found.block_elements if found else 1
+    ggml_type = GGML_TYPES.get(type_name)
+    return ggml_type.block_elements if ggml_type else 1
 
 
 class SwappedStorage(ReadStorage):

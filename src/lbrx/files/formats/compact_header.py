@@ -56,10 +56,10 @@ def read_compact(text: str, data_start: int, file_bytes: int) -> CompactHeader |
     text = text.rstrip(" ")
     metadata, start = None, 1
     if text.startswith(_METADATA_START):
-        found = _metadata(text)
-        if found is None:
+        parsed = _metadata(text)
+        if parsed is None:
             return None
-        metadata, start = found
+        metadata, start = parsed
     entries = _entries(text[start:], data_start, file_bytes)
     return None if entries is None else CompactHeader(entries, metadata)
 

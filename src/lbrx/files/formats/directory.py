@@ -231,17 +231,17 @@ def _check_split_keys(header: FileHeader, name: ShardName) -> None:
         return
     required = {SPLIT_NUMBER_KEY: name.number - 1, SPLIT_COUNT_KEY: name.count}
     for key, expected in required.items():
-        found = header.metadata.get(key)
-        if found != expected:
-            raise FormatError(f"{header.path}: {key} is {found}, expected {expected} by the file's name")
+        value = header.metadata.get(key)
+        if value != expected:
+            raise FormatError(f"{header.path}: {key} is {value}, expected {expected} by the file's name")
 
 
 def _check_split_totals(files: Sequence[FileHeader]) -> None:
     total = sum(len(header.entries) for header in files)
     for header in files:
-        found = header.metadata.get(SPLIT_TENSORS_KEY)
-        if found != total and (len(files) > 1 or found is not None):
-            raise FormatError(f"{header.path}: {SPLIT_TENSORS_KEY} is {found}, but the shards hold {total} tensors")
+        value = header.metadata.get(SPLIT_TENSORS_KEY)
+        if value != total and (len(files) > 1 or value is not None):
+            raise FormatError(f"{header.path}: {SPLIT_TENSORS_KEY} is {value}, but the shards hold {total} tensors")
         if header.byte_order != files[0].byte_order:
             raise FormatError(
                 f"{header.path}: is {header.byte_order}-endian, expected {files[0].byte_order} as the first shard"

@@ -153,13 +153,13 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
 
 
 def _known(where: str, module: str, name: str) -> Any:
-    found = _KNOWN.get((module, name))
-    if found is None:
+    known = _KNOWN.get((module, name))
+    if known is None:
         raise FormatError(
             f"{where}: names {quoted(f'{module}.{name}')}, which is not called;"
             " expected nothing but tensors, dictionaries and plain values of usual types"
         )
-    return found
+    return known
 
 
 class _Unpickler(pickle.Unpickler):

@@ -37,13 +37,13 @@ def _filesystem(scheme: str, timeout_seconds: float) -> Any:
     try:
         import fsspec
 
-        made = fsspec.filesystem(scheme, skip_instance_cache=True, **_options(scheme, timeout_seconds))
+        remote = fsspec.filesystem(scheme, skip_instance_cache=True, **_options(scheme, timeout_seconds))
     except ImportError as error:
         package = _PACKAGES.get(scheme, "fsspec")
         raise FileError(f"{scheme}://: cannot be read without {package}; run: pip install 'lbrx[remote]'") from error
     if scheme == "s3":
-        made.retries = 1
-    return made
+        remote.retries = 1
+    return remote
 
 
 def _options(scheme: str, timeout_seconds: float) -> dict[str, Any]:
@@ -138,14 +138,14 @@ def file_type_of(path: RemotePath) -> str | None:
 
 def state_of(path: RemotePath) -> RemoteState:
     """The size and version of a file that must be there, as far as is known without asking again."""
-    found = _info(path)
-    if found is None:
+    info = _info(path)
+    if info is None:
         raise FileError(f"{path}: no such file or directory")
-    if found["type"] != "file" or found.get("size") is None:
-        expected = "a size" if found["type"] == "file" else "a file"
+    if info["type"] != "file" or info.get("size") is None:
+        expected = "a size" if info["type"] == "file" else "a file"
         raise FileError(f"{path}: has no size; expected {expected}, read from a service that takes ranges")
-    version = next((str(found[key]) for key in _VERSION_KEYS if found.get(key)), "")
-    return RemoteState(int(found["size"]), version)
+    version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
+    return RemoteState(int(info["size"]), version)
 
 
 def fresh_state_of(path: RemotePath) -> RemoteState:
@@ -156,16 +156,16 @@ def fresh_state_of(path: RemotePath) -> RemoteState:
 
 def forget_listings(path: RemotePath) -> None:
     """Ask the service again for what is below a directory."""
-    made = filesystem(path.scheme)
+    remote = filesystem(path.scheme)
     if path.scheme != "memory":
-        made.invalidate_cache(str(path))
+        remote.invalidate_cache(str(path))
         if path.scheme != "hf" or len(path.parts) > 3:  # above a repository of the hub there is no listing
-            made.invalidate_cache(str(path.parent))
+            remote.invalidate_cache(str(path.parent))
 
 
 def child_names(path: RemotePath) -> list[str]:
     """The names in a directory, sorted."""
-    made = filesystem(path.scheme)
-    listed: list[str] = attempt(path, "be listed", lambda: made.ls(str(path), detail=False))
+    remote = filesystem(path.scheme)
+    listed: list[str] = attempt(path, "be listed", lambda: remote.ls(str(path), detail=False))
     names = {entry.rstrip("/").rpartition("/")[2] for entry in listed}
     return sorted(name for name in names if name and name != path.name)

@@ -86,8 +86,8 @@ class RemoteFile:
             if self._handles:
                 return self._handles.pop()
         handle = filesystem(self.path.scheme).open(str(self.path), "rb", cache_type="none", block_size=1 << 20)
-        found = getattr(handle, "details", {}).get("ETag", self.state.version)
-        if handle.size != self.file_bytes or (self.path.scheme == "s3" and found != self.state.version):
+        version = getattr(handle, "details", {}).get("ETag", self.state.version)
+        if handle.size != self.file_bytes or (self.path.scheme == "s3" and version != self.state.version):
             raise FileError(f"{self.path}: was changed while it was read; run it again")
         return handle
 

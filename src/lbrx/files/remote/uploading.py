@@ -43,14 +43,14 @@ def upload(source: Path, target: RemotePath) -> RemoteState:
 
 def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int]) -> None:
     """One upload, given up when it takes much longer than a slow line would: a service may never answer."""
-    made = filesystem(target.scheme)
-    if not made.async_impl:
-        made.put_file(str(source), str(target), **options)
+    remote = filesystem(target.scheme)
+    if not remote.async_impl:
+        remote.put_file(str(source), str(target), **options)
         return
     from fsspec.asyn import sync
 
     allowed_seconds = 2 * remote_settings.timeout_seconds + nbytes / _SLOWEST_BYTES_PER_SECOND
-    sync(made.loop, made._put_file, str(source), str(target), timeout=allowed_seconds, **options)
+    sync(remote.loop, remote._put_file, str(source), str(target), timeout=allowed_seconds, **options)
 
 
 def remove(target: RemotePath) -> None:

@@ -161,7 +161,7 @@ def positions_of(names: Iterable[str]) -> dict[str, ModulePosition]:
     positions = {}
     for name in listed:
         numbers = ((prefix, layer_number(name, prefix)) for prefix in prefixes)
-        prefix, layer = next((found for found in numbers if found[1] is not None), ("", None))
+        prefix, layer = next((number for number in numbers if number[1] is not None), ("", None))
         rest = name if layer is None else name[len(f"{prefix}{layer}.") :]
         positions[name] = ModulePosition(prefix.rstrip("."), layer, _module(rest))
     return positions

@@ -60,8 +60,8 @@ def compare_tensors(a: Tensor, b: Tensor, blocks: int) -> tuple[Sums, tuple[Bloc
         for column, width, lengths in _block_lengths(first, second):
             row_numbers, block_numbers = np.divmod(np.arange(lengths.size), lengths.shape[1])
             starts = column + BLOCK_ELEMENTS * block_numbers
-            found = np.stack([row + row_numbers, starts, starts + width], axis=1)
-            errors, positions = _largest(np.append(errors, lengths), np.concatenate([positions, found]), blocks)
+            blocks_here = np.stack([row + row_numbers, starts, starts + width], axis=1)
+            errors, positions = _largest(np.append(errors, lengths), np.concatenate([positions, blocks_here]), blocks)
     average = (total.squares_a / max(-(-total.elements // BLOCK_ELEMENTS), 1)) ** 0.5
     return total, tuple(
         BlockError(row, first, end, _ratio(error, average))

@@ -75,12 +75,12 @@ class Comparison:
 
     def by_types(self) -> dict[tuple[str, str], tuple[int, Sums]]:
         """How many tensors went from one type to another, and what that changed; the worst first."""
-        found: dict[tuple[str, str], tuple[int, Sums]] = {}
+        totals: dict[tuple[str, str], tuple[int, Sums]] = {}
         for tensor in self.tensors:
             key = (tensor.type_a, tensor.type_b)
-            count, sums = found.get(key, (0, Sums()))
-            found[key] = (count + 1, sums + tensor.diff.sums)
-        return dict(sorted(found.items(), key=lambda item: _badness(item[1][1].relative_change)))
+            count, sums = totals.get(key, (0, Sums()))
+            totals[key] = (count + 1, sums + tensor.diff.sums)
+        return dict(sorted(totals.items(), key=lambda item: _badness(item[1][1].relative_change)))
 
 
 def sorted_by_error(

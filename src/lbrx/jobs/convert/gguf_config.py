@@ -95,9 +95,9 @@ def made_config(
         "hidden_act": "gelu_pytorch_tanh" if family.is_gemma else "silu",
     }
     for name, key in _TOKEN_IDS.items():
-        found = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if found is not None:
-            config[f"{key}_token_id"] = int(found)
+        token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if token_id is not None:
+            config[f"{key}_token_id"] = int(token_id)
     rope, warnings = _rope_config(family, metadata, tensors, config, where)
     return {**config, **_family_config(family, metadata, tensors, config), **rope}, warnings
 
@@ -115,8 +115,8 @@ def _whole_number(metadata: Mapping[str, Any], key: str, where: str) -> int:
     if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
         value = int(value[0])  # one for each layer
     if isinstance(value, bool) or not isinstance(value, int):
-        found = "is missing" if value is None else f"is {value!r:.60}"
-        raise FormatError(f"{where}: key {key!r} {found}; expected a whole number")
+        problem = "is missing" if value is None else f"is {value!r:.60}"
+        raise FormatError(f"{where}: key {key!r} {problem}; expected a whole number")
     return value
 
 
@@ -162,20 +162,20 @@ def _rope_config(
     prefix = f"{family.architecture}.rope."
     theta = plain_float(float(metadata.get(prefix + "freq_base", family.defaults["rope_theta"])))
     head = int(config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]))
-    found: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(metadata, prefix + "scaling.")}
+    settings: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(metadata, prefix + "scaling.")}
     warnings = []
     if "rope_local_base_freq" in family.defaults:
         local = metadata.get(prefix + "freq_base_swa", family.defaults["rope_local_base_freq"])
-        found["rope_local_base_freq"] = plain_float(float(local))
+        settings["rope_local_base_freq"] = plain_float(float(local))
     if ROPE_FREQUENCIES in tensors:
-        found["rope_scaling"] = llama3_config(_values(tensors[ROPE_FREQUENCIES]), theta, head)
-        if found["rope_scaling"] is None:
+        settings["rope_scaling"] = llama3_config(_values(tensors[ROPE_FREQUENCIES]), theta, head)
+        if settings["rope_scaling"] is None:
             warnings.append(
                 f"{where}: {ROPE_FREQUENCIES} has other numbers than Llama 3; 'rope_scaling' of config.json is empty"
             )
     if family.model_type == "phi3":
-        found |= _phi3_rope(metadata, tensors, config, prefix, head)
-    return found, warnings
+        settings |= _phi3_rope(metadata, tensors, config, prefix, head)
+    return settings, warnings
 
 
 def _phi3_rope(
@@ -187,15 +187,15 @@ def _phi3_rope(
 ) -> dict[str, Any]:
     original = int(metadata.get(prefix + "scaling.original_context_length", config["max_position_embeddings"]))
     share = int(metadata.get(prefix + "dimension_count", head)) / head
-    found: dict[str, Any] = {"original_max_position_embeddings": original, "partial_rotary_factor": share}
+    settings: dict[str, Any] = {"original_max_position_embeddings": original, "partial_rotary_factor": share}
     if LONG_FACTORS in tensors and SHORT_FACTORS in tensors:
         long, short = (_values(tensors[name]) for name in (LONG_FACTORS, SHORT_FACTORS))
-        found["rope_scaling"] = {
+        settings["rope_scaling"] = {
             "type": "longrope",
             "long_factor": [plain_float(value) for value in long],
             "short_factor": [plain_float(value) for value in short],
         }
-    return found
+    return settings
 
 
 def _values(planned: PlannedTensor) -> Floats:
@@ -225,9 +225,9 @@ def stored_dtypes(text: Any, where: str) -> dict[str, str]:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        dtypes = json.loads(text)
     except (TypeError, ValueError) as error:
         raise FormatError(f"{where}: the types of tensors are not JSON: {error}") from error
-    if not isinstance(found, dict) or any(name not in DTYPES for name in found.values()):
+    if not isinstance(dtypes, dict) or any(name not in DTYPES for name in dtypes.values()):
         raise FormatError(f"{where}: the types of tensors are {text!r:.60}; expected an object of dtypes")
-    return found
+    return dtypes

@@ -122,13 +122,13 @@ class _Making:
 
     def all(self, matches: list[Match], *, is_tied: bool) -> Iterator[PlannedTensor]:
         has_head = not is_tied or bool(self.metadata.get(TIED_HEAD_KEY))
-        found = {match.use.gguf_name: match for match in matches}
+        by_name = {match.use.gguf_name: match for match in matches}
         for match in matches:
             if match.use.gguf_name != _HEAD or has_head:
                 yield from self._tensors(match)
-        if has_head and _HEAD not in found:
+        if has_head and _HEAD not in by_name:
             rule = next(rule for rule in self.family.rules if rule.gguf == _HEAD)
-            embedding = next(self._tensors(found[_EMBEDDING]))
+            embedding = next(self._tensors(by_name[_EMBEDDING]))
             yield embedding.renamed(rule.hf)
 
     def _tensors(self, match: Match) -> Iterator[PlannedTensor]:

@@ -101,14 +101,14 @@ def hf_to_gguf(
 
 def _language_tensors(tensors: Sequence[PlannedTensor]) -> tuple[list[PlannedTensor], list[str]]:
     """The tensors of the language model under the names that it has alone, and a word about those left behind."""
-    kept: list[PlannedTensor] = []
+    language: list[PlannedTensor] = []
     others = 0
     for each in tensors:
         if each.name.startswith(_OTHER_MODULES):
             others += 1
         elif not each.name.endswith(_BUFFERS):
-            kept.append(each.renamed(_text_name(each.name)))
-    return kept, [f"{others} tensors of the vision model are left out: only the language model is converted"] * (
+            language.append(each.renamed(_text_name(each.name)))
+    return language, [f"{others} tensors of the vision model are left out: only the language model is converted"] * (
         others > 0
     )
 
@@ -189,7 +189,7 @@ def _vector(name: str, values: npt.NDArray[np.float32]) -> PlannedTensor:
 
 def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
     """What f32 cannot hold of 1 + weight, for norms that would not come back as they were."""
-    found: dict[str, Any] = {}
+    rests: dict[str, Any] = {}
     for match in matches:
         if match.use.rule.change is None or match.use.rule.change.is_exact:
             continue
@@ -199,8 +199,8 @@ def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
         weights = stored.numpy().astype(np.float64)
         rest = weights - ((weights.astype(np.float32) + np.float32(1)).astype(np.float64) - 1)
         if rest.any():
-            found[NORM_REST_PREFIX + match.use.gguf_name] = rest.astype(np.float32)
-    return found
+            rests[NORM_REST_PREFIX + match.use.gguf_name] = rest.astype(np.float32)
+    return rests
 
 
 def _tokenizer_metadata(contents: Contents, where: str) -> Mapping[str, Any]:

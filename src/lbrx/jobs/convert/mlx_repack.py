@@ -47,9 +47,9 @@ class UnitStorage(ReadStorage):
         while done < buffer.size:
             first, skipped = divmod(offset + done, self.unit_bytes)
             needed = -(-(buffer.size - done + skipped) // self.unit_bytes)
-            made = self.make(first, min(needed, self.units_at_once)).reshape(-1)[skipped:]
-            taken = min(made.size, buffer.size - done)
-            buffer[done : done + taken] = made[:taken]
+            produced = self.make(first, min(needed, self.units_at_once)).reshape(-1)[skipped:]
+            taken = min(produced.size, buffer.size - done)
+            buffer[done : done + taken] = produced[:taken]
             done += taken
 
 
@@ -81,9 +81,9 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
     def numbers(part: int) -> Callable[[int, int], Bytes]:
         def part_bytes(first: int, wanted: int) -> Bytes:
             with np.errstate(invalid="ignore"):  # a scale that is not a number stays one
-                found = coding.scales_and_biases(raw(first, wanted))[part]
-            assert isinstance(found, np.ndarray)
-            return np.ascontiguousarray(found).view(np.uint8)
+                values = coding.scales_and_biases(raw(first, wanted))[part]
+            assert isinstance(values, np.ndarray)
+            return np.ascontiguousarray(values).view(np.uint8)
 
         return part_bytes
 
@@ -110,7 +110,7 @@ def ggml_type_of(parts: MlxWeight, mode: MlxMode, columns: int) -> str | None:
     centred = _CENTRED.get(mode.bits)
     is_centred = [] if centred is None else [(biases + scales * centred[1] == 0).sum()]
     fits = [(number.to("f16").to("f32") == number).sum() for number in (scales, biases)]
-    scales_fit, biases_fit, *equal = (int(found) == scales.size for found in evaluate(*fits, *is_centred))
+    scales_fit, biases_fit, *equal = (int(count) == scales.size for count in evaluate(*fits, *is_centred))
     if centred is not None and scales_fit and equal[0]:
         return centred[0]
     return _FREE.get(mode.bits) if scales_fit and biases_fit else None

@@ -114,8 +114,8 @@ class _Cursor:
         return self.data[self.position - nbytes : self.position]
 
     def number(self, what: str) -> int:
-        found: int = struct.unpack("<i", self.take(4, what))[0]
-        return found
+        value: int = struct.unpack("<i", self.take(4, what))[0]
+        return value
 
 
 def _read_legacy(path: Path, data: bytes) -> ImportanceMatrix:

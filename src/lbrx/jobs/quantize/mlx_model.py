@@ -65,14 +65,14 @@ def _chosen(
     mix = _Mix(contents, config, target) if target.high_mode is not None else None
     careful = _CAREFUL_LAYERS.get(str(config.get("model_type")), ())
     for tensor in contents.tensors:
-        found = _asked_for(tensor, target, options) or _kept(tensor, target.mode)
-        if found is None:
+        choice = _asked_for(tensor, target, options) or _kept(tensor, target.mode)
+        if choice is None:
             module = tensor.name.removesuffix(_WEIGHT)
             if mix is not None:
-                found = mix.choose(module)
+                choice = mix.choose(module)
             else:
-                found = (_CAREFUL_MODE, "careful layer") if module.endswith(careful) else (target.mode, "base coding")
-        mode, reason = found
+                choice = (_CAREFUL_MODE, "careful layer") if module.endswith(careful) else (target.mode, "base coding")
+        mode, reason = choice
         if isinstance(mode, MlxMode) and _fits(tensor, mode):
             modes[tensor.name], choices[tensor.name] = mode, Choice(mlx_name(mode), reason)
         elif isinstance(mode, MlxMode):

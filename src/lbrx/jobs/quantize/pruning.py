@@ -51,11 +51,11 @@ def pruned(contents: Contents, layers: Sequence[int]) -> Pruned:
     if not left:
         raise UsageError(f"all {facts.layers} layers would be removed; expected at least one to be left")
     renamed = [_renamed(tensor, left, facts.layers) for tensor in contents.tensors]
-    kept = [(new, old.name) for new, old in zip(renamed, contents.tensors, strict=True) if new is not None]
+    remaining = [(new, old.name) for new, old in zip(renamed, contents.tensors, strict=True) if new is not None]
     metadata = _metadata(typed_metadata(contents.metadata), facts.architecture, left, facts.layers)
     return Pruned(
-        replace(contents, tensors=tuple(new for new, _ in kept), metadata=metadata),
-        {new.name: old for new, old in kept},
+        replace(contents, tensors=tuple(new for new, _ in remaining), metadata=metadata),
+        {new.name: old for new, old in remaining},
     )
 
 

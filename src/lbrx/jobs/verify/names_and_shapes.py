@@ -72,14 +72,14 @@ def check_gguf(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
     for use in rule_uses(family, sizes):
         shape = sizes.shape(use.rule.shape)
         expected = (sizes.experts, *shape) if use.rule.is_stack else shape
-        found = shapes.get(use.gguf_name)
+        stored_shape = shapes.get(use.gguf_name)
         unused.pop(use.gguf_name, None)
-        if found is None and use.rule.is_required:
+        if stored_shape is None and use.rule.is_required:
             yield error(
                 where, f"tensor {use.gguf_name!r} is missing; the architecture {family.architecture!r} needs it"
             )
-        elif found is not None and _without_ones(found) != _without_ones(expected):
-            yield error(use.gguf_name, f"has shape {found}, expected {expected} from the file's key-values")
+        elif stored_shape is not None and _without_ones(stored_shape) != _without_ones(expected):
+            yield error(use.gguf_name, f"has shape {stored_shape}, expected {expected} from the file's key-values")
     for name in unused:
         yield warning(name, f"is not a tensor that the architecture {family.architecture!r} knows")
 

@@ -33,16 +33,18 @@ def check_values(
     model: Checkpoint, header: FileHeader, entry: TensorEntry, expected_checksum: str | None
 ) -> Iterator[Finding]:
     """What is wrong with the bytes of a tensor."""
-    found = scan(header, entry)
-    if expected_checksum is not None and found.checksum != expected_checksum:
-        yield error(entry.name, f"has the checksum {found.checksum}, expected {expected_checksum}: its bytes changed")
+    scanned = scan(header, entry)
+    if expected_checksum is not None and scanned.checksum != expected_checksum:
+        yield error(entry.name, f"has the checksum {scanned.checksum}, expected {expected_checksum}: its bytes changed")
     is_coded = entry.dtype is None and entry.type_name in CODECS
     if entry.dtype is None and not is_coded:
         if entry.type_name not in ("u16", "u32", "u64"):
             yield note(entry.name, f"is {entry.type_name}, whose values cannot be looked at")
         return
     is_swapped = header.byte_order == "big"
-    if not (is_coded or found.may_have_nonfinite or (is_swapped and entry.dtype is not None and entry.dtype.is_float)):
+    if not (
+        is_coded or scanned.may_have_nonfinite or (is_swapped and entry.dtype is not None and entry.dtype.is_float)
+    ):
         return
     tensor = model[entry.name]
     for nans, infinities in count_nonfinite({entry.name: tensor}).values():
