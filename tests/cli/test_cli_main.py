@@ -13,7 +13,7 @@ import pytest
 
 import support
 from lbrx.cli import main as cli
-from lbrx.cli.commands import COMMANDS
+from lbrx.cli.main import COMMANDS
 from lbrx.errors import FileError, KernelError, LbrxError
 from lbrx.registry import load
 from support.cli_running import lbrx_command

@@ -13,7 +13,7 @@ import pytest
 
 import lbrx
 from lbrx.cli import main as cli
-from lbrx.cli.commands import COMMANDS
+from lbrx.cli.main import COMMANDS
 from lbrx.cli.options import LimitOptions
 from lbrx.cli.paths import check_replaced
 from lbrx.cli.running import within_limits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lbrx.models.architectures.weights import Dimension, Weight
+from lbrx.models.architectures.architecture import Dimension, Weight
 
 ALWAYS = "True"
 QUERY_ROWS = "num_attention_heads * head_dim"

@@ -9,10 +9,9 @@ from typing import Any, TypeGuard
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.models.architectures.architecture import Architecture
+from lbrx.models.architectures.architecture import Architecture, LayerRule
 from lbrx.models.architectures.scope import Config, text_section
 from lbrx.models.architectures.table import known_architecture
-from lbrx.models.architectures.weights import LayerRule
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lbrx.models.architectures.architecture import Architecture
+from lbrx.models.architectures.architecture import Architecture, LayerRule, Naming, Weight
 from lbrx.models.architectures.builders import (
     ALWAYS,
     HEAD_DIM,
@@ -25,7 +25,6 @@ from lbrx.models.architectures.builders import (
     norm,
     stacked,
 )
-from lbrx.models.architectures.weights import LayerRule, Naming, Weight
 
 # Text-only, then the language model inside of multi-modal checkpoints (old and new), then without a head.
 DECODER_NAMINGS = (

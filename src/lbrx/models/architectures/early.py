@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbrx.models.architectures.architecture import Architecture
+from lbrx.models.architectures.architecture import Architecture, Naming, Weight
 from lbrx.models.architectures.builders import (
     ALWAYS,
     HEAD_DIM,
@@ -14,7 +14,6 @@ from lbrx.models.architectures.builders import (
     linear,
     norm,
 )
-from lbrx.models.architectures.weights import Naming, Weight
 
 TRANSFORMER_NAMINGS = (Naming("transformer."), Naming(""))
 BLOCK = "{base}h.{layer}."

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from lbrx.errors import UsageError, nearest
-from lbrx.models.architectures.architecture import Architecture
+from lbrx.models.architectures.architecture import Architecture, Naming, Weight
 from lbrx.models.architectures.decoders import (
     GEMMA,
     GEMMA2,
@@ -32,7 +32,6 @@ from lbrx.models.architectures.stacks import (
     main_stack,
     part_by_name,
 )
-from lbrx.models.architectures.weights import Naming, Weight
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture

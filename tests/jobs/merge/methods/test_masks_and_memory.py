@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.jobs.merge.methods.context import MergeContext
+from lbrx.jobs.merge.methods.method import MergeContext
 from lbrx.jobs.merge.methods.task_arithmetic import della
 from lbrx.memory.limits import limited
 

@@ -5,7 +5,6 @@ sequence of one value per model where models may differ; and ``context`` if it d
 a number (NaN) in an input is not a number in the output, whatever a method drops.
 """
 
-from lbrx.jobs.merge.methods.context import MergeContext
-from lbrx.jobs.merge.methods.method import Method, load_method, method_lookup
+from lbrx.jobs.merge.methods.method import MergeContext, Method, load_method, method_lookup
 
 __all__ = ["MergeContext", "Method", "load_method", "method_lookup"]

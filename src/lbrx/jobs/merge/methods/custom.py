@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any
 
 from lbrx.errors import FileError, MemoryBudgetError, ShapeError, UsageError, nearest
-from lbrx.jobs.merge.methods.context import MergeContext
+from lbrx.jobs.merge.methods.method import MergeContext
 from lbrx.jobs.merge.recipe.parameters import REQUIRED, BasePolicy, MethodParameter, MethodSpec, Required
 from lbrx.jobs.merge.recipe.values import ParameterType, Scalar
 from lbrx.tensors.tensor import Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbrx.jobs.merge.methods.context import MergeContext
+from lbrx.jobs.merge.methods.method import MergeContext
 from lbrx.memory import budget
 from lbrx.tensors.expr import Stored
 from lbrx.tensors.shape import Layout

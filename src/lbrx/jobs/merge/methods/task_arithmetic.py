@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
-from lbrx.jobs.merge.methods.context import MergeContext
+from lbrx.jobs.merge.methods.method import MergeContext
 from lbrx.jobs.merge.methods.sparsify import below_outliers, largest, random_by_rank, random_share, stored
 from lbrx.jobs.merge.methods.task_vectors import differences, sign_agreement, total, weighted_sum
 from lbrx.tensors.creation import where

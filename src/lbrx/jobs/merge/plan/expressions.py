@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lbrx.engine.bindings import Bindings, Bound, Unbound, UnboundError
 from lbrx.errors import TensorNotFound
 from lbrx.jobs.merge.methods import Method
-from lbrx.jobs.merge.methods.context import MergeContext, UnnamedContext
+from lbrx.jobs.merge.methods.method import MergeContext, UnnamedContext
 from lbrx.jobs.merge.plan.records import Job, StagePlan
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, Source

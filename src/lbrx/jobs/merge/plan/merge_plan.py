@@ -20,12 +20,11 @@ from lbrx.jobs.merge.plan.checks import (
     with_common_architecture,
 )
 from lbrx.jobs.merge.plan.jobs import JobPlanner
-from lbrx.jobs.merge.plan.model_card import CARD_NAME, model_card
 from lbrx.jobs.merge.plan.models import ModelOpener, stage_model
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.plan import Plan
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
-from lbrx.jobs.merge.plan.side_files import output_config, side_files
+from lbrx.jobs.merge.plan.side_files import CARD_NAME, model_card, output_config, side_files
 from lbrx.jobs.merge.plan.vocabularies import stage_vocabulary, tokenizer_donor, with_special_ids, with_vocabulary
 from lbrx.jobs.merge.recipe import ModelRef, Recipe
 
