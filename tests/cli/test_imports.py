@@ -41,3 +41,36 @@ def test_convert_imports_no_other_job(tmp_path: Path, name: str, options: list[s
 def test_convert_of_a_gguf_file_imports_no_other_job(tmp_path: Path) -> None:
     assert imported_jobs("convert", demo_models().base, tmp_path / "a.gguf") == {"convert"}
     assert imported_jobs("convert", tmp_path / "a.gguf", tmp_path / "b.gguf", "--type", "bf16") == {"convert"}
+
+
+MOST_MODULES = 115
+TRACED = """
+import sys, threading
+names = set()
+def called(frame, event, _):
+    name = frame.f_globals.get("__name__", "")
+    if event == "call" and name.startswith("lbrx") and frame.f_code.co_name != "<module>":
+        names.add(name)
+threading.setprofile(called)
+sys.setprofile(called)
+from lbrx.cli.main import run
+code = run(sys.argv[1:])
+sys.setprofile(None)
+print(len(names))
+sys.exit(code)
+"""
+
+
+def test_a_merge_runs_through_few_modules(tmp_path: Path) -> None:
+    """Modules in which a function or the body of a class is run, once kernels are compiled."""
+    models = demo_models()
+    recipe = tmp_path / "recipe.yml"
+    inputs = f"models: [{{model: {models.prose}}}, {{model: {models.code}}}]"
+    recipe.write_text(f"{{merge_method: linear, {inputs}, parameters: {{weight: 1}}}}")
+    counts = []
+    for number in range(2):
+        command = [sys.executable, "-c", TRACED, "merge", recipe, tmp_path / str(number), "--quiet"]
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        counts.append(int(done.stdout))
+    assert counts[-1] <= MOST_MODULES

@@ -22,7 +22,6 @@ from lbrx.engine.device import CPU, run_pass
 from lbrx.engine.encode import BlockDestination, EncodedStorage
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
-from lbrx.engine.kth import find_kth
 from lbrx.engine.plan_cache import quick_value
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
@@ -266,6 +265,8 @@ def _run(stages: Stages, known: Known) -> None:
             for first in range(0, len(others), MAX_SINKS):
                 _run_pass(space, others[first : first + MAX_SINKS], known)
             if searches:
+                from lbrx.engine.kth import find_kth
+
                 find_kth(space, searches, known)
         for key, (_, destination) in stages.stored.items():
             if key not in known.stored:

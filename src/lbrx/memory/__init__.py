@@ -8,20 +8,25 @@
 True
 """
 
+from typing import TYPE_CHECKING
+
+from lbrx.base.lazy_names import lazy_names
 from lbrx.memory.arena import MemoryArena
 from lbrx.memory.budget import Budget, budget, format_bytes, parse_bytes, set_budget
-from lbrx.memory.cache import ByteLRU, CacheStatistics
 from lbrx.memory.pooling import PoolStatistics
-from lbrx.memory.prefetch import ReadAhead, Span
 
+if TYPE_CHECKING:
+    from lbrx.memory.cache import ByteLRU as ByteLRU
+    from lbrx.memory.cache import CacheStatistics as CacheStatistics
+    from lbrx.memory.prefetch import ReadAhead as ReadAhead
+    from lbrx.memory.prefetch import Span as Span
+
+__getattr__, __dir__, _lazy = lazy_names(__name__, __file__)
 __all__ = [
+    *_lazy,
     "Budget",
-    "ByteLRU",
-    "CacheStatistics",
     "MemoryArena",
     "PoolStatistics",
-    "ReadAhead",
-    "Span",
     "budget",
     "format_bytes",
     "parse_bytes",

@@ -6,6 +6,9 @@ from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 
+SCHEMES = {"int8": 8, "int4": 4, "int2": 2}  # integer codings, by their bits
+DEFAULT_GROUP_SIZE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizationInfo:

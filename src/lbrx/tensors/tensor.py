@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,17 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.integers import DEFAULT_GROUP_SIZE, SCHEMES, IntegerCoding, code_integers
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Blocks, Expr, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
-from lbrx.tensors.quantization_info import QuantizationInfo
+from lbrx.tensors.quantization_info import DEFAULT_GROUP_SIZE, SCHEMES, QuantizationInfo
 from lbrx.tensors.shape import Index, Layout, Shape, checked_shape
 from lbrx.tensors.storage import CpuStorage, Storage
+
+if TYPE_CHECKING:
+    from lbrx.tensors.codecs.integers import IntegerCoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,8 @@ class Tensor(Arithmetic):
         if scheme in SCHEMES:
             if imatrix is not None:
                 raise UsageError(f"{scheme} takes no importance matrix")
+            from lbrx.tensors.codecs.integers import code_integers
+
             return integer_tensor(code_integers(self.expr, scheme, group_size, symmetric), self.name)
         block_codec = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)

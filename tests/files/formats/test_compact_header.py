@@ -12,9 +12,9 @@ import safetensors.numpy
 
 from lbrx.errors import FormatError
 from lbrx.files.formats import safetensors as reader
-from lbrx.files.formats.compact_header import read_compact
 from lbrx.files.formats.header import FileHeader, TensorSpec
 from lbrx.files.formats.safetensors import lay_out
+from lbrx.files.formats.safetensors_header import read_compact
 from support.layout_writing import write_layout
 from support.malformed_bytes import read_safetensors, safetensors_file, tensor
 

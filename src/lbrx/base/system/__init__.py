@@ -5,9 +5,9 @@ Advice to the kernel never fails the work: those functions return whether the ke
 All other functions raise ``lbrx.errors.FileError`` with the path and the reason.
 """
 
-from lbrx.base.system.durable import flush_to_disk, sync_directory
 from lbrx.base.system.files import (
     StrPath,
+    flush_to_disk,
     open_past_cache,
     open_read,
     pread_into,
@@ -16,6 +16,7 @@ from lbrx.base.system.files import (
     pwrite_past_cache,
     read_ahead,
     seems_cached,
+    sync_directory,
 )
 from lbrx.base.system.mapping import PinnedMapping, map_readonly, page_bytes
 from lbrx.base.system.process import anonymous_bytes, available_bytes, cache_directory, cpu_count

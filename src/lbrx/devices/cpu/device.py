@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lbrx.devices.cpu.prepared import PreparedPass
 from lbrx.devices.cpu.run import run_pass
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.fuse import BoundPass
@@ -12,6 +11,9 @@ from lbrx.engine.program import Program
 from lbrx.engine.sinks import SinkTarget
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
+
+if TYPE_CHECKING:
+    from lbrx.devices.cpu.prepared import PreparedPass
 
 
 class CpuDevice:
@@ -29,6 +31,8 @@ class CpuDevice:
         return run_pass(bound, targets)
 
     def prepare(self, program: Program) -> PreparedPass:
+        from lbrx.devices.cpu.prepared import PreparedPass
+
         return PreparedPass(program)
 
     def store(self, storage: Storage) -> Storage:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, CompiledProgram, compiled
 from lbrx.devices.cpu.codegen import streamed_stores
-from lbrx.devices.cpu.encode_tiles import PassValues
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
 from lbrx.devices.cpu.team import check_status, run_together
@@ -201,6 +200,8 @@ class _Run:
 
     def _tile_worker(self, target: BlockDestination | JointDestination) -> Callable[[int, int], None]:
         """A function that computes and codes one chunk tile by tile."""
+        from lbrx.devices.cpu.encode_tiles import PassValues
+
         ints, inputs, kernel = self.ints.copy(), self.inputs, self.compiled.address
         values = PassValues(kernel, ints.ctypes.data, self.floats.ctypes.data, self.compiled.slots["sink0.address"])
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError, UsageError
-from lbrx.files.formats.header import quoted
+from lbrx.files.formats.header import QUANTIZATION_KEY, quoted
 from lbrx.files.formats.strict_json import parse_object
-from lbrx.tensors.codecs.integers import SCHEMES, IntegerCoding, join_integers
+from lbrx.tensors.codecs.integers import IntegerCoding, join_integers
 from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.tensor import Tensor
 
-QUANTIZATION_KEY = "lbrx.quantization"
 Coding = Mapping[str, str]
 
 

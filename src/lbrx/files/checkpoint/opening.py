@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lbrx.errors import FormatError, TensorNotFound, nearest
-from lbrx.files.checkpoint.integer_parts import Coding, join_parts, parts_of_codings, read_codings
 from lbrx.files.formats.detect import detect_format
 from lbrx.files.formats.directory import DirectoryHeader, read_directory, read_file
-from lbrx.files.formats.header import FileHeader, TensorEntry
+from lbrx.files.formats.header import QUANTIZATION_KEY, FileHeader, TensorEntry
 from lbrx.files.remote.paths import RemotePath, as_path
 from lbrx.tensors.expr import Blocks, Expr, Source
 from lbrx.tensors.quantization_info import QuantizationInfo
@@ -66,21 +65,36 @@ class Checkpoint(Mapping[str, Tensor]):
         return tensor
 
     def __iter__(self) -> Iterator[str]:
-        parts = parts_of_codings(self._codings)
+        parts = self._coding_parts
         return (name for name in self._entries if name not in parts) if parts else iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._entries) - len(parts_of_codings(self._codings) & self._entries.keys())
+        return len(self._entries) - len(self._coding_parts & self._entries.keys())
 
     @cached_property
-    def _codings(self) -> Mapping[str, Coding]:
+    def _codings(self) -> Mapping[str, Mapping[str, str]]:
         """What the metadata says of tensors that are coded as integers: their scales are tensors of their own."""
+        if QUANTIZATION_KEY not in self.metadata:
+            return {}
+        from lbrx.files.checkpoint.integer_parts import read_codings
+
         return read_codings(self.path, self.metadata)
+
+    @property
+    def _coding_parts(self) -> frozenset[str]:
+        """The names of tensors that are only parts of others."""
+        if not self._codings:
+            return frozenset()
+        from lbrx.files.checkpoint.integer_parts import parts_of_codings
+
+        return parts_of_codings(self._codings)
 
     def _stored(self, name: str) -> Tensor:
         return self._tensor(*self._entries[name])
 
     def _joined(self, name: str) -> Tensor:
+        from lbrx.files.checkpoint.integer_parts import join_parts
+
         coding = join_parts(self.path, name, self._codings[name], self._entries.__contains__, self._stored)
         return integer_tensor(coding, name)
 

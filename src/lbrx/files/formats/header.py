@@ -22,6 +22,8 @@ MAX_DIMENSIONS = 64  # what NumPy can hold
 GGUF_MAGIC = b"GGUF"
 ZIP_MAGIC = b"PK\x03\x04"  # of PyTorch files
 
+QUANTIZATION_KEY = "lbrx.quantization"  # of metadata: which tensors are coded as integers
+
 
 class TensorEntry(NamedTuple):
     """One tensor of a file: its type, its shape and where its bytes lie.

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lbrx.errors import DTypeError, FormatError, ShapeError, UsageError, nearest
-from lbrx.files.formats.compact_header import METADATA_KEY, read_compact
 from lbrx.files.formats.header import (
     MAX_DIMENSIONS,
     MAX_INT64,
@@ -27,7 +26,7 @@ from lbrx.files.formats.header import (
     quoted,
 )
 from lbrx.files.formats.packed import PACKED_KEY, describe_packed, restore_packed
-from lbrx.files.formats.safetensors_types import BY_NAME, ELEMENT_TYPES
+from lbrx.files.formats.safetensors_header import BY_NAME, ELEMENT_TYPES, METADATA_KEY, read_compact
 from lbrx.files.formats.source import read_at, size_of
 from lbrx.files.formats.strict_json import decoded, parse_object
 from lbrx.tensors.dtype import DTYPES

@@ -15,7 +15,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.formats import safetensors
 from lbrx.files.formats.header import FileLayout, TensorSpec
-from lbrx.files.formats.safetensors_types import BY_NAME
+from lbrx.files.formats.safetensors_header import BY_NAME
 
 INDEX_SUFFIX = ".safetensors.index.json"
 SPLIT_NUMBER_KEY = "split.no"

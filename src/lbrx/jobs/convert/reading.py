@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError
-from lbrx.files.checkpoint.integer_parts import QUANTIZATION_KEY
 from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
 from lbrx.files.formats.gguf_values import GgufMetadata
+from lbrx.files.formats.header import QUANTIZATION_KEY
 from lbrx.files.output.contents import Contents, PlannedTensor, side_files
 
 _SPLIT_PREFIX = "split."

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from lbrx.errors import UsageError
-from lbrx.files.checkpoint.integer_parts import QUANTIZATION_KEY, separate_parts
+from lbrx.files.checkpoint.integer_parts import separate_parts
+from lbrx.files.formats.header import QUANTIZATION_KEY
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize

@@ -14,11 +14,9 @@ from lbrx.errors import UsageError, nearest
 from lbrx.tensors.codecs.groups import Floats, decoded_groups, groups_shape, numbers_from, part
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import Blocks, Expr, Source
+from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Storage
-
-SCHEMES = {"int8": 8, "int4": 4, "int2": 2}
-DEFAULT_GROUP_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)

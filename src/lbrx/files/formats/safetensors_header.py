@@ -1,4 +1,4 @@
-"""SafeTensors headers as nearly all programs write them, read by one regular expression.
+"""Element types of SafeTensors, and headers as nearly all programs write them, read by one regular expression.
 
 Such a header is JSON without spaces: metadata first, then the tensors in the order of their data, each with the keys
 ``dtype``, ``shape`` and ``data_offsets`` in this order. Reading it takes a third of the time of reading JSON. Whatever
@@ -13,11 +13,46 @@ from collections.abc import Iterable
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError, ShapeError
 from lbrx.files.formats.header import MAX_DIMENSIONS, TensorEntry, element_count
-from lbrx.files.formats.safetensors_types import ELEMENT_TYPES
 from lbrx.files.formats.strict_json import MAX_CONTAINERS, unique_keys_hook
-from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import BY_SAFETENSORS, DType
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """One element type of the format.
+
+    >>> ELEMENT_TYPES["F6_E2M3"].name, ELEMENT_TYPES["F6_E2M3"].bits
+    ('f6_e2m3', 6)
+    """
+
+    id: str
+    name: str
+    bits: int
+    dtype: DType | None
+
+
+_EXTRA_BITS = {
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "U16": 16,
+    "U32": 32,
+    "U64": 64,
+    "C64": 64,
+}
+
+ELEMENT_TYPES: dict[str, ElementType] = {
+    **{type_id: ElementType(type_id, row.name, row.bits, row) for type_id, row in BY_SAFETENSORS.items()},
+    **{type_id: ElementType(type_id, type_id.lower(), bits, None) for type_id, bits in _EXTRA_BITS.items()},
+}
+BY_NAME: dict[str, ElementType] = {row.name: row for row in ELEMENT_TYPES.values()}
+
 
 METADATA_KEY = "__metadata__"
 _METADATA_START = f'{{"{METADATA_KEY}":'
