@@ -13,7 +13,7 @@ from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
 
 if TYPE_CHECKING:
-    from lbrx.devices.cpu.prepared import PreparedPass
+    from lbrx.devices.cpu.prepared import CompiledCall
 
 
 class CpuDevice:
@@ -30,10 +30,10 @@ class CpuDevice:
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         return run_pass(bound, targets)
 
-    def prepare(self, program: Program) -> PreparedPass:
-        from lbrx.devices.cpu.prepared import PreparedPass
+    def prepare(self, program: Program) -> CompiledCall:
+        from lbrx.devices.cpu.prepared import CompiledCall
 
-        return PreparedPass(program)
+        return CompiledCall(program)
 
     def store(self, storage: Storage) -> Storage:
         return storage

@@ -29,7 +29,7 @@ class _Arguments:
     indices: npt.NDArray[np.int64] | None = None
 
 
-class PreparedPass:
+class CompiledCall:
     """A compiled pass with one sink, and the slots of its arguments."""
 
     __slots__ = ("_block_slot", "_flag_slot", "_free", "_leaf_slots", "_number_slots", "_sink_slot", "compiled")
