@@ -19,7 +19,8 @@ from lbrx.devices.cpu.kernels.tile_reductions import (
     prefetch,
     reduced_lanes,
 )
-from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, I64, Builder, Value, instruction, pointer, shuffled
+from lbrx.devices.cpu.simd.emit import pointer, shuffled
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, I64, Builder, Value, instruction
 from lbrx.engine.block_sizes import LANES
 
 _TUPLE: Any = types.UniTuple

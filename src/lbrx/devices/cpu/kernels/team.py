@@ -30,7 +30,8 @@ from lbrx.devices.cpu.kernels.team_board import (
 )
 from lbrx.devices.cpu.simd.calls import make_call
 from lbrx.devices.cpu.simd.elements import load_i64, store_i64
-from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, call_llvm, instruction, jit, pointer
+from lbrx.devices.cpu.simd.emit import call_llvm, pointer
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, jit
 
 _call = make_call(6)
 

@@ -14,22 +14,8 @@ from numba import types
 from numba.core import cgutils
 
 from lbrx.devices.cpu.simd import memory as simd_memory
-from lbrx.devices.cpu.simd.instruction import (
-    DOUBLE,
-    FLOAT,
-    HALF,
-    I8,
-    I32,
-    I64,
-    Builder,
-    Value,
-    call_llvm,
-    instruction,
-    pointer,
-    reduced,
-    same,
-    shuffled,
-)
+from lbrx.devices.cpu.simd.emit import call_llvm, pointer, reduced, same, shuffled
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, HALF, I8, I32, I64, Builder, Value, instruction
 from lbrx.engine.block_sizes import LANES, TILE
 
 IN_TILES = {"bf16": "f32", "f16": "f32"}  # inputs that a tile holds in a wider type

@@ -1,6 +1,6 @@
 """What kernels are written with. Vectors have the width that the code says, so results are the same everywhere.
 
-- instruction: how a function is declared that is written as LLVM code, and the pieces that such functions share
+- instruction, emit: how a function is declared that is written as LLVM code; the pieces that such functions share
 - vectors: the vector type, its operators, loads, stores and conversions
 - f32, i16: functions of f32 lanes; products and layouts of i16 lanes
 - int_dot, int_dot_512: dot products of quantized codes and i16 numbers

@@ -7,7 +7,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, pointer
+from lbrx.devices.cpu.simd.emit import pointer
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction
 
 
 def make_call(arguments: int) -> Any:

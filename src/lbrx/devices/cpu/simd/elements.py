@@ -13,20 +13,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.instruction import (
-    DOUBLE,
-    FLOAT,
-    HALF,
-    I8,
-    I16,
-    I32,
-    I64,
-    Builder,
-    Value,
-    call_llvm,
-    instruction,
-    pointer,
-)
+from lbrx.devices.cpu.simd.emit import call_llvm, pointer
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, HALF, I8, I16, I32, I64, Builder, Value, instruction
 
 _HIGH_HALF = -65536
 

@@ -11,20 +11,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.instruction import (
-    FLOAT,
-    HALF,
-    I16,
-    Builder,
-    Value,
-    call_llvm,
-    instruction,
-    jit,
-    pointer,
-    spread,
-    vector_of,
-    widened_bf16,
-)
+from lbrx.devices.cpu.simd.emit import call_llvm, pointer, spread, vector_of, widened_bf16
+from lbrx.devices.cpu.simd.instruction import FLOAT, HALF, I16, Builder, Value, instruction, jit
 from lbrx.devices.cpu.simd.vectors import bits_of, floats_of, select, splat
 
 

@@ -11,14 +11,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.instruction import (
-    I8,
-    I32,
-    I64,
-    Builder,
-    Value,
+from lbrx.devices.cpu.simd.emit import (
     call_llvm,
-    instruction,
     load_at,
     reduced,
     same,
@@ -28,6 +22,7 @@ from lbrx.devices.cpu.simd.instruction import (
     vector_of,
     widened_bf16,
 )
+from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.vectors import Vector
 
 I16X16: Any = Vector("i16", 16)

@@ -12,22 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from lbrx.devices.cpu.simd.emit import load_at, same, shuffled, store_at, vector_of
 from lbrx.devices.cpu.simd.i16 import pairwise_products
-from lbrx.devices.cpu.simd.instruction import (
-    HALF,
-    I8,
-    I16,
-    I32,
-    I64,
-    Builder,
-    Value,
-    instruction,
-    load_at,
-    same,
-    shuffled,
-    store_at,
-    vector_of,
-)
+from lbrx.devices.cpu.simd.instruction import HALF, I8, I16, I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.vectors import Vector
 
 BYTES = ir.VectorType(I8, 32)

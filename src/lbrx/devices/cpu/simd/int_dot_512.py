@@ -12,8 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from lbrx.devices.cpu.simd.emit import load_at, shuffled
 from lbrx.devices.cpu.simd.i16 import I16X32, I32X16
-from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction, load_at, shuffled
+from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.int_dot import (
     FLOATS,
     I16X8,

@@ -9,18 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lbrx.devices.cpu.simd.instruction import (
-    DOUBLE,
-    FLOAT,
-    I8,
-    I32,
-    I64,
-    Builder,
-    Value,
-    call_llvm,
-    instruction,
-    pointer,
-)
+from lbrx.devices.cpu.simd.emit import call_llvm, pointer
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, I8, I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.processor import LINE_BYTES, PIECE_BYTES
 
 ELEMENTS: dict[str, tuple[Any, Any]] = {
@@ -70,10 +60,6 @@ def _make_poke(element: str) -> Any:
     return poke
 
 
-peek_f32, peek_f64, peek_i32, peek_i64 = (_make_peek(element) for element in ELEMENTS)
-poke_f32, poke_f64, poke_i32, poke_i64 = (_make_poke(element) for element in ELEMENTS)
-
-
 def prefetch(builder: Builder, address: Value, level: int = 1) -> None:
     """Ask for the cache line at a pointer, in a level of the cache; an address beyond the end does no harm."""
     options = (ir.Constant(I32, value) for value in (0, 4 - level, 1))
@@ -115,6 +101,10 @@ MEMORY_FUNCTIONS: dict[str, Any] = {
     "stack_bytes": stack_bytes,
     "stream_out": stream_out,
     "finish_streaming": finish_streaming,
-    **dict(zip((f"peek_{element}" for element in ELEMENTS), (peek_f32, peek_f64, peek_i32, peek_i64), strict=True)),
-    **dict(zip((f"poke_{element}" for element in ELEMENTS), (poke_f32, poke_f64, poke_i32, poke_i64), strict=True)),
+    **{f"peek_{element}": _make_peek(element) for element in ELEMENTS},
+    **{f"poke_{element}": _make_poke(element) for element in ELEMENTS},
 }
+"""By the names that generated kernels call them by."""
+
+peek_f32, peek_f64, peek_i32, peek_i64 = (MEMORY_FUNCTIONS[f"peek_{element}"] for element in ELEMENTS)
+poke_f32, poke_f64, poke_i32, poke_i64 = (MEMORY_FUNCTIONS[f"poke_{element}"] for element in ELEMENTS)

@@ -16,25 +16,8 @@ from numba import types
 from numba.core.datamodel import models
 from numba.extending import overload, register_model
 
-from lbrx.devices.cpu.simd.instruction import (
-    DOUBLE,
-    FLOAT,
-    I1,
-    I8,
-    I16,
-    I32,
-    I64,
-    Builder,
-    Value,
-    instruction,
-    jit,
-    load_at,
-    pointer,
-    reduced,
-    spread,
-    store_at,
-    vector_of,
-)
+from lbrx.devices.cpu.simd.emit import load_at, pointer, reduced, spread, store_at, vector_of
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Builder, Value, instruction, jit
 
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i16": I16, "mask": I1}
 _SCALARS: dict[str, Any] = {"f32": types.float32, "f64": types.float64, "i32": types.int32, "i16": types.int16}

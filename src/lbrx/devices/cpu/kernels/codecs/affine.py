@@ -13,8 +13,9 @@ from numba import types
 
 from lbrx.devices.cpu.kernels.codecs.groups import load_codes, rint
 from lbrx.devices.cpu.simd.elements import load_f32, load_i64, store_bf16, store_byte, store_f16, store_f32, store_i64
+from lbrx.devices.cpu.simd.emit import shuffled, spread
 from lbrx.devices.cpu.simd.f32 import nearest_even
-from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, jit, shuffled, spread
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, jit
 from lbrx.devices.cpu.simd.memory import stack_bytes
 from lbrx.devices.cpu.simd.vectors import (
     Vector,
