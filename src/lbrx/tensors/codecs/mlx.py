@@ -27,7 +27,7 @@ AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUP_SIZES = (32, 64, 128)
 FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits and group size
 WORD_BITS = 32
-_NUMBER_KINDS = {"f32": 0, "f16": 1, "bf16": 2}
+_DTYPE_NUMBERS = {"f32": 0, "f16": 1, "bf16": 2}
 _AFFINE = "affine"
 
 
@@ -101,7 +101,7 @@ def _coded(values: Tensor, mode: MlxMode) -> tuple[list[EncodedStorage], DType]:
             part("u8", size, 1, f"{mode.mode}_scales"),
         ]
         return [EncodedStorage(values.expr, part_codec) for part_codec in part_codecs], DTYPES["u8"]
-    numbers = DTYPES[values.dtype.name if values.dtype.name in _NUMBER_KINDS else "f32"]
+    numbers = DTYPES[values.dtype.name if values.dtype.name in _DTYPE_NUMBERS else "f32"]
     joint = JointValues(
         values.expr,
         JointCoding(
@@ -109,7 +109,7 @@ def _coded(values: Tensor, mode: MlxMode) -> tuple[list[EncodedStorage], DType]:
             (mode.group_bytes, numbers.itemsize, numbers.itemsize),
             _AFFINE,
             "encode_parts",
-            (size, bits, _NUMBER_KINDS[numbers.name]),
+            (size, bits, _DTYPE_NUMBERS[numbers.name]),
         ),
     )
     return [PartStorage(joint, number) for number in range(3)], numbers
