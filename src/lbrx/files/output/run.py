@@ -53,7 +53,7 @@ class RunResult:
     seconds: float
 
 
-class RunOptions(TypedDict, total=False):
+class RunKeywords(TypedDict, total=False):
     """Keyword arguments of functions that write a model: those of `execute`, and limits that change no result.
 
     ``threads`` are all processors by default. ``memory`` is for buffers: bytes, or a text such as ``"512MiB"``.
@@ -72,7 +72,7 @@ def plan_and_execute(
     make_plan: Callable[[], OutputPlan], *, threads: int | None = None, memory: int | str | None = None, **options: Any
 ) -> RunResult:
     """Make a plan and run it, both within the limits; ``options`` are those of `execute`."""
-    unknown = [key for key in options if key not in RunOptions.__annotations__]
+    unknown = [key for key in options if key not in RunKeywords.__annotations__]
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
     with limited(threads, memory):

@@ -12,7 +12,7 @@ from lbrx.errors import UsageError, nearest
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ConversionPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
-from lbrx.files.output.run import RunOptions, RunResult, plan_and_execute, restore_replaced
+from lbrx.files.output.run import RunKeywords, RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents
@@ -38,13 +38,13 @@ def convert(
     format: str | None = None,
     type: str | None = None,
     max_shard_bytes: int | str | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
     ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
     they are, quantized wherever the format has the same coding. The other ``options`` are those of
-    `lbrx.files.output.run.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
+    `lbrx.files.output.run.RunKeywords`. Call it again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()

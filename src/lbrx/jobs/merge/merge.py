@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from lbrx.files.output.plan import OutputPlan, shard_limit
-from lbrx.files.output.run import RunOptions, RunResult, plan_and_execute, restore_replaced
+from lbrx.files.output.run import RunKeywords, RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
@@ -22,7 +22,7 @@ def merge(
     quantize: str | None = None,
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
 
@@ -30,7 +30,7 @@ def merge(
     Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. ``format`` is
     ``"gguf"``, ``"mlx"`` or ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``:
     both are done in the same pass, and nothing but the result is written. The bytes written depend on the recipe, the
-    models and the ``seed`` only. The other ``options`` are those of `lbrx.files.output.run.RunOptions`. Call it again
+    models and the ``seed`` only. The other ``options`` are those of `lbrx.files.output.run.RunKeywords`. Call it again
     with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
