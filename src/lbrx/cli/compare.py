@@ -59,15 +59,15 @@ def compare(
         check_model(path)
     first, second = open_pair(a, b)
     with shown_progress() as progress:
-        found = compare_models(first, second, pattern=pattern, progress=progress)
+        comparison = compare_models(first, second, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
 
-        draw_heat_map(plot, heat_map(found, f"A: {a}   B: {b}   (empty: nothing differs, or not a number)"))
+        draw_heat_map(plot, heat_map(comparison, f"A: {a}   B: {b}   (empty: nothing differs, or not a number)"))
     if json_output:
-        sys.stdout.write(json.dumps(as_json(found, a, b), indent=2) + "\n")
+        sys.stdout.write(json.dumps(as_json(comparison, a, b), indent=2) + "\n")
     else:
-        _print(found, f"A: {a}   B: {b}", top)
+        _print(comparison, f"A: {a}   B: {b}", top)
 
 
 # -- text -------------------------------------------------------------------------------------------------------------
@@ -110,26 +110,28 @@ def _types_text(type_a: str, type_b: str) -> str:
     return type_a if type_a == type_b else f"{type_a} -> {type_b}"
 
 
-def _print(found: Comparison, subtitle: str, top: int) -> None:
+def _print(comparison: Comparison, subtitle: str, top: int) -> None:
     from lbrx.cli.console import columns, count_text, output_console, plural, printable
     from lbrx.cli.diff import print_not_compared
 
     console = output_console()
     console.print(printable(subtitle), style="bold", soft_wrap=True)
-    console.print(f"{plural(len(found.tensors), 'tensor')} compared, {count_text(found.total.elements)} elements\n")
+    console.print(
+        f"{plural(len(comparison.tensors), 'tensor')} compared, {count_text(comparison.total.elements)} elements\n"
+    )
     table = columns("types", "tensors", *_HEADINGS, left=("types",))
-    for (type_a, type_b), (count, sums) in found.by_types().items():
+    for (type_a, type_b), (count, sums) in comparison.by_types().items():
         table.add_row(_types_text(type_a, type_b), f"{count:,}", *_numbers(sums))
-    table.add_row("all", f"{len(found.tensors):,}", *_numbers(found.total), style="bold")
+    table.add_row("all", f"{len(comparison.tensors):,}", *_numbers(comparison.total), style="bold")
     console.print(table)
-    _print_tensors(console, found, top)
-    print_not_compared(console, found.models)
+    _print_tensors(console, comparison, top)
+    print_not_compared(console, comparison.models)
 
 
-def _print_tensors(console: Console, found: Comparison, top: int) -> None:
+def _print_tensors(console: Console, comparison: Comparison, top: int) -> None:
     from lbrx.cli.console import columns, printable
 
-    shown = found.tensors[:top]
+    shown = comparison.tensors[:top]
     if not shown:
         return
     console.print("\nworst tensors, and the block of each that differs most", style="dim")
@@ -139,25 +141,25 @@ def _print_tensors(console: Console, found: Comparison, top: int) -> None:
         types = _types_text(tensor.type_a, tensor.type_b)
         table.add_row(printable(tensor.name), types, *_numbers(tensor.diff.sums), block)
     console.print(table)
-    if len(found.tensors) > top:
-        console.print(f"... {len(found.tensors) - top:,} more, which --top and --json show", style="dim")
+    if len(comparison.tensors) > top:
+        console.print(f"... {len(comparison.tensors) - top:,} more, which --top and --json show", style="dim")
 
 
 # -- JSON and picture -------------------------------------------------------------------------------------------------
 
 
-def as_json(found: Comparison, a: Path, b: Path) -> dict[str, Any]:
+def as_json(comparison: Comparison, a: Path, b: Path) -> dict[str, Any]:
     """Everything, in types that JSON has; numbers that it lacks (NaN, infinities) are null."""
-    models = found.models
+    models = comparison.models
     return {
         "a": str(a),
         "b": str(b),
-        "total": _described(found.total),
+        "total": _described(comparison.total),
         "types": [
             {"a": type_a, "b": type_b, "tensors": count} | _described(sums)
-            for (type_a, type_b), (count, sums) in found.by_types().items()
+            for (type_a, type_b), (count, sums) in comparison.by_types().items()
         ],
-        "tensors": [_described_tensor(tensor) for tensor in found.tensors],
+        "tensors": [_described_tensor(tensor) for tensor in comparison.tensors],
         "only_in_a": list(models.only_in_a),
         "only_in_b": list(models.only_in_b),
         "shape_mismatches": [
@@ -191,20 +193,22 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def heat_map(found: Comparison, subtitle: str) -> HeatMap:
+def heat_map(comparison: Comparison, subtitle: str) -> HeatMap:
     """The picture of a comparison: the signal-to-noise ratio by layer and module; what is exact stays empty."""
     import numpy as np
 
     from lbrx.cli.diff import layer_labels
     from lbrx.plots.heat_map import HeatMap, Panel
 
-    rows = found.models.modules()
+    rows = comparison.models.modules()
     modules = list(dict.fromkeys(module for row in rows.values() for module in row))
     panels = []
     if modules:
         values = [[_cell(row.get(module)) for module in modules] for row in rows.values()]
-        panels.append(Panel(layer_labels(found.models), short_labels(modules), np.array(values, np.float64), "layer"))
-    outside = found.models.outside_layers()
+        panels.append(
+            Panel(layer_labels(comparison.models), short_labels(modules), np.array(values, np.float64), "layer")
+        )
+    outside = comparison.models.outside_layers()
     if outside:
         labels = short_labels([tensor.position.module for tensor in outside])
         panels.append(Panel(["other"], labels, np.array([[_cell(tensor.sums) for tensor in outside]], np.float64)))

@@ -90,15 +90,15 @@ def diff(
         )
     origin = None if base is None else open_checkpoint(base)
     with shown_progress() as progress:
-        found = diff_models(first, second, origin, pattern=pattern, progress=progress)
+        difference = diff_models(first, second, origin, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
 
-        draw_heat_map(plot, heat_map(found, metric, _subtitle(a, b, base)))
+        draw_heat_map(plot, heat_map(difference, metric, _subtitle(a, b, base)))
     if json_output:
-        sys.stdout.write(json.dumps(as_json(found, a, b, base), indent=2) + "\n")
+        sys.stdout.write(json.dumps(as_json(difference, a, b, base), indent=2) + "\n")
     else:
-        _print(found, metric, _subtitle(a, b, base))
+        _print(difference, metric, _subtitle(a, b, base))
 
 
 def _subtitle(a: Path, b: Path, base: Path | None) -> str:
@@ -128,78 +128,78 @@ def _row(sums: Sums) -> list[str]:
     return [metric_text(metric, getattr(sums, _ATTRIBUTES[metric])) for metric in shown]
 
 
-def _print(found: ModelDiff, metric: Metric, subtitle: str) -> None:
+def _print(difference: ModelDiff, metric: Metric, subtitle: str) -> None:
     from lbrx.cli.console import columns, count_text, output_console, plural, printable
 
     console = output_console()
-    total = found.total
+    total = difference.total
     console.print(printable(subtitle), style="bold", soft_wrap=True)
-    console.print(f"{plural(len(found.tensors), 'tensor')} compared, {count_text(total.elements)} elements\n")
+    console.print(f"{plural(len(difference.tensors), 'tensor')} compared, {count_text(total.elements)} elements\n")
     headings = ["relative", "cosine", "same sign", "largest", *(["task cosine"] if total.has_tasks else [])]
     table = columns("layer", *headings, left=("layer",))
-    for label, (_, sums) in zip(layer_labels(found), found.layers().items(), strict=True):
+    for label, (_, sums) in zip(layer_labels(difference), difference.layers().items(), strict=True):
         table.add_row(label, *_row(sums))
-    for tensor in found.outside_layers():
+    for tensor in difference.outside_layers():
         table.add_row(printable(tensor.position.module), *_row(tensor.sums))
     table.add_row("all", *_row(total), style="bold")
     console.print(table)
-    _print_modules(console, found, metric)
-    print_not_compared(console, found)
+    _print_modules(console, difference, metric)
+    print_not_compared(console, difference)
 
 
-def layer_labels(found: ModelDiff) -> list[str]:
+def layer_labels(difference: ModelDiff) -> list[str]:
     """The numbers of the layers, with their stacks' names if there are several."""
-    keys = list(found.layers())
+    keys = list(difference.layers())
     has_several = len({stack for stack, _ in keys}) > 1
     return [f"{stack}.{layer}" if has_several else str(layer) for stack, layer in keys]
 
 
-def _grid(found: ModelDiff, metric: Metric) -> tuple[list[str], list[list[float]]]:
+def _grid(difference: ModelDiff, metric: Metric) -> tuple[list[str], list[list[float]]]:
     """The kinds of modules that layers have, and a row of numbers for each layer; NaN where it has none."""
-    rows = found.modules()
+    rows = difference.modules()
     modules = list(dict.fromkeys(module for row in rows.values() for module in row))
     name = _ATTRIBUTES[metric]
     values = [[float(getattr(row.get(module), name, math.nan)) for module in modules] for row in rows.values()]
     return modules, values
 
 
-def _print_modules(console: Console, found: ModelDiff, metric: Metric) -> None:
+def _print_modules(console: Console, difference: ModelDiff, metric: Metric) -> None:
     from lbrx.cli.console import columns, printable
 
-    modules, values = _grid(found, metric)
+    modules, values = _grid(difference, metric)
     if not modules:
         return
     labels = [printable(label) for label in short_labels(modules)]
-    rows = layer_labels(found)
+    rows = layer_labels(difference)
     console.print(f"\n{_TITLES[metric]}, by layer and module", style="dim")
-    room = console.width - max(len("layer"), *map(len, rows)) - 2
-    for first, stop in _fitting([max(len(label), 8) + 2 for label in labels], room):
+    width_left = console.width - max(len("layer"), *map(len, rows)) - 2
+    for first, stop in _fitting([max(len(label), 8) + 2 for label in labels], width_left):
         table = columns("layer", *labels[first:stop], left=("layer",))
         for label, row in zip(rows, values, strict=True):
             table.add_row(label, *(metric_text(metric, value) for value in row[first:stop]))
         console.print(table)
 
 
-def _fitting(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+def _fitting(widths: Sequence[int], width_left: int) -> Iterator[tuple[int, int]]:
     """Runs of columns that fit side by side, at least one in each."""
     first = used = 0
     for index, width in enumerate(widths):
-        if used + width > room and index > first:
+        if used + width > width_left and index > first:
             yield first, index
             first, used = index, 0
         used += width
     yield first, len(widths)
 
 
-def print_not_compared(console: Console, found: ModelDiff) -> None:
+def print_not_compared(console: Console, difference: ModelDiff) -> None:
     """List what one of the models lacks, and what has other shapes."""
     from lbrx.cli.console import printable
 
     groups = (
-        ("only in A", found.only_in_a),
-        ("only in B", found.only_in_b),
-        ("not compared, because their shapes differ", [_mismatch_text(odd) for odd in found.shape_mismatches]),
-        ("compared without the base, which does not have them", found.without_base),
+        ("only in A", difference.only_in_a),
+        ("only in B", difference.only_in_b),
+        ("not compared, because their shapes differ", [_mismatch_text(odd) for odd in difference.shape_mismatches]),
+        ("compared without the base, which does not have them", difference.without_base),
     )
     for title, names in groups:
         if not names:
@@ -220,26 +220,26 @@ def _mismatch_text(mismatch: ShapeMismatch) -> str:
 # -- JSON and picture -------------------------------------------------------------------------------------------------
 
 
-def as_json(found: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[str, Any]:
+def as_json(difference: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[str, Any]:
     """Everything, in types that JSON has; numbers that it lacks (NaN, infinities) are null."""
     return {
         "a": str(a),
         "b": str(b),
         "base": None if base is None else str(base),
-        "total": _metrics(found.total),
+        "total": _metrics(difference.total),
         "layers": [
-            {"stack": stack, "layer": layer} | _metrics(sums) for (stack, layer), sums in found.layers().items()
+            {"stack": stack, "layer": layer} | _metrics(sums) for (stack, layer), sums in difference.layers().items()
         ],
         "tensors": [
             {"name": tensor.name, "shape": list(tensor.shape), "layer": tensor.position.layer} | _metrics(tensor.sums)
-            for tensor in found.tensors
+            for tensor in difference.tensors
         ],
-        "only_in_a": list(found.only_in_a),
-        "only_in_b": list(found.only_in_b),
+        "only_in_a": list(difference.only_in_a),
+        "only_in_b": list(difference.only_in_b),
         "shape_mismatches": [
-            {"name": odd.name, "a": list(odd.shape_a), "b": list(odd.shape_b)} for odd in found.shape_mismatches
+            {"name": odd.name, "a": list(odd.shape_a), "b": list(odd.shape_b)} for odd in difference.shape_mismatches
         ],
-        "without_base": list(found.without_base),
+        "without_base": list(difference.without_base),
     }
 
 
@@ -248,17 +248,17 @@ def _metrics(sums: Sums) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in named.items()}
 
 
-def heat_map(found: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
+def heat_map(difference: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
     """The picture of a comparison: layers by kinds of modules, and below them what belongs to no layer."""
     import numpy as np
 
     from lbrx.plots.heat_map import HeatMap, Panel
 
-    modules, values = _grid(found, metric)
+    modules, values = _grid(difference, metric)
     panels = []
     if modules:
-        panels.append(Panel(layer_labels(found), short_labels(modules), np.array(values, np.float64), "layer"))
-    outside = found.outside_layers()
+        panels.append(Panel(layer_labels(difference), short_labels(modules), np.array(values, np.float64), "layer"))
+    outside = difference.outside_layers()
     if outside:
         labels = short_labels([tensor.position.module for tensor in outside])
         numbers = [[float(getattr(tensor.sums, _ATTRIBUTES[metric])) for tensor in outside]]

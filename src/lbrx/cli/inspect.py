@@ -94,10 +94,10 @@ def _print_summary(summary: Summary, is_part: bool) -> None:
         console.print(table)
     if summary.metadata:
         longest_key = max(len(printable(key)) for key in summary.metadata)
-        room = max(console.width - longest_key - 2, 20) if console.is_terminal else MAX_PIPED_VALUE_WIDTH
+        value_width = max(console.width - longest_key - 2, 20) if console.is_terminal else MAX_PIPED_VALUE_WIDTH
         console.print()
         console.print(Text(f"metadata, {plural(len(summary.metadata), 'entry', 'entries')}", style="dim"))
-        console.print(facts(_metadata_rows(summary.metadata, min(room, MAX_PIPED_VALUE_WIDTH))))
+        console.print(facts(_metadata_rows(summary.metadata, min(value_width, MAX_PIPED_VALUE_WIDTH))))
 
 
 def _facts(summary: Summary, is_part: bool) -> Iterator[tuple[str, str]]:

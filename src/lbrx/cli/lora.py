@@ -78,33 +78,33 @@ def lora(
     tuned_model, base_model = open_checkpoint(tuned), open_checkpoint(base)
     model_type = (base_model.config or {}).get("model_type")
     with limited(threads, memory), shown_progress() as progress:
-        found = extract_adapter(
+        extraction = extract_adapter(
             tuned_model, base_model, out, options, base_name=str(base), model_type=model_type, progress=progress
         )
-    _print(found, out, options)
+    _print(extraction, out, options)
 
 
-def _print(found: Extraction, out: Path, options: ExtractOptions) -> None:
+def _print(extraction: Extraction, out: Path, options: ExtractOptions) -> None:
     from lbrx.cli.console import columns, output_console, plural, printable, shape_text
 
     console = output_console()
     table = columns("rank", "shape", "change", "captured", "error", "tensor", left=("tensor",))
-    for tensor in found.captured:
+    for tensor in extraction.captured:
         numbers = (f"{tensor.relative_change:.3%}", f"{tensor.captured_energy:.2%}", f"{tensor.relative_error:.2%}")
         table.add_row(str(tensor.rank), shape_text(tensor.shape), *numbers, printable(tensor.name))
     console.print(table)
-    if found.saved:
-        console.print(f"\nstored whole: {plural(len(found.saved), 'tensor')}", style="bold")
-        _print_some(found.saved)
-    if found.left_out:
-        console.print(f"\nchanged, but not captured: {plural(len(found.left_out), 'tensor')}", style="bold")
-        _print_some([f"{tensor.name}: {tensor.reason}" for tensor in found.left_out])
-    beyond = [tensor for tensor in found.captured if tensor.relative_error > (options.max_error or 1)]
+    if extraction.saved:
+        console.print(f"\nstored whole: {plural(len(extraction.saved), 'tensor')}", style="bold")
+        _print_some(extraction.saved)
+    if extraction.left_out:
+        console.print(f"\nchanged, but not captured: {plural(len(extraction.left_out), 'tensor')}", style="bold")
+        _print_some([f"{tensor.name}: {tensor.reason}" for tensor in extraction.left_out])
+    beyond = [tensor for tensor in extraction.captured if tensor.relative_error > (options.max_error or 1)]
     if beyond:
         needed = "factors in f32" if options.rank is None else f"more than rank {options.rank}"
         matrices = plural(len(beyond), "matrix", "matrices")
         console.print(f"\n{matrices} would need {needed} for an error of {options.max_error}")
-    summary = f"{plural(len(found.captured), 'matrix', 'matrices')}, {found.unchanged:,} tensors unchanged"
+    summary = f"{plural(len(extraction.captured), 'matrix', 'matrices')}, {extraction.unchanged:,} tensors unchanged"
     console.print(f"\n{out}: {summary}", soft_wrap=True)
 
 

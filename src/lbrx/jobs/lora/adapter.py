@@ -143,10 +143,10 @@ def _sorted_parts(weights: Checkpoint) -> _Parts:
 
 def _replaced_name(components: list[str]) -> str:
     """The name in the model of a tensor that is saved whole, without the wrappers that PEFT puts around modules."""
-    kept = [text for text in components if text not in ("base_layer", "modules_to_save")]
-    if "modules_to_save" in components and "default" in kept:
-        kept.remove("default")
-    return ".".join(kept)
+    names = [text for text in components if text not in ("base_layer", "modules_to_save")]
+    if "modules_to_save" in components and "default" in names:
+        names.remove("default")
+    return ".".join(names)
 
 
 def _check_targets(parts: _Parts, base: Mapping[str, Tensor], directory: Path) -> None:
@@ -169,7 +169,7 @@ class _Matcher:
         self.path = path
 
     def patches(self, parts: _Parts) -> dict[str, Patch]:
-        found: dict[str, Patch] = {}
+        patches: dict[str, Patch] = {}
         for name, tensor in parts.replacements.items():
             self._check_weight(name)
             if tensor.shape != self.base[name].shape:
@@ -177,12 +177,12 @@ class _Matcher:
                     f"{self.path}: {parts.file_names[name]!r} has shape {tensor.shape}, "
                     f"but {name!r} of the model has {self.base[name].shape}"
                 )
-            found[name] = Patch(replacement=tensor)
+            patches[name] = Patch(replacement=tensor)
         for module, tensors in parts.of_modules.items():
-            found.setdefault(module + ".weight", Patch()).product = self._product(module, tensors)
+            patches.setdefault(module + ".weight", Patch()).product = self._product(module, tensors)
             if "bias" in tensors:
-                self._add_bias(module, tensors["bias"], found)
-        return found
+                self._add_bias(module, tensors["bias"], patches)
+        return patches
 
     def _check_weight(self, name: str) -> None:
         weight = self.base[name]
@@ -255,7 +255,7 @@ class _Matcher:
                 f"expected {weight.shape[0]} elements, one for each row of the weight"
             )
 
-    def _add_bias(self, module: str, bias: Tensor, found: dict[str, Patch]) -> None:
+    def _add_bias(self, module: str, bias: Tensor, patches: dict[str, Patch]) -> None:
         name = module + ".bias"
         if name not in self.base:
             raise TensorNotFound(f"{self.path}: module {module!r} has a lora_B.bias, but the model has no {name!r}")
@@ -265,5 +265,5 @@ class _Matcher:
                 f"{self.path}: lora_B.bias of {module!r} has shape {bias.shape}, "
                 f"but {name!r} of the model has {self.base[name].shape}"
             )
-        patch = found.setdefault(name, Patch())
+        patch = patches.setdefault(name, Patch())
         patch.bias, patch.bias_scale = bias, self.config.scale(module)

@@ -115,8 +115,8 @@ def extract_adapter(
     >>> import lbrx, tempfile
     >>> base = {"q_proj.weight": lbrx.full((4, 4), 1, "f32")}
     >>> tuned = {"q_proj.weight": lbrx.full((4, 4), 1.5, "f32")}
-    >>> found = extract_adapter(tuned, base, tempfile.mkdtemp() + "/adapter", ExtractOptions(max_error=0.01))
-    >>> [(tensor.name, tensor.rank) for tensor in found.captured]
+    >>> extraction = extract_adapter(tuned, base, tempfile.mkdtemp() + "/adapter", ExtractOptions(max_error=0.01))
+    >>> [(tensor.name, tensor.rank) for tensor in extraction.captured]
     [('q_proj.weight', 1)]
     """
     chosen = options or ExtractOptions()
@@ -129,12 +129,12 @@ def extract_adapter(
             extractor.add(name, tuned[name])
             if progress is not None:
                 progress(number + 1, len(tuned), name)
-        found = extractor.found
-        found.left_out += [LeftOutTensor(name, "only the base has it") for name in base if name not in tuned]
-        if not found.captured and not found.saved:
+        extraction = extractor.extraction
+        extraction.left_out += [LeftOutTensor(name, "only the base has it") for name in base if name not in tuned]
+        if not extraction.captured and not extraction.saved:
             raise UsageError(f"nothing to extract: {extractor.summary_of_nothing()}")
         write_adapter(directory, spool.tensors() | extractor.whole_tensors(), extractor.config(base_name))
-    return found
+    return extraction
 
 
 class _Extractor:
@@ -146,7 +146,7 @@ class _Extractor:
         self.options = options
         self.base = base
         self.spool = spool
-        self.found = Extraction()
+        self.extraction = Extraction()
         self._whole: dict[str, Tensor] = {}
         self._has_transposed = False
         self._transposes = model_type in _TRANSPOSED_MODELS
@@ -163,7 +163,7 @@ class _Extractor:
         if not math.isfinite(squares):
             raise FormatError(f"{name!r} has NaN or infinite values in one of the models")
         if squares == 0:
-            self.found.unchanged += 1
+            self.extraction.unchanged += 1
             return
         module, _, part = name.rpartition(".")
         if self.options.modules is not None and not re.search(self.options.modules, module):
@@ -172,19 +172,19 @@ class _Extractor:
             self._capture(name, tuned - base, squares, base_squares)
         elif self.options.save_modules and module:
             self._whole[name] = tuned
-            self.found.saved.append(name)
+            self.extraction.saved.append(name)
         else:
             self._leave_out(name, "not a weight of a linear layer")
 
     def summary_of_nothing(self) -> str:
-        reasons = Counter(tensor.reason for tensor in self.found.left_out)
-        counts = [("equal in both models", self.found.unchanged), *reasons.most_common()]
+        reasons = Counter(tensor.reason for tensor in self.extraction.left_out)
+        counts = [("equal in both models", self.extraction.unchanged), *reasons.most_common()]
         return (
             "; ".join(f"{count} tensors: {reason}" for reason, count in counts if count) or "the model has no tensors"
         )
 
     def _leave_out(self, name: str, reason: str) -> None:
-        self.found.left_out.append(LeftOutTensor(name, reason))
+        self.extraction.left_out.append(LeftOutTensor(name, reason))
 
     def _capture(self, name: str, difference: Tensor, squares: float, base_squares: float) -> None:
         blocks = RowBlocks(difference)
@@ -198,7 +198,7 @@ class _Extractor:
         self.spool.put(f"{PREFIX}{module}.lora_B.weight", b, factor_dtype)
         change = math.sqrt(squares / base_squares) if base_squares else math.inf
         error = math.sqrt(left_over / squares)
-        self.found.captured.append(CapturedTensor(name, difference.shape, left.shape[1], change, error))
+        self.extraction.captured.append(CapturedTensor(name, difference.shape, left.shape[1], change, error))
 
     def _factors(self, name: str, blocks: RowBlocks, squares: float) -> tuple[Matrix, Matrix, float]:
         """The factors as they will be stored, and the sum of squares that they leave of the difference."""
@@ -210,12 +210,12 @@ class _Extractor:
         # A rank as usual is found by a thin sketch. A matrix that needs more is decomposed as a whole.
         tried = min(limit, _FIRST_TRIED_RANK)
         vectors = self._vectors(name, blocks, tried)
-        found = self._smallest(vectors, blocks, squares)
-        if found is None and tried < limit:
+        factors = self._smallest(vectors, blocks, squares)
+        if factors is None and tried < limit:
             every = vectors_within(blocks, max_error, limit, _SPARE_RANKS[self.options.dtype], name)
             vectors = every or self._vectors(name, blocks, limit)
-            found = self._smallest(vectors, blocks, squares)
-        return found or self._stored(vectors, len(vectors.values), blocks)
+            factors = self._smallest(vectors, blocks, squares)
+        return factors or self._stored(vectors, len(vectors.values), blocks)
 
     def _smallest(
         self, vectors: SingularVectors, blocks: RowBlocks, squares: float
@@ -227,15 +227,15 @@ class _Extractor:
         max_error = self.options.max_error
         assert max_error is not None
         too_few = (vectors.smallest_rank(squares, max_error) or len(vectors.values) + 1) - 1
-        enough, step, found = len(vectors.values) + 1, 1, None
+        enough, step, factors = len(vectors.values) + 1, 1, None
         while too_few + 1 < enough:
-            rank = min(too_few + step, enough - 1) if found is None else (too_few + enough) // 2
+            rank = min(too_few + step, enough - 1) if factors is None else (too_few + enough) // 2
             stored = self._stored(vectors, rank, blocks)
             if stored[2] <= max_error**2 * squares:
-                enough, found = rank, stored
+                enough, factors = rank, stored
             else:
                 too_few, step = rank, 2 * step
-        return found
+        return factors
 
     def _vectors(self, name: str, blocks: RowBlocks, count: int) -> SingularVectors:
         return leading_singular_vectors(blocks, count, self.options.seed, name)
@@ -250,7 +250,7 @@ class _Extractor:
 
         Of a module that PEFT replaces it wants every tensor, also those that did not change.
         """
-        wrapped = {tensor.name.removesuffix(".weight") for tensor in self.found.captured}
+        wrapped = {tensor.name.removesuffix(".weight") for tensor in self.extraction.captured}
         replaced = {name.rpartition(".")[0] for name in self._whole} - wrapped
         unchanged = {name: self.base[name] for name in self.base if name.rpartition(".")[0] in replaced}
         named = {}
@@ -260,9 +260,9 @@ class _Extractor:
         return named
 
     def config(self, base_name: str) -> dict[str, Any]:
-        ranks = {tensor.name.removesuffix(".weight"): tensor.rank for tensor in self.found.captured}
+        ranks = {tensor.name.removesuffix(".weight"): tensor.rank for tensor in self.extraction.captured}
         modules = [name.removesuffix(".weight") for name in self.base if name.endswith(".weight")]
-        return peft_config(base_name, ranks, modules, self.found.saved, self._has_transposed)
+        return peft_config(base_name, ranks, modules, self.extraction.saved, self._has_transposed)
 
 
 def _squares(tuned: Tensor, base: Tensor) -> tuple[float, float]:

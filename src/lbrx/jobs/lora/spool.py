@@ -50,8 +50,8 @@ class Spool:
     def tensors(self) -> dict[str, Tensor]:
         """All that was put away so far, in order."""
         self._file.flush()
-        found = {}
+        tensors = {}
         for name, (start, dtype, shape) in self._slots.items():
             storage = MmapStorage.from_file(self._path, start, dtype.nbytes(int(np.prod(shape))))
-            found[name] = Tensor(Source(storage, dtype, Layout.contiguous(shape)))
-        return found
+            tensors[name] = Tensor(Source(storage, dtype, Layout.contiguous(shape)))
+        return tensors

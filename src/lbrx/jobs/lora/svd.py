@@ -52,12 +52,12 @@ class RowBlocks:
     def walk(self) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Every block with the number of its first row, in order."""
         for first in range(0, self.shape[0], self._block_rows):
-            found = None if self._kept is None else self._kept.get(first)
-            if found is None:
-                found = self._matrix[first : first + self._block_rows].numpy()
+            block = None if self._kept is None else self._kept.get(first)
+            if block is None:
+                block = self._matrix[first : first + self._block_rows].numpy()
                 if self._kept is not None:
-                    self._kept[first] = found
-            yield first, found
+                    self._kept[first] = block
+            yield first, block
 
     def transposed(self) -> RowBlocks:
         """The transposed matrix, in blocks of its own."""
@@ -169,8 +169,8 @@ def leading_singular_vectors(blocks: RowBlocks, count: int, seed: int, stream: s
         projection = blocks.transposed_times(span)
         with _decomposing(projection):
             right, values, inner = np.linalg.svd(projection, full_matrices=False)
-        kept = min(count, width)
-        return SingularVectors(span @ inner[:kept].T, values[:kept], right[:, :kept].T)
+        rank = min(count, width)
+        return SingularVectors(span @ inner[:rank].T, values[:rank], right[:, :rank].T)
 
 
 def vectors_within(

@@ -32,19 +32,19 @@ def stack_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]
     """
     groups: dict[str, dict[int, PlannedTensor]] = {}
     for tensor in tensors:
-        found = _EXPERT.fullmatch(tensor.name)
-        if found is None:
+        match = _EXPERT.fullmatch(tensor.name)
+        if match is None:
             groups[tensor.name] = {-1: tensor}
         else:
-            groups.setdefault(_stack_name(found), {})[int(found["number"])] = tensor
+            groups.setdefault(_stack_name(match), {})[int(match["number"])] = tensor
     return tuple(next(iter(group.values())) if -1 in group else _stack(name, group) for name, group in groups.items())
 
 
-def _stack_name(found: re.Match[str]) -> str:
-    projection = found["projection"]
-    if found["block"].endswith(_MIXTRAL_BLOCK):
+def _stack_name(match: re.Match[str]) -> str:
+    projection = match["projection"]
+    if match["block"].endswith(_MIXTRAL_BLOCK):
         projection = _MIXTRAL.get(projection, projection)
-    return f"{found['block']}.switch_mlp.{projection}.{found['part']}"
+    return f"{match['block']}.switch_mlp.{projection}.{match['part']}"
 
 
 def _stack(name: str, experts: dict[int, PlannedTensor]) -> PlannedTensor:
@@ -76,15 +76,15 @@ def separate_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, .
 
 
 def _separated(tensor: PlannedTensor) -> Iterator[PlannedTensor]:
-    found = _STACK.fullmatch(tensor.name)
-    if found is None or len(tensor.shape) < 2:
+    match = _STACK.fullmatch(tensor.name)
+    if match is None or len(tensor.shape) < 2:
         yield tensor
         return
-    projection = found["projection"]
-    if found["block"].endswith(_MIXTRAL_BLOCK):
+    projection = match["projection"]
+    if match["block"].endswith(_MIXTRAL_BLOCK):
         projection = _MIXTRAL_BACK.get(projection, projection)
     for number in range(tensor.shape[0]):
-        name = f"{found['block']}.experts.{number}.{projection}.{found['part']}"
+        name = f"{match['block']}.experts.{number}.{projection}.{match['part']}"
         yield tensor.renamed(name).mapped(partial(_one_of, number), shape=tensor.shape[1:])
 
 

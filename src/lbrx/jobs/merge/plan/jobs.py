@@ -47,12 +47,12 @@ class JobPlanner:
 
     def _order(self, tensor: OutputTensor) -> tuple[int, int, int]:
         named = zip(tensor.part.sources, tensor.names, strict=True)
-        found = [
+        indices = [
             (source.model != self._donor, self.models[source.model].infos[name].index)
             for source, name in named
             if name is not None
         ]
-        index = min(found)[1] if found else 0
+        index = min(indices)[1] if indices else 0
         if self._is_whole:
             return 0, 0, index
         part = {"pre": 0, "layer": 1, "post": 2}[tensor.role.part]
@@ -68,7 +68,7 @@ class JobPlanner:
         if not inputs:
             return None  # optional, or a problem of its own that the checks of the models report
         # The base speaks for buffers and types, else the first model.
-        speaker = next((found for found in inputs if found.is_base), inputs[0])
+        speaker = next((given for given in inputs if given.is_base), inputs[0])
         dtype = speaker.info.dtype
         if dtype is not None and (tensor.role.is_buffer or not dtype.is_float):
             source = (JobInput(speaker.index, speaker.name),)
@@ -83,7 +83,7 @@ class JobPlanner:
             self.method.spec,
             module=tensor.module,
             slice_index=tensor.slice_index,
-            input_names=[found.name for found in inputs],
+            input_names=[given.name for given in inputs],
             output_name=tensor.role.name,
             t=tensor.t,
         )
@@ -91,7 +91,7 @@ class JobPlanner:
             tensor.role.name,
             inputs[0].info.shape,
             dtype,
-            tuple(JobInput(found.index, found.name) for found in inputs),
+            tuple(JobInput(given.index, given.name) for given in inputs),
             parameters,
             base_index(self.recipe, self.method.spec, tensor.part),
             tensor.role.is_vocabulary,
@@ -100,9 +100,9 @@ class JobPlanner:
     def _has_problem(self, tensor: OutputTensor, inputs: Sequence[_Input], speaker: _Input) -> bool:
         before = len(self.problems)
         self._check_presence(tensor, inputs)
-        for found in inputs:
-            self._check_type(found, speaker)
-            self._check_shape(tensor, found, speaker)
+        for given in inputs:
+            self._check_type(given, speaker)
+            self._check_shape(tensor, given, speaker)
         return len(self.problems) > before
 
     def _check_presence(self, tensor: OutputTensor, inputs: Sequence[_Input]) -> None:
@@ -112,30 +112,30 @@ class JobPlanner:
                     f"tensor {inputs[0].name!r} is in {inputs[0].model.label}, but not in {source.model}"
                 )
 
-    def _check_type(self, found: _Input, speaker: _Input) -> None:
-        if found.info.dtype is None:
+    def _check_type(self, given: _Input, speaker: _Input) -> None:
+        if given.info.dtype is None:
             self.problems.append(
-                f"tensor {found.name!r} of {found.model.label} is quantized as {found.info.type_name}; "
+                f"tensor {given.name!r} of {given.model.label} is quantized as {given.info.type_name}; "
                 f"expected a floating type: only such tensors can be merged"
             )
-        elif not found.info.dtype.is_float:
+        elif not given.info.dtype.is_float:
             self.problems.append(
-                f"tensor {found.name!r} is {found.info.type_name} in {found.model.label}, "
+                f"tensor {given.name!r} is {given.info.type_name} in {given.model.label}, "
                 f"but {speaker.info.type_name} in {speaker.model.label}"
             )
 
-    def _check_shape(self, tensor: OutputTensor, found: _Input, speaker: _Input) -> None:
-        shape, expected = found.info.shape, speaker.info.shape
+    def _check_shape(self, tensor: OutputTensor, given: _Input, speaker: _Input) -> None:
+        shape, expected = given.info.shape, speaker.info.shape
         if shape == expected:
             return
         if not (tensor.role.is_vocabulary and shape[1:] == expected[1:]):
             self.problems.append(
-                f"tensor {found.name!r} has shape {shape} in {found.model.label}, "
+                f"tensor {given.name!r} has shape {shape} in {given.model.label}, "
                 f"but {expected} in {speaker.model.label}"
             )
         elif not self.resizes_vocabulary:
             self.problems.append(
-                f"the vocabularies differ: {found.name!r} has {shape[0]} rows in {found.model.label}, "
+                f"the vocabularies differ: {given.name!r} has {shape[0]} rows in {given.model.label}, "
                 f"but {expected[0]} in {speaker.model.label}; expected models with one vocabulary"
             )
 

@@ -31,10 +31,10 @@ class ModelOpener:
 
     def open(self, ref: ModelRef) -> InputModel:
         """The model of a reference."""
-        found = self._opened.get(ref)
-        if found is None:
-            found = self._opened[ref] = open_model(ref, self._directories)
-        return found
+        model = self._opened.get(ref)
+        if model is None:
+            model = self._opened[ref] = open_model(ref, self._directories)
+        return model
 
 
 def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputModel:
@@ -113,11 +113,11 @@ def _architecture(ref: ModelRef, config: Mapping[str, Any], names: Mapping[str, 
             hint = nearest(ref.architecture, ARCHITECTURES) or f"; expected one of {', '.join(ARCHITECTURES)}"
             raise UsageError(f"{ref}: unknown architecture {ref.architecture!r}{hint}")
         return named
-    found = known_architecture(config)
-    if found is None:
+    architecture = known_architecture(config)
+    if architecture is None:
         return automatic(names)
     try:
-        found.layer_count(config)
+        architecture.layer_count(config)
     except LbrxError as error:
         raise UsageError(f"{ref}: {error}") from error
-    return found
+    return architecture

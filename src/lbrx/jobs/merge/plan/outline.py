@@ -43,11 +43,11 @@ class Roles:
 
     @cached_property
     def by_layer(self) -> dict[int, list[TensorRole]]:
-        found: dict[int, list[TensorRole]] = {}
+        roles: dict[int, list[TensorRole]] = {}
         for role in self._all:
             if role.layer is not None:
-                found.setdefault(role.layer, []).append(role)
-        return found
+                roles.setdefault(role.layer, []).append(role)
+        return roles
 
     @cached_property
     def outside(self) -> list[TensorRole]:
@@ -110,13 +110,13 @@ class Outline:
 
     def layer_sources(self) -> list[tuple[SliceSource, int]]:
         """For every layer of the output the source that speaks for it (the base, else the first), and its layer."""
-        found = []
+        sources = []
         for part in self.language_module.slices:
             base = self.recipe.base_of(part)
             speaker = next((source for source in part.sources if source.model == base), part.sources[0])
             first, end = self.layer_range(speaker)
-            found += [(speaker, layer) for layer in range(first, end)]
-        return found
+            sources += [(speaker, layer) for layer in range(first, end)]
+        return sources
 
     def layer_range(self, source: SliceSource) -> tuple[int, int]:
         return source.layer_range or (0, self.roles[source.model].model.layer_count)
@@ -126,7 +126,7 @@ class Outline:
         known = dict.fromkeys(module for roles in self.roles.values() for module in roles.modules) | {"": None}
         if EVERY_MODULE in self.recipe.modules:
             return dict.fromkeys(known, EVERY_MODULE)
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for name, module in self.recipe.modules.items():
             matching = [path for path in known if _is_called(path, name)]
             if not matching:
@@ -134,13 +134,13 @@ class Outline:
                 raise module.location.error(f"the models have no module {name!r}; expected {expected}")
             if matching[0] and not module.whole_model:
                 raise module.location.error(f"the layers of module {name!r} cannot be sliced; expected 'models'")
-            found.update(dict.fromkeys(matching, name))
-        missing = [path or _LANGUAGE_MODEL_NAMES[0] for path in known if path not in found]
+            names.update(dict.fromkeys(matching, name))
+        missing = [path or _LANGUAGE_MODEL_NAMES[0] for path in known if path not in names]
         if missing:
             raise self.recipe.location.error(
                 f"the recipe does not say how to merge the module {missing[0]!r}; expected it among 'modules'"
             )
-        return found
+        return names
 
     def _outside(self, part_name: str) -> Iterator[OutputTensor]:
         seen: set[str] = set()

@@ -164,10 +164,10 @@ class Recipe:
 
     def module(self, name: str) -> Module:
         """What the recipe says about a module of the architecture."""
-        found = self.modules.get(name) or self.modules.get(EVERY_MODULE)
-        if found is None:
+        module = self.modules.get(name) or self.modules.get(EVERY_MODULE)
+        if module is None:
             raise self.location.error(f"the recipe has no module {name!r}; it has {', '.join(self.modules)}")
-        return found
+        return module
 
     def base_of(self, part: Slice) -> ModelRef | None:
         """The base model of a slice: its own, or the recipe's."""
@@ -181,15 +181,15 @@ class Recipe:
     @property
     def models(self) -> tuple[ModelRef, ...]:
         """Every model whose weights the merge may read, once each, in recipe order."""
-        found: dict[ModelRef, None] = {}
+        models: dict[ModelRef, None] = {}
         for module in self.modules.values():
             for part in module.slices:
-                found.update((source.model, None) for source in part.sources)
+                models.update((source.model, None) for source in part.sources)
                 if part.base_model is not None:
-                    found[part.base_model] = None
+                    models[part.base_model] = None
         if self.base_model is not None:
-            found[self.base_model] = None
-        return tuple(found)
+            models[self.base_model] = None
+        return tuple(models)
 
     @property
     def donor(self) -> ModelRef:
