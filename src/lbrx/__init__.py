@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from lbrx.files.output.save import save as save
     from lbrx.jobs.convert.convert import convert as convert
     from lbrx.jobs.merge.merge import merge as merge
+    from lbrx.jobs.merge.methods.method import MergeContext as MergeContext
     from lbrx.jobs.quantize.quantize import quantize as quantize
     from lbrx.jobs.score.score import score as score
     from lbrx.jobs.verify.verify import verify as verify
