@@ -12,7 +12,8 @@ import pytest
 
 import lbrx
 from lbrx.files.formats.gguf_types import GGML_TYPES
-from lbrx.jobs.quantize import FILE_TYPES, quantize
+from lbrx.jobs.convert.file_types import FILE_TYPES
+from lbrx.jobs.quantize import quantize
 
 COLUMNS, HIDDEN, VOCABULARY = 256, 256, 96
 EXACT = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0"}

@@ -11,7 +11,8 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import BPE, WordLevel
 
 from lbrx.jobs.merge.recipe import ModelRef
-from lbrx.jobs.merge.vocabulary import ModelVocabulary, TokenizerFile, parse_tokenizer
+from lbrx.jobs.merge.vocabulary import ModelVocabulary
+from lbrx.models.tokenizers.tokenizer_file import TokenizerFile, parse_tokenizer
 
 WIDTH = 3
 

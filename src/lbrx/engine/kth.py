@@ -307,7 +307,7 @@ def _put(search: _Search, key: int, index: int, known: Known) -> None:
 
 
 def values_of_keys(keys: npt.NDArray[Any], key_type: str) -> npt.NDArray[Any]:
-    """The values that sortable keys stand for (see devices/cpu/selection.py)."""
+    """The values that sortable keys stand for (see `lbrx.devices.cpu.kernels.selection`)."""
     if key_type not in ("f32", "f64"):
         return keys
     largest = np.iinfo(keys.dtype).max

@@ -1,4 +1,4 @@
-"""Computing with models on the CPU: products with mapped, half and quantized weights, attention, norms and the rest.
+"""Operations of neural networks: products with mapped, half and quantized weights, attention, norms and the rest.
 
 >>> import numpy as np, lbrx
 >>> from lbrx import ops

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from lbrx.files.output.contents import Contents
-from lbrx.jobs.quantize import FILE_TYPES, Choice, QuantizeOptions, choose_types, file_type, parse_options
+from lbrx.jobs.convert.file_types import FILE_TYPES, file_type
+from lbrx.jobs.quantize import Choice, QuantizeOptions, choose_types, parse_options
 from support.quantizing_models import gguf_model
 
 MORE = (0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31)  # of 32: both eighths, and every third between

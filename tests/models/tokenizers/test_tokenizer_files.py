@@ -10,14 +10,9 @@ import pytest
 from lbrx.errors import FileError, FormatError
 from lbrx.jobs.merge.recipe import TokenizerSpec
 from lbrx.jobs.merge.recipe.tokenizer import CHAT_TEMPLATES
-from lbrx.jobs.merge.vocabulary import (
-    TEMPLATES,
-    find_template,
-    most_common_template,
-    plan_vocabulary,
-    read_tokenizer,
-    tokenizer_changes,
-)
+from lbrx.jobs.merge.vocabulary import plan_vocabulary, tokenizer_changes
+from lbrx.models.tokenizers.chat_templates import TEMPLATES, find_template, most_common_template
+from lbrx.models.tokenizers.tokenizer_file import read_tokenizer
 from support.small_vocabularies import special, vocabulary, word_tokenizer
 
 FIRST = word_tokenizer(["<unk>", "red"], [special("<s>")])

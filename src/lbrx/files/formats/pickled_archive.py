@@ -21,9 +21,8 @@ from lbrx.files.formats.header import quoted
 from lbrx.files.formats.source import read_at, size_of
 
 MAX_DIRECTORY_BYTES = 64 << 20
-_END = struct.Struct(
-    "<4s4H2IH"
-)  # signature, disks, members here and in all, bytes and offset of the directory, comment
+# Signature, disks, members here and in all, bytes and offset of the directory, comment.
+_END = struct.Struct("<4s4H2IH")
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 _WIDE_END = struct.Struct("<4sQ2H2I4Q")
 _ENTRY_BYTES = 46

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from lbrx.errors import UsageError
 from lbrx.files.formats.strict_json import read_json
 from lbrx.jobs.merge.plan.records import InputModel
-from lbrx.jobs.merge.vocabulary import read_tokenizer
 from lbrx.jobs.moe.recipe import PROMPTED_GATES, Expert, MoeRecipe
+from lbrx.models.tokenizers.tokenizer_file import read_tokenizer
 from lbrx.tensors.creation import full, normal, uniform
 from lbrx.tensors.tensor import Tensor, tensor
 

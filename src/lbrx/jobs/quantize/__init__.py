@@ -1,6 +1,5 @@
 """Models in fewer bits: which type each tensor gets, and the job that writes them."""
 
-from lbrx.jobs.convert.file_types import FILE_TYPES, FileType, file_type
 from lbrx.jobs.quantize.choice import Choice, choose_types
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions, TypeOverride, parse_options
@@ -8,17 +7,14 @@ from lbrx.jobs.quantize.quantize import QuantizePlan, plan_contents, plan_quanti
 from lbrx.jobs.quantize.targets import target_names
 
 __all__ = [
-    "FILE_TYPES",
     "Choice",
     "CodedTensor",
-    "FileType",
     "KeyOverride",
     "Quantization",
     "QuantizeOptions",
     "QuantizePlan",
     "TypeOverride",
     "choose_types",
-    "file_type",
     "parse_options",
     "plan_contents",
     "plan_quantize",

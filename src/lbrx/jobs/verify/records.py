@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,6 @@ class Finding:
     severity: Severity
     place: str
     text: str
-
-
-Findings = Iterator[Finding]
 
 
 def error(place: str, text: str) -> Finding:

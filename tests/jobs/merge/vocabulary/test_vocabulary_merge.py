@@ -73,7 +73,7 @@ def read_json(path: Path) -> Any:
 
 
 def token_ids(out: Path) -> dict[str, int]:
-    from lbrx.jobs.merge.vocabulary import read_tokenizer
+    from lbrx.models.tokenizers.tokenizer_file import read_tokenizer
 
     found = read_tokenizer(out)
     assert found is not None

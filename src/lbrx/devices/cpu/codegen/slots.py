@@ -55,7 +55,3 @@ class Slots:
 
     def __getitem__(self, name: str) -> int:
         return self._names[name]
-
-    def outer_size(self) -> int:
-        """The slot of the sizes of the outer axes."""
-        return self.variable

@@ -1,7 +1,7 @@
 """What a Metal driver is: the few things that the backend asks of a device.
 
-``native`` talks to an Apple GPU, ``emulated`` runs the same shaders on the CPU. Everything that can be done without a
-device (checking, pooling, caching, batching) is done above this protocol.
+``native`` talks to an Apple GPU; ``lbrx.devices.metal.emulator`` runs the same shaders on the CPU. Everything that can
+be done without a device (checking, pooling, caching, batching) is done above this protocol.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ def _tokenizer_changes(stage: StagePlan, directory: Path) -> Mapping[str, bytes 
     if wanted is None and vocabulary is None:
         read_json(directory / TOKENIZER_CONFIG_NAME)  # it is copied, so that a broken one is an error
         return {}
-    from lbrx.jobs.merge.vocabulary import find_template, tokenizer_changes
+    from lbrx.jobs.merge.vocabulary import tokenizer_changes
+    from lbrx.models.tokenizers.chat_templates import find_template
 
     directories = [model.directory for model in stage.models if model.directory is not None]
     template = None if wanted is None else find_template(wanted, directories)

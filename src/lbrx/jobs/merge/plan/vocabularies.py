@@ -10,7 +10,8 @@ from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.recipe import ModelRef, Recipe
 
 if TYPE_CHECKING:
-    from lbrx.jobs.merge.vocabulary import ModelVocabulary, TokenizerFile, VocabularyPlan
+    from lbrx.jobs.merge.vocabulary import ModelVocabulary, VocabularyPlan
+    from lbrx.models.tokenizers.tokenizer_file import TokenizerFile
 
 _SPECIAL_IDS = (
     "bos_token_id",
@@ -69,7 +70,7 @@ def _tokenizer_of(model: InputModel) -> TokenizerFile | None:
     made = made_vocabulary(model)
     if made is not None:
         return made.tokenizer
-    from lbrx.jobs.merge.vocabulary import read_tokenizer
+    from lbrx.models.tokenizers.tokenizer_file import read_tokenizer
 
     return None if model.directory is None else read_tokenizer(model.directory)
 

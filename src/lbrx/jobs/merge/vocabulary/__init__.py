@@ -10,12 +10,5 @@ if TYPE_CHECKING:
     from lbrx.jobs.merge.vocabulary.records import TokenOverride as TokenOverride
     from lbrx.jobs.merge.vocabulary.records import VocabularyPlan as VocabularyPlan
     from lbrx.jobs.merge.vocabulary.written_files import tokenizer_changes as tokenizer_changes
-    from lbrx.models.tokenizers.chat_templates import TEMPLATES as TEMPLATES
-    from lbrx.models.tokenizers.chat_templates import find_template as find_template
-    from lbrx.models.tokenizers.chat_templates import most_common_template as most_common_template
-    from lbrx.models.tokenizers.tokenizer_file import AddedToken as AddedToken
-    from lbrx.models.tokenizers.tokenizer_file import TokenizerFile as TokenizerFile
-    from lbrx.models.tokenizers.tokenizer_file import parse_tokenizer as parse_tokenizer
-    from lbrx.models.tokenizers.tokenizer_file import read_tokenizer as read_tokenizer
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

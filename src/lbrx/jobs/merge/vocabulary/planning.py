@@ -29,7 +29,7 @@ def plan_vocabulary(
     ``models`` are those that are merged, in recipe order; ``tokenizer_model`` is the one that ``spec.source`` names
     if it is not among them. Without a base the first model's tokenizer is the one that a union adds to.
 
-    >>> from lbrx.jobs.merge.vocabulary import parse_tokenizer
+    >>> from lbrx.models.tokenizers.tokenizer_file import parse_tokenizer
     >>> text = '{{"model": {{"type": "WordLevel", "vocab": {{"a": 0, "{}": 1}}, "unk_token": "a"}}}}'
     >>> models = [ModelVocabulary(ModelRef(x), parse_tokenizer(text.format(x), x), rows=2) for x in "bc"]
     >>> plan = plan_vocabulary(TokenizerSpec("union"), models)

@@ -41,7 +41,6 @@ from lbrx.devices.cpu.simd.vectors import (
 )
 
 _LOG2_E = 1.4426950408889634
-_SMALLEST_SCALE = np.float32(1e-7)
 _LARGEST_E2M1, _LARGEST_E4M3 = np.float32(6.0), np.float32(448.0)
 
 
