@@ -24,7 +24,7 @@ def self_tests() -> dict[str, SelfTest]:
 
 
 def _expressions() -> dict[str, tuple[Expression, float]]:
-    import lbrx
+    from lbrx.tensors.creation import normal, uniform
 
     return {
         "element-wise": (lambda x, y: ((x * 0.25 + y * 0.75).to("bf16"), (x - y) / (abs(y) + 1), x.minimum(y)), 0.0),
@@ -32,7 +32,7 @@ def _expressions() -> dict[str, tuple[Expression, float]]:
         "exp, log, acos, sqrt": (lambda x, y: (x.exp(), abs(y).log(), (x / 8).acos(), abs(x).sqrt()), 0.0),
         "sin, cos": (lambda x, y: (x.sin(), y.cos()), _SINE_BOUND),
         "random numbers": (
-            lambda x, y: (x + lbrx.uniform(_SHAPE, 3, "doctor"), y * lbrx.normal(_SHAPE, 4, "doctor")),
+            lambda x, y: (x + uniform(_SHAPE, 3, "doctor"), y * normal(_SHAPE, 4, "doctor")),
             0.0,
         ),
         "sums": (lambda x, y: (x.sum(), x.dot(y), y.norm(), (x * y).sum()), 0.0),
@@ -45,16 +45,17 @@ def _expressions() -> dict[str, tuple[Expression, float]]:
 
 def _test(expression: Expression, bound: float) -> SelfTest:
     def run(context: MetalContext) -> SelfTestResult:
-        import lbrx
         from lbrx.devices.metal.context.current import using_metal
         from lbrx.settings import using
+        from lbrx.tensors.creation import evaluate
+        from lbrx.tensors.tensor import tensor
 
         random = np.random.default_rng(1)
         arrays = [random.standard_normal(_SHAPE).astype(np.float32) for _ in range(2)]
-        x, y = lbrx.tensor(arrays[0], "bf16"), lbrx.tensor(arrays[1], "f32")
-        expected = lbrx.evaluate(*expression(x, y))
+        x, y = tensor(arrays[0], "bf16"), tensor(arrays[1], "f32")
+        expected = evaluate(*expression(x, y))
         with using_metal(context), using(device="metal"):
-            got = lbrx.evaluate(*expression(x, y))
+            got = evaluate(*expression(x, y))
         return SelfTestResult(max(map(_error, got, expected)), bound)
 
     return run
