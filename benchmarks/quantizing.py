@@ -149,7 +149,8 @@ def _against_gguf_py() -> Iterator[Figure]:
 
 
 def _against_mlx() -> Iterator[Figure]:
-    from lbrx.tensors.codecs.mlx import MlxMode, quantize
+    from lbrx.engine.encode_groups import encoded_mlx
+    from lbrx.tensors.codecs.mlx import MlxMode
 
     rows, columns = ELEMENTS
     values = (lbrx.normal(ELEMENTS, 0, "w") * 0.02).to("bf16").realize()
@@ -159,7 +160,7 @@ def _against_mlx() -> Iterator[Figure]:
         other = float(json.loads(done.stdout))
 
         def ours(bits: int = bits) -> None:
-            coded = quantize(values, MlxMode(bits=bits))
+            coded = encoded_mlx(values, MlxMode(bits=bits))
             for part in (coded.weight, coded.scales, coded.biases):
                 assert part is not None
                 part.expr.storage.in_memory()

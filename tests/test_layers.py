@@ -72,14 +72,6 @@ LAYERS = (
     "__main__",
 )
 
-_ENCODE = "parts of a codec are storages that the engine fills; they become Encode nodes of expressions"
-EXCEPTIONS = {
-    ("tensors.codecs.integers", "engine.encode"): _ENCODE,
-    ("tensors.codecs.mlx", "engine.encode"): _ENCODE,
-    ("tensors.codecs.mlx", "engine.encode_parts"): _ENCODE,
-}
-"""Imports that go up, with the reason."""
-
 TABLES = {
     "DEVICES": "a device implements a protocol of the engine, and settings check its name",
     "SCORE_RUNNERS": "the caller of lbrx.score names a cluster by its address",
@@ -160,12 +152,11 @@ def upward_tables() -> set[str]:
 
 
 def test_a_layer_imports_only_the_layers_below_it() -> None:
-    assert upward_imports() - set(EXCEPTIONS) == set()
+    assert upward_imports() == set()
 
 
-def test_exceptions_are_few_and_still_needed() -> None:
-    assert set(EXCEPTIONS) <= upward_imports()
-    assert len(EXCEPTIONS) + len(registry.TENSOR_FUNCTIONS) <= MOST_EXCEPTIONS
+def test_tensors_reach_few_functions_above_them() -> None:
+    assert len(registry.TENSOR_FUNCTIONS) <= MOST_EXCEPTIONS
 
 
 def test_tables_of_the_registry_that_go_up_have_a_reason() -> None:
@@ -191,8 +182,8 @@ def test_the_root_shows_the_architecture() -> None:
 
 
 def test_packages_do_not_import_each_other_in_circles() -> None:
-    """Only tensors, their codecs and the engine may, until the exceptions are gone."""
-    allowed = {"tensors", "tensors.codecs", "engine"}
+    """Tensors and the codecs that describe them are one layer."""
+    allowed = {"tensors", "tensors.codecs"}
     graph: dict[str, set[str]] = {}
     for module, path in modules().items():
         own = module if path.name == "__init__.py" else module.rpartition(".")[0] or module

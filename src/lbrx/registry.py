@@ -17,6 +17,7 @@ DEVICES: dict[str, str] = {
 TENSOR_FUNCTIONS: dict[str, str] = {
     "evaluate": "lbrx.engine.schedule:evaluate_exprs",
     "encoded": "lbrx.engine.encode:encoded",
+    "encoded_integers": "lbrx.engine.encode_groups:encoded_integers",
     "blocks_in_memory": "lbrx.engine.encode:blocks_in_memory",
     "device_of": "lbrx.engine.device:device_of",
     "moved": "lbrx.engine.device:moved",

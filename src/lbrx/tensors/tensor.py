@@ -313,9 +313,7 @@ class Tensor(Arithmetic):
         if scheme in SCHEMES:
             if imatrix is not None:
                 raise UsageError(f"{scheme} takes no importance matrix")
-            from lbrx.tensors.codecs.integers import code_integers
-
-            return integer_tensor(code_integers(self.expr, scheme, group_size, symmetric), self.name)
+            return integer_tensor(function("encoded_integers")(self.expr, scheme, group_size, symmetric), self.name)
         block_codec = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)
         info = QuantizationInfo(scheme=block_codec.name, bits=block_codec.bits, group_size=block_codec.block_elements)

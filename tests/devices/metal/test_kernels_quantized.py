@@ -15,6 +15,7 @@ from lbrx.devices.metal.ops.arrays import DeviceWeight, download, upload
 from lbrx.devices.metal.ops.blocks import ENCODABLE, dequantize, embedding, quantize
 from lbrx.devices.metal.ops.linear import linear, plain_weight
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors.codecs import mlx
 from lbrx.tensors.tensor import Tensor
@@ -36,7 +37,7 @@ def coded(coding: str, rows: int, columns: int) -> tuple[Tensor | mlx.MlxWeight,
         blocks = lbrx.tensor(values).quantize(coding).realize()
         return blocks, blocks.to("f32").numpy()
     mode = mode_of(coding)
-    weight = mlx.quantize(lbrx.tensor(values.astype(DTYPES[NUMBER_TYPES[mode.group_size]])), mode)
+    weight = encoded_mlx(lbrx.tensor(values.astype(DTYPES[NUMBER_TYPES[mode.group_size]])), mode)
     return weight, mlx.dequantize(weight.weight, weight.scales, weight.biases, mode).numpy()
 
 

@@ -17,6 +17,7 @@ from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.ops.arrays import BLOCKS
 from lbrx.devices.metal.ops.blocks import ENCODABLE
 from lbrx.engine.device import CpuFallback
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.tensors.codecs import mlx
 from support.metal_passes import on_metal
 from support.metal_shaders import needs_clang
@@ -155,7 +156,7 @@ def test_an_importance_matrix_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_codes_of_groups_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def parts() -> list[bytes]:
-        coded = mlx.quantize(lbrx.tensor(VALUES), mlx.MlxMode())
+        coded = encoded_mlx(lbrx.tensor(VALUES), mlx.MlxMode())
         storages = [part.expr.storage for part in (coded.weight, coded.scales, coded.biases) if part is not None]
         return [bytes(storage.read_at(0, storage.nbytes)) for storage in storages]
 

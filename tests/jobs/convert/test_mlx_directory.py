@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
@@ -20,7 +21,7 @@ from lbrx.jobs.convert.mlx_units import LOSSLESS
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_modes import mode_of
 from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
-from lbrx.tensors.codecs.mlx import MlxMode, dequantize, quantize
+from lbrx.tensors.codecs.mlx import MlxMode, dequantize
 from support.tiny_models import MODEL_TYPES, write_model
 
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}
@@ -193,7 +194,7 @@ def mlx_contents(directory: Path, mode: MlxMode, kind: str) -> Contents:
         if len(each.shape) < 2:
             tensors.append(each)
             continue
-        parts = quantize(each.make().to(kind), mode)
+        parts = encoded_mlx(each.make().to(kind), mode)
         module = each.name.removesuffix(".weight")
         named = {"weight": parts.weight, "scales": parts.scales, "biases": parts.biases}
         tensors += [PlannedTensor.of(f"{module}.{part}", t) for part, t in named.items() if t is not None]
@@ -252,7 +253,7 @@ def test_gguf_through_mlx_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def coded_tensors(**changes: lbrx.Tensor | None) -> Contents:
     values = lbrx.tensor(np.ones((4, 64), np.float32))
-    parts = quantize(values, MlxMode())
+    parts = encoded_mlx(values, MlxMode())
     assert parts.biases is not None
     named: dict[str, lbrx.Tensor | None] = {"weight": parts.weight, "scales": parts.scales, "biases": parts.biases}
     tensors = [PlannedTensor.of(f"lm_head.{part}", t) for part, t in (named | changes).items() if t is not None]

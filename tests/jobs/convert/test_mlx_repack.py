@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.jobs.convert.mlx_repack import UnitStorage, as_blocks, ggml_type_of, repacked
 from lbrx.jobs.convert.mlx_units import LOSSLESS
-from lbrx.tensors.codecs.mlx import AFFINE_BITS, AFFINE_GROUP_SIZES, MlxMode, MlxWeight, dequantize, quantize
+from lbrx.tensors.codecs.mlx import AFFINE_BITS, AFFINE_GROUP_SIZES, MlxMode, MlxWeight, dequantize
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import Bytes, CpuStorage
 
@@ -74,7 +75,7 @@ def test_there_and_back_gives_the_same_bytes(type_name: str) -> None:
 @pytest.mark.parametrize("bits", AFFINE_BITS)
 def test_codings_of_mlx_as_blocks(bits: int, group_size: int) -> None:
     mode = MlxMode("affine", bits, group_size)
-    parts = quantize(lbrx.tensor(VALUES, "f16"), mode)
+    parts = encoded_mlx(lbrx.tensor(VALUES, "f16"), mode)
     found = ggml_type_of(parts, mode, 512)
     assert found == {2: "q4_1", 3: "q4_1", 4: "q4_1", 5: "q5_1"}.get(bits)
     if found is not None:
@@ -84,7 +85,7 @@ def test_codings_of_mlx_as_blocks(bits: int, group_size: int) -> None:
 def test_scales_that_f16_cannot_hold_are_no_blocks() -> None:
     mode = MlxMode("affine", 4, 32)
     for kind, factor in (("f32", 1.0), ("bf16", 1e-12)):
-        parts = quantize(lbrx.tensor(VALUES * np.float32(factor), kind), mode)
+        parts = encoded_mlx(lbrx.tensor(VALUES * np.float32(factor), kind), mode)
         assert ggml_type_of(parts, mode, 512) is None
 
 
@@ -92,7 +93,7 @@ def test_bf16_scales_that_f16_can_hold_are() -> None:
     mode = MlxMode("affine", 4, 64)
     values = RANDOM.integers(0, 16, (4, 128)).astype(np.float32) / 16
     values[:, ::64], values[:, 1::64] = 0, 15 / 16
-    parts = quantize(lbrx.tensor(values, "bf16"), mode)
+    parts = encoded_mlx(lbrx.tensor(values, "bf16"), mode)
     assert ggml_type_of(parts, mode, 128) == "q4_1"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.files.checkpoint.integer_parts import QUANTIZATION_KEY
 from lbrx.files.output.contents import PlannedTensor
@@ -18,7 +19,6 @@ from lbrx.files.output.run import execute
 from lbrx.jobs.quantize import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.mlx_model import quantize_mlx
-from lbrx.tensors.codecs import mlx
 from lbrx.tensors.codecs.mlx import MlxMode
 from support.quantizing_models import hf_model
 
@@ -37,7 +37,7 @@ def test_weights_become_parts(target: str) -> None:
     options = QuantizeOptions(target)
     result = quantize_mlx(model, options).contents
     mode = options.target.mode  # type: ignore[union-attr]
-    expected = mlx.quantize(model.by_name[f"{DOWN}.weight"].make(), mode)
+    expected = encoded_mlx(model.by_name[f"{DOWN}.weight"].make(), mode)
     for part in ("weight", "scales", "biases"):
         name = f"{DOWN}.{part}"
         if part == "biases" and mode.mode != "affine":
@@ -92,7 +92,7 @@ def test_routers_keep_eight_bits_where_mlx_does_so() -> None:
     assert result.config["quantization"]["model.layers.0.mlp.gate"] == {"group_size": 64, "bits": 8, "mode": "affine"}
     stack = result.by_name["model.layers.0.mlp.switch_mlp.up_proj.weight"]
     assert stack.shape == (4, 256, 128 * 4 // 32)
-    expected = mlx.quantize(model.by_name["model.layers.0.mlp.switch_mlp.up_proj.weight"].make(), MlxMode())
+    expected = encoded_mlx(model.by_name["model.layers.0.mlp.switch_mlp.up_proj.weight"].make(), MlxMode())
     assert equal(stack.make(), expected.weight)
 
 

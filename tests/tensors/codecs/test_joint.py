@@ -11,10 +11,11 @@ import pytest
 import lbrx
 from lbrx.engine.bindings import Bound
 from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.schedule import evaluate_tensors, part_of
 from lbrx.files.output.file_writer import FileDestination, FileWriter
-from lbrx.tensors.codecs.mlx import MlxMode, quantize
+from lbrx.tensors.codecs.mlx import MlxMode
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
 
@@ -22,7 +23,7 @@ MODES = [MlxMode(bits=bits, group_size=size) for bits in (2, 3, 4, 5, 6, 8) for 
 
 
 def _parts(values: Tensor, mode: MlxMode) -> list[Tensor]:
-    coded = quantize(values, mode)
+    coded = encoded_mlx(values, mode)
     assert coded.biases is not None
     return [coded.weight, coded.scales, coded.biases]
 

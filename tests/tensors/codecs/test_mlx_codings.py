@@ -10,6 +10,7 @@ import pytest
 
 import lbrx
 import support
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.codecs import mlx
 
@@ -26,7 +27,7 @@ def words(tensor: lbrx.Tensor) -> npt.NDArray[np.uint32]:
 def test_affine_coding(key: str) -> None:
     _, bits, group_size, dtype = key.split("_")
     mode = mlx.MlxMode("affine", int(bits), int(group_size))
-    coded = mlx.quantize(lbrx.tensor(INPUT).to(dtype), mode)
+    coded = encoded_mlx(lbrx.tensor(INPUT).to(dtype), mode)
     assert coded.biases is not None
     assert np.array_equal(words(coded.weight), ROWS[f"{key}_codes"])
     assert coded.scales.dtype.name == coded.biases.dtype.name == dtype
@@ -40,7 +41,7 @@ def test_affine_coding(key: str) -> None:
 @pytest.mark.parametrize("name", mlx.FLOAT_MODES)
 def test_codings_of_small_floats(name: str) -> None:
     mode = mlx.MlxMode(name, *mlx.FLOAT_MODES[name])
-    coded = mlx.quantize(lbrx.tensor(INPUT), mode)
+    coded = encoded_mlx(lbrx.tensor(INPUT), mode)
     assert coded.biases is None
     assert np.array_equal(words(coded.weight), ROWS[f"{name}_codes"])
     assert np.array_equal(coded.scales.numpy(), ROWS[f"{name}_scales"])
@@ -49,7 +50,7 @@ def test_codings_of_small_floats(name: str) -> None:
 
 def test_files_keep_the_parts(tmp_path: Path) -> None:
     mode = mlx.MlxMode(bits=3, group_size=32)
-    coded = mlx.quantize(lbrx.tensor(INPUT).to("bf16"), mode)
+    coded = encoded_mlx(lbrx.tensor(INPUT).to("bf16"), mode)
     assert coded.biases is not None
     path = tmp_path / "model.safetensors"
     lbrx.save(path, {"w.weight": coded.weight, "w.scales": coded.scales, "w.biases": coded.biases})
@@ -62,7 +63,7 @@ def test_files_keep_the_parts(tmp_path: Path) -> None:
 
 def test_scales_may_be_computed() -> None:
     mode = mlx.MlxMode(bits=8, group_size=32)
-    coded = mlx.quantize(lbrx.tensor(INPUT), mode)
+    coded = encoded_mlx(lbrx.tensor(INPUT), mode)
     assert coded.biases is not None
     doubled = mlx.dequantize(coded.weight, coded.scales * 2, coded.biases * 2, mode).numpy()
     assert np.array_equal(doubled, 2 * mlx.dequantize(coded.weight, coded.scales, coded.biases, mode).numpy())
@@ -80,8 +81,8 @@ def test_modes_that_mlx_does_not_have_are_refused() -> None:
 def test_parts_that_do_not_fit_are_refused() -> None:
     mode = mlx.MlxMode(group_size=32)
     with pytest.raises(ShapeError, match="in groups of 32; expected rows of whole groups"):
-        mlx.quantize(lbrx.tensor(np.zeros((2, 40), np.float32)), mode)
-    coded = mlx.quantize(lbrx.tensor(INPUT), mode)
+        encoded_mlx(lbrx.tensor(np.zeros((2, 40), np.float32)), mode)
+    coded = encoded_mlx(lbrx.tensor(INPUT), mode)
     with pytest.raises(ShapeError, match="do not fit a weight"):
         mlx.dequantize(coded.weight, coded.scales[:3], coded.biases, mode)
     with pytest.raises(ShapeError, match="biases go with affine coding"):

@@ -20,6 +20,7 @@ from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
 from lbrx.engine.attention_options import AttentionOptions
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.tensors.codecs import mlx
 from lbrx.tensors.rope import RopeFrequencies
@@ -111,7 +112,7 @@ def _blocks(context: MetalContext, width: int, coding: str, vectors: int) -> Cal
 def _affine(context: MetalContext, width: int, vectors: int) -> Callable[[str], BenchCase]:
     def make(name: str) -> BenchCase:
         mode = mlx.MlxMode()
-        coded = mlx.quantize(tensor(_numbers(width, width, seed=1), "f16"), mode)
+        coded = encoded_mlx(tensor(_numbers(width, width, seed=1), "f16"), mode)
         decoded = mlx.dequantize(coded.weight, coded.scales, coded.biases, mode)
         x = _numbers(vectors, width).astype(np.float16)
         weight, on_device = device_mlx_weight(context, coded, mode), upload(context, x)

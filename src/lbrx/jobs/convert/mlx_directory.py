@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.mlx_repack import repacked
@@ -18,7 +19,7 @@ from lbrx.models.architectures.mlx_modes import SETTING_KEYS, settings_of, weigh
 from lbrx.ops.difference import Sums, compare
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize, quantize
+from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.tensor import Tensor
@@ -109,7 +110,7 @@ def _repacked(values: Tensor) -> MlxWeight:
 
 
 def _recoded(values: Tensor, mode: MlxMode) -> MlxWeight:
-    return quantize(values.dequantize().to(_RECODED_VALUES), mode)
+    return encoded_mlx(values.dequantize().to(_RECODED_VALUES), mode)
 
 
 def _recoding_warnings(tensors: list[PlannedTensor]) -> Iterator[str]:

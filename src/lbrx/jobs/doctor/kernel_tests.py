@@ -20,6 +20,7 @@ from lbrx.devices.metal.ops.matmul import VARIANTS, matmul
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
 from lbrx.engine.attention_options import AttentionOptions
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult
 from lbrx.tensors.codecs import mlx
 from lbrx.tensors.rope import RopeFrequencies
@@ -134,7 +135,7 @@ def _quantize(coding: str) -> SelfTest:
 def _affine(bits: int) -> SelfTest:
     def run(context: MetalContext) -> SelfTestResult:
         mode = mlx.MlxMode(bits=bits, group_size=64)
-        coded = mlx.quantize(tensor(_numbers(37, _INNER, dtype="bf16", seed=5)), mode)
+        coded = encoded_mlx(tensor(_numbers(37, _INNER, dtype="bf16", seed=5)), mode)
         values = mlx.dequantize(coded.weight, coded.scales, coded.biases, mode).numpy()
         weight, x = device_mlx_weight(context, coded, mode), _numbers(40, _INNER, seed=1)
         bits_result = _same_bits(download(context, dequantize(context, weight)), values)

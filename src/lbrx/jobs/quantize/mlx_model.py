@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
@@ -19,7 +20,7 @@ from lbrx.jobs.quantize.mixes import deserves_more_bits
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.targets import MlxTarget, find_mlx_mode, mlx_name
 from lbrx.models.architectures.mlx_modes import described, weight_parts
-from lbrx.tensors.codecs.mlx import MlxMode, quantize
+from lbrx.tensors.codecs.mlx import MlxMode
 
 _WEIGHT = ".weight"
 _STACK_MARKS = ("switch_mlp", "experts")
@@ -166,7 +167,7 @@ def _coded(tensor: PlannedTensor, choice: Choice, mode: MlxMode | None, options:
 def mlx_parts(tensor: PlannedTensor, mode: MlxMode) -> tuple[PlannedTensor, ...]:
     """The tensors that MLX has of a weight."""
     numbers = "u8" if mode.mode != "affine" else tensor.type_name if tensor.type_name in FLOAT_TYPES else "f32"
-    return weight_parts(tensor, mode, lambda values: quantize(values.dequantize(), mode), numbers)
+    return weight_parts(tensor, mode, lambda values: encoded_mlx(values.dequantize(), mode), numbers)
 
 
 def _settings(target: MlxTarget, modes: Mapping[str, MlxMode]) -> dict[str, Any]:

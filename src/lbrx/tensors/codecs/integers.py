@@ -9,13 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.encode import EncodedStorage
 from lbrx.errors import UsageError, nearest
-from lbrx.tensors.codecs.groups import Floats, decoded_groups, groups_shape, numbers_from, part
-from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import Blocks, Expr, Source
+from lbrx.tensors.codecs.groups import Floats, decoded_groups, numbers_from
+from lbrx.tensors.expr import Blocks, Source
 from lbrx.tensors.quantization_info import SCHEMES
-from lbrx.tensors.shape import Layout, Shape
+from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Storage
 
 
@@ -38,30 +36,11 @@ class IntegerCoding:
         return SCHEMES[self.blocks.codec] + extra / self.group_size
 
 
-def code_integers(values: Expr, scheme: str, group_size: int, symmetric: bool) -> IntegerCoding:
-    """Code an expression; nothing is computed until the parts are read or written."""
-    bits = _bits(scheme)
-    if group_size < 8 or group_size % 8:
-        raise UsageError(f"a group size of {group_size} is not possible; expected a multiple of 8")
-    shape = groups_shape(values.shape, group_size, scheme)
-    symmetry = "symmetric" if symmetric else "asymmetric"
-    codes = part(scheme, group_size, group_size * bits // 8, f"{symmetry}_codes", group_size, bits)
-    scales = part("f32", group_size, 4, f"{symmetry}_scales", group_size, bits)
-    zero_points = part("i8", group_size, 1, "asymmetric_zero_points", group_size, bits)
-    return join_integers(
-        scheme,
-        values.shape,
-        EncodedStorage(values, codes),
-        Source(EncodedStorage(values, scales), DTYPES["f32"], Layout.contiguous(shape)),
-        None if symmetric else Source(EncodedStorage(values, zero_points), DTYPES["i8"], Layout.contiguous(shape)),
-    )
-
-
 def join_integers(
     scheme: str, shape: Shape, codes: Storage, scales: Source, zero_points: Source | None
 ) -> IntegerCoding:
     """The coding whose parts these are."""
-    bits = _bits(scheme)
+    bits = integer_bits(scheme)
     group_size = shape[-1] // scales.shape[-1]
     read_zero_points = _zeros if zero_points is None else numbers_from(zero_points.storage, np.int8)
     decoded = decoded_groups(
@@ -79,7 +58,7 @@ def _zeros(_first: int, count: int) -> Floats:
     return np.zeros(count, np.float32)
 
 
-def _bits(scheme: str) -> int:
+def integer_bits(scheme: str) -> int:
     if scheme not in SCHEMES:
         raise UsageError(
             f"{scheme!r} is not an integer coding; expected one of {', '.join(SCHEMES)}{nearest(scheme, SCHEMES)}"

@@ -12,12 +12,10 @@ from typing import Any
 import ml_dtypes
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.encode import EncodedStorage
-from lbrx.engine.encode_parts import JointCoding, JointValues, PartStorage
 from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.codecs.decoded import DecodedStorage
-from lbrx.tensors.codecs.groups import Floats, decoded_groups, groups_shape, numbers_from, part
-from lbrx.tensors.dtype import DTYPES, DType
+from lbrx.tensors.codecs.groups import Floats, decoded_groups, groups_shape, numbers_from
+from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import Blocks, Source
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import Storage
@@ -27,8 +25,7 @@ AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUP_SIZES = (32, 64, 128)
 FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits and group size
 WORD_BITS = 32
-_DTYPE_NUMBERS = {"f32": 0, "f16": 1, "bf16": 2}
-_AFFINE = "affine"
+AFFINE = "affine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,53 +65,6 @@ class MlxWeight:
     biases: Tensor | None
 
 
-def quantize(values: Tensor, mode: MlxMode | None = None) -> MlxWeight:
-    """Code a tensor as MLX does; nothing is computed until the parts are read or written.
-
-    >>> import lbrx, numpy as np
-    >>> coded = quantize(lbrx.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128)), MlxMode(bits=8))
-    >>> coded.weight.shape, coded.scales.shape
-    ((2, 32), (2, 2))
-    >>> bool(abs(dequantize(coded.weight, coded.scales, coded.biases, MlxMode(bits=8))[1, -1] - 1) < 0.01)
-    True
-    """
-    coding = mode or MlxMode()
-    shape = groups_shape(values.shape, coding.group_size, f"MLX {coding.mode}")
-    bits = values.shape[-1] * coding.bits
-    if bits % WORD_BITS:
-        raise ShapeError(
-            f"rows of {values.shape[-1]} codes of {coding.bits} bits are no whole number of {WORD_BITS}-bit words"
-        )
-    word_shape = (*values.shape[:-1], bits // WORD_BITS)
-    storages, numbers = _coded(values, coding)
-    weight = Tensor(Blocks(storages[0], "u32", word_shape))
-    scales, *biases = (Tensor(Source(storage, numbers, Layout.contiguous(shape))) for storage in storages[1:])
-    return MlxWeight(weight, scales, biases[0] if biases else None)
-
-
-def _coded(values: Tensor, mode: MlxMode) -> tuple[list[EncodedStorage], DType]:
-    """The storages of weight, scales and biases, and the dtype of the latter two."""
-    size, bits = mode.group_size, mode.bits
-    if mode.mode != "affine":
-        part_codecs = [
-            part("u32", size, mode.group_bytes, f"{mode.mode}_codes"),
-            part("u8", size, 1, f"{mode.mode}_scales"),
-        ]
-        return [EncodedStorage(values.expr, part_codec) for part_codec in part_codecs], DTYPES["u8"]
-    numbers = DTYPES[values.dtype.name if values.dtype.name in _DTYPE_NUMBERS else "f32"]
-    joint = JointValues(
-        values.expr,
-        JointCoding(
-            size,
-            (mode.group_bytes, numbers.itemsize, numbers.itemsize),
-            _AFFINE,
-            "encode_parts",
-            (size, bits, _DTYPE_NUMBERS[numbers.name]),
-        ),
-    )
-    return [PartStorage(joint, number) for number in range(3)], numbers
-
-
 def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> Tensor:
     """The f32 values of a weight, decoded piece by piece as they are needed."""
     shape = (*weight.shape[:-1], weight.shape[-1] * WORD_BITS // mode.bits)
@@ -130,7 +80,7 @@ def _decoded(codes: Storage, scales: Tensor, biases: Tensor | None, mode: MlxMod
     size, bits = mode.group_size, mode.bits
     if biases is not None:
         numbers = (_numbers(scales), _numbers(biases))
-        return decoded_groups(codes, bits, size, "decode", numbers, (size, bits), _AFFINE)
+        return decoded_groups(codes, bits, size, "decode", numbers, (size, bits), AFFINE)
     scale_type: Any = ml_dtypes.float8_e4m3fn if mode.mode == "nvfp4" else ml_dtypes.float8_e8m0fnu
     decoder = "decode_e2m1" if bits == 4 else "decode_e4m3"
     return decoded_groups(codes, bits, size, decoder, (numbers_from(_stored(scales), scale_type),), (size,))
