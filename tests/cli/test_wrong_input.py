@@ -251,7 +251,7 @@ def test_an_interrupt_says_how_to_go_on(command: str, resumed: str, capsys: pyte
     arguments = [sys.executable, "-c", INTERRUPTED, *command.split()]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 130
-    assert done.stderr == "interrupted: the same command goes on where it stopped\n"
+    assert done.stderr == "interrupted: run the same command to resume\n"
     assert done.stdout == ""
     assert not Path(resumed).exists()
     again = lbrx_command(capsys, *command.split())

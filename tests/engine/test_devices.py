@@ -1,4 +1,4 @@
-"""Where operations run: on the device that was asked for, or on the CPU where a GPU cannot, which is told once."""
+"""Where operations run: on the device that was asked for, or on the CPU where a GPU cannot, with one warning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.strategies import assert_same
 ARRAY = np.random.default_rng(12).standard_normal((5, 60)).astype(np.float32)
 WIDE = ARRAY.astype(np.float64)
 RANKS = np.argsort(np.argsort(ARRAY, axis=-1), axis=-1)
-NO_F64, NO_RANKS = "a GPU has no f64", "ranks along rows have no kernel"
+NO_F64, NO_RANKS = "a GPU has no f64", "the Metal backend cannot rank along rows"
 LEFT_TO_THE_CPU: dict[str, tuple[str, Callable[[], lbrx.Tensor], Any]] = {
     "arithmetic in f64": (NO_F64, lambda: lbrx.tensor(WIDE) * 3, WIDE * 3),
     "a reduction of f64": (NO_F64, lambda: lbrx.tensor(WIDE).max(), WIDE.max()),
@@ -45,7 +45,7 @@ ON_THE_DEVICE: dict[str, tuple[Callable[[], lbrx.Tensor], Any]] = {
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warnings_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbrx.engine.device._warned", set())
 
 
@@ -53,21 +53,21 @@ def dispatches(device: str) -> int:
     return transfers(metal_context()).dispatches if device == "metal" else 0
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("no_warnings_yet")
 @pytest.mark.parametrize("operation", LEFT_TO_THE_CPU)
-def test_what_a_gpu_cannot_do_is_right_and_told_once(operation: str, device: str) -> None:
+def test_what_a_gpu_cannot_do_is_right_with_one_warning(operation: str, device: str) -> None:
     reason, make, want = LEFT_TO_THE_CPU[operation]
     before = dispatches(device)
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for _ in range(3):
             assert_same(make().numpy(), want)
-    messages = [str(each.message) for each in found if issubclass(each.category, CpuFallback)]
+    messages = [str(each.message) for each in warned if issubclass(each.category, CpuFallback)]
     assert messages == ([f"computed on the CPU instead: {reason}"] if device == "metal" else [])
     assert dispatches(device) == before
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("no_warnings_yet")
 @pytest.mark.parametrize("operation", ON_THE_DEVICE)
 def test_the_device_that_was_asked_for_is_used(operation: str, device: str) -> None:
     make, want = ON_THE_DEVICE[operation]

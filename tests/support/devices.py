@@ -13,7 +13,7 @@ from lbrx.engine.device import fallbacks
 from lbrx.settings import using
 from support.metal_shaders import require_clang
 
-LEFT_TO_THE_CPU = {"a GPU has no f64", "ranks along rows have no kernel"}
+LEFT_TO_THE_CPU = {"a GPU has no f64", "the Metal backend cannot rank along rows"}
 
 
 @cache

@@ -27,7 +27,7 @@ def convert(
 
     Hugging Face directories (SafeTensors, or PyTorch's .bin), GGUF files and MLX directories, each into each, with
     tokenizer and settings. Quantized weights stay as they are wherever the other format has the same coding. Memory
-    does not grow with the model; after a failure, or a kill, the same command goes on where it stopped.
+    does not grow with the model. After a failure or a kill, run the same command to resume.
 
     Examples:
 

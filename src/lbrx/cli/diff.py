@@ -1,4 +1,4 @@
-"""`lbrx diff`: how far two models are apart, layer by layer."""
+"""`lbrx diff`: compare two models layer by layer."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def diff(
         Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
     ] = None,
 ) -> None:
-    """Show how far two models are apart, layer by layer.
+    """Compare two models layer by layer.
 
     Relative change, cosine, agreement of signs and the largest difference; every tensor is read once.
 

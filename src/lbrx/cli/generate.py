@@ -23,9 +23,9 @@ def generate(
     top_p: Annotated[float, Option(help="Draw from the likeliest tokens that make up this share.")] = 1.0,
     seed: Annotated[int, Option(help="The same seed draws the same text.")] = 0,
     threads: Threads = None,
-    stats: Annotated[bool, Option("--stats", help="Tell the speed on standard error at the end.")] = False,
+    stats: Annotated[bool, Option("--stats", help="Print tokens per second when done.")] = False,
 ) -> None:
-    """Write a text on from a prompt.
+    """Generate text from a prompt.
 
     Words appear as they are drawn. Weights are read from the file as they are, quantized or not.
 

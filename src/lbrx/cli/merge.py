@@ -34,9 +34,9 @@ def merge(
 ) -> None:
     """Merge models as a recipe says.
 
-    Memory does not grow with the models. After a failure, or a kill, the same command goes on where it stopped. What is
-    written depends on the recipe, the models and the seed alone. A model that is no local path is downloaded from the
-    Hugging Face hub (HF_TOKEN, HF_HOME and HF_HUB_OFFLINE hold).
+    Memory does not grow with the models. After a failure or a kill, run the same command to resume. The output depends
+    only on the recipe, the models and the seed. A model that is not a local path is downloaded from the Hugging Face
+    hub, which HF_TOKEN, HF_HOME and HF_HUB_OFFLINE control.
 
     Examples:
 

@@ -31,7 +31,7 @@ def moe(
 
     Attention, norms and embeddings come from the base model, the experts' feed-forward matrices from models of the same
     shape; the gates follow the recipe's 'gate_mode'. The result is a Mixtral model, or with a shared expert a Qwen2-MoE
-    one. After a failure, or a kill, the same command goes on where it stopped.
+    one. After a failure or a kill, run the same command to resume.
 
     Examples:
 

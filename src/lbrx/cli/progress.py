@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 0.5  # a merge that is over by then shows no bar
 _LISTED_TENSORS = 5
 _EVENTS_PER_SECOND = 10
-_INTERRUPTED = "interrupted: the same command goes on where it stopped"
+_INTERRUPTED = "interrupted: run the same command to resume"
 
 
 class Reporter:

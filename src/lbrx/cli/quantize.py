@@ -76,7 +76,7 @@ def quantize(
 
     A Hugging Face directory becomes a quantized GGUF file in one pass. Types are mixed as llama-quantize mixes them;
     or, with --target-bpw or --target-size, chosen tensor by tensor so that the measured error is least. Memory does not
-    grow with the model; after a failure, or a kill, the same command goes on where it stopped.
+    grow with the model. After a failure or a kill, run the same command to resume.
 
     Examples:
 

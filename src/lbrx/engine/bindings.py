@@ -1,7 +1,7 @@
-"""Expressions that are made once and evaluated for many tensors.
+"""Expressions that are built once and evaluated for many tensors.
 
-In place of its inputs such an expression has unbound storages and unnamed random streams, which every evaluation
-binds to others. What depends on the structure alone, the programs of its passes, is kept from one to the next.
+Such an expression has unbound storages and unnamed random streams as inputs, and each evaluation binds them. The
+programs of its passes depend only on its structure and are reused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_KEPT_PASSES = 64  # of one expression
 
 
 class UnboundError(Exception):
-    """An unbound storage was read, or an unknown name asked for: what is made depends on more than its structure."""
+    """The expression depends on values or names, so it cannot be shared by several tensors."""
 
 
 class Unbound:

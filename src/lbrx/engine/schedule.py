@@ -176,12 +176,12 @@ def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
 
 
 def copy_blocks(blocks: Blocks, destination: Destination) -> None:
-    """Copy quantized blocks as the bytes that they are, or make them on the way if they are not made yet."""
+    """Copy encoded blocks, encoding them first if needed."""
     _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
 
 
 def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
-    """Copy bytes on all threads, or make them on the way."""
+    """Copy bytes on all threads, encoding them first if needed."""
     if isinstance(storage, EncodedStorage) and nbytes == storage.nbytes:
         storage.encode_into(destination)
         return

@@ -222,15 +222,15 @@ def test_empty_tensors_need_no_gpu() -> None:
     assert counts.dispatches == 0
 
 
-def test_what_a_gpu_cannot_do_runs_on_the_cpu_and_is_told_once() -> None:
+def test_what_a_gpu_cannot_do_runs_on_the_cpu_with_one_warning() -> None:
     x = lbrx.tensor(np.arange(6, dtype=np.float64))
-    with on_metal() as counts, warnings.catch_warnings(record=True) as told:
+    with on_metal() as counts, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for _ in range(3):
             assert_same_bits((x * 2).numpy(), np.arange(6) * 2.0)
     assert counts.dispatches == 0
-    assert len(told) <= 1
-    assert all(issubclass(each.category, CpuFallback) for each in told)
+    assert len(warned) <= 1
+    assert all(issubclass(each.category, CpuFallback) for each in warned)
     assert "a GPU has no f64" in fallbacks()
 
 

@@ -134,7 +134,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "message"),
     [
         (["convert", "a", "a.gguf", "--format", "ggml"], "unknown format 'ggml'; expected one of gguf, mlx"),
-        (["convert", "a", "a.gguf", "--type", "q4_0"], "'q4_0' is no type to convert to; expected one of f32, f16"),
+        (["convert", "a", "a.gguf", "--type", "q4_0"], "cannot convert to 'q4_0'; expected one of f32, f16"),
         (
             ["convert", "a", "out", "--format", "gguf"],
             "out: a GGUF model is a file; expected a name that ends",

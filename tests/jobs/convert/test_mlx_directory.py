@@ -158,13 +158,15 @@ def test_other_types_are_coded_again_and_the_error_is_told(tmp_path: Path) -> No
     gguf = quantized_gguf(directory, "q6_k")
     made = gguf_to_mlx(gguf)
     assert len(made.warnings) == 1
-    told = made.warnings[0]
-    assert told.startswith("16 tensors of q6_k coded again as MLX affine with 8 bits in groups of 64: relative error ")
+    warning = made.warnings[0]
+    assert warning.startswith(
+        "16 tensors of q6_k coded again as MLX affine with 8 bits in groups of 64: relative error "
+    )
     back, expected = values_of(mlx_to_hf(made)), values_of(gguf_to_hf(gguf, type_name="f32"))
     matrices = [name for name, values in expected.items() if values.ndim > 1]
     difference = sum(float(((back[name] - expected[name]) ** 2).sum()) for name in matrices)
     error = 100 * (difference / sum(float((expected[name] ** 2).sum()) for name in matrices)) ** 0.5
-    assert float(told.split()[-1].rstrip("%")) == pytest.approx(error, rel=0.1)
+    assert float(warning.split()[-1].rstrip("%")) == pytest.approx(error, rel=0.1)
     assert error < 1
 
 

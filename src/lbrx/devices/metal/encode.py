@@ -78,11 +78,11 @@ def block_sink(target: SinkTarget) -> BlockSink | None:
     if whole is None:
         return None
     if isinstance(whole, JointDestination):
-        warn_fallback("codes and scales of groups have no kernel")
+        warn_fallback("the Metal backend cannot encode groups with scales")
     elif whole.is_weighted:
-        warn_fallback(f"blocks of {whole.coding} with an importance matrix have no kernel")
+        warn_fallback(f"the Metal backend cannot encode {whole.coding} blocks with an importance matrix")
     elif whole.coding not in ENCODABLE:
-        warn_fallback(f"blocks of {whole.coding} have no kernel")
+        warn_fallback(f"the Metal backend cannot encode {whole.coding} blocks")
     else:
         return BlockSink(whole, start)
     return None

@@ -1,4 +1,4 @@
-"""The journal of a run: what is finished, so that the same command goes on where a killed one stopped.
+"""The journal of a run: the finished tensors, so that the same command can resume a run that was stopped.
 
 Lines of JSON beside the output: first the identity of the plan, then a line for each finished tensor with its checksum,
 at last a line that says that all files are complete. A line is written after the bytes that it speaks of. What a power

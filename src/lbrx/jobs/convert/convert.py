@@ -118,8 +118,7 @@ def output_format(out: Path, format: str | None) -> Format:
 def _check_type(type: str | None) -> None:
     if type is not None and type not in FLOAT_TYPES:
         raise UsageError(
-            f"{type!r} is no type to convert to; expected one of {', '.join(FLOAT_TYPES)} "
-            f"(lbrx quantize makes quantized ones)"
+            f"cannot convert to {type!r}; expected one of {', '.join(FLOAT_TYPES)} (lbrx quantize makes quantized ones)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The types of the first days: blocks of 32 with a scale, and with a minimum where the name ends in 1."""
+"""Legacy GGML types: blocks of 32 with a scale, and with a minimum if the name ends in 1."""
 
 from __future__ import annotations
 

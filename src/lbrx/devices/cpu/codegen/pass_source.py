@@ -1,7 +1,7 @@
 """From a Program to the Python source of a kernel that Numba compiles.
 
 The kernel walks elements ``lo`` to ``hi`` of the pass's space. Reductions go through tiles on the stack (see
-tiles.py) and are handed out per block of elements, so that they do not depend on where chunks begin.
+`tile_sinks`). Each block of elements has its own partial result, so results do not depend on where chunks begin.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def why_not(program: Program) -> str | None:
     'a GPU has no f64'
     """
     if any(instruction.op in RANK_OPS for instruction in program.body):
-        return "ranks along rows have no kernel"
+        return "the Metal backend cannot rank along rows"
     stored = [sink.type for sink in program.sinks if sink.op in ("store", "row_store")]
     if any(name == "f64" for name in (*program.value_types(), *stored)):
         return "a GPU has no f64"

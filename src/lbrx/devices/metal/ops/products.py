@@ -1,4 +1,4 @@
-"""Products of tensors on the device: what `Tensor @` and models ask of the kernels. Nobody waits for a result."""
+"""Products of tensors on the GPU, for `Tensor @` and models. Asynchronous."""
 
 from __future__ import annotations
 
