@@ -28,7 +28,7 @@ test: .venv/.installed
 		$(BIN)/mypy --strict --platform linux --cache-dir .mypy_cache/linux; linux=$$?; \
 		wait $$darwin && exit $$linux
 	@echo "== tests and examples"
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
+	@LBRX_REQUIRE_CLANG=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
 
 parity: .venv-mergekit/.installed .venv-mlx/.installed
 	@.venv-mergekit/bin/python -m pytest -q parity
