@@ -181,6 +181,12 @@ def test_the_root_shows_the_architecture() -> None:
     assert len([name for name in names if "." not in name]) <= MOST_ROOT_FOLDERS
 
 
+def test_tests_mirror_the_source() -> None:
+    tests = Path(__file__).parent
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    assert [str(folder) for folder in folders if not (SOURCE / folder).is_dir()] == ["docs"]
+
+
 def test_packages_do_not_import_each_other_in_circles() -> None:
     """Tensors and the codecs that describe them are one layer."""
     allowed = {"tensors", "tensors.codecs"}

@@ -10,6 +10,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import lbrx
 from lbrx.devices.cpu.ops.blas import all_blas_threads, in_pieces, one_blas_thread
+from lbrx.ops import linear
+from support.references import normal, weight_of
 
 
 def blas_threads() -> list[int]:
@@ -25,6 +27,19 @@ def test_blas_gets_one_thread_and_its_own_back() -> None:
                 assert set(blas_threads()) <= {1}
             assert set(blas_threads()) <= {1}
         assert blas_threads() == before
+
+
+def test_products_inside_leave_blas_at_one_thread() -> None:
+    with one_blas_thread():
+        linear(normal(40, 64), weight_of("bf16", 300, 64))
+        assert set(blas_threads()) <= {1}
+
+
+def test_blas_gets_its_threads_back_after_an_error() -> None:
+    before = blas_threads()
+    with pytest.raises(ZeroDivisionError), one_blas_thread():
+        raise ZeroDivisionError
+    assert blas_threads() == before
 
 
 def test_blas_gets_all_threads_and_its_own_back() -> None:

@@ -1,4 +1,4 @@
-"""What the kernels stand on: threads of BLAS, and the sources that a compiled kernel is known by."""
+"""The sources that a compiled kernel depends on."""
 
 from __future__ import annotations
 
@@ -6,40 +6,13 @@ import ast
 from pathlib import Path
 
 import pytest
-from threadpoolctl import threadpool_info
 
 import lbrx
 from lbrx.devices.cpu import kernels
 from lbrx.devices.cpu.build.kernel_cache import imported_modules
-from lbrx.devices.cpu.ops import blas
-from lbrx.ops import linear
-from support.references import normal, weight_of
 
 SOURCE = Path(str(lbrx.__file__)).parent.parent
 MODULES = sorted(path for path in Path(str(kernels.__file__)).parent.rglob("[a-z]*.py"))
-
-
-def blas_threads() -> list[int]:
-    return [int(library["num_threads"]) for library in threadpool_info() if library["user_api"] == "blas"]
-
-
-def test_blas_has_one_thread_inside_and_its_own_number_afterwards() -> None:
-    before = blas_threads()
-    with blas.one_blas_thread():
-        assert set(blas_threads()) <= {1}
-        with blas.one_blas_thread():
-            assert set(blas_threads()) <= {1}
-        assert set(blas_threads()) <= {1}
-        linear(normal(40, 64), weight_of("bf16", 300, 64))
-        assert set(blas_threads()) <= {1}
-    assert blas_threads() == before
-
-
-def test_blas_gets_its_threads_back_after_an_error() -> None:
-    before = blas_threads()
-    with pytest.raises(ZeroDivisionError), blas.one_blas_thread():
-        raise ZeroDivisionError
-    assert blas_threads() == before
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

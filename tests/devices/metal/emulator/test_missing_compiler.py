@@ -11,11 +11,11 @@ import pytest
 
 from support.metal_shaders import REQUIRE_CLANG
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 WITHOUT_ZIG = "import sys, pytest; sys.modules['ziglang'] = None; sys.exit(pytest.main(sys.argv[1:]))"
 
 
-@pytest.mark.parametrize("test", ["devices/metal/test_simdgroups.py", "engine/test_devices.py"])
+@pytest.mark.parametrize("test", ["devices/metal/emulator/test_simdgroups.py", "engine/test_devices.py"])
 @pytest.mark.parametrize("required_by", [None, *REQUIRE_CLANG])
 def test_a_missing_compiler_fails_only_if_it_is_required(required_by: str | None, test: str) -> None:
     variables = {name: "true" if name == required_by else "" for name in REQUIRE_CLANG}
