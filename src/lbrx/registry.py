@@ -50,8 +50,7 @@ METHODS: dict[str, str] = {
     "ram": "lbrx.jobs.merge.methods.ram:ram",
     "ramplus_tl": "lbrx.jobs.merge.methods.ramplus_tl:ramplus_tl",
 }
-"""The functions of the built-in merge methods; their parameters are described in
-``lbrx.jobs.merge.recipe.method_specs``."""
+"""The functions of the built-in merge methods; their signatures describe their parameters."""
 
 
 def load(reference: str) -> Any:

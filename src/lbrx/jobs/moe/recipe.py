@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FileError
+from lbrx.jobs.merge.methods.parameters import coerce
 from lbrx.jobs.merge.recipe import ModelRef, RecipeLine
 from lbrx.jobs.merge.recipe.reading import (
     optional,
@@ -19,7 +20,6 @@ from lbrx.jobs.merge.recipe.reading import (
     unknown_name,
     wrong_type,
 )
-from lbrx.jobs.merge.recipe.values import coerce
 from lbrx.jobs.merge.recipe.yaml_lines import (
     MAX_RECIPE_BYTES,
     YamlMap,

@@ -10,8 +10,9 @@ import pytest
 import lbrx
 from lbrx import tensor
 from lbrx.errors import FileError, ShapeError, UsageError
-from lbrx.jobs.merge.methods import MergeContext, load_method, method_lookup
-from lbrx.jobs.merge.recipe import REQUIRED, FrozenMap, RecipeError, TensorParameters, load_recipes, resolve_tensor
+from lbrx.jobs.merge.methods import MergeContext, TensorParameters, load_method, method_lookup
+from lbrx.jobs.merge.methods.parameters import REQUIRED
+from lbrx.jobs.merge.recipe import FrozenMap, RecipeError, load_recipes, parse_recipes, resolve_tensor
 
 BLEND = '''
 from __future__ import annotations
@@ -105,6 +106,20 @@ def test_misspelt_parameters_of_a_custom_method_are_found_in_the_recipe(tmp_path
 def test_base_in_the_signature(tmp_path: Path, signature: str, needs_base: str) -> None:
     written(tmp_path, f"import lbrx\ndef first({signature}): return models[0]")
     assert load_method("./blend.py:first", tmp_path).spec.needs_base == needs_base
+
+
+def test_limits_in_the_signature_hold_for_the_recipe(tmp_path: Path) -> None:
+    models, share = "Annotated[list[Tensor], Limits(2)]", "Annotated[Sequence[float], Limits(0, 1)]"
+    source = f"def blend(models: {models}, share: {share} = (0.5,)): return models[0]"
+    imports = "from typing import Annotated\nfrom collections.abc import Sequence\nfrom lbrx import Tensor\n"
+    written(tmp_path, f"{imports}from lbrx.jobs.merge.methods import Limits\n{source}")
+    recipe = "merge_method: ./blend.py:blend\nmodels:\n  - model: a\n    parameters: {share: %s}\n%s"
+    for share, other, problem in (
+        ("2", "  - model: b", "'share' must be between 0 and 1, found 2"),
+        ("1", "", "takes at least 2 models, found 1"),
+    ):
+        with pytest.raises(RecipeError, match=problem):
+            parse_recipes(recipe % (share, other), lookup=method_lookup(tmp_path))
 
 
 def test_types_may_come_from_defaults(tmp_path: Path) -> None:

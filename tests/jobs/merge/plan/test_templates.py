@@ -14,9 +14,9 @@ from lbrx.engine.bindings import Bound, UnboundError
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.schedule import evaluate_tensors
 from lbrx.jobs.merge.merge import read_and_plan
-from lbrx.jobs.merge.methods.method import Method
+from lbrx.jobs.merge.methods import Method, load_method
 from lbrx.jobs.merge.plan import Plan
-from lbrx.jobs.merge.recipe.method_specs import METHOD_SPECS
+from lbrx.registry import METHODS
 from lbrx.tensors.tensor import Tensor
 from support.tiny import BF16, make_llama
 
@@ -31,7 +31,7 @@ PAIR = "base_model: base\nmodels: [{model: a%s}, {model: b%s}]"
 
 
 def recipe_of(method: str) -> str:
-    spec = METHOD_SPECS[method]
+    spec = load_method(method).spec
     given = {"weight": "0.6", "density": "0.5"}
     parameters = ", ".join(f"{name}: {value}" for name, value in given.items() if spec.find(name) is not None)
     each = f", parameters: {{{parameters}}}" if parameters else ""
@@ -58,7 +58,7 @@ def values(bound: Bound) -> npt.NDArray[np.uint16]:
     return output.array(bound.expr.shape).view(np.uint16)
 
 
-@pytest.mark.parametrize("method", METHOD_SPECS)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("models")
 def test_every_method_gives_the_same_bytes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(recipe_of(method))

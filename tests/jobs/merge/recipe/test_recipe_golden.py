@@ -13,11 +13,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import support
+from lbrx.jobs.merge.methods import TensorParameters, load_method
 from lbrx.jobs.merge.recipe import (
-    METHOD_SPECS,
     Recipe,
     Slice,
-    TensorParameters,
     base_index,
     layer_position,
     load_recipes,
@@ -62,7 +61,7 @@ def parameters_at(recipe: Recipe, layer: int | None, tensor: str, slice_index: i
     layers = part.layers or MODEL_LAYERS
     return resolve_tensor(
         recipe,
-        METHOD_SPECS[recipe.method],
+        load_method(recipe.method).spec,
         module="default",
         slice_index=slice_index,
         input_names=[tensor] * len(part.sources),
@@ -182,7 +181,7 @@ def inputs_of(part: Slice, names: list[str], models: dict[str, dict[str, Any]]) 
 @pytest.mark.parametrize("name", MERGED)
 def test_parameters_give_the_result_of_mergekit(name: str, models: dict[str, dict[str, Any]]) -> None:
     recipe = golden(name)
-    spec = METHOD_SPECS[recipe.method]
+    spec = load_method(recipe.method).spec
     expected = load_file(GOLDEN / "expected" / f"{name}.safetensors")
     seen = set()
     for output_name, index, input_names, t in output_tensors(recipe, list(models["models/a"])):

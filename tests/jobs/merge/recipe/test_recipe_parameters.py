@@ -5,24 +5,21 @@ from __future__ import annotations
 import pytest
 
 from lbrx.errors import UsageError
+from lbrx.jobs.merge.methods import MethodSpec, is_custom_method, load_method, method_spec
+from lbrx.jobs.merge.methods.parameters import REQUIRED, MethodParameter
 from lbrx.jobs.merge.recipe import (
-    METHOD_SPECS,
-    REQUIRED,
-    MethodParameter,
-    MethodSpec,
     Recipe,
     RecipeError,
     RecipeLine,
     base_index,
     check_method,
-    is_custom_method,
-    method_spec,
     parse_recipes,
     resolve,
     resolve_tensor,
 )
+from lbrx.registry import METHODS
 
-LINEAR, TIES = METHOD_SPECS["linear"], METHOD_SPECS["ties"]
+LINEAR, TIES = load_method("linear").spec, load_method("ties").spec
 
 
 def one(text: str) -> Recipe:
@@ -93,7 +90,7 @@ def test_defaults() -> None:
     recipe = one("{merge_method: della, base_model: b, models: [{model: a}], parameters: {weight: 1, density: 0.5}}")
     found = resolve_tensor(
         recipe,
-        METHOD_SPECS["della"],
+        load_method("della").spec,
         module="default",
         slice_index=0,
         input_names=["x", "x"],
@@ -178,8 +175,8 @@ def test_warnings(text: str, warning: str) -> None:
 def test_base_index() -> None:
     recipe = one("{merge_method: karcher, base_model: b, models: [{model: a}]}")
     part = recipe.modules["*"].slices[0]
-    assert base_index(recipe, METHOD_SPECS["karcher"], part) is None
-    assert base_index(recipe, METHOD_SPECS["slerp"], part) == 1
+    assert base_index(recipe, load_method("karcher").spec, part) is None
+    assert base_index(recipe, load_method("slerp").spec, part) == 1
 
 
 def test_number_of_names_must_be_that_of_sources() -> None:
@@ -239,7 +236,7 @@ FAMILY_DEFAULTS = {
 
 @pytest.mark.parametrize(("name", "defaults"), FAMILY_DEFAULTS.items())
 def test_task_vector_family(name: str, defaults: tuple[bool, bool]) -> None:
-    spec = METHOD_SPECS[name]
+    spec = load_method(name).spec
     found = {parameter.name: parameter.default for parameter in spec.parameters}
     assert (found["normalize"], found["rescale"]) == defaults
     assert found["weight"] is REQUIRED
@@ -248,7 +245,7 @@ def test_task_vector_family(name: str, defaults: tuple[bool, bool]) -> None:
 
 
 def test_every_method_is_described() -> None:
-    assert sorted(METHOD_SPECS) == sorted(
+    assert sorted(METHODS) == sorted(
         [
             *FAMILY_DEFAULTS,
             *("linear", "passthrough", "slerp", "nuslerp", "multislerp", "karcher", "model_stock"),

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.recipe import Branch, RecipeError, RecipeLine, Scalar, Value, layer_position
-from lbrx.jobs.merge.recipe.values import ParameterType, coerce, read_value
+from lbrx.jobs.merge.methods.parameters import ParameterType, Scalar, coerce
+from lbrx.jobs.merge.recipe import Branch, RecipeError, RecipeLine, Value, layer_position
+from lbrx.jobs.merge.recipe.values import read_value
 from lbrx.jobs.merge.recipe.yaml_lines import parse_documents
 
 HERE = RecipeLine("recipe.yml", 1)

@@ -5,6 +5,25 @@ sequence of one value per model where models may differ; and ``context`` if it d
 a number (NaN) in an input is not a number in the output, whatever a method drops.
 """
 
-from lbrx.jobs.merge.methods.method import MergeContext, Method, load_method, method_lookup
+from lbrx.jobs.merge.methods.method import (
+    MergeContext,
+    Method,
+    is_custom_method,
+    load_method,
+    method_lookup,
+    method_spec,
+)
+from lbrx.jobs.merge.methods.parameters import Limits, Lookup, MethodSpec, TensorParameters
 
-__all__ = ["MergeContext", "Method", "load_method", "method_lookup"]
+__all__ = [
+    "Limits",
+    "Lookup",
+    "MergeContext",
+    "Method",
+    "MethodSpec",
+    "TensorParameters",
+    "is_custom_method",
+    "load_method",
+    "method_lookup",
+    "method_spec",
+]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.tensors.tensor import Tensor
 
 _LEAST_PROBABILITY = 1e-8
 
 
-def arcee_fusion(base: Tensor, models: Sequence[Tensor]) -> Tensor:
+def arcee_fusion(base: Tensor, models: Annotated[Sequence[Tensor], Limits(1, 1)]) -> Tensor:
     """The base, with the model's elements where their importance is above the median by 1.5 interquartile ranges.
 
     An element's importance is its distance times its row's divergence: that between the softmax of the two.

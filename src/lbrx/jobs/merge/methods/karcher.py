@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.spherical import gram_matrix
 from lbrx.jobs.merge.methods.task_vectors import weighted_sum
 from lbrx.tensors.tensor import Tensor
@@ -14,7 +16,9 @@ from lbrx.tensors.tensor import Tensor
 Vector = npt.NDArray[np.float64]
 
 
-def karcher(models: Sequence[Tensor], *, max_iter: int = 10, tol: float = 1e-5) -> Tensor:
+def karcher(
+    models: Sequence[Tensor], *, max_iter: Annotated[int, Limits(0)] = 10, tol: Annotated[float, Limits(0)] = 1e-5
+) -> Tensor:
     """The spherical mean of the models' directions, as long as the mean of their lengths.
 
     Models of a length up to ``tol`` have no direction. Every point on the way is a combination of the models, so that

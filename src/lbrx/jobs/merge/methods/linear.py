@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from lbrx.errors import UsageError
-from lbrx.jobs.merge.methods.task_vectors import weighted_sum
+from lbrx.jobs.merge.methods.parameters import TensorParameters, Violation
+from lbrx.jobs.merge.methods.task_vectors import check_weight_sum, weighted_sum
 from lbrx.tensors.tensor import Tensor
 
 
-def linear(models: Sequence[Tensor], *, weight: Sequence[float], normalize: bool = True) -> Tensor:
+def _weights_divide(parameters: TensorParameters) -> Violation | None:
+    return check_weight_sum(parameters, "normalize")
+
+
+def linear(
+    models: Sequence[Tensor], *, weight: Sequence[float], normalize: Annotated[bool, _weights_divide] = True
+) -> Tensor:
     """The weighted sum of the models, divided by the sum of the weights if ``normalize``.
 
     >>> from lbrx import tensor

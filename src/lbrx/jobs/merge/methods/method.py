@@ -1,23 +1,39 @@
-"""A merge method by name: its function, what its parameters are, and how it is called for one tensor."""
+"""A merge method by name: its function, the parameters in its signature, and how it is called for one tensor."""
 
 from __future__ import annotations
 
 import os
+import typing
 from collections.abc import Callable, Sequence
 from functools import cache
-from inspect import signature
+from inspect import Parameter, signature, unwrap
+from types import NoneType, UnionType
 from typing import Any
 
 from lbrx import registry
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.bindings import UNNAMED, StreamKey, UnboundError
-from lbrx.errors import ShapeError, UsageError
-from lbrx.jobs.merge.recipe.method_specs import is_custom_method, method_spec
-from lbrx.jobs.merge.recipe.parameters import Lookup, MethodSpec, TensorParameters
+from lbrx.errors import ShapeError, UsageError, nearest
+from lbrx.jobs.merge.methods.parameters import (
+    NO_EFFECT,
+    REQUIRED,
+    BasePolicy,
+    Limits,
+    Lookup,
+    MethodParameter,
+    MethodSpec,
+    ParameterType,
+    Required,
+    Scalar,
+    TensorParameters,
+)
 from lbrx.tensors.random_keys import stream_key
 from lbrx.tensors.shape import Layout, checked_shape
 from lbrx.tensors.tensor import Tensor
 from lbrx.tensors.views import counter
+
+_TYPES: dict[Any, ParameterType] = {float: "float", int: "int", bool: "bool", str: "str"}
+_SEQUENCES = (Sequence, list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +97,8 @@ class Method:
         """The merged tensor as an expression; ``base_index`` is the place of the base among the inputs, if any.
 
         >>> from lbrx import tensor
-        >>> from lbrx.jobs.merge.recipe import FrozenMap, TensorParameters
         >>> a, b = tensor([1.0], "f32"), tensor([5.0], "f32")
-        >>> per_model = FrozenMap({"weight": 3.0}), FrozenMap({"weight": 1.0})
-        >>> parameters = TensorParameters(FrozenMap({"normalize": True}), per_model)
+        >>> parameters = TensorParameters({"normalize": True}, ({"weight": 3.0}, {"weight": 1.0}))
         >>> load_method("linear").merge([a, b], None, parameters, MergeContext("w")).numpy()
         array([2.], dtype=float32)
         """
@@ -143,14 +157,24 @@ def argument_name(parameter_name: str) -> str:
     return "lambda_" if parameter_name == "lambda" else parameter_name
 
 
+def is_custom_method(name: str) -> bool:
+    """Whether a method's name points to a function in a Python file, as ``./file.py:function``.
+
+    >>> is_custom_method("./mine.py:blend"), is_custom_method("slerp")
+    (True, False)
+    """
+    path, colon, function = name.rpartition(":")
+    return bool(colon) and path.endswith(".py") and function.isidentifier()
+
+
 def load_method(name: str, directory: str | os.PathLike[str] = ".") -> Method:
     """The method of a name: a built-in one, or ``./file.py:function`` with the file looked up from ``directory``.
 
-    The file of a custom method is run. Its function's signature says what it takes: ``models``; ``base: Tensor`` if it
-    needs a base model, or ``base: Tensor | None`` if it can do with one; ``context: MergeContext`` if it wants one; and
-    parameters with a type (float, int, bool or str), those with a ``Sequence`` of a type having one value per model.
-    A parameter without a default has to be in the recipe; the default of a sequence is a tuple of one value, that of a
-    model which the recipe gives none.
+    The file of a custom method is run. The signature of the function says what it takes: ``models``; ``base: Tensor``
+    if it needs a base model, or ``base: Tensor | None`` if it can do without; ``context: MergeContext`` if it wants
+    one; and parameters with a type (float, int, bool or str), a ``Sequence`` of a type for one value per model. A
+    parameter without a default has to be in the recipe. The default of a sequence is a tuple of one value, for every
+    model without its own. ``Annotated`` adds limits: see `lbrx.jobs.merge.methods.parameters`.
 
     >>> import pathlib, tempfile
     >>> source = '''
@@ -171,13 +195,32 @@ def load_method(name: str, directory: str | os.PathLike[str] = ".") -> Method:
     'required'
     """
     if is_custom_method(name):
-        from lbrx.jobs.merge.methods.custom import load_function, spec_of
+        from lbrx.jobs.merge.methods.custom import load_function
 
-        function = load_function(name, directory)
-        return Method(name, spec_of(function, name), function)
-    spec = method_spec(name)
-    assert spec is not None  # only custom methods have none
-    return Method(name, spec, registry.load(registry.METHODS[name]))
+        return _described(name, load_function(name, directory))
+    return _built_in(name)
+
+
+@cache
+def _built_in(name: str) -> Method:
+    if name not in registry.METHODS:
+        names = registry.METHODS
+        hint = nearest(name, names) or f"; expected one of {', '.join(names)}, or ./file.py:function"
+        raise UsageError(f"unknown merge method {name!r}{hint}")
+    return _described(name, registry.load(registry.METHODS[name]))
+
+
+def _described(name: str, function: Callable[..., Tensor]) -> Method:
+    return Method(name, spec_of(function, name), function)
+
+
+def method_spec(name: str) -> MethodSpec | None:
+    """The description of a built-in method; None for a custom one, whose file is not run here.
+
+    >>> method_spec("ties").needs_base
+    'required'
+    """
+    return None if is_custom_method(name) else load_method(name).spec
 
 
 def method_lookup(directory: str | os.PathLike[str] = ".") -> Lookup:
@@ -187,3 +230,122 @@ def method_lookup(directory: str | os.PathLike[str] = ".") -> Lookup:
     True
     """
     return lambda name: load_method(name, directory).spec
+
+
+def spec_of(function: Callable[..., Tensor], name: str) -> MethodSpec:
+    """What a method takes, from its function's signature.
+
+    >>> def blend(models: Sequence[Tensor], base: Tensor | None = None, *, t: float = 0.5) -> Tensor: ...
+    >>> spec = spec_of(blend, "./mine.py:blend")
+    >>> spec.needs_base, spec.find("t").default
+    ('optional', 0.5)
+    """
+    file_name, _, function_name = name.rpartition(":")
+    where = f"{file_name}{line_of(function)}: {function_name}()" if file_name else f"{name}()"
+    parameters = signature(function).parameters
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise UsageError(f"{where}: the types of its parameters cannot be read: {error}") from error
+    if "models" not in parameters:
+        found = ", ".join(parameters) or "no parameters"
+        raise UsageError(f"{where} takes {found}; expected a parameter 'models', the tensors to merge")
+    for parameter in parameters.values():
+        if parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            raise UsageError(f"{where}: {str(parameter)!r} cannot be passed by keyword; expected named parameters only")
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    types = {name: hint.__origin__ if marks[name] else hint for name, hint in hints.items()}
+    _check_context(types.get("context"), where)
+    count = _limits(marks.get("models", ()))
+    return MethodSpec(
+        name,
+        tuple(
+            _parameter(parameter, types.get(parameter.name), marks.get(parameter.name, ()), where)
+            for parameter in parameters.values()
+            if parameter.name not in ("models", "base", "context")
+        ),
+        _base_policy(parameters.get("base"), types.get("base")),
+        (int(count.minimum or 1), None if count.maximum is None else int(count.maximum)),
+        tuple(mark for each in marks.values() for mark in each if callable(mark)),
+    )
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """Where a function begins, as ``:12``; nothing for a callable object."""
+    code = getattr(unwrap(function), "__code__", None)
+    return "" if code is None else f":{code.co_firstlineno}"
+
+
+def _limits(marks: tuple[Any, ...]) -> Limits:
+    return next((mark for mark in marks if isinstance(mark, Limits)), Limits())
+
+
+def _check_context(annotation: Any, where: str) -> None:
+    if annotation not in (None, MergeContext):
+        raise UsageError(f"{where}: 'context' has the type {_type_name(annotation)}; expected MergeContext")
+
+
+def _base_policy(parameter: Parameter | None, annotation: Any) -> BasePolicy:
+    if parameter is None:
+        return "ignored"
+    if parameter.default is None or _without_none(annotation) is not annotation:
+        return "optional"
+    return "required"
+
+
+def _parameter(parameter: Parameter, annotation: Any, marks: tuple[Any, ...], function: str) -> MethodParameter:
+    where = f"{function}: parameter {parameter.name!r}"
+    default: Any = REQUIRED if parameter.default is Parameter.empty else parameter.default
+    if annotation is None and not isinstance(default, Required):
+        annotation = Sequence[type(default[0])] if _is_single(default) else type(default)  # type: ignore[misc]
+    item = _item_type(annotation)
+    parameter_type = _TYPES.get(_without_none(annotation if item is None else item))
+    if parameter_type is None:
+        found = "no type" if annotation is None else f"the type {_type_name(annotation)}"
+        raise UsageError(f"{where} has {found}; expected float, int, bool or str, or a Sequence of one of them")
+    if item is not None and not isinstance(default, Required):
+        if not _is_single(default):
+            raise UsageError(f"{where} has the default {default!r}; expected a tuple of the one value for each model")
+        default = default[0]
+    limits = _limits(marks)
+    return MethodParameter(
+        "lambda" if parameter.name == "lambda_" else parameter.name,
+        parameter_type,
+        _checked_default(default, parameter_type, where),
+        per_model=item is not None,
+        gradient=parameter_type != "int",
+        minimum=limits.minimum,
+        maximum=limits.maximum,
+        effective=NO_EFFECT not in marks,
+    )
+
+
+def _is_single(default: object) -> bool:
+    return isinstance(default, tuple | list) and len(default) == 1
+
+
+def _checked_default(default: Any, parameter_type: ParameterType, where: str) -> Scalar | Required | None:
+    if default is None or isinstance(default, Required):
+        return default
+    expected = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}[parameter_type]
+    if not isinstance(default, expected) or (isinstance(default, bool) and parameter_type != "bool"):
+        raise UsageError(f"{where} has the default {default!r}; expected one of type {parameter_type}")
+    return float(default) if parameter_type == "float" else default
+
+
+def _item_type(annotation: Any) -> Any:
+    """The type of a sequence's items, or None if the annotation is not a sequence."""
+    arguments = typing.get_args(annotation)
+    return arguments[0] if typing.get_origin(annotation) in _SEQUENCES and arguments else None
+
+
+def _without_none(annotation: Any) -> Any:
+    """``T`` of ``T | None``; anything else as it is."""
+    if typing.get_origin(annotation) in (UnionType, typing.Union):
+        rest = [item for item in typing.get_args(annotation) if item is not NoneType]
+        return rest[0] if len(rest) == 1 else annotation
+    return annotation
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)

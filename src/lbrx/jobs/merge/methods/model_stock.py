@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Annotated
 
 from lbrx.errors import UsageError
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.spherical import pairwise_dots
 from lbrx.jobs.merge.methods.task_vectors import differences, total
 from lbrx.tensors.creation import where
@@ -15,7 +17,7 @@ _LEAST_NORM_PRODUCT = 1e-6
 _LEAST_DIVISOR = 1e-6
 
 
-def model_stock(base: Tensor, models: Sequence[Tensor], *, filter_wise: bool = False) -> Tensor:
+def model_stock(base: Tensor, models: Annotated[Sequence[Tensor], Limits(2)], *, filter_wise: bool = False) -> Tensor:
     """The base and the models' mean, blended by the mean cosine between the models' differences from the base.
 
     ``filter_wise`` looks at every row for itself. Differences that cancel each other out leave the base.

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from lbrx.errors import UsageError
+from lbrx.jobs.merge.methods.parameters import Limits, TensorParameters, Violation
 from lbrx.jobs.merge.methods.spherical import pairwise_dots
-from lbrx.jobs.merge.methods.task_vectors import differences, total, weighted_sum
+from lbrx.jobs.merge.methods.task_vectors import check_weight_sum, differences, total, weighted_sum
 from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor
+
+
+def _weights_divide(parameters: TensorParameters) -> Violation | None:
+    if len(parameters.across_models("weight")) == 1:  # the only model is taken as it is
+        return None
+    return check_weight_sum(parameters, "normalize_weights")
 
 
 def multislerp(
@@ -17,8 +25,8 @@ def multislerp(
     base: Tensor | None = None,
     *,
     weight: Sequence[float],
-    normalize_weights: bool = True,
-    eps: float = 1e-8,
+    normalize_weights: Annotated[bool, _weights_divide] = True,
+    eps: Annotated[float, Limits(0)] = 1e-8,
 ) -> Tensor:
     """The weighted mean of the models' directions, as long as the weighted mean of their lengths.
 

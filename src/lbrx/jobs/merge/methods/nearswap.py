@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.tensors.tensor import Tensor
 
 _LEAST_DISTANCE = 1e-6
 
 
-def nearswap(base: Tensor, models: Sequence[Tensor], *, t: float) -> Tensor:
+def nearswap(
+    base: Tensor, models: Annotated[Sequence[Tensor], Limits(1, 1)], *, t: Annotated[float, Limits(0)]
+) -> Tensor:
     """The model where it is at most ``t`` from the base, and less and less of it the further away it is.
 
     >>> from lbrx import tensor

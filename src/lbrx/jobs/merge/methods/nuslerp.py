@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.spherical import pairwise_dots, slerp_coefficients
 from lbrx.jobs.merge.methods.task_vectors import differences
 from lbrx.tensors.tensor import Tensor
@@ -14,7 +16,7 @@ _STRAIGHT_SQUARED_SINE = 1e-16
 
 
 def nuslerp(
-    models: Sequence[Tensor],
+    models: Annotated[Sequence[Tensor], Limits(2, 2)],
     base: Tensor | None = None,
     *,
     weight: Sequence[float],

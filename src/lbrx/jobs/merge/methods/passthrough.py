@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.tensors.tensor import Tensor
 
 
-def passthrough(models: Sequence[Tensor], *, scale: Sequence[float | None] = (None,)) -> Tensor:
+def passthrough(
+    models: Annotated[Sequence[Tensor], Limits(1, 1)], *, scale: Sequence[float | None] = (None,)
+) -> Tensor:
     """The only model, times ``scale`` if there is one.
 
     >>> from lbrx import tensor

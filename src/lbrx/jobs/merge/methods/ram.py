@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.task_vectors import differences, total, weighted_sum
 from lbrx.tensors.tensor import Tensor
 
 
-def ram(base: Tensor, models: Sequence[Tensor], *, epsilon: float = 1e-5) -> Tensor:
+def ram(base: Tensor, models: Sequence[Tensor], *, epsilon: Annotated[float, Limits(0)] = 1e-5) -> Tensor:
     """The base plus the mean of those differences from it that are larger than ``epsilon``.
 
     >>> from lbrx import tensor

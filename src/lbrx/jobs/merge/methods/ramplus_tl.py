@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.task_vectors import differences, total, weighted_sum
 from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor
 
 
 def ramplus_tl(
-    base: Tensor, models: Sequence[Tensor], *, epsilon: float = 1e-5, r: float = 0.1, alpha: float = 0.2
+    base: Tensor,
+    models: Sequence[Tensor],
+    *,
+    epsilon: Annotated[float, Limits(0)] = 1e-5,
+    r: float = 0.1,
+    alpha: Annotated[float, Limits(0)] = 0.2,
 ) -> Tensor:
     """As ``ram``, but what only one model changes is multiplied by ``1 + r * min(shared / unique, alpha)``.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.task_vectors import differences, sign_agreement, total, weighted_sum
 from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor
@@ -11,7 +13,13 @@ from lbrx.tensors.tensor import Tensor
 _LEAST_WEIGHT_SUM = 1e-6
 
 
-def sce(base: Tensor, models: Sequence[Tensor], *, select_topk: float = 1.0) -> Tensor:
+def sce(
+    base: Tensor,
+    models: Sequence[Tensor],
+    *,
+    select_topk: Annotated[float, Limits(0, 1)] = 1.0,
+    int8_mask: bool = False,  # noqa: ARG001
+) -> Tensor:
     """The base plus a mean of the models' differences from it, weighted by their mean squares.
 
     Only the ``select_topk`` share of the elements in which the models differ at all is kept, those of the largest

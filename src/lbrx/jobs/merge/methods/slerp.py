@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from lbrx.jobs.merge.methods.parameters import Limits
 from lbrx.jobs.merge.methods.spherical import pairwise_dots, slerp_coefficients
 from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor
@@ -12,7 +14,7 @@ _LEAST_NORM = 1e-8
 _STRAIGHT_COSINE = 0.9995
 
 
-def slerp(base: Tensor, models: Sequence[Tensor], *, t: float) -> Tensor:
+def slerp(base: Tensor, models: Annotated[Sequence[Tensor], Limits(1, 1)], *, t: float) -> Tensor:
     """The point at ``t`` of the arc from the base (0) to the model (1); a straight line where they are about parallel.
 
     >>> from lbrx import tensor

@@ -26,15 +26,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import Any
+from typing import Annotated, Any
 
 from lbrx.jobs.merge.methods.method import MergeContext
+from lbrx.jobs.merge.methods.parameters import NO_EFFECT, Limits, TensorParameters, Violation
 from lbrx.jobs.merge.methods.sparsify import below_outliers, largest, random_by_rank, random_share, stored
 from lbrx.jobs.merge.methods.task_vectors import differences, sign_agreement, total, weighted_sum
 from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor
 
 PerModel = Sequence[float]
+Share = Annotated[PerModel, Limits(0, 1)]
 _LEAST_WEIGHT_SUM = 1e-8
 _LEAST_L1_NORM = 1e-7
 
@@ -97,13 +99,23 @@ def add_agreeing(
     return base + merged * lambda_
 
 
-def _largest(base: Tensor, models: Sequence[Tensor], *, density: PerModel, rescale: bool = False) -> list[Tensor]:
+def _all(
+    base: Tensor,
+    models: Sequence[Tensor],
+    *,
+    density: Annotated[Share, NO_EFFECT] = (1.0,),  # noqa: ARG001
+    rescale: Annotated[bool, NO_EFFECT] = False,  # noqa: ARG001
+) -> list[Tensor]:
+    return differences(base, models)
+
+
+def _largest(base: Tensor, models: Sequence[Tensor], *, density: Share = (1.0,), rescale: bool = False) -> list[Tensor]:
     shares = zip(differences(base, models), density, strict=True)
     return [masked(delta, largest(delta, share), rescale) for delta, share in shares]
 
 
 def _random(
-    base: Tensor, models: Sequence[Tensor], *, context: MergeContext, density: PerModel, rescale: bool = True
+    base: Tensor, models: Sequence[Tensor], *, context: MergeContext, density: Share = (1.0,), rescale: bool = True
 ) -> list[Tensor]:
     return [
         masked(delta, random_share(delta, share, context, model), rescale, random_masks=len(models))
@@ -111,13 +123,28 @@ def _random(
     ]
 
 
+def _spread_fits(parameters: TensorParameters) -> Violation | None:
+    """Probabilities from density - epsilon to density + epsilon have to be strictly between 0 and 1."""
+    for index, values in enumerate(parameters.per_model):
+        if values is None:
+            continue
+        density, epsilon = float(values["density"] or 0), float(values["epsilon"] or 0)
+        if 0 < density < 1 and not (density - epsilon > 0 and density + epsilon < 1):
+            return Violation(
+                f"'epsilon' {epsilon:g} is too large for 'density' {density:g}; "
+                f"expected density - epsilon above 0 and density + epsilon below 1",
+                index,
+            )
+    return None
+
+
 def _random_by_rank(
     base: Tensor,
     models: Sequence[Tensor],
     *,
     context: MergeContext,
-    density: PerModel,
-    epsilon: PerModel,
+    density: Share = (1.0,),
+    epsilon: Annotated[Share, _spread_fits] = (0.15,),
     rescale: bool = True,
 ) -> list[Tensor]:
     shares = zip(differences(base, models), density, epsilon, strict=True)
@@ -128,7 +155,7 @@ def _random_by_rank(
 
 
 def _below_outliers(
-    base: Tensor, models: Sequence[Tensor], *, density: PerModel, gamma: PerModel, rescale: bool = False
+    base: Tensor, models: Sequence[Tensor], *, density: Share = (1.0,), gamma: Share = (0.01,), rescale: bool = False
 ) -> list[Tensor]:
     shares = zip(differences(base, models), density, gamma, strict=True)
     return [masked(delta, below_outliers(delta, share, outliers), rescale) for delta, share, outliers in shares]
@@ -144,6 +171,7 @@ def _method(sparse: Callable[..., list[Tensor]], add: Callable[..., Tensor], nor
         weight: PerModel,
         normalize: bool = normalized,
         lambda_: float = 1.0,
+        int8_mask: bool = False,  # noqa: ARG001
         **sparse_parameters: Any,
     ) -> Tensor:
         deltas = sparse(base, models, **sparse_parameters)
@@ -157,7 +185,7 @@ def _method(sparse: Callable[..., list[Tensor]], add: Callable[..., Tensor], nor
     return merge
 
 
-task_arithmetic = _method(differences, add_weighted, normalized=False)
+task_arithmetic = _method(_all, add_weighted, normalized=False)
 ties = _method(_largest, add_agreeing, normalized=True)
 dare_linear = _method(_random, add_weighted, normalized=False)
 dare_ties = _method(_random, add_agreeing, normalized=False)

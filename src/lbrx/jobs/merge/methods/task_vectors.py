@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
+from lbrx.jobs.merge.methods.parameters import TensorParameters, Violation
 from lbrx.tensors.tensor import Tensor
+
+_RELATIVE_ZERO = 1e-9
 
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float | Tensor]) -> Tensor:
@@ -22,6 +26,17 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float | Tensor]) -
 def total(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of at least one tensor, in their order."""
     return reduce(add, tensors)
+
+
+def check_weight_sum(parameters: TensorParameters, switch: str) -> Violation | None:
+    """A sum of zero cannot divide the weights, which the parameter ``switch`` turns on."""
+    weights = [float(weight) for weight in parameters.across_models("weight") if weight is not None]
+    if parameters.shared[switch] and abs(math.fsum(weights)) <= _RELATIVE_ZERO * math.fsum(map(abs, weights)):
+        listed = ", ".join(f"{weight:g}" for weight in weights)
+        return Violation(
+            f"the weights {listed} sum to zero and cannot be normalized; expected another sum, or {switch}: false"
+        )
+    return None
 
 
 def differences(base: Tensor, models: Sequence[Tensor]) -> list[Tensor]:

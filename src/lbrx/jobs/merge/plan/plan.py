@@ -16,7 +16,6 @@ from lbrx.files.output.plan import Identity, SideFile, digest, file_state, outpu
 from lbrx.jobs.merge.plan.expressions import Templates, inputs_of, merged, merged_by_template
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
-from lbrx.jobs.merge.recipe import is_custom_method
 from lbrx.tensors.tensor import Tensor
 
 
@@ -98,7 +97,7 @@ def merge_identity(
 
 def _method_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
     """The contents of the files that custom methods are in, those of earlier stages included."""
-    if is_custom_method(stage.method.name):
+    if stage.method.is_custom:
         source = Path(unwrap(stage.method.function).__code__.co_filename)
         yield stage.method.name, digest(source.read_bytes())
     for model in stage.models:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.header import FileHeader
-from lbrx.jobs.merge.methods import Method
-from lbrx.jobs.merge.recipe import ModelRef, Recipe, TensorParameters
+from lbrx.jobs.merge.methods import Method, TensorParameters
+from lbrx.jobs.merge.recipe import ModelRef, Recipe
 from lbrx.models.architectures import Architecture, ModelHeader
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.tensor import Tensor

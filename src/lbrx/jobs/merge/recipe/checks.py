@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbrx.jobs.merge.recipe.parameters import (
+from lbrx.jobs.merge.methods.parameters import (
     MethodParameter,
     MethodSpec,
     Required,
     Resolved,
+    Scalar,
     TensorParameters,
-    base_index,
-    check_constraint,
-    scopes,
 )
+from lbrx.jobs.merge.recipe.parameters import base_index, check_constraint, scopes
 from lbrx.jobs.merge.recipe.reading import unknown_name
 from lbrx.jobs.merge.recipe.schema import Module, Parameters, Recipe, Slice
-from lbrx.jobs.merge.recipe.values import Scalar, Value
+from lbrx.jobs.merge.recipe.values import Value
 from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap
 
 
 def check_method(recipe: Recipe, spec: MethodSpec) -> tuple[str, ...]:
     """Raise an error if the method cannot run the recipe; return warnings about settings without effect.
 
-    >>> from lbrx.jobs.merge.recipe import parse_recipes, method_spec
+    >>> from lbrx.jobs.merge.methods import method_spec
+    >>> from lbrx.jobs.merge.recipe import parse_recipes
     >>> text = "{merge_method: linear, models: [{model: a, parameters: {weight: 1}}]}"
     >>> (recipe,) = parse_recipes(text)
     >>> check_method(recipe, method_spec("linear"))

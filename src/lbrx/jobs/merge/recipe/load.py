@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbrx.errors import FileError, UsageError, nearest
+from lbrx.jobs.merge.methods import Lookup, method_spec
 from lbrx.jobs.merge.recipe.checks import check_method
-from lbrx.jobs.merge.recipe.method_specs import method_spec
-from lbrx.jobs.merge.recipe.parameters import Lookup
 from lbrx.jobs.merge.recipe.reading import ModelRef
 from lbrx.jobs.merge.recipe.schema import ModelToken, Recipe
 from lbrx.jobs.merge.recipe.structure import read_recipe

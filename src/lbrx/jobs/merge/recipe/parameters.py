@@ -1,4 +1,4 @@
-"""What methods take, and what a recipe gives them for one tensor.
+"""The parameters that a recipe gives a method for one tensor.
 
 A parameter is looked up in the source (if it is per model), the slice, the module and the recipe, in that
 order; a scope whose filters do not match the tensor's name is passed over; the default comes last.
@@ -6,131 +6,19 @@ order; a scope whose filters do not match the tensor's name is passed over; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterator, Sequence
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
+from lbrx.jobs.merge.methods.parameters import MethodParameter, MethodSpec, Required, Scalar, TensorParameters
 from lbrx.jobs.merge.recipe.schema import Module, Parameters, Recipe, Slice
-from lbrx.jobs.merge.recipe.values import ParameterType, Scalar, coerce
-from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap, RecipeLine
-
-
-class Required(Enum):
-    """The default of a parameter that has none."""
-
-    REQUIRED = "required"
-
-    def __repr__(self) -> str:
-        return "REQUIRED"
-
-
-REQUIRED: Final = Required.REQUIRED
-
-BasePolicy: TypeAlias = Literal["required", "optional", "ignored", "forbidden"]
-Resolved: TypeAlias = FrozenMap[str, Scalar | None]
-
-
-@dataclass(frozen=True, slots=True)
-class MethodParameter:
-    """One parameter of a merge method.
-
-    Parameters that are not ``per_model`` are shared: a recipe cannot set them for one model. A parameter
-    that is not ``effective`` is accepted because mergekit accepts it, and changes nothing.
-
-    >>> density = MethodParameter("density", "float", 1.0, per_model=True, minimum=0, maximum=1)
-    >>> density.read("5e-1", RecipeLine("recipe.yml", 3))
-    0.5
-    """
-
-    name: str
-    type: ParameterType
-    default: Scalar | Required | None = REQUIRED
-    per_model: bool = False
-    gradient: bool = True
-    minimum: float | None = None
-    maximum: float | None = None
-    effective: bool = True
-
-    def __post_init__(self) -> None:
-        if self.type == "int" and self.gradient:
-            raise UsageError(f"parameter {self.name!r} is a whole number; expected gradient=False")
-
-    def read(self, raw: Scalar, location: RecipeLine) -> Scalar:
-        """A scalar of a recipe as a value of this parameter, or an error about its kind or range."""
-        value = coerce(self.type, raw, location, self.name)
-        if isinstance(value, int | float):
-            below = self.minimum is not None and value < self.minimum
-            above = self.maximum is not None and value > self.maximum
-            if below or above:
-                raise location.error(f"{self.name!r} must be {self._range()}, found {raw}")
-        return value
-
-    def _range(self) -> str:
-        if self.minimum is None:
-            return f"at most {self.maximum:g}"
-        if self.maximum is None:
-            return f"at least {self.minimum:g}"
-        return f"between {self.minimum:g} and {self.maximum:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorParameters:
-    """The parameters for one tensor; ``per_model`` has None in the place of a base that takes none."""
-
-    shared: Resolved
-    per_model: tuple[Resolved | None, ...]
-
-    def across_models(self, name: str) -> tuple[Scalar | None, ...]:
-        """One per-model parameter, for the models that take parameters.
-
-        >>> TensorParameters(FrozenMap(), (FrozenMap({"weight": 0.5}), None)).across_models("weight")
-        (0.5,)
-        """
-        return tuple(values[name] for values in self.per_model if values is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """Why parameters cannot go together, and which source it is about if it is about one."""
-
-    problem: str
-    source_index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MethodSpec:
-    """What a merge method takes.
-
-    ``needs_base`` is "ignored" where the base model is an input like any other. ``model_count`` is the least
-    and the greatest number (None: no limit) of models besides the base, or of all of them where the base
-    is ignored. ``constraint`` looks at the resolved parameters of a tensor together.
-
-    >>> slerp = MethodSpec("slerp", (MethodParameter("t", "float"),), "required", (1, 1))
-    >>> slerp.find("t").default, slerp.find("weight")
-    (REQUIRED, None)
-    """
-
-    name: str
-    parameters: tuple[MethodParameter, ...] = ()
-    needs_base: BasePolicy = "ignored"
-    model_count: tuple[int, int | None] = (1, None)
-    constraint: Callable[[TensorParameters], Violation | None] | None = None
-
-    def find(self, name: str) -> MethodParameter | None:
-        """The parameter of a name, or None."""
-        return next((parameter for parameter in self.parameters if parameter.name == name), None)
-
-
-Lookup: TypeAlias = Callable[[str], MethodSpec | None]
-"""A method's description by name; None if its parameters are not known yet, UsageError if there is no such method."""
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap
 
 
 def base_index(recipe: Recipe, spec: MethodSpec, part: Slice) -> int | None:
     """Which source of a slice the method treats as the base; None if it treats none so.
 
-    >>> from lbrx.jobs.merge.recipe import parse_recipes, method_spec
+    >>> from lbrx.jobs.merge.methods import method_spec
+    >>> from lbrx.jobs.merge.recipe import parse_recipes
     >>> (recipe,) = parse_recipes("{merge_method: slerp, base_model: b, models: [{model: a}], parameters: {t: 0}}")
     >>> base_index(recipe, method_spec("slerp"), recipe.module("default").slices[0])
     1
@@ -166,7 +54,8 @@ def resolve(
     per-model parameter, and in the output for a shared one. ``t`` is the layer's position in its slice
     (see ``layer_position``), 0 for tensors outside the layers.
 
-    >>> from lbrx.jobs.merge.recipe import parse_recipes, method_spec
+    >>> from lbrx.jobs.merge.methods import method_spec
+    >>> from lbrx.jobs.merge.recipe import parse_recipes
     >>> (recipe,) = parse_recipes("{merge_method: slerp, base_model: b, models: [{model: a}], parameters: {t: [0, 1]}}")
     >>> t = method_spec("slerp").find("t")
     >>> resolve(recipe, t, module="default", slice_index=0, source_index=None, tensor_name="x", t=0.5)
@@ -201,7 +90,8 @@ def resolve_tensor(
 ) -> TensorParameters:
     """All parameters for one tensor, checked against each other; ``input_names`` has one name per source.
 
-    >>> from lbrx.jobs.merge.recipe import parse_recipes, method_spec
+    >>> from lbrx.jobs.merge.methods import method_spec
+    >>> from lbrx.jobs.merge.recipe import parse_recipes
     >>> text = "{merge_method: linear, models: [{model: a}, {model: b}], parameters: {weight: 1}}"
     >>> (recipe,) = parse_recipes(text)
     >>> resolve_tensor(recipe, method_spec("linear"), module="default", slice_index=0,
@@ -236,9 +126,9 @@ def resolve_tensor(
 
 def check_constraint(spec: MethodSpec, parameters: TensorParameters, part: Slice, where: str = "") -> None:
     """Raise an error if the method cannot work with these parameters together."""
-    violation = spec.constraint(parameters) if spec.constraint else None
-    if violation is None:
-        return
-    index = violation.source_index
-    location = part.location if index is None else part.sources[index].location
-    raise location.error(f"{where}{violation.problem}")
+    for constraint in spec.constraints:
+        violation = constraint(parameters)
+        if violation is not None:
+            index = violation.source_index
+            location = part.location if index is None else part.sources[index].location
+            raise location.error(f"{where}{violation.problem}")

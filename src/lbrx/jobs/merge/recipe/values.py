@@ -7,27 +7,13 @@ gradient over the layer position t in 0..1; of anything else, point ``floor(t * 
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import field
-from typing import Literal, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
+from lbrx.jobs.merge.methods.parameters import ParameterType, Scalar, coerce
 from lbrx.jobs.merge.recipe.reading import optional, read_list, read_map, read_text
-from lbrx.jobs.merge.recipe.yaml_lines import RecipeError, RecipeLine, YamlList, YamlMap, YamlNode, YamlScalar, describe
-
-Scalar: TypeAlias = bool | int | float | str
-ParameterType: TypeAlias = Literal["float", "int", "bool", "str"]
-
-_TYPE_NAMES: dict[ParameterType, str] = {
-    "float": "a number",
-    "int": "a whole number",
-    "bool": "true or false",
-    "str": "text",
-}
-# YAML 1.1 reads 1e-5 as text, because it demands a dot and a signed exponent.
-_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+from lbrx.jobs.merge.recipe.yaml_lines import RecipeLine, YamlList, YamlMap, YamlNode, YamlScalar, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,50 +86,6 @@ def layer_position(layer: int, layers: int) -> float:
     if not 0 <= layer < layers:
         raise UsageError(f"layer {layer} is not in a slice of {layers} layers")
     return layer / (layers - 1) if layers > 1 else 1.0
-
-
-def coerce(parameter_type: ParameterType, raw: Scalar, location: RecipeLine, name: str = "value") -> Scalar:
-    """A scalar of a recipe as the kind that a parameter has, or an error.
-
-    >>> coerce("float", "1e-5", RecipeLine("recipe.yml", 1))
-    1e-05
-    >>> coerce("bool", 1.0, RecipeLine("recipe.yml", 1))
-    True
-    """
-    match parameter_type:
-        case "float":
-            return _to_float(raw, location, name)
-        case "int" if type(raw) is int:
-            return raw
-        case "int":
-            number = _to_float(raw, location, name, parameter_type)
-            if not number.is_integer():
-                raise _wrong_type(parameter_type, raw, location, name)
-            return int(number)
-        case "bool" if isinstance(raw, bool):
-            return raw
-        case "bool" if isinstance(raw, int | float) and raw in (0, 1):
-            return bool(raw)
-        case "str" if isinstance(raw, str):
-            return raw
-    raise _wrong_type(parameter_type, raw, location, name)
-
-
-def _to_float(raw: Scalar, location: RecipeLine, name: str, parameter_type: ParameterType = "float") -> float:
-    if isinstance(raw, bool) or (isinstance(raw, str) and not _NUMBER.fullmatch(raw)):
-        raise _wrong_type(parameter_type, raw, location, name)
-    try:
-        number = float(raw)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise location.error(f"{name!r} must be finite, found {raw}")
-    return number
-
-
-def _wrong_type(parameter_type: ParameterType, raw: Scalar, location: RecipeLine, name: str) -> RecipeError:
-    found = str(raw).lower() if isinstance(raw, bool) else repr(raw)
-    return location.error(f"{name!r} must be {_TYPE_NAMES[parameter_type]}, found {found}")
 
 
 def read_value(node: YamlNode, name: str, key_location: RecipeLine | None = None) -> Value:
