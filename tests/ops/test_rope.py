@@ -107,7 +107,7 @@ def test_bad_input() -> None:
         apply_rope(normal(2, 3, 8), range(3), frequencies, "other")  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="7 elements of a head"):
         rope_frequencies(RopeConfig(1e4, 7))
-    with pytest.raises(UsageError, match="'new' is not a known kind"):
+    with pytest.raises(UsageError, match="unknown rope type 'new'"):
         rope_frequencies(RopeConfig(1e4, 8, "new"))
     with pytest.raises(UsageError, match="needs the original context"):
         rope_frequencies(RopeConfig(1e4, 8, "llama3", 8.0))

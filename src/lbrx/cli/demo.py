@@ -181,14 +181,14 @@ def _heat_map(shipped: DemoModels, output: Path) -> str:
     from lbrx.jobs.compare.diff import diff_models
 
     models = [open_checkpoint(path) for path in (shipped.prose, shipped.code, shipped.base)]
-    found = diff_models(models[0], models[1], models[2])
-    summary = f"{found.total.task_cosine:.3f} over the whole model"
+    difference = diff_models(models[0], models[1], models[2])
+    summary = f"{difference.total.task_cosine:.3f} over the whole model"
     if find_spec("matplotlib") is None:
         return f"{summary}; the heat map needs matplotlib: pip install 'lbrx[plot]'"
     from lbrx.plots.heat_map import draw_heat_map
 
     target = output / "changes.png"
-    draw_heat_map(target, heat_map(found, Metric.tasks, "A: prose   B: code   base: base"))
+    draw_heat_map(target, heat_map(difference, Metric.tasks, "A: prose   B: code   base: base"))
     return f"{summary}; the heat map is {target}"
 
 

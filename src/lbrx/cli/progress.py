@@ -127,8 +127,8 @@ class JsonReporter(Reporter):
             written_bytes=result.written_bytes,
             resumed_tensors=result.resumed_tensors,
             nonfinite={
-                tensor: {place: {"nan": nans, "infinite": infinities} for place, (nans, infinities) in places.items()}
-                for tensor, places in result.nonfinite.items()
+                tensor: {origin: {"nan": nans, "infinite": infinities} for origin, (nans, infinities) in counts.items()}
+                for tensor, counts in result.nonfinite.items()
             },
             seconds=round(result.seconds, 3),
         )

@@ -63,11 +63,11 @@ def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
     >>> summarize(lbrx.open(path)).parameters, summarize(lbrx.open(path), "*.bias").parameters
     (3, 1)
     """
-    places = [(header, entry) for header in model.files for entry in header.entries]
-    chosen = tuple(place for place in places if pattern is None or _matches(place[1].name, pattern))
+    entries = [(header, entry) for header in model.files for entry in header.entries]
+    chosen = tuple(each for each in entries if pattern is None or _matches(each[1].name, pattern))
     if pattern is not None and not chosen:
-        example = f", such as {quoted(places[0][1].name)}" if places else ""
-        raise UsageError(f"{model.path}: none of its {len(places)} tensors matches {pattern!r}{example}")
+        example = f", such as {quoted(entries[0][1].name)}" if entries else ""
+        raise UsageError(f"{model.path}: none of its {len(entries)} tensors matches {pattern!r}{example}")
     architecture, layer_count = _architecture(model.metadata, model.config)
     return Summary(
         str(model.path), model.format, model.files, architecture, layer_count, chosen, model.metadata, model.config

@@ -100,8 +100,8 @@ def device(name: str) -> Device:
     """
     if name not in DEVICES:
         raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
-    found: Device = load(DEVICES[name])()
-    return found
+    opened: Device = load(DEVICES[name])()
+    return opened
 
 
 @contextmanager

@@ -85,8 +85,8 @@ class EncodedStorage:
 
 def coded_values(values: Expr) -> Expr:
     """Values as f32 in a form that a pass computes in pieces of whole blocks, which a reduction of rows is not."""
-    found = cast(values, F32)
-    return Stored(found, Layout.contiguous(found.shape)) if isinstance(found, Reduce) else found
+    as_f32 = cast(values, F32)
+    return Stored(as_f32, Layout.contiguous(as_f32.shape)) if isinstance(as_f32, Reduce) else as_f32
 
 
 def encoded(values: Expr, codec: Codec, weights: Weights | None = None) -> Blocks:

@@ -140,16 +140,16 @@ class _Fusion:
         self.scalar_exprs: list[Expr] = []
         self.body: list[Instruction] = []
         self.casts: dict[tuple[int, str], int] = {}
-        self.found: dict[tuple[int, str], int] = {}
+        self.scalar_numbers: dict[tuple[int, str], int] = {}
         self.by_row = False
 
     # -- values -------------------------------------------------------------------------------------------------
 
     def value(self, expr: Expr) -> int:
-        found = self.values.get(id(expr))
-        if found is None:
-            found = self.values[id(expr)] = self._new_value(expr)
-        return found
+        value = self.values.get(id(expr))
+        if value is None:
+            value = self.values[id(expr)] = self._new_value(expr)
+        return value
 
     def _new_value(self, expr: Expr) -> int:
         if not expr.shape:
@@ -177,7 +177,7 @@ class _Fusion:
         return len(self.leaves) - 1
 
     def _scalar(self, expr: Expr, dtype: DType) -> int:
-        known = self.found.get((id(expr), dtype.name))
+        known = self.scalar_numbers.get((id(expr), dtype.name))
         if known is not None:
             return known
         self.scalar_types.append(dtype.name)
@@ -185,7 +185,7 @@ class _Fusion:
         self.scalar_exprs.append(expr)
         number = _SCALAR_BASE + len(self.scalars) - 1
         if isinstance(expr, Kth):  # one scalar for all that is compared with it
-            self.found[(id(expr), dtype.name)] = number
+            self.scalar_numbers[(id(expr), dtype.name)] = number
         return number
 
     def _emit(self, op: str, type_name: str, args: tuple[int, ...]) -> int:
@@ -199,10 +199,10 @@ class _Fusion:
         value = self.value(expr)
         if expr.dtype.compute is dtype:
             return value
-        found = self.casts.get((value, dtype.name))
-        if found is None:
-            found = self.casts[(value, dtype.name)] = self._emit("cast", dtype.name, (value,))
-        return found
+        converted = self.casts.get((value, dtype.name))
+        if converted is None:
+            converted = self.casts[(value, dtype.name)] = self._emit("cast", dtype.name, (value,))
+        return converted
 
     def _map(self, expr: Map) -> int:
         op = expr.op

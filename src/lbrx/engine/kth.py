@@ -238,14 +238,14 @@ def _choose(space: Shape, interval: _Interval, state: CollectState, known: Known
     rank = search.rank
     if search.inside == math.prod(space):  # nothing has been narrowed: k counts from the very largest
         rank -= state.above
-    if rank < 1 or not state.found or state.found > state.limit:
+    if rank < 1 or not state.collected or state.collected > state.limit:
         return
     keys, indices = _joined(state.keys, state, borrow), None
     if state.keeps_indices:
         indices = _joined(state.indices, state, borrow)
     if interval.guess is not None:
         _put_guess(search, interval.guess, keys, indices, rank, known)
-    elif rank <= state.found:
+    elif rank <= state.collected:
         key = _nth_largest(keys, rank)
         _put(search, key, -1 if indices is None else _index_of(key, keys, indices, rank), known)
 

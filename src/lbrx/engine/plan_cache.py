@@ -84,7 +84,7 @@ class _Reader:
 _plans: dict[Signature, PreparedPass] = {}
 
 
-def quick_value(expr: Expr) -> Any | None:
+def planned_value(expr: Expr) -> Any | None:
     """The value of an expression if it is simple: an array, or a number without axes. Else None."""
     if expr.shape:
         return _stored(expr) if type(expr) is Map and expr.is_simple and not expr.dtype.is_packed else None
@@ -106,10 +106,10 @@ def _only_reduction(expr: Expr) -> Reduce | None:
 
 def _stored(expr: Expr) -> Any | None:
     elements = math.prod(expr.shape)
-    found = _planned("store", expr.dtype, (expr,), expr.shape) if elements else None
-    if found is None:
+    planned = _planned("store", expr.dtype, (expr,), expr.shape) if elements else None
+    if planned is None:
         return None
-    plan, reader = found
+    plan, reader = planned
     destination = ArrayDestination(expr.dtype, elements)
     whole = destination.whole
     plan.store(reader.leaves, reader.numbers, whole.__array_interface__["data"][0], whole.nbytes, elements)
@@ -119,10 +119,10 @@ def _stored(expr: Expr) -> Any | None:
 def _reduced(expr: Reduce) -> Any | None:
     space = expr.args[0].shape
     elements = math.prod(space)
-    found = _planned(expr.op, expr.dtype, expr.args, space) if elements else None
-    if found is None:
+    planned = _planned(expr.op, expr.dtype, expr.args, space) if elements else None
+    if planned is None:
         return None
-    plan, reader = found
+    plan, reader = planned
     return plan.reduce(reader.leaves, reader.numbers, elements, partial(combined, expr))
 
 

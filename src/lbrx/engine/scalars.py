@@ -69,9 +69,9 @@ def scalar_value(expr: Expr, known: Known) -> Any:
     """
     if isinstance(expr, Scalar):
         return expr.value
-    found = known.scalars.get(id(expr))
-    if found is not None:
-        return found
+    value = known.scalars.get(id(expr))
+    if value is not None:
+        return value
     with np.errstate(all="ignore"):
         return _value(expr, known)
 
@@ -79,10 +79,10 @@ def scalar_value(expr: Expr, known: Known) -> Any:
 def _value(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Scalar):
         return expr.value
-    found = known.scalars.get(id(expr))
-    if found is None:
-        found = known.scalars[id(expr)] = _computed(expr, known)
-    return found
+    value = known.scalars.get(id(expr))
+    if value is None:
+        value = known.scalars[id(expr)] = _computed(expr, known)
+    return value
 
 
 def _computed(expr: Expr, known: Known) -> Any:
@@ -93,8 +93,8 @@ def _computed(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Stored):
         return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
     if isinstance(expr, Kth):
-        found = known.searches[id(expr.search)]
-        return {"value": found.value, "key": found.key, "index": found.index}[expr.part]
+        result = known.searches[id(expr.search)]
+        return {"value": result.value, "key": result.key, "index": result.index}[expr.part]
     raise AssertionError(f"{type(expr).__name__} should be known by now")
 
 

@@ -22,7 +22,7 @@ from lbrx.engine.device import CPU, run_pass
 from lbrx.engine.encode import BlockDestination, EncodedStorage
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
-from lbrx.engine.plan_cache import quick_value
+from lbrx.engine.plan_cache import planned_value
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
 from lbrx.errors import MemoryBudgetError
@@ -65,11 +65,11 @@ class Stages:
         if expr.is_simple:
             return 0
         key = (id(expr), space)
-        found = self._levels.get(key)
-        if found is None:
-            found = self._levels[key] = self._new_level(expr, space)
+        level = self._levels.get(key)
+        if level is None:
+            level = self._levels[key] = self._new_level(expr, space)
             self._keep.append(expr)
-        return found
+        return level
 
     def _new_level(self, expr: Expr, space: Shape) -> int:
         if isinstance(expr, Map):
@@ -227,9 +227,9 @@ def evaluate_stores(stores: list[tuple[Expr, Destination]], bindings: Bindings =
 
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
-    quick = quick_value(exprs[0]) if len(exprs) == 1 and settings.device == CPU else None
-    if quick is not None:
-        return [quick]
+    value = planned_value(exprs[0]) if len(exprs) == 1 and settings.device == CPU else None
+    if value is not None:
+        return [value]
     stages, known = Stages(), Known()
     outputs: list[ArrayDestination | None] = []
     for expr in exprs:
@@ -304,8 +304,8 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
     if not requests:
         return
     partials = run_pass(_fused(space, requests, tasks, known), targets)
-    found = [part for part in partials if part is not None]
-    for reduction, (values, indices) in zip(reductions, found, strict=True):
+    reduced = [part for part in partials if part is not None]
+    for reduction, (values, indices) in zip(reductions, reduced, strict=True):
         known.scalars[id(reduction)] = combined(reduction, values, indices)
 
 
@@ -316,9 +316,9 @@ def _fused(space: Shape, requests: list[SinkRequest], tasks: list[Any], known: K
         return fuse(space, requests, known, scalar_value)
     nodes = [task.expr if isinstance(task, StoreTask) else task for task in tasks]
     key = (*map(id, nodes), *(request.dtype.name for request in requests))
-    found = kept.get(key)
-    if found is not None:
-        return rebound(found[0], known, scalar_value)
+    earlier = kept.get(key)
+    if earlier is not None:
+        return rebound(earlier[0], known, scalar_value)
     bound = fuse(space, requests, known, scalar_value)
     if len(kept) < MOST_KEPT_PASSES:
         kept[key] = unbound(bound), nodes  # which stay alive, so that their identities stay theirs

@@ -33,19 +33,19 @@ class CollectState:
     limit: int
     keys: list[Ints] = field(default_factory=list)
     indices: list[Ints] = field(default_factory=list)
-    found: int = 0
+    collected: int = 0
     above: int = 0
     keeps_indices: bool = True
     borrow: Callable[[int], Bytes] | None = None  # where copies lie: memory that was in use before costs no faults
 
-    def add(self, found: int, above: int, keys: Ints, indices: Ints) -> None:
-        """What a chunk has: the first ``found`` of the arrays, which may be used again afterwards."""
-        self.found += found
+    def add(self, collected: int, above: int, keys: Ints, indices: Ints) -> None:
+        """What a chunk has: the first ``collected`` of the arrays, which may be used again afterwards."""
+        self.collected += collected
         self.above += above
-        if self.found <= self.limit:
-            self.keys.append(self._copied(keys[:found]))
+        if self.collected <= self.limit:
+            self.keys.append(self._copied(keys[:collected]))
             if self.keeps_indices:
-                self.indices.append(self._copied(indices[:found]))
+                self.indices.append(self._copied(indices[:collected]))
 
     def _copied(self, numbers: Ints) -> Ints:
         if self.borrow is None:

@@ -11,7 +11,7 @@ from lbrx.devices.cpu.ops.arrays import Values, floats
 from lbrx.devices.cpu.ops.blas import in_ranges
 from lbrx.errors import ShapeError, UsageError
 
-GeluKind = Literal["erf", "tanh"]
+GeluForm = Literal["erf", "tanh"]
 _CHUNK_ELEMENTS = 64 << 10
 
 
@@ -24,7 +24,7 @@ def silu(x: Values) -> Floats:
     return _elementwise("silu", floats(x))
 
 
-def gelu(x: Values, form: GeluKind = "erf") -> Floats:
+def gelu(x: Values, form: GeluForm = "erf") -> Floats:
     """x times the normal distribution function of x; ``"tanh"`` is the usual approximation of it.
 
     >>> gelu(np.array([1.0], np.float32)).round(4), gelu(np.array([1.0], np.float32), "tanh").round(4)
@@ -42,7 +42,7 @@ def silu_mul(gate: Values, up: Values) -> Floats:
     return _gated("silu_mul", floats(gate), floats(up))
 
 
-def gelu_mul(gate: Values, up: Values, form: GeluKind = "tanh") -> Floats:
+def gelu_mul(gate: Values, up: Values, form: GeluForm = "tanh") -> Floats:
     """gelu(gate) * up
 
     >>> gelu_mul(np.array([1.0], np.float32), np.array([2.0], np.float32)).round(4)
@@ -62,7 +62,7 @@ def softcap(x: Values, cap: float) -> Floats:
     return _elementwise("softcap", floats(x), bits(cap))
 
 
-def _gelu_name(form: GeluKind) -> str:
+def _gelu_name(form: GeluForm) -> str:
     if form not in ("erf", "tanh"):
         raise UsageError(f"there is no gelu of form {form!r}; expected 'erf' or 'tanh'")
     return "gelu" if form == "erf" else "gelu_tanh"

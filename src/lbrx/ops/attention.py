@@ -105,9 +105,9 @@ def attention(
     shape = heads, queries, job.v.shape[2]
     if 0 in shape or not job.k.shape[1]:
         return np.zeros(shape, np.float32)
-    found = _on_device(job)
-    if found is not None:
-        return found
+    result = _on_device(job)
+    if result is not None:
+        return result
     out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
     uses_i16 = can_use_attention_i16(job.q, job.k, job.v)
     rows = min(max(heads * queries // _TILES_WANTED, _LEAST_ROWS), _MOST_ROWS)

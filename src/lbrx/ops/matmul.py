@@ -62,9 +62,9 @@ def matmul_tensors(a: Values, b: Values) -> Tensor:
     """``a @ b`` of tensors: on the device that one of them is on."""
     names = [values.device for values in (a, b) if isinstance(values, Tensor) and values.device != CPU]
     if names:
-        found = device(names[0]).matmul(*(v if isinstance(v, Tensor) else tensor(v) for v in (a, b)))
-        if found is not None:
-            return found
+        on_device = device(names[0]).matmul(*(v if isinstance(v, Tensor) else tensor(v) for v in (a, b)))
+        if on_device is not None:
+            return on_device
     return tensor(matmul(a, b))
 
 

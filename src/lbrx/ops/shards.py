@@ -139,10 +139,10 @@ def matrix(stack: Tensor, number: int) -> Tensor:
     if stack.ndim != 3 or not -stack.shape[0] <= number < stack.shape[0]:
         raise ShapeError(f"there is no matrix {number} in a tensor of shape {stack.shape}; expected [count, m, k]")
     number %= stack.shape[0]
-    found = _part(stack, 0, number, number + 1)
-    if not isinstance(found.expr, Blocks):
-        return found[0]
-    return Tensor(Blocks(found.expr.storage, found.expr.codec, found.shape[1:]), found.metadata)
+    one = _part(stack, 0, number, number + 1)
+    if not isinstance(one.expr, Blocks):
+        return one[0]
+    return Tensor(Blocks(one.expr.storage, one.expr.codec, one.shape[1:]), one.metadata)
 
 
 def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:

@@ -77,8 +77,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
         return np.dtype(name)
     import ml_dtypes
 
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return found
+    result: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return result
 
 
 _ADDED_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "int2")
@@ -130,12 +130,12 @@ def dtype(spec: DType | str | np.dtype[Any] | type) -> DType:
             f"unknown dtype {spec!r}; expected one of {', '.join(DTYPES)}{nearest(spec, [*DTYPES, *_ALIASES])}"
         )
     wanted = np.dtype(spec).newbyteorder("=")
-    found = _BY_NUMPY.get(wanted)
-    if found is None:
-        found = next((row for row in _ROWS if row.numpy == wanted), None)
-    if found is None:
+    known = _BY_NUMPY.get(wanted)
+    if known is None:
+        known = next((row for row in _ROWS if row.numpy == wanted), None)
+    if known is None:
         raise DTypeError(f"NumPy dtype {np.dtype(spec)} has no lbrx dtype; expected one of {', '.join(DTYPES)}")
-    return found
+    return known
 
 
 @cache

@@ -255,19 +255,19 @@ def _common_weak(args: tuple[Expr, ...]) -> DType:
 
 def float_dtype(args: tuple[Expr, ...]) -> DType:
     """The floating type of division and of functions such as sqrt: integers of up to 16 bits become f32."""
-    found = common_dtype(args)
-    return found if found.is_float else promote(found, F32)
+    common = common_dtype(args)
+    return common if common.is_float else promote(common, F32)
 
 
 def reduce_dtype(op: str, args: tuple[Expr, ...], last_axis: bool) -> DType:
-    found = common_dtype(args)
+    common = common_dtype(args)
     if op == "argmax":
         return I64
     if op in ("min", "max"):
-        return found
-    if not found.is_float:
+        return common
+    if not common.is_float:
         return I64
-    return found if last_axis and op != "sumsq" else F64  # squares leave the range of f32 where lengths do not
+    return common if last_axis and op != "sumsq" else F64  # squares leave the range of f32 where lengths do not
 
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "minimum", "maximum"})
@@ -301,15 +301,15 @@ def apply(op: str, *args: Expr) -> Expr:
         return Map(op, args, _fitting_dtype(args[1:]))
     if op in _FLOAT_FUNCTIONS:
         return Map(op, args, F64 if op == "div" and not common_dtype(args).is_float else float_dtype(args))
-    found = _fitting_dtype(args)
+    result_dtype = _fitting_dtype(args)
     if op in _LOGIC or op == "not":
-        if found.is_float:
-            raise DTypeError(f"{op!r} takes bool or integer tensors, not {found}")
-    elif found is BOOL and op in ("sub", "neg", "sign"):
+        if result_dtype.is_float:
+            raise DTypeError(f"{op!r} takes bool or integer tensors, not {result_dtype}")
+    elif result_dtype is BOOL and op in ("sub", "neg", "sign"):
         raise DTypeError(f"{op!r} is not defined for bool; cast with .to('i8') first")
-    elif op in ("floor", "round") and not found.is_float:
+    elif op in ("floor", "round") and not result_dtype.is_float:
         return args[0]
-    return Map(op, args, found)
+    return Map(op, args, result_dtype)
 
 
 def _fits(value: float | int | bool, dtype: DType) -> bool:
@@ -322,26 +322,26 @@ def _fits(value: float | int | bool, dtype: DType) -> bool:
 
 def _fitting_dtype(args: tuple[Expr, ...]) -> DType:
     """The common dtype, checked: as in NumPy, a whole number has to fit into the integers that it meets."""
-    found = common_dtype(args)
+    common = common_dtype(args)
     for arg in args:
-        if isinstance(arg, Scalar) and not _fits(arg.value, found):
-            raise DTypeError(f"{arg.value} does not fit into {found}; cast the tensor with .to() first")
-    return found
+        if isinstance(arg, Scalar) and not _fits(arg.value, common):
+            raise DTypeError(f"{arg.value} does not fit into {common}; cast the tensor with .to() first")
+    return common
 
 
 def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Arguments of a comparison in one type: integers are widened until every one of them keeps its value."""
-    widest = found = common_dtype(args)
-    if found.is_float:
-        return tuple(arg if arg.shape or isinstance(arg, Scalar) else cast(arg, found) for arg in args)
+    widest = common = common_dtype(args)
+    if common.is_float:
+        return tuple(arg if arg.shape or isinstance(arg, Scalar) else cast(arg, common) for arg in args)
     for arg in args:
         if not isinstance(arg, Scalar):
             widest = promote(widest, arg.dtype)
         elif not _fits(arg.value, I64):
-            raise DTypeError(f"{arg.value} does not fit into i64, so a tensor of {found} cannot be compared with it")
+            raise DTypeError(f"{arg.value} does not fit into i64, so a tensor of {common} cannot be compared with it")
         elif not _fits(arg.value, widest):
             widest = I64
-    if widest is found:
+    if widest is common:
         return args
     return tuple(arg if isinstance(arg, Scalar) else cast(arg, widest) for arg in args)
 

@@ -87,7 +87,7 @@ def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -
         return RopeFrequencies(_llama3(radians, config))
     if config.rope_type == "yarn":
         return RopeFrequencies(_yarn(radians, config), _yarn_scale(config))
-    raise UsageError(f"{config.rope_type!r} is not a known kind of rope; expected one of {', '.join(ROPE_TYPES)}")
+    raise UsageError(f"unknown rope type {config.rope_type!r}; expected one of {', '.join(ROPE_TYPES)}")
 
 
 def _original_context(config: RopeConfig) -> int:

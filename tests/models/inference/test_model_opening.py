@@ -172,8 +172,8 @@ def test_opening_reads_no_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, VOCABULARY], f"token {VOCABULARY} at place 1; expected 0 to {VOCABULARY - 1}"),
-        ([-1], "token -1 at place 0"),
+        ([1, VOCABULARY], f"token {VOCABULARY} at position 1; expected 0 to {VOCABULARY - 1}"),
+        ([-1], "token -1 at position 0"),
         ([0.5], "expected a sequence of whole numbers"),
         ([[1, 2]], "expected a sequence of whole numbers"),
     ],

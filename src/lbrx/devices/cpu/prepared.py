@@ -35,9 +35,9 @@ class CompiledCall:
     __slots__ = ("_block_slot", "_flag_slot", "_free", "_leaf_slots", "_number_slots", "_sink_slot", "compiled")
 
     def __init__(self, program: Program) -> None:
-        found = compiled(program)
-        slots = found.slots
-        self.compiled = found
+        compiled_program = compiled(program)
+        slots = compiled_program.slots
+        self.compiled = compiled_program
         self._leaf_slots = [slots[f"leaf{number}.address"] for number in range(len(program.leaves))]
         self._number_slots = [
             (True, slots.floats[number]) if number in slots.floats else (False, slots[f"scalar{number}"])

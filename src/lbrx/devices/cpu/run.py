@@ -266,8 +266,8 @@ class _Run:
             ints[slots[f"sink{number}.{name}"]] = value
 
         def finish() -> None:
-            found, above = (int(count) for count in counts)
+            collected, above = (int(count) for count in counts)
             with self.lock:
-                target.add(found, above, keys, indices)
+                target.add(collected, above, keys, indices)
 
         return finish

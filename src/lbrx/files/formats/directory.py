@@ -88,7 +88,7 @@ def read_directory(path: Path) -> DirectoryHeader:
         files, root = _read_huggingface(path), path
     elif format == "pytorch-directory":
         index = path / f"{TORCH_NAME}.index.json"
-        files = _read_indexed(index, "pytorch") if index.exists() else [_read_kind(path / TORCH_NAME, "pytorch")]
+        files = _read_indexed(index, "pytorch") if index.exists() else [_read_format(path / TORCH_NAME, "pytorch")]
         root = path
     else:
         raise FileError(f"{path}: is a single {format} file, expected a directory or the first shard of a GGUF model")
@@ -109,7 +109,7 @@ def _read_huggingface(path: Path) -> list[FileHeader]:
     whole = path / "model.safetensors"
     shards = [whole] if whole.exists() else sorted(path.glob("*.safetensors"))
     read_soon(shards)
-    return [_read_kind(shard, "safetensors") for shard in shards]
+    return [_read_format(shard, "safetensors") for shard in shards]
 
 
 def _find_index(path: Path) -> Path | None:
@@ -122,7 +122,7 @@ def _find_index(path: Path) -> Path | None:
     return others[0] if others else None
 
 
-def _read_kind(path: Path, format: str) -> FileHeader:
+def _read_format(path: Path, format: str) -> FileHeader:
     header = _read_any(path)
     if header.format != format:
         expected = "SafeTensors" if format == "safetensors" else "PyTorch"
@@ -143,7 +143,7 @@ def _read_indexed(index: Path, format: str) -> list[FileHeader]:
         shard = index.parent / file_name
         if not shard.exists():
             raise FileError(f"{index}: names the shard {quoted(file_name)}, which is missing")
-        header = _read_kind(shard, format)
+        header = _read_format(shard, format)
         held = {entry.name for entry in header.entries}
         for tensor_name in names_by_file[file_name]:
             if tensor_name not in held:

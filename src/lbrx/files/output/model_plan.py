@@ -20,7 +20,7 @@ from lbrx.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class ConversionPlan:
+class ModelPlan:
     """A model that is written in a format: an ``OutputPlan``."""
 
     out: Path
@@ -58,7 +58,7 @@ def plan_output(
     *,
     max_shard_bytes: int = NO_LIMIT_BYTES,
     settings_identity: Mapping[str, Any] | None = None,
-) -> ConversionPlan:
+) -> ModelPlan:
     """Decide where every tensor of a model goes. Nothing is read or written.
 
     A GGUF model is a file, or shards that are named after it; a SafeTensors model is a directory, or a file if ``out``
@@ -90,8 +90,8 @@ def _plan(
     layouts: list[FileLayout],
     side_files: tuple[SideFile, ...],
     settings: Mapping[str, Any] | None,
-) -> ConversionPlan:
-    return ConversionPlan(
+) -> ModelPlan:
+    return ModelPlan(
         out,
         is_directory,
         tuple(layouts),

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from lbrx.errors import UsageError, nearest
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
-from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
 from lbrx.files.output.run import RunKeywords, RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
@@ -64,7 +64,7 @@ def plan_conversion(
     format: str | None = None,
     type: str | None = None,
     max_shard_bytes: int | str | None = None,
-) -> ConversionPlan:
+) -> ModelPlan:
     """What ``convert`` would do. Headers, configs and tokenizers are read, weights are not."""
     target = Path(out)
     restore_replaced(Staging(target))  # it may be the source

@@ -91,10 +91,10 @@ def repacked(blocks: Blocks) -> MlxWeight | None:
     rows = blocks.shape[:-1]
     words = UnitStorage(count, groups * mode.group_bytes, codes, at_once)
     weight = Tensor(Blocks(words, "u32", (*rows, blocks.shape[-1] * mode.bits // WORD_BITS)))
-    scale_kind = DTYPES["f32" if mode.mode == "affine" else "u8"]
+    scale_dtype = DTYPES["f32" if mode.mode == "affine" else "u8"]
     layout = Layout.contiguous((*rows, blocks.shape[-1] // mode.group_size))
     scales, biases = (
-        Tensor(Source(UnitStorage(count, groups * scale_kind.itemsize, numbers(part), at_once), scale_kind, layout))
+        Tensor(Source(UnitStorage(count, groups * scale_dtype.itemsize, numbers(part), at_once), scale_dtype, layout))
         for part in (0, 1)
     )
     return MlxWeight(weight, scales, biases if mode.mode == "affine" else None)

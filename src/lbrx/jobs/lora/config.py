@@ -62,8 +62,8 @@ class AdapterConfig:
 
 def _first_match(pattern: Mapping[str, float], module: str, default: float) -> float:
     """The value of the first regular expression that is the end of the module's name, from a dot on."""
-    found = (value for key, value in pattern.items() if re.fullmatch(rf"(.*\.)?({key})", module))
-    return next(found, default)
+    values = (value for key, value in pattern.items() if re.fullmatch(rf"(.*\.)?({key})", module))
+    return next(values, default)
 
 
 def read_config(directory: Path) -> AdapterConfig:
@@ -82,7 +82,7 @@ def read_config(directory: Path) -> AdapterConfig:
         raise FileError(f"{directory}: has no {CONFIG_NAME}; expected the directory of a PEFT adapter")
     with open_source(path) as file:
         raw = parse_object(read_at(file, path, 0, min(size_of(file), MAX_JSON_BYTES)), str(path))
-    _check_kind(path, raw)
+    _check_type(path, raw)
     return AdapterConfig(
         path,
         _whole(path, "r", raw.get("r")),
@@ -95,10 +95,10 @@ def read_config(directory: Path) -> AdapterConfig:
     )
 
 
-def _check_kind(path: Path, raw: Mapping[str, Any]) -> None:
+def _check_type(path: Path, raw: Mapping[str, Any]) -> None:
     peft_type = raw.get("peft_type")
     if peft_type != "LORA":
-        raise UsageError(f"{path}: peft_type is {peft_type!r}; expected 'LORA', the only kind that lbrx applies")
+        raise UsageError(f"{path}: peft_type is {peft_type!r}; expected 'LORA', the only type that lbrx applies")
     unsupported = next((key for key in _UNSUPPORTED if raw.get(key)), None)
     if unsupported is not None:
         raise UsageError(f"{path}: {unsupported} is set, which lbrx does not apply; expected a plain LoRA adapter")

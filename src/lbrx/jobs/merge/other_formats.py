@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.files.output.contents import Contents, PlannedTensor
-from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
 from lbrx.jobs.convert.convert import in_format, output_format
 from lbrx.jobs.merge.plan import Plan
@@ -30,7 +30,7 @@ def plan_in_format(
     format: str | None = None,
     quantize: str | None = None,
     max_shard_bytes: int | str | None = None,
-) -> ConversionPlan:
+) -> ModelPlan:
     """The plan of a merge with another output: ``format`` as in ``lbrx.convert``, ``quantize`` as in
     ``lbrx.quantize``. The values are those of a merge into SafeTensors that is converted afterwards."""
     options = None if quantize is None else parse_options(quantize)

@@ -102,16 +102,16 @@ class _Prompts:
 
     def __init__(self, base: InputModel, mode: str) -> None:
         directory = base.directory
-        found = None if directory is None else read_tokenizer(directory)
-        if found is None or directory is None:
+        tokenizer = None if directory is None else read_tokenizer(directory)
+        if tokenizer is None or directory is None:
             raise UsageError(f"{base.label}: has no tokenizer.json, which the gate mode {mode!r} needs for prompts")
-        self._tokenizer = _whole_texts(found.loaded())
+        self._tokenizer = _whole_texts(tokenizer.loaded())
         special = read_json(directory / "special_tokens_map.json") | read_json(directory / "tokenizer_config.json")
         self._beginning = _token_text(special.get("bos_token"))
 
     def ids(self, prompt: str) -> list[int]:
-        found: list[int] = self._tokenizer.encode(self._beginning + prompt, add_special_tokens=False).ids
-        return found
+        ids: list[int] = self._tokenizer.encode(self._beginning + prompt, add_special_tokens=False).ids
+        return ids
 
 
 class _Embeddings:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from lbrx.files.output.contents import Contents, PlannedTensor
-from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.plan import shard_limit
 from lbrx.files.output.progress import ProgressCallback
 from lbrx.files.output.run import RunResult, execute, restore_replaced
@@ -33,7 +33,7 @@ def write_moe(
 
 def plan_moe_output(
     plan: MoePlan, out: str | os.PathLike[str], *, max_shard_bytes: int | str | None = None
-) -> ConversionPlan:
+) -> ModelPlan:
     """What ``write_moe`` writes: the files of a mixture, and how each tensor is made."""
     target = Path(out)
     restore_replaced(Staging(target))

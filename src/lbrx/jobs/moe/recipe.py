@@ -186,12 +186,12 @@ def _read_dtype(mapping: YamlMap) -> DType | None:
         return None
     name = read_text(node, "'dtype'").removeprefix("torch.")
     try:
-        found = dtype(name)
+        result = dtype(name)
     except DTypeError as error:
         raise node.location.error(f"'dtype': {error}") from error
-    if not found.is_float:
+    if not result.is_float:
         raise node.location.error(f"'dtype' is {name!r}; expected a floating type such as float32 or bfloat16")
-    return found
+    return result
 
 
 def _check(recipe: MoeRecipe, mapping: YamlMap) -> None:

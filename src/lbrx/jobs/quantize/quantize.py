@@ -10,7 +10,7 @@ from typing import Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents
-from lbrx.files.output.model_plan import ConversionPlan, plan_output
+from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
 from lbrx.files.output.progress import ProgressCallback
 from lbrx.files.output.run import RunResult, execute, restore_replaced
@@ -35,7 +35,7 @@ _CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 class QuantizePlan:
     """What will be written, and how every tensor came to its type."""
 
-    output: ConversionPlan
+    output: ModelPlan
     quantization: Quantization
 
     @property

@@ -61,12 +61,12 @@ def check_shapes(architecture: Architecture, config: Config, shapes: Shapes) -> 
     """
     problems = []
     for role in architecture.tensors(config, shapes.keys()):
-        found = shapes.get(role.name)
-        if found is None or role.shape is None or role.dimensions is None or tuple(found) == role.shape:
+        shape = shapes.get(role.name)
+        if shape is None or role.shape is None or role.dimensions is None or tuple(shape) == role.shape:
             continue
         formula = ", ".join(str(dimension) for dimension in role.dimensions)
         problems.append(
-            f"tensor {role.name!r} has shape {tuple(found)}, expected {role.shape} from config.json's ({formula})"
+            f"tensor {role.name!r} has shape {tuple(shape)}, expected {role.shape} from config.json's ({formula})"
         )
     return problems
 
@@ -93,10 +93,14 @@ def check_models(architecture: Architecture, models: Sequence[ModelHeader]) -> l
 def _architecture_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
     if architecture.name == AUTOMATIC:
         return []
-    found = known_architecture(other.config)
-    if found is architecture:
+    other_architecture = known_architecture(other.config)
+    if other_architecture is architecture:
         return []
-    name = repr(found.name) if found else f"unknown (model_type: {other.config.get('model_type')!r})"
+    name = (
+        repr(other_architecture.name)
+        if other_architecture
+        else f"unknown (model_type: {other.config.get('model_type')!r})"
+    )
     return [f"the architecture of {other.label} is {name}, but that of {first.label} is {architecture.name!r}"]
 
 
@@ -120,14 +124,14 @@ def _shape_problems(architecture: Architecture, first: ModelHeader, other: Model
         source = architecture.source_name(name, other.config, names)
         if source is None or tuple(other.shapes[source]) == tuple(shape):
             continue
-        found = tuple(other.shapes[source])
-        if name in vocabulary and found[1:] == tuple(shape[1:]):
+        other_shape = tuple(other.shapes[source])
+        if name in vocabulary and other_shape[1:] == tuple(shape[1:]):
             problems.append(
-                f"the vocabularies differ: {name!r} has {found[0]} rows in {other.label}, "
+                f"the vocabularies differ: {name!r} has {other_shape[0]} rows in {other.label}, "
                 f"but {shape[0]} in {first.label}; name a tokenizer source to merge them by token"
             )
         else:
             problems.append(
-                f"tensor {source!r} has shape {found} in {other.label}, but {tuple(shape)} in {first.label}"
+                f"tensor {source!r} has shape {other_shape} in {other.label}, but {tuple(shape)} in {first.label}"
             )
     return problems

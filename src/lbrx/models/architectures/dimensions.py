@@ -44,8 +44,8 @@ class ConfigValues:
         return float(value)
 
     def _wrong(self, keys: tuple[str, ...], value: Any, expected: str) -> UsageError:
-        found = "is missing" if value is None else f"is {value!r:.60}"
-        return UsageError(f"{self.where}: {keys[0]!r} of config.json {found}; expected {expected}")
+        problem = "is missing" if value is None else f"is {value!r:.60}"
+        return UsageError(f"{self.where}: {keys[0]!r} of config.json {problem}; expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)

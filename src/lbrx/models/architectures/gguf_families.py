@@ -295,11 +295,11 @@ def family_of_config(config: Mapping[str, Any] | None, where: str) -> Family:
     """
     if config is None:
         raise UsageError(f"{where}: has no config.json, which names the architecture")
-    found = text_section(config).get("model_type") or config.get("model_type")
-    name = _ALIASES.get(str(found), str(found))
+    model_type = text_section(config).get("model_type") or config.get("model_type")
+    name = _ALIASES.get(str(model_type), str(model_type))
     if name not in FAMILIES:
         raise UsageError(
-            f"{where}: the model_type of config.json is {found!r}, which cannot be converted; "
+            f"{where}: the model_type of config.json is {model_type!r}, which cannot be converted; "
             f"expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}"
         )
     return FAMILIES[name]

@@ -51,5 +51,5 @@ def _rope_settings(parameters: Any) -> dict[str, Any]:
 
 def _base(parameters: Any, key: str) -> dict[str, Any]:
     """The base of rotary positions under another key, if it is told."""
-    found = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
-    return {key: found} if isinstance(found, int | float) else {}
+    theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
+    return {key: theta} if isinstance(theta, int | float) else {}

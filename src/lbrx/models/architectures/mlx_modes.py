@@ -49,12 +49,15 @@ def mode_of(settings: Any, module: str, where: str) -> MlxMode:
     if not isinstance(settings, Mapping):
         raise FormatError(f"{where}: 'quantization' is {quoted(settings)}, expected an object with bits and group_size")
     own = settings.get(module)
-    found = own if isinstance(own, Mapping) else settings
-    mode = found.get("mode", settings.get("mode", "affine"))
+    chosen = own if isinstance(own, Mapping) else settings
+    mode = chosen.get("mode", settings.get("mode", "affine"))
     if not isinstance(mode, str):
         raise FormatError(f"{where}: the mode of {quoted(module)} is {quoted(mode)}, expected a name")
     bits, size = FLOAT_MODES.get(mode, (4, 64))
-    numbers = [found.get("bits", settings.get("bits", bits)), found.get("group_size", settings.get("group_size", size))]
+    numbers = [
+        chosen.get("bits", settings.get("bits", bits)),
+        chosen.get("group_size", settings.get("group_size", size)),
+    ]
     if any(type(number) is not int for number in numbers):
         raise FormatError(f"{where}: bits and group_size of {quoted(module)} are {quoted(numbers)}, expected numbers")
     try:
@@ -89,9 +92,9 @@ def weight_parts(
 
     def made(part: str) -> PlannedTensor:
         def make() -> Tensor:
-            found: Tensor | None = getattr(_latest.of(tensor, lambda: code(tensor.make())), part)
-            assert found is not None
-            return found
+            coded_part: Tensor | None = getattr(_latest.of(tensor, lambda: code(tensor.make())), part)
+            assert coded_part is not None
+            return coded_part
 
         shape, type_name = (words, "u32") if part == "weight" else (groups, numbers)
         return PlannedTensor(f"{module}.{part}", type_name, shape, make, unit=module)

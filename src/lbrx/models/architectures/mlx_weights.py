@@ -111,15 +111,15 @@ def coded_weights(contents: Contents) -> Iterator[PlannedTensor | CodedWeight]:
             continue
         if f"{module}.global_scale" in by_name:
             raise FormatError(f"{where}: tensor {quoted(tensor.name)} has a global scale, which cannot be decoded")
-        found = CodedWeight(
+        weight = CodedWeight(
             tensor.name,
             mode_of(settings, module, where),
             tensor,
             by_name[f"{module}.scales"],
             by_name.get(f"{module}.biases"),
         )
-        _check_parts(found, where)
-        yield found
+        _check_parts(weight, where)
+        yield weight
 
 
 def _check_parts(coded: CodedWeight, where: str) -> None:
@@ -132,8 +132,8 @@ def _check_parts(coded: CodedWeight, where: str) -> None:
             f"{mode.bits} bits in groups of {mode.group_size}"
         )
     if (biases is not None) != is_affine or (biases is not None and biases.shape != expected):
-        found = "none" if biases is None else f"those of shape {biases.shape}"
-        raise FormatError(f"{where}: tensor {quoted(coded.name)} is coded as {mode.mode} with {found} as biases")
+        given = "none" if biases is None else f"those of shape {biases.shape}"
+        raise FormatError(f"{where}: tensor {quoted(coded.name)} is coded as {mode.mode} with {given} as biases")
     for number in (scales, *([] if biases is None else [biases])):
         number_dtype = DTYPES.get(number.type_name)
         if number_dtype is None or number_dtype.is_float != is_affine or number_dtype.bits == 64:

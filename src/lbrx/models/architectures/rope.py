@@ -48,22 +48,22 @@ def rope_section(config: Mapping[str, Any], where: str, layer_type: str = FULL_A
         section = section.get(layer_type, {})
     elif is_local and local_theta is not None and key == "rope_scaling":
         section = {}  # only full attention is scaled
-    found = {
+    values = {
         "rope_theta": local_theta if is_local and local_theta is not None else config.get("rope_theta"),
         "rope_local_base_freq": local_theta,
         "partial_rotary_factor": config.get("partial_rotary_factor"),
         **{name: value for name, value in section.items() if value is not None},
         "rope_type": section.get("rope_type") or section.get("type") or "default",
     }
-    return f"{where}: {key}", found
+    return f"{where}: {key}", values
 
 
 def rope_settings(settings: ConfigValues) -> ConfigValues:
     """The rope settings of layers with full attention, checked as they are read."""
-    _, found = rope_section(settings.values, settings.where)
-    rope_type = str(found["rope_type"]).lower()
-    found["rope_type"] = {"su": "longrope"}.get(rope_type, rope_type)
-    return ConfigValues(found, {}, f"{settings.where}: rope type {rope_type!r}")
+    _, section = rope_section(settings.values, settings.where)
+    rope_type = str(section["rope_type"]).lower()
+    section["rope_type"] = {"su": "longrope"}.get(rope_type, rope_type)
+    return ConfigValues(section, {}, f"{settings.where}: rope type {rope_type!r}")
 
 
 def longrope_factors(rope: ConfigValues, key: str, count: int) -> Floats:
@@ -84,13 +84,13 @@ def scaling_metadata(rope: ConfigValues, context_length: int) -> dict[str, Any]:
     rope_type = rope.get("rope_type")
     if rope_type not in ("linear", "yarn"):
         return {}
-    found: dict[str, Any] = {"type": rope_type, "factor": rope.number("factor")}
+    values: dict[str, Any] = {"type": rope_type, "factor": rope.number("factor")}
     if rope_type == "yarn":
-        found["original_context_length"] = int(rope.number("original_max_position_embeddings", default=context_length))
+        values["original_context_length"] = int(rope.number("original_max_position_embeddings", default=context_length))
         for keys, end in _YARN_KEYS:
             if rope.get(*keys) is not None:
-                found[end] = rope.number(*keys)
-    return found
+                values[end] = rope.number(*keys)
+    return values
 
 
 def scaling_config(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] | None:
@@ -102,15 +102,15 @@ def scaling_config(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] |
     rope_type = metadata.get(f"{prefix}type")
     if rope_type not in ("linear", "yarn"):
         return None
-    found = {"rope_type": rope_type, "factor": plain_float(metadata.get(f"{prefix}factor", 1.0))}
+    section = {"rope_type": rope_type, "factor": plain_float(metadata.get(f"{prefix}factor", 1.0))}
     if rope_type == "yarn":
         length = metadata.get(f"{prefix}original_context_length")
         if length is not None:
-            found["original_max_position_embeddings"] = int(length)
+            section["original_max_position_embeddings"] = int(length)
         for keys, end in _YARN_KEYS:
             if f"{prefix}{end}" in metadata:
-                found[keys[0]] = plain_float(metadata[f"{prefix}{end}"])
-    return found
+                section[keys[0]] = plain_float(metadata[f"{prefix}{end}"])
+    return section
 
 
 def llama3_factors(rope: ConfigValues, head: int) -> Floats:
@@ -141,10 +141,10 @@ def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | 
     usual = _LLAMA3_DEFAULTS["original_max_position_embeddings"]
     for length in (usual, *_TRAINED_LENGTHS):
         known = {**_LLAMA3_DEFAULTS, "original_max_position_embeddings": length}
-        found = {"rope_type": "llama3", "factor": float(factors.max()), **known}
-        expected = llama3_factors(ConfigValues(found, {"rope_theta": theta}, ""), head)
+        section = {"rope_type": "llama3", "factor": float(factors.max()), **known}
+        expected = llama3_factors(ConfigValues(section, {"rope_theta": theta}, ""), head)
         if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-4):
-            return found
+            return section
     return None
 
 

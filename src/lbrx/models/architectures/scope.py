@@ -71,8 +71,8 @@ class Scope:
         """
         if key in local:
             return local[key]
-        if (found := self._section.get(key)) is not None:
-            return found
+        if (value := self._section.get(key)) is not None:
+            return value
         if key not in self._defaults:
             hint = nearest(key, self._section)
             raise UsageError(f"config.json has no {key!r}, which the architecture needs{hint}")

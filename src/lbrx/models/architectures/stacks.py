@@ -131,10 +131,10 @@ def side_modules(stacks: Iterable[Stack], main_container: str) -> tuple[str, ...
     ('model.vision_tower',)
     """
     ancestors = {"", *_ancestors(main_container)}
-    found = {
+    modules = {
         next((path for path in _ancestors(stack.prefix.rstrip(".")) if path not in ancestors), "") for stack in stacks
     }
-    return tuple(sorted(found - {""}))
+    return tuple(sorted(modules - {""}))
 
 
 def _ancestors(path: str) -> list[str]:

@@ -70,9 +70,9 @@ def known_architecture(config: Config) -> Architecture | None:
     """
     for section in (config, text_section(config)):
         classes = section.get("architectures") or [""]
-        found = _BY_CLASS.get(classes[0]) or _BY_MODEL_TYPE.get(section.get("model_type", ""))
-        if found is not None:
-            return found
+        architecture = _BY_CLASS.get(classes[0]) or _BY_MODEL_TYPE.get(section.get("model_type", ""))
+        if architecture is not None:
+            return architecture
     return None
 
 
@@ -82,9 +82,9 @@ def find_architecture(config: Config) -> Architecture:
     >>> find_architecture({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}).name
     'qwen2'
     """
-    found = known_architecture(config)
-    if found is not None:
-        return found
+    architecture = known_architecture(config)
+    if architecture is not None:
+        return architecture
     classes, model_type = config.get("architectures"), config.get("model_type")
     hint = nearest(str(model_type), ARCHITECTURES)
     raise UsageError(

@@ -68,7 +68,7 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     >>> stacked([lbrx.tensor([1, 2], "bf16"), lbrx.tensor([3, 4], "bf16")]).shape
     (2, 2)
     """
-    blocks = [found for found in map(_ggml_blocks, tensors) if found is not None]
+    blocks = [stored for stored in map(_ggml_blocks, tensors) if stored is not None]
     if len(blocks) < len(tensors):
         return concat([tensor[None] for tensor in tensors])
     joined = JoinedStorage([each.storage for each in blocks])

@@ -107,7 +107,7 @@ class LanguageModel:
         bad = np.flatnonzero((array < 0) | (array >= self.spec.vocabulary))
         if bad.size:
             raise UsageError(
-                f"{self.path}: token {int(array[bad[0]])} at place {int(bad[0])}; "
+                f"{self.path}: token {int(array[bad[0]])} at position {int(bad[0])}; "
                 f"expected 0 to {self.spec.vocabulary - 1}"
             )
         return array.astype(np.int64)

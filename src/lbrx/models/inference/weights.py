@@ -86,10 +86,10 @@ class TensorSource:
         """A tensor that has to be there, and to have this shape."""
         if name not in self.names:
             raise TensorNotFound(f"{self.where}: has no tensor {name!r}; expected one of shape {tuple(shape)}")
-        found = self.take(name)
-        if found.shape != tuple(shape):
-            raise ShapeError(f"{self.where}: tensor {name!r} has shape {found.shape}; expected {tuple(shape)}")
-        return found
+        weight = self.take(name)
+        if weight.shape != tuple(shape):
+            raise ShapeError(f"{self.where}: tensor {name!r} has shape {weight.shape}; expected {tuple(shape)}")
+        return weight
 
     def vector(self, name: str, size: int) -> Floats:
         """The values of a small tensor."""

@@ -72,6 +72,6 @@ def templates_of_keys(metadata: Mapping[str, Any]) -> dict[str, str]:
     >>> templates_of_keys({"tokenizer.chat_template": "{{ a }}"})
     {'default': '{{ a }}'}
     """
-    found = {name: metadata.get(f"{TEMPLATE_KEY}.{name}") for name in metadata.get(NAMES_KEY) or ()}
-    found = {DEFAULT: metadata.get(TEMPLATE_KEY), **found}
-    return {name: text for name, text in found.items() if isinstance(text, str)}
+    templates = {name: metadata.get(f"{TEMPLATE_KEY}.{name}") for name in metadata.get(NAMES_KEY) or ()}
+    templates = {DEFAULT: metadata.get(TEMPLATE_KEY), **templates}
+    return {name: text for name, text in templates.items() if isinstance(text, str)}

@@ -106,8 +106,8 @@ def find_template(wanted: str, directories: Sequence[Path]) -> str | None:
 
 def most_common_template(directories: Sequence[Path]) -> str | None:
     """The template that most directories of models have, of equally many the first; None if none has one."""
-    found = [template for directory in directories if (template := read_template(directory))]
-    return Counter(found).most_common(1)[0][0] if found else None
+    templates = [template for directory in directories if (template := read_template(directory))]
+    return Counter(templates).most_common(1)[0][0] if templates else None
 
 
 def read_template(directory: Path) -> str | None:

@@ -27,8 +27,8 @@ class TokenizerDocument:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        found = self.content.get("model")
-        return found if isinstance(found, dict) else {}
+        model = self.content.get("model")
+        return model if isinstance(model, dict) else {}
 
     @cached_property
     def pieces(self) -> dict[str, int]:

@@ -69,8 +69,8 @@ def read_vocabulary(values: Mapping[str, Any], where: str) -> GgufVocabulary:
     """The vocabulary in the plain key-values of a GGUF file."""
     model = values.get(_PREFIX + "model")
     if model not in _MODELS:
-        found = "no tokenizer" if model is None else f"a tokenizer of model {model!r}"
-        raise FormatError(f"{where}: has {found}, expected {' or '.join(_MODELS)} as {_PREFIX}model")
+        described = "no tokenizer" if model is None else f"a tokenizer of model {model!r}"
+        raise FormatError(f"{where}: has {described}, expected {' or '.join(_MODELS)} as {_PREFIX}model")
     texts = list(values.get(_PREFIX + "tokens") or ())
     _check_texts(texts, where)
     types = _column(values, "token_type", [int(TokenType.NORMAL)] * len(texts), where)
@@ -99,10 +99,10 @@ def _check_texts(texts: Sequence[str], where: str) -> None:
 
 
 def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str) -> list[Any]:
-    found = values.get(_PREFIX + name)
-    if found is None:
+    values_of_key = values.get(_PREFIX + name)
+    if values_of_key is None:
         return default
-    column: list[Any] = np.asarray(found).tolist()
+    column: list[Any] = np.asarray(values_of_key).tolist()
     if len(column) != len(default):
         raise FormatError(f"{where}: {_PREFIX}{name} has {len(column)} values for {len(default)} tokens")
     return column
@@ -111,9 +111,9 @@ def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str
 def _special(values: Mapping[str, Any], model: str, size: int, *, adds_bos: bool) -> SpecialTokens:
     ids: dict[str, int] = {}
     for role, name in ID_KEYS.items():
-        found = values.get(f"{_PREFIX}{name}_token_id", _DEFAULT_IDS[model].get(role))
-        if found is not None and 0 <= int(found) < size:
-            ids[role] = int(found)
+        token_id = values.get(f"{_PREFIX}{name}_token_id", _DEFAULT_IDS[model].get(role))
+        if token_id is not None and 0 <= int(token_id) < size:
+            ids[role] = int(token_id)
     add_bos = bool(values.get(_PREFIX + "add_bos_token", adds_bos)) and "bos" in ids
     add_eos = bool(values.get(_PREFIX + "add_eos_token", False)) and "eos" in ids
     return SpecialTokens(ids, add_bos, add_eos)

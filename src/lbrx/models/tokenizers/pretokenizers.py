@@ -109,10 +109,10 @@ def pre_tokenizer_named(name: str, where: str) -> PreTokenizer:
     >>> pre_tokenizer_named("llama3", "a.gguf").name
     'llama-bpe'
     """
-    found = _BY_NAME.get(name)
-    if found is None:
+    pretokenizer = _BY_NAME.get(name)
+    if pretokenizer is None:
         known = ", ".join(row.name for row in PRE_TOKENIZERS)
         raise FormatError(
             f"{where}: the pre-tokenizer {name!r} is unknown{nearest(name, _BY_NAME)}; expected one of {known}"
         )
-    return found
+    return pretokenizer

@@ -95,18 +95,18 @@ def _piece(message: bytes, where: str) -> Piece:
 
 def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
     model_type = 1
-    found = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
+    ids = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
     for field in fields(message, f"{label}: trainer settings"):
         if field.number == _TRAINER_MODEL_TYPE:
             model_type = field.integer()
         elif field.number in _TRAINER_IDS:
-            found[_TRAINER_IDS[field.number]] = field.signed()
+            ids[_TRAINER_IDS[field.number]] = field.signed()
         elif field.number == _TRAINER_SUFFIX and field.boolean():
             raise FormatError(f"{label}: puts spaces at the end of words, expected them at the beginning")
     if model_type != 2:
         name = _MODEL_TYPES.get(model_type, str(model_type))
         raise FormatError(f"{label}: is a SentencePiece model of type {name}, expected bpe")
-    return {role: token_id for role, token_id in found.items() if 0 <= token_id < count}
+    return {role: token_id for role, token_id in ids.items() if 0 <= token_id < count}
 
 
 def _adds_space_prefix(message: bytes, label: str) -> bool:

@@ -56,9 +56,9 @@ def special_tokens(
     for role in ROLES:
         token = _content(settings.get(f"{role}_token")) or around.get(role)
         candidates = [find(token) if token else None, _config_id(config, role), (own_ids or {}).get(role)]
-        found = next((number for number in candidates if number is not None and 0 <= number < size), None)
-        if found is not None:
-            ids[role] = found
+        token_id = next((number for number in candidates if number is not None and 0 <= number < size), None)
+        if token_id is not None:
+            ids[role] = token_id
     if "eot" not in ids:
         turn_end = next((number for text in _TURN_ENDS if (number := find(text)) is not None), None)
         ids |= {} if turn_end is None else {"eot": turn_end}

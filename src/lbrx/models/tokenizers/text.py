@@ -51,8 +51,8 @@ class TextTokenizer:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids after which a model has nothing more to say: the end of a text and the end of a turn."""
-        found = (self.special.ids.get(role) for role in ("eos", "eot"))
-        return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
+        ids = (self.special.ids.get(role) for role in ("eos", "eot"))
+        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """The ids of a text. With ``add_special`` the tokens stand round it that the model wants there.

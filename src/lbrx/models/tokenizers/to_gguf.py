@@ -116,7 +116,7 @@ def _table_keys(model: str, pre: str, table: TokenTable) -> dict[str, Any]:
 
 
 def _special_keys(special: SpecialTokens) -> dict[str, Any]:
-    ids = {f"tokenizer.ggml.{ID_KEYS[role]}_token_id": Typed(found, "u32") for role, found in special.ids.items()}
+    ids = {f"tokenizer.ggml.{ID_KEYS[role]}_token_id": Typed(token_id, "u32") for role, token_id in special.ids.items()}
     return {
         **ids,
         "tokenizer.ggml.add_bos_token": Typed(special.add_bos, "bool"),

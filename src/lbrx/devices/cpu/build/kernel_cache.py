@@ -92,9 +92,9 @@ _lock = threading.Lock()
 
 def compiled(program: Program) -> CompiledProgram:
     """The kernel of a program: from memory, from disk, or compiled now."""
-    found = _programs.get(program)
-    if found is not None:
-        return found
+    compiled_program = _programs.get(program)
+    if compiled_program is not None:
+        return compiled_program
     with _lock:
         if program not in _programs:
             _programs[program] = CompiledProgram(program, _kernel(kernel_source(program)))

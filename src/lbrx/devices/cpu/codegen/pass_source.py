@@ -263,12 +263,12 @@ class _Kernel:
         chosen = [(number, self.program.sinks[number]) for number in sinks]
         tiled = [(number, sink) for number, sink in chosen if sink.op in TILED_SINKS]
         roots = tuple(arg for _, sink in chosen for arg in sink.args)
-        place = "column" if row_start == "0" else f"{row_start} + column"
+        index = "column" if row_start == "0" else f"{row_start} + column"
 
         def feed() -> None:
             for number, sink in chosen:
                 if sink.op == "store":
-                    self.out.add(f"store_{sink.type}(out{number}, {place}, v{sink.args[0]})")
+                    self.out.add(f"store_{sink.type}(out{number}, {index}, v{sink.args[0]})")
             filled: set[str] = set()
             for _, sink in tiled:
                 self.tiles.fill(sink, filled)

@@ -86,15 +86,15 @@ class TileSinks:
             if len(args) == 2 and args >= set(sink.args):
                 first, second = products[args][1].args
                 wanted = [frozenset({first}), args, frozenset({second})]
-                found = [products[each] for each in wanted if each in products]
-                if len(found) == len(wanted) and len({self.is_direct(each) for _, each in found}) == 1:
-                    return found
+                triple = [products[each] for each in wanted if each in products]
+                if len(triple) == len(wanted) and len({self.is_direct(each) for _, each in triple}) == 1:
+                    return triple
         return None
 
     def _reduce_pair(self, triple: list[Reduction]) -> None:
         sink = triple[1][1]
         self._parts("pair", sink)
-        self.out.add(*(f"{name} += part[{place}]" for place, (name, _) in enumerate(triple)))
+        self.out.add(*(f"{name} += part[{index}]" for index, (name, _) in enumerate(triple)))
 
     def _parts(self, operation: str, sink: Sink) -> str:
         """Fill up the last row of lanes and reduce the tiles of a sink to ``part``; returns where the values are."""
@@ -132,7 +132,7 @@ class TileSinks:
         self.out.close()
 
     def _find_part(self, type_name: str, tile: str) -> None:
-        """The first place ``j`` of a tile at which ``part`` lies."""
+        """The first index ``j`` of a tile at which ``part`` lies."""
         self.out.add("j = 0")
         self.out.open("while True:")
         self.out.add(f"candidate = peek_{type_name}({tile}, j)")
@@ -147,8 +147,8 @@ class TileSinks:
         type_name = tile_type(self.types[sink.args[0]])
         keys = KEYS_OF[type_name]
         tile = _tile_name(sink, sink.args[0])
-        places = [self.slots[f"sink{number}.{part}"] for part in SINK_SLOTS[sink.op]]
-        arguments = ", ".join(f"peek_i64(a, {place})" for place in places)
+        slots = [self.slots[f"sink{number}.{part}"] for part in SINK_SLOTS[sink.op]]
+        arguments = ", ".join(f"peek_i64(a, {slot})" for slot in slots)
         if sink.op == "histogram":
             self.out.add(f"histogram_{keys}({tile}, count, {arguments})")
             return
@@ -160,8 +160,8 @@ class TileSinks:
 
     def _direct_address(self, arg: int) -> str:
         item = DTYPES[self.program.leaves[arg].dtype].itemsize
-        place = "tile_start" if self.program.mode == FLAT else f"(row_offset{arg} + tile_start)"
-        return f"base{arg} + {item} * {place}"
+        offset = "tile_start" if self.program.mode == FLAT else f"(row_offset{arg} + tile_start)"
+        return f"base{arg} + {item} * {offset}"
 
 
 def _tile_name(sink: Sink, arg: int) -> str:

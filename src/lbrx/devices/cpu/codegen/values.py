@@ -141,18 +141,18 @@ class Values:
     def _leaf_text(self, number: int, column: str, in_part: bool) -> str:
         leaf = self.program.leaves[number]
         if in_part and self.is_stream(number):
-            place = f"high{number} | np.int64(np.uint32(np.uint32(j) + low{number}))"
+            index = f"high{number} | np.int64(np.uint32(np.uint32(j) + low{number}))"
         else:
             walk = {"unit": column, "zero": "0", "any": f"{column} * stride{number}"}[leaf.step]
-            place = f"{self.start_text(number)} + {walk}"
+            index = f"{self.start_text(number)} + {walk}"
         if leaf.origin == "index":
-            return f"np.int64({place})"
+            return f"np.int64({index})"
         if leaf.origin in _STREAMS:
-            return f"{leaf.origin}_f32(key0_{number}, key1_{number}, {place})"
-        return f"load_{leaf.dtype}(base{number}, {place})"
+            return f"{leaf.origin}_f32(key0_{number}, key1_{number}, {index})"
+        return f"load_{leaf.dtype}(base{number}, {index})"
 
     def start_text(self, number: int) -> str:
-        """The place of a leaf's first element in the row."""
+        """The index of a leaf's first element in the row."""
         leaf = self.program.leaves[number]
         parts = [f"offset{number}"] if leaf.origin != "source" or leaf.dtype in ("i4", "i2") else []
         parts += [f"row_offset{number}"] if self.program.mode != FLAT else []
@@ -165,8 +165,8 @@ class Values:
 
     def rank_buffer(self, rank: int) -> str:
         """The address of the buffer in which a rank is found."""
-        place = self.ranks.index(rank)
-        return f"(rank_buffer + {place} * rank_bytes)" if place else "rank_buffer"
+        number = self.ranks.index(rank)
+        return f"(rank_buffer + {number} * rank_bytes)" if number else "rank_buffer"
 
 
 def rounded_once(program: Program, sink: Sink) -> Sink:

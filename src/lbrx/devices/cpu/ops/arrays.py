@@ -26,15 +26,15 @@ def floats(values: Values) -> Floats:
 
 def row_vector(values: Values, columns: int, what: str) -> Floats:
     """A vector with one number for every column."""
-    found = floats(values)
-    if found.shape != (columns,):
-        raise ShapeError(f"{what} has shape {found.shape}; expected ({columns},), one number for every column")
-    return found
+    numbers = floats(values)
+    if numbers.shape != (columns,):
+        raise ShapeError(f"{what} has shape {numbers.shape}; expected ({columns},), one number for every column")
+    return numbers
 
 
 def with_last_axis(values: Values, what: str) -> Floats:
     """The values as f32, which must have at least one axis."""
-    found = floats(values)
-    if found.ndim == 0:
+    numbers = floats(values)
+    if numbers.ndim == 0:
         raise ShapeError(f"{what} takes an array with at least one axis, not a single number")
-    return found
+    return numbers

@@ -22,8 +22,8 @@ from lbrx.settings import settings
 def _libraries() -> list[Any]:
     from threadpoolctl import ThreadpoolController
 
-    found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
-    return found
+    controllers: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
+    return controllers
 
 
 class _Threads:

@@ -38,7 +38,7 @@ class HalfRows:
     """Rows of f16 or bf16 that lie one after the other."""
 
     def __init__(self, source: Source) -> None:
-        self._storage, self._kind = source.storage, source.dtype.name
+        self._storage, self._dtype_name = source.storage, source.dtype.name
         self._columns, self._offset = source.shape[1], source.layout.offset
 
     @property
@@ -55,7 +55,7 @@ class HalfRows:
     def read(self, first: int, stop: int, out: Floats) -> None:
         window = self.window(first, stop)
         rows = stop - first
-        run("half_rows", self._kind, address(window), 2 * self._columns, address(out), rows, self._columns)
+        run("half_rows", self._dtype_name, address(window), 2 * self._columns, address(out), rows, self._columns)
         self.done(first, stop)
 
     def done(self, first: int, stop: int) -> None:
@@ -98,11 +98,11 @@ def rows_of(weight: Tensor) -> Rows:
     source = weight.expr.values if isinstance(weight.expr, Blocks) else weight.expr
     if not isinstance(source, Source) or source.rows is not None or not weight.size:
         return ComputedRows(weight)
-    dtype_name, place = source.dtype.name, source.storage.address
-    if dtype_name == "f32" and place is not None and place % 4 == 0 and source.layout.strides[1] == 1:
+    dtype_name, start = source.dtype.name, source.storage.address
+    if dtype_name == "f32" and start is not None and start % 4 == 0 and source.layout.strides[1] == 1:
         return MappedRows(Tensor(source).numpy(), source.storage, 4 * source.layout.offset)
     if not source.layout.is_contiguous:
         return ComputedRows(weight)
-    if dtype_name == "f32" and place is None:
+    if dtype_name == "f32" and start is None:
         return DecodedRows(source)
     return HalfRows(source) if dtype_name in _HALVES else ComputedRows(weight)

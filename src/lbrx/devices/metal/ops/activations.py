@@ -65,7 +65,7 @@ def softcap(context: MetalContext, x: DeviceArray, cap: float, *, out: DeviceArr
 
 def _gelu(formula: GeluFormula) -> Activation:
     if formula not in ("erf", "tanh"):
-        raise UsageError(f"there is no gelu of kind {formula!r}; expected 'erf' or 'tanh'")
+        raise UsageError(f"there is no gelu of form {formula!r}; expected 'erf' or 'tanh'")
     return "gelu" if formula == "erf" else "gelu_tanh"
 
 

@@ -30,22 +30,22 @@ def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputMode
     Where the donor's architecture is not known, the names of the tensors are all that counts.
     """
     donor = models[recipe.donor]
-    found: dict[ModelRef, InputModel] = {}
+    recognized: dict[ModelRef, InputModel] = {}
     problems = []
     for ref, model in models.items():
         if model.architecture is donor.architecture or model.architecture.name == donor.architecture.name == AUTOMATIC:
-            found[ref] = model
+            recognized[ref] = model
         elif not donor.config:
-            found[ref] = replace(model, architecture=automatic(model.infos))
+            recognized[ref] = replace(model, architecture=automatic(model.infos))
         elif not model.config:
-            found[ref] = replace(model, architecture=donor.architecture, config=donor.config)
+            recognized[ref] = replace(model, architecture=donor.architecture, config=donor.config)
         else:
             problems.append(
                 f"the architecture of {model.label} is {_architecture_text(model)}, "
                 f"but that of {donor.label} is {_architecture_text(donor)}"
             )
     raise_problems(recipe, problems)
-    return found
+    return recognized
 
 
 def _architecture_text(model: InputModel) -> str:

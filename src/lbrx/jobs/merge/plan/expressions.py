@@ -17,7 +17,7 @@ from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.tensor import Tensor
 
 
-class _Input(NamedTuple):
+class _InputType(NamedTuple):
     """An input as far as the structure goes."""
 
     dtype: DType
@@ -47,7 +47,7 @@ class Templates:
         sources = [expr for expr in exprs if isinstance(expr, Source) and _is_whole(expr)]
         if self._method.is_custom or job.parameters is None or len(sources) < len(exprs):
             return None
-        input_types = tuple(_Input(source.dtype, source.shape) for source in sources)
+        input_types = tuple(_InputType(source.dtype, source.shape) for source in sources)
         signature = job.parameters, job.base_index, job.dtype, input_types
         if signature not in self._templates:
             self._templates[signature] = self._template(job, input_types)
@@ -56,7 +56,7 @@ class Templates:
             return None
         return Bound(template.expr, Bindings([source.storage for source in sources], context.key, template.passes))
 
-    def _template(self, job: Job, input_types: Sequence[_Input]) -> _Template | None:
+    def _template(self, job: Job, input_types: Sequence[_InputType]) -> _Template | None:
         assert job.parameters is not None
         inputs = [each.unbound(number) for number, each in enumerate(input_types)]
         try:

@@ -53,10 +53,10 @@ class PlannedTensors(Mapping[str, Tensor]):
         self._planned: Mapping[str, PlannedTensor] = contents.by_name
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self._planned.get(name)
-        if found is None:
+        planned = self._planned.get(name)
+        if planned is None:
             raise TensorNotFound(f"the model has no tensor {name!r}")
-        return found.make()
+        return planned.make()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._planned)

@@ -222,12 +222,12 @@ def _read_dtype(mapping: YamlMap, key: str) -> DType | None:
         return None
     name = read_text(node, repr(key)).removeprefix("torch.")
     try:
-        found = dtype(name)
+        result = dtype(name)
     except DTypeError as error:
         raise node.location.error(f"{key!r}: {error}") from error
-    if not found.is_float:
+    if not result.is_float:
         raise node.location.error(f"{key!r} is {name!r}; expected a floating type such as float32 or bfloat16")
-    return found
+    return result
 
 
 def _read_name(mapping: YamlMap) -> str | None:

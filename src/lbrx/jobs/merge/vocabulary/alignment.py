@@ -43,11 +43,12 @@ class Alignment:
     """The tensors of one output tensor, such as the embeddings of all models."""
 
     def __init__(self, plan: VocabularyPlan, models: Sequence[int], tensors: Mapping[int, Tensor]) -> None:
-        for model, found in tensors.items():
+        for model, embedding in tensors.items():
             needed = int(plan.row_numbers[model].max(initial=NO_ROW)) + 1
-            if found.shape[0] < needed:
+            if embedding.shape[0] < needed:
                 raise ShapeError(
-                    f"tensor {found.name!r} of model {model} has {found.shape[0]} rows, but its tokens need {needed}"
+                    f"tensor {embedding.name!r} of model {model} has {embedding.shape[0]} rows, "
+                    f"but its tokens need {needed}"
                 )
         self._plan = plan
         self._tensors = tensors
@@ -91,9 +92,9 @@ class Alignment:
             is_used = is_owner[wanted] & is_mean
             if not is_used.any():
                 continue
-            found = self._tensors[owner]
+            embedding = self._tensors[owner]
             numbers = np.where(is_used, self._plan.row_numbers[owner][wanted], 0)
-            part = where(_column(is_used, found.ndim), found.rows(numbers), 0.0)
+            part = where(_column(is_used, embedding.ndim), embedding.rows(numbers), 0.0)
             total = part if total is None else total + part
             count += is_used
         assert total is not None
