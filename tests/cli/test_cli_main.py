@@ -58,6 +58,19 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.Cap
     assert "Usage: lbrx" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(("convert",), "IN"), (("diff", "a"), "B"), (("score",), "MODEL..."), (("lora", "extract"), "FINETUNED")],
+)
+def test_a_missing_argument_is_called_as_in_the_help(
+    arguments: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = lbrx_command(capsys, *arguments)
+    assert outcome.code == 2
+    assert f"Error: Missing argument '{name}'." in outcome.err
+    assert f"{{{name}}}" in outcome.err.splitlines()[0]
+
+
 def failing_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def command() -> None:
         raise error

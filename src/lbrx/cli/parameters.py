@@ -47,10 +47,10 @@ class _Argument(click.Argument):
         super().__init__([name], **settings)
         choices = f":{_type_metavar(self.type)}" if isinstance(self.type, click.Choice) else ""
         self.metavar = f"{{{label}}}{choices}"
-        self.label, self.description = label + choices, description
+        self.hint, self.label, self.description = f"'{label}'", label + choices, description
 
     def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - as click calls it
-        return f"'{self.name}'"
+        return self.hint
 
 
 class _Command(click.Command):
