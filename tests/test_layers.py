@@ -36,6 +36,7 @@ LAYERS = (
     "devices.cpu.build",
     "devices.cpu",
     "devices.cpu.ops",
+    "devices.numpy",
     "devices.metal.driver",
     "devices.metal.emulator",
     "devices.metal.context",

@@ -11,6 +11,7 @@ from typing import Any
 DEVICES: dict[str, str] = {
     "cpu": "lbrx.devices.cpu.device:CpuDevice",
     "metal": "lbrx.devices.metal.device:MetalDevice",
+    "numpy": "lbrx.devices.numpy.device:NumpyDevice",
 }
 """Where passes run, as classes that implement `lbrx.engine.device.Device`."""
 

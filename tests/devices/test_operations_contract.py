@@ -14,6 +14,7 @@ from lbrx.devices.cpu.build.library import LIBRARY
 from lbrx.devices.cpu.codegen import registers
 from lbrx.devices.metal import codegen
 from lbrx.devices.metal.codegen import elements as metal
+from lbrx.devices.numpy.operations import OPERATIONS
 from lbrx.engine.fuse import Known
 from lbrx.engine.scalars import scalar_value
 from lbrx.tensors.dtype import DTYPES
@@ -88,3 +89,7 @@ def test_metal_has_code(op: str) -> None:
         assert "v0" in text
         for name in called_functions(text) - METAL_NAMES:
             assert re.search(rf"\b{name}\(", PRELUDE), f"prelude.metal has no {name}"
+
+
+def test_numpy_has_a_function_for_every_operation() -> None:
+    assert {*OPERATIONS, "cast"} == MAP_OPS

@@ -1,4 +1,4 @@
-"""Every test here runs on the CPU and on the emulated GPU."""
+"""Every test here runs on every device of the registry; the GPU is emulated."""
 
 from __future__ import annotations
 

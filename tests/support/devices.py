@@ -1,8 +1,9 @@
-"""Every test of an operation runs on the CPU and on the emulated GPU."""
+"""Every test of an operation runs on every device of the registry; the GPU is emulated."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.current import using_metal
 from lbrx.engine.device import fallbacks
+from lbrx.registry import DEVICES
 from lbrx.settings import using
 from support.metal_shaders import require_clang
 
-LEFT_TO_THE_CPU = {"a GPU has no f64", "the Metal backend cannot rank along rows"}
+LEFT_TO_THE_CPU = {"metal": {"a GPU has no f64", "the Metal backend cannot rank along rows"}}
+"""Why passes of a device may run on the CPU."""
 
 
 @cache
@@ -22,16 +25,19 @@ def emulated_gpu() -> MetalContext:
     return MetalContext.open("emulated")
 
 
-@pytest.fixture(params=["cpu", "metal"], autouse=True, scope="module")
+@contextmanager
+def computing_on(name: str) -> Iterator[None]:
+    """Passes, products and attention run on a device for the length of a ``with`` block; Metal is emulated."""
+    with using_metal(emulated_gpu()) if name == "metal" else nullcontext(), using(device=name):
+        yield
+
+
+@pytest.fixture(params=DEVICES, autouse=True, scope="module")
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where passes run; nothing but what a GPU cannot do may leave it. A module without passes overrides this."""
+    name: str = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lbrx.engine.device._warned", set())
-        if request.param == "cpu":
-            with using(device="cpu"):
-                yield "cpu"
-        else:
-            with using_metal(emulated_gpu()), using(device="metal"):
-                yield "metal"
-        allowed = LEFT_TO_THE_CPU if request.param == "metal" else set()
-        assert set(fallbacks()) <= allowed
+        with computing_on(name):
+            yield name
+        assert set(fallbacks()) <= LEFT_TO_THE_CPU.get(name, set())

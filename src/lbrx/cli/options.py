@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 from lbrx.base.system import parse_bytes
 from lbrx.cli.parameters import Option
 from lbrx.errors import UsageError
+from lbrx.registry import DEVICES
 
 Threads = Annotated[int | None, Option(min=1, help="Processors to use; all of them by default.")]
 Memory = Annotated[
@@ -41,7 +42,7 @@ Cluster = Annotated[
         help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT. OUT is on a shared disk.",
     ),
 ]
-Device = Annotated[str, Option(metavar="cpu|metal", help="Where to compute.")]
+Device = Annotated[str, Option(metavar="|".join(DEVICES), help="Where to compute.")]
 Format = Annotated[str | None, Option(help="gguf, mlx or safetensors; what OUT ends in by default.")]
 
 

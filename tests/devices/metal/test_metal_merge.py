@@ -110,7 +110,7 @@ def test_the_command_line(
         assert warned == reasons
         assert printed.err == ""
     assert run(["merge", str(path), str(tmp_path / "out"), "--device", "gpu"]) == 1
-    assert "unknown device 'gpu'; expected one of cpu, metal" in capsys.readouterr().err
+    assert "unknown device 'gpu'; expected one of cpu, metal, numpy" in capsys.readouterr().err
     assert run(["merge", str(path), str(tmp_path / "out"), "--device", "metal", "--cluster", "auto"]) == 1
     assert "--device metal is for this machine" in capsys.readouterr().err
 

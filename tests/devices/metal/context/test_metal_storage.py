@@ -188,7 +188,9 @@ def test_a_fault_tells_kernel_and_shape(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_unknown_devices_and_machines_without_metal(monkeypatch: pytest.MonkeyPatch) -> None:
     x = lbrx.tensor(np.ones(3, np.float32))
-    with pytest.raises(UsageError, match="unknown device 'metall'; expected one of cpu, metal; did you mean 'metal'"):
+    with pytest.raises(
+        UsageError, match="unknown device 'metall'; expected one of cpu, metal, numpy; did you mean 'metal'"
+    ):
         x.to_device("metall")
     with pytest.raises(UsageError, match="unknown device 'cuda'"), lbrx.using(device="cuda"):
         pass

@@ -1,0 +1,1 @@
+"""A reference device: every operation written plainly in NumPy."""

@@ -1,0 +1,92 @@
+"""NumPy as a device: slow, small and readable, to check kernels of other devices against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lbrx.devices.numpy.products import attention, matmul
+from lbrx.devices.numpy.run import run_pass
+from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.fuse import BoundPass
+from lbrx.engine.program import Program
+from lbrx.engine.sinks import SinkTarget
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.storage import CpuStorage, Storage
+from lbrx.tensors.tensor import Tensor, tensor
+
+if TYPE_CHECKING:
+    from lbrx.engine.attention_options import AttentionOptions
+    from lbrx.engine.device import Floats
+
+
+class NumpyStorage(CpuStorage):
+    """Bytes in memory that passes of this device read."""
+
+    __slots__ = ()
+    device = "numpy"
+
+
+class NumpyDestination(ArrayDestination):
+    """A result that stays on this device."""
+
+    __slots__ = ()
+    device = "numpy"
+
+    @property
+    def storage(self) -> NumpyStorage:
+        return NumpyStorage(self.whole)
+
+
+class NumpyDevice:
+    """Runs everything in one thread, on whole arrays.
+
+    Exact operations have the bits of the CPU: arithmetic, casts, comparisons, extremes, selection, ranks, uniform
+    random numbers and encodings. exp, log, sin, cos, acos and normal random numbers are within 4 units in the last
+    place of f32, sums within 1e-12 of the sum of magnitudes.
+
+    Memory: of a pass, all values of one block of 65,536 elements (or of one row if that is longer). Products hold
+    their operands in f32, attention all of its scores, and `store` a copy of what is not in memory yet.
+    """
+
+    name = "numpy"
+
+    def open(self) -> None:
+        """It is always there."""
+
+    def why_not(self, _program: Program) -> None:
+        return None
+
+    def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
+        return run_pass(bound, targets)
+
+    def prepare(self, _program: Program) -> None:
+        return None
+
+    def store(self, storage: Storage) -> Storage:
+        if isinstance(storage, CpuStorage):
+            return NumpyStorage(storage.read_at(0, storage.nbytes))
+        data = np.empty(storage.nbytes, np.uint8)
+        storage.read_into(0, data)
+        return NumpyStorage(data)
+
+    def load(self, storage: Storage) -> CpuStorage:
+        return CpuStorage(storage.read_at(0, storage.nbytes))
+
+    def destination(self, dtype: DType, elements: int) -> NumpyDestination:
+        return NumpyDestination(dtype, elements)
+
+    def linear(self, x: Floats, weight: Tensor) -> Floats:
+        return matmul(x, _floats(weight).T)
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        return tensor(matmul(_floats(a), _floats(b))).to_device(self.name)
+
+    def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
+        return attention(q, k, v, options)
+
+
+def _floats(values: Tensor) -> Floats:
+    array: Floats = values.to("f32").numpy()
+    return array
