@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import field
 from typing import Any
 
@@ -33,10 +34,13 @@ from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Shape, broadcast_shapes
 from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage
+from lbrx.tensors.tensor import Tensor
 from lbrx.tensors.views import row_breaks, row_range
 
 COPY_BYTES = 2 << 20
 MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
+SEARCH_PASSES = 3  # of a search for the k-th largest element, at most, unless very many elements are equal
+_counts: ContextVar[list[int] | None] = ContextVar("counts", default=None)
 
 
 @dataclass(slots=True)
@@ -251,17 +255,15 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
 
 
 def _run(stages: Stages, known: Known) -> None:
+    counts = _counts.get()
+    if counts is not None:
+        counts.append(_count_passes(stages))
     only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
     if len(only) == 1 and not stages.stored and not isinstance(only[0], KthSearch):
         _run_pass(_space(only[0]), only, known)
         return
     for stage in sorted(stages.tasks):
-        by_space: dict[Shape, list[Task]] = {}
-        for task in stages.tasks[stage]:
-            by_space.setdefault(_space(task), []).append(task)
-        for space, tasks in by_space.items():
-            searches = [task for task in tasks if isinstance(task, KthSearch)]
-            others = [task for task in tasks if not isinstance(task, KthSearch)]
+        for space, (others, searches) in _by_space(stages.tasks[stage]).items():
             for first in range(0, len(others), MAX_SINKS):
                 _run_pass(space, others[first : first + MAX_SINKS], known)
             if searches:
@@ -271,6 +273,39 @@ def _run(stages: Stages, known: Known) -> None:
         for key, (_, destination) in stages.stored.items():
             if key not in known.stored:
                 known.stored[key] = CpuStorage(destination.whole)
+
+
+def _by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]]:
+    """Tasks by their iteration space: those that share passes, and the searches."""
+    by_space: dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]] = {}
+    for task in tasks:
+        others, searches = by_space.setdefault(_space(task), ([], []))
+        if isinstance(task, KthSearch):
+            searches.append(task)
+        else:
+            others.append(task)
+    return by_space
+
+
+def _count_passes(stages: Stages) -> int:
+    return sum(
+        max(-(-len(others) // MAX_SINKS) + (SEARCH_PASSES if searches else 0) for others, searches in spaces.values())
+        for spaces in map(_by_space, stages.tasks.values())
+        if spaces
+    )
+
+
+def passes_of(build: Callable[[], Tensor]) -> tuple[int, bool]:
+    """How many passes building and evaluating a tensor takes, and whether building it evaluates anything."""
+    counts: list[int] = []
+    token = _counts.set(counts)
+    try:
+        expr = build().expr
+    finally:
+        _counts.reset(token)
+    stages = Stages()
+    stages.add_store(expr, ArrayDestination(expr.dtype, math.prod(expr.shape)))
+    return sum(counts) + _count_passes(stages), bool(counts)
 
 
 def _space(task: Task) -> Shape:

@@ -1,39 +1,25 @@
-"""What a plan will cost: bytes, passes, seconds and memory, told before it runs."""
+"""What a plan will cost: bytes, passes, seconds and memory, before it runs."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.schedule import passes_of
 from lbrx.files.output.plan import write_bytes
 from lbrx.jobs.merge.plan.plan import Plan
 from lbrx.jobs.merge.plan.records import Job, StagePlan
 from lbrx.settings import settings
 
-# How often a method reads its inputs: once to write the result, and before that for sums (1) and for searches of the
-# k-th largest element (2 to 3). Methods that are not listed read them once.
-PASSES = {
-    "slerp": 2,
-    "nuslerp": 2,
-    "multislerp": 2,
-    "karcher": 2,
-    "model_stock": 2,
-    "ramplus_tl": 2,
-    "dare_linear": 2,
-    "dare_ties": 2,
-    "della": 2,
-    "della_linear": 2,
-    "ties": 4,
-    "breadcrumbs": 4,
-    "breadcrumbs_ties": 4,
-    "sce": 5,
-    "arcee_fusion": 5,
-}
+Structure: TypeAlias = tuple[Any, ...]
 _PASS_SECONDS = 2e-4  # of Python for a pass over a tensor, however small that is
 _SAMPLE_BYTES = 16 << 20
 _PROCESS_BYTES = 100 << 20  # the interpreter, NumPy, compiled kernels and the headers of a model
@@ -55,7 +41,7 @@ class Estimate:
 def estimate(plan: Plan) -> Estimate:
     """The cost of a plan on this machine: about 16 MiB of an input are read to see how fast that is."""
     read_bytes = sum(_input_bytes(plan.stage, job) for job in plan.jobs)
-    passes = _passes(plan.stage)
+    passes = _passes(plan)
     copy_rate = _copy_rate()
     read_rate = _read_rate(plan)
     seconds = read_bytes / min(read_rate, copy_rate) + ((passes - 1) * read_bytes + write_bytes(plan)) / copy_rate
@@ -75,10 +61,29 @@ def _input_bytes(stage: StagePlan, job: Job) -> int:
     return total
 
 
-def _passes(stage: StagePlan) -> int:
-    """The passes of a stage; what an earlier one finds out first takes passes before them."""
-    earlier = [_passes(model.stage) - 1 for model in stage.models if model.stage is not None]
-    return PASSES.get(stage.method.name, 1) + max(earlier, default=0)
+def _passes(plan: Plan) -> int:
+    """The most passes that a tensor needs: of each structure, the smallest tensor is counted."""
+    smallest: dict[Structure, Job] = {}
+    for job in plan.jobs:
+        if job.is_copy:
+            continue
+        structure = _structure(plan.stage, job)
+        if structure not in smallest or math.prod(job.shape) < math.prod(smallest[structure].shape):
+            smallest[structure] = job
+    most = 1
+    for job in sorted(smallest.values(), key=lambda job: -len(job.shape)):
+        passes, reads_values = passes_of(partial(plan.tensor, job.name))
+        most = max(most, passes)
+        if reads_values:  # one such tensor is enough: the others would be read, too
+            break
+    return most
+
+
+def _structure(stage: StagePlan, job: Job) -> Structure:
+    """What the passes of a tensor depend on: parameters and axes, in this stage and in earlier ones."""
+    sources = [(stage.models[source.model].stage, source.tensor) for source in job.inputs]
+    earlier = [_structure(each, each.by_name[tensor]) for each, tensor in sources if each is not None]
+    return job.parameters, job.base_index, len(job.shape), len(job.inputs), *earlier
 
 
 def _copy_rate() -> float:
