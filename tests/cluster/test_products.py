@@ -28,8 +28,8 @@ def normal(*shape: int, seed: int = 0) -> npt.NDArray[np.float32]:
 @pytest.fixture
 def weights(folder: Path) -> Path:
     values = lbrx.tensor(normal(ROWS, INNER, seed=1))
-    tensors = {kind: values.to(kind) for kind in ("f32", "bf16")}
-    tensors |= {kind: values.quantize(kind) for kind in ("q8_0", "q5_0")}
+    tensors = {type_name: values.to(type_name) for type_name in ("f32", "bf16")}
+    tensors |= {type_name: values.quantize(type_name) for type_name in ("q8_0", "q5_0")}
     lbrx.save(folder / "weights.gguf", tensors)
     return folder / "weights.gguf"
 
@@ -39,13 +39,13 @@ def same_bits(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32])
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("kind", KINDS)
-def test_column_parallel_is_the_product_of_one_machine_bit_for_bit(kind: str, weights: Path) -> None:
-    whole, bias = lbrx.open(weights)[kind], normal(ROWS, seed=2)
+@pytest.mark.parametrize("type_name", KINDS)
+def test_column_parallel_is_the_product_of_one_machine_bit_for_bit(type_name: str, weights: Path) -> None:
+    whole, bias = lbrx.open(weights)[type_name], normal(ROWS, seed=2)
     shape = (ROWS, INNER)
     partitions = (
         Partition.by_axis(shape, 0, 3),
-        Partition.by_bytes(shape, kind, whole.nbytes // 5),
+        Partition.by_bytes(shape, type_name, whole.nbytes // 5),
         Partition.uneven(shape, 0, (5000, 0, 1, 8000)),
         None,
     )
@@ -53,36 +53,38 @@ def test_column_parallel_is_the_product_of_one_machine_bit_for_bit(kind: str, we
         x = normal(*vectors, INNER, seed=3)
         expected = linear(x, whole, bias)
         for partition in partitions:
-            found = ShardedTensor.open(weights, kind, partition).linear(x, bias)
+            found = ShardedTensor.open(weights, type_name, partition).linear(x, bias)
             assert same_bits(found, expected), (vectors, partition)
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("kind", KINDS)
-def test_row_parallel_adds_in_the_order_of_the_shards(kind: str, weights: Path) -> None:
-    whole, bias = lbrx.open(weights)[kind], normal(ROWS, seed=2)
+@pytest.mark.parametrize("type_name", KINDS)
+def test_row_parallel_adds_in_the_order_of_the_shards(type_name: str, weights: Path) -> None:
+    whole, bias = lbrx.open(weights)[type_name], normal(ROWS, seed=2)
     shape = (ROWS, INNER)
     partitions = (
         Partition.by_axis(shape, 1, 2, unit=32),
-        Partition.by_bytes(shape, kind, whole.nbytes // 3, axis=1),
+        Partition.by_bytes(shape, type_name, whole.nbytes // 3, axis=1),
         Partition.uneven(shape, 1, (32, 0, 64)),
     )
     for vectors in ((), (9,)):
         x = normal(*vectors, INNER, seed=3)
         wide = np.abs(x.astype(np.float64)) @ np.abs(whole.dequantize().numpy().astype(np.float64)).T
         for partition in partitions:
-            weight = ShardedTensor.open(weights, kind, partition)
+            weight = ShardedTensor.open(weights, type_name, partition)
             found = weight.linear(x, bias)
             filled = [shard for shard in weight.shards() if shard.shape[1]]
             assert same_bits(found, row_parallel_linear(x, filled, bias)), (vectors, partition)
             one_machine = linear(x, whole, bias)
-            assert (abs(found - one_machine) <= (2.0**-12 if kind == "q8_0" else 2.0**-16) * wide + 1e-6).all()
+            assert (abs(found - one_machine) <= (2.0**-12 if type_name == "q8_0" else 2.0**-16) * wide + 1e-6).all()
 
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_an_expression_is_a_weight_too(weights: Path) -> None:
     opened, x = lbrx.open(weights), normal(7, INNER)
-    a, b = (ShardedTensor.open(weights, kind, Partition.by_axis((ROWS, INNER), 0, 2)) for kind in ("f32", "bf16"))
+    a, b = (
+        ShardedTensor.open(weights, type_name, Partition.by_axis((ROWS, INNER), 0, 2)) for type_name in ("f32", "bf16")
+    )
     found = a.map(lambda left, right: left - 0.5 * right, b).linear(x)
     assert same_bits(found, linear(x, opened["f32"] - 0.5 * opened["bf16"]))
 

@@ -64,19 +64,20 @@ def wrapped(number: int, name: str) -> int:
 def expected(array: Any, source: str, target: str) -> Any:
     """The cast by rules written out: exact numbers rounded once, clipped or wrapped."""
     wide = widened(array)
-    kind = numpy_type(target)
+    numpy_dtype = numpy_type(target)
     with np.errstate(all="ignore"):
         if target == "bool":
             return wide != 0
         if target in HALVES and source in ("i64", "i32"):
-            return np.array([nearest_even(Fraction(number), target) for number in wide.tolist()]).astype(kind)
+            return np.array([nearest_even(Fraction(number), target) for number in wide.tolist()]).astype(numpy_dtype)
         if target in HALVES and source == "f64":
             return rounded_once(wide, target)
         if target in FLOATS:
-            return wide.astype(kind)
+            return wide.astype(numpy_dtype)
         if source in FLOATS:
-            return np.array([integer_of(float(number), target) for number in wide.tolist()], np.int64).astype(kind)
-        return np.array([wrapped(int(number), target) for number in wide.tolist()], np.int64).astype(kind)
+            integers = [integer_of(float(number), target) for number in wide.tolist()]
+            return np.array(integers, np.int64).astype(numpy_dtype)
+        return np.array([wrapped(int(number), target) for number in wide.tolist()], np.int64).astype(numpy_dtype)
 
 
 def rounded_once(wide: Any, target: str) -> Any:
@@ -114,26 +115,34 @@ def sample(name: str) -> Any:
     if DTYPES[name].bits == 16:
         return every_bit_pattern(name)[::7]
     random = np.random.default_rng(5)
-    kind = numpy_type(name)
-    any_bits = random.integers(0, 256, (400, kind.itemsize), np.uint8).view(kind).reshape(-1)
+    numpy_dtype = numpy_type(name)
+    any_bits = random.integers(0, 256, (400, numpy_dtype.itemsize), np.uint8).view(numpy_dtype).reshape(-1)
     if name in INTEGERS:
-        return np.concatenate([special_values(name), any_bits, np.arange(-300, 70_000, 97).astype(kind)])
-    everyday = (random.standard_normal(600) * np.exp2(random.integers(-20, 20, 600))).astype(kind)
-    return np.concatenate([special_values(name), any_bits, everyday, near_ties(kind)])
+        return np.concatenate([special_values(name), any_bits, np.arange(-300, 70_000, 97).astype(numpy_dtype)])
+    everyday = (random.standard_normal(600) * np.exp2(random.integers(-20, 20, 600))).astype(numpy_dtype)
+    return np.concatenate([special_values(name), any_bits, everyday, near_ties(numpy_dtype)])
 
 
-def near_ties(kind: np.dtype[Any]) -> Any:
+def near_ties(numpy_dtype: np.dtype[Any]) -> Any:
     """Numbers at, just below and just above the middle of two neighbours of each half type."""
     numbers = []
     for name in HALVES:
         info = float_limits(name)
         half_step = float(info.eps) / 2
         for start in (1.0, 1.0 + float(info.eps), float(info.max) * 0.5, float(info.tiny), float(info.max)):
-            middle = kind.type(start * (1 + half_step))
-            numbers += [middle, np.nextafter(middle, kind.type(0)), np.nextafter(middle, kind.type(np.inf))]
-        subnormal = kind.type(float(info.smallest_subnormal) * 1.5)
-        numbers += [subnormal, np.nextafter(subnormal, kind.type(0)), kind.type(float(info.smallest_subnormal) / 2)]
-    return np.array([*numbers, *(-number for number in numbers)], kind)
+            middle = numpy_dtype.type(start * (1 + half_step))
+            numbers += [
+                middle,
+                np.nextafter(middle, numpy_dtype.type(0)),
+                np.nextafter(middle, numpy_dtype.type(np.inf)),
+            ]
+        subnormal = numpy_dtype.type(float(info.smallest_subnormal) * 1.5)
+        numbers += [
+            subnormal,
+            np.nextafter(subnormal, numpy_dtype.type(0)),
+            numpy_dtype.type(float(info.smallest_subnormal) / 2),
+        ]
+    return np.array([*numbers, *(-number for number in numbers)], numpy_dtype)
 
 
 @pytest.mark.parametrize("source", NAMES)

@@ -27,8 +27,8 @@ COUNT = 40
 def test_comparisons(left: str, right: str, data: st.DataObject) -> None:
     a, b = data.draw(values(left, COUNT)), data.draw(values(right, COUNT))
     x, y = lbrx.tensor(a), lbrx.tensor(b)
-    kind = computed_type(left, right)
-    wide_a, wide_b = widened(a).astype(kind), widened(b).astype(kind)
+    computed = computed_type(left, right)
+    wide_a, wide_b = widened(a).astype(computed), widened(b).astype(computed)
     got = lbrx.evaluate(*(compare(x, y) for compare in COMPARISONS), x.isnan())
     for compare, result in zip(COMPARISONS, got, strict=False):
         assert_same(result, compare(wide_a, wide_b))
@@ -71,9 +71,13 @@ def test_logic(left: str, right: str, data: st.DataObject) -> None:
 def test_where(condition: str, chosen: str, otherwise: str, data: st.DataObject) -> None:
     arrays = [data.draw(values(name, COUNT)) for name in (condition, chosen, otherwise)]
     got = lbrx.where(*(lbrx.tensor(array) for array in arrays)).numpy()
-    kind = computed_type(chosen, otherwise)
+    computed = computed_type(chosen, otherwise)
     truth, left, right = (widened(array) for array in arrays)
-    assert_same(got, np.where(truth.astype(bool), left.astype(kind), right.astype(kind)), signed_zeros=kind.kind == "f")
+    assert_same(
+        got,
+        np.where(truth.astype(bool), left.astype(computed), right.astype(computed)),
+        signed_zeros=computed.kind == "f",
+    )
 
 
 def test_where_broadcasts_and_takes_numbers() -> None:

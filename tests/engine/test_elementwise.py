@@ -53,9 +53,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 COUNT = 40
 
 
-def reference(function: Any, left: Any, right: Any, kind: np.dtype[Any]) -> Any:
+def reference(function: Any, left: Any, right: Any, computed: np.dtype[Any]) -> Any:
     with np.errstate(all="ignore"):
-        return function(widened(left).astype(kind), widened(right).astype(kind))
+        return function(widened(left).astype(computed), widened(right).astype(computed))
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS, ids=lambda name: str(name))
@@ -63,13 +63,13 @@ def reference(function: Any, left: Any, right: Any, kind: np.dtype[Any]) -> Any:
 @given(data=st.data())
 def test_arithmetic_is_numpys_over_the_compute_types(left: str, right: str, data: st.DataObject) -> None:
     a, b = data.draw(values(left, COUNT)), data.draw(values(right, COUNT))
-    kind = computed_type(left, right)
+    computed = computed_type(left, right)
     x, y = lbrx.tensor(a), lbrx.tensor(b)
     got = lbrx.evaluate(*(ours(x, y) for ours, _ in [*BINARY.values(), *EXTREMES.values()]))
     for (_, theirs), result in zip(BINARY.values(), got, strict=False):
-        assert_same(result, reference(theirs, a, b, kind), signed_zeros=True)
+        assert_same(result, reference(theirs, a, b, computed), signed_zeros=True)
     for (_, theirs), result in zip(EXTREMES.values(), got[len(BINARY) :], strict=True):
-        assert_same(result, reference(theirs, a, b, kind))
+        assert_same(result, reference(theirs, a, b, computed))
 
 
 @pytest.mark.parametrize("name", ["f64", "f32", "bf16", "i64", "i8", "u8", "i4"])

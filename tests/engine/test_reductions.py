@@ -86,14 +86,14 @@ def test_sums_with_nan_and_infinities(array: Any) -> None:
 @pytest.mark.parametrize("name", ["f64", "f32", "f16"])
 def test_rows_are_reduced_in_float64_and_rounded_once(name: str) -> None:
     random = np.random.default_rng(2)
-    kind = np.float64 if name == "f64" else np.float32
+    dtype = np.float64 if name == "f64" else np.float32
     for columns in WIDTHS:
         array = random.standard_normal((4, columns)).astype(numpy_type(name))
         x, wide = lbrx.tensor(array), widened(array).astype(np.float64)
         total, length, product = lbrx.evaluate(x.sum(axis=-1), x.norm(axis=-1), x.dot(x, axis=-1))
         tolerance = 1e-14 if name == "f64" else 1.2e-7
         for got, want in ((total, wide.sum(-1)), (length, np.sqrt((wide**2).sum(-1))), (product, (wide**2).sum(-1))):
-            assert got.dtype == kind
+            assert got.dtype == dtype
             scale = 1e-13 * columns
             np.testing.assert_allclose(got, want, rtol=tolerance, atol=scale)
 
@@ -216,10 +216,10 @@ def test_argmax_finds_the_first_of_the_largest(length: int, what: str) -> None:
     assert lbrx.evaluate((x * 2).argmax()) == values.argmax()
 
 
-@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("size", [1.0, 1e-3, 3e4])
-def test_sums_of_many_halves(kind: str, size: float) -> None:
-    x = (lbrx.normal((300_000,), 3) * size).clip(-6e4, 6e4).to(kind).realize()
+def test_sums_of_many_halves(dtype: str, size: float) -> None:
+    x = (lbrx.normal((300_000,), 3) * size).clip(-6e4, 6e4).to(dtype).realize()
     wide = x.to("f64").numpy()
     total, squares, product = lbrx.evaluate(x.sum(), x.norm(), x.dot(x))
     assert abs(float(total) - wide.sum()) <= 1e-13 * abs(wide).sum()
@@ -245,11 +245,11 @@ def test_norms_of_bf16_with_zeros_nan_and_infinities() -> None:
     assert np.isnan(lbrx.tensor(values).norm().item())
 
 
-@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", "i32", "i8", "u8", "bool"])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16", "i32", "i8", "u8", "bool"])
 @pytest.mark.parametrize("length", [1, 7, 1024, 5000])
-def test_one_reduction_of_a_short_tensor(kind: str, length: int) -> None:
+def test_one_reduction_of_a_short_tensor(dtype: str, length: int) -> None:
     """A single value takes a way of its own, with a plan that is kept: once to make it, once to use it."""
-    array = np.random.default_rng(length).integers(0, 2, length).astype(numpy_type(kind))
+    array = np.random.default_rng(length).integers(0, 2, length).astype(numpy_type(dtype))
     x, wide = lbrx.tensor(array), array.astype(np.float64)
     for _ in range(2):
         assert float(x.sum().numpy()) == wide.sum()

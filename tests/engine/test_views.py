@@ -15,8 +15,8 @@ from lbrx.tensors.expr import Counter, Map, Reduce, Source, Stored
 from support.strategies import Array, View, apply_views, assert_same, numpy_type, shapes, values, view_chains
 
 
-def numbered(shape: tuple[int, ...], kind: Any = np.float32) -> Array:
-    return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(kind)
+def numbered(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
 
 
 def ready(shape: tuple[int, ...]) -> tuple[Any, Any]:

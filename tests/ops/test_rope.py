@@ -50,7 +50,7 @@ def test_rotations(data: st.DataObject) -> None:
 
 
 def test_linear_scaling_is_that_of_positions() -> None:
-    plain, slow = (rope_frequencies(RopeConfig(1e4, 8, kind, 4.0)) for kind in ("default", "linear"))
+    plain, slow = (rope_frequencies(RopeConfig(1e4, 8, rope_type, 4.0)) for rope_type in ("default", "linear"))
     x = normal(1, 3, 8)
     np.testing.assert_array_equal(apply_rope(x, [4, 8, 12], slow), apply_rope(x, [1, 2, 3], plain))
 

@@ -61,34 +61,34 @@ def float_limits(name: str) -> Any:
 
 def special_values(name: str) -> Array:
     """Zeros, ones, ends of the range and, for floats, subnormals, infinities and NaN where the dtype has them."""
-    kind = numpy_type(name)
+    numpy_dtype = numpy_type(name)
     if name == "bool":
         return np.array([False, True])
     if name not in FLOATS:
         bits = DTYPES[name].bits
         low, high = (0, 2**bits - 1) if name == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        return np.array([0, 1, low, low + 1, high, high - 1], np.int64).astype(kind)
+        return np.array([0, 1, low, low + 1, high, high - 1], np.int64).astype(numpy_dtype)
     info = float_limits(name)
     numbers = [0.0, 1.0, 0.5, 1.5, 2.5, float(info.max), float(info.tiny), float(info.smallest_subnormal)]
     numbers += [1.0 + float(info.eps), math.inf, math.nan]
     with np.errstate(all="ignore"):
-        return np.array([*numbers, *(-number for number in numbers)], np.float64).astype(kind)
+        return np.array([*numbers, *(-number for number in numbers)], np.float64).astype(numpy_dtype)
 
 
 def values(name: str, shape: Sizes) -> st.SearchStrategy[Array]:
     """Arrays of a dtype: special values, everyday values and any bits whatever."""
-    kind = numpy_type(name)
+    numpy_dtype = numpy_type(name)
     if name in PACKED:
         low, high = (-8, 7) if name == "i4" else (-2, 1)
-        return hnp.arrays(np.int8, shape, elements=st.integers(low, high)).map(lambda array: array.astype(kind))
+        return hnp.arrays(np.int8, shape, elements=st.integers(low, high)).map(lambda array: array.astype(numpy_dtype))
     if name == "bool":
         return hnp.arrays(np.bool_, shape)
-    carrier = np.dtype(f"u{kind.itemsize}")
+    carrier = np.dtype(f"u{numpy_dtype.itemsize}")
     specials = special_values(name).view(carrier).tolist()
-    everyday = np.linspace(-4, 4, 33).astype(kind).view(carrier).tolist()
-    anything = st.integers(0, 2 ** (8 * kind.itemsize) - 1)
+    everyday = np.linspace(-4, 4, 33).astype(numpy_dtype).view(carrier).tolist()
+    anything = st.integers(0, 2 ** (8 * numpy_dtype.itemsize) - 1)
     elements = st.one_of(st.sampled_from(specials), st.sampled_from(everyday), anything)
-    return hnp.arrays(carrier, shape, elements=elements).map(lambda array: array.view(kind))
+    return hnp.arrays(carrier, shape, elements=elements).map(lambda array: array.view(numpy_dtype))
 
 
 def finite_values(shape: Sizes) -> st.SearchStrategy[Array]:
@@ -154,33 +154,33 @@ def view_chains(draw: st.DrawFn, shape: tuple[int, ...], max_length: int = 4) ->
     current = np.zeros(shape, np.int8)
     chain: list[View] = []
     for _ in range(draw(st.integers(0, max_length))):
-        kind = draw(st.sampled_from(["slice", "slice", "transpose", "reshape", "broadcast"]))
-        if kind == "slice":
+        numpy_dtype = draw(st.sampled_from(["slice", "slice", "transpose", "reshape", "broadcast"]))
+        if numpy_dtype == "slice":
             argument: Any = draw(_index(current.shape))
-        elif kind == "transpose":
+        elif numpy_dtype == "transpose":
             argument = tuple(draw(st.permutations(range(current.ndim))))
-        elif kind == "reshape":
+        elif numpy_dtype == "reshape":
             argument = draw(_reshape(current.shape))
         else:
             grown = tuple(draw(st.integers(1, 3)) if size == 1 else size for size in current.shape)
             argument = (*draw(st.sampled_from([(), (2,), (1, 3)])), *grown)
-        following = apply_view(current, (kind, argument))
+        following = apply_view(current, (numpy_dtype, argument))
         if following.size > MAX_ELEMENTS or following.ndim > 6:
             break
-        chain.append((kind, argument))
+        chain.append((numpy_dtype, argument))
         current = following
     return chain
 
 
 def apply_view(value: Any, view: View) -> Any:
     """The view of an array or of a tensor."""
-    kind, argument = view
-    if kind == "slice":
+    numpy_dtype, argument = view
+    if numpy_dtype == "slice":
         found = value[argument]
         return np.asarray(found) if isinstance(found, np.generic) else found
-    if kind == "transpose":
+    if numpy_dtype == "transpose":
         return value.transpose(*argument) if argument else value
-    if kind == "reshape":
+    if numpy_dtype == "reshape":
         return value.reshape(argument)
     return np.broadcast_to(value, argument) if isinstance(value, np.ndarray) else value.broadcast_to(argument)
 

@@ -47,9 +47,9 @@ def llama_shapes(layers: int, vocabulary: int, tied: bool = False) -> dict[str, 
     return shapes if tied else {**shapes, "lm_head.weight": (vocabulary, HIDDEN)}
 
 
-def random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int, kind: Any = np.float32) -> dict[str, Array]:
+def random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int, dtype: Any = np.float32) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
-    return {name: generator.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+    return {name: generator.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 
 def write_model(path: Path, tensors: Mapping[str, Array], config: Mapping[str, Any] | None) -> Path:
@@ -67,14 +67,14 @@ def make_llama(
     *,
     layers: int = 2,
     vocabulary: int = 16,
-    kind: Any = np.float32,
+    dtype: Any = np.float32,
     tied: bool = False,
     extra: Mapping[str, Array] | None = None,
     without: tuple[str, ...] = (),
     **config: Any,
 ) -> dict[str, Array]:
     """Write a llama and return its tensors. ``config`` adds keys to config.json, or removes those that are None."""
-    tensors = random_tensors(llama_shapes(layers, vocabulary, tied), seed, kind) | dict(extra or {})
+    tensors = random_tensors(llama_shapes(layers, vocabulary, tied), seed, dtype) | dict(extra or {})
     tensors = {name: values for name, values in tensors.items() if name not in without}
     full = CONFIG | {"num_hidden_layers": layers, "vocab_size": vocabulary, "tie_word_embeddings": tied} | config
     write_model(path, tensors, {key: value for key, value in full.items() if value is not None})

@@ -146,9 +146,9 @@ TINY: dict[str, Tiny] = {
         },
         ["transformer.wte.weight", "transformer.wpe.weight"],
         [
-            f"transformer.h.{{i}}.{module}.{kind}"
+            f"transformer.h.{{i}}.{module}.{part}"
             for module in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
-            for kind in ("weight", "bias")
+            for part in ("weight", "bias")
         ],
         ["transformer.ln_f.weight", "transformer.ln_f.bias"],
     ),
@@ -164,7 +164,7 @@ TINY: dict[str, Tiny] = {
         },
         ["gpt_neox.embed_in.weight"],
         [
-            f"gpt_neox.layers.{{i}}.{module}.{kind}"
+            f"gpt_neox.layers.{{i}}.{module}.{part}"
             for module in (
                 "input_layernorm",
                 "post_attention_layernorm",
@@ -173,7 +173,7 @@ TINY: dict[str, Tiny] = {
                 "mlp.dense_h_to_4h",
                 "mlp.dense_4h_to_h",
             )
-            for kind in ("weight", "bias")
+            for part in ("weight", "bias")
         ],
         ["gpt_neox.final_layer_norm.weight", "gpt_neox.final_layer_norm.bias", "embed_out.weight"],
     ),

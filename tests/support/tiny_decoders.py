@@ -51,10 +51,10 @@ def tiny_config(model_type: str, **changes: Any) -> dict[str, Any]:
 
 
 def tiny_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    hidden, kind = config["hidden_size"], config["model_type"]
+    hidden, model_type = config["hidden_size"], config["model_type"]
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
     for layer in range(config["num_hidden_layers"]):
-        for name, shape in _layer_shapes(config, kind).items():
+        for name, shape in _layer_shapes(config, model_type).items():
             shapes[f"model.layers.{layer}.{name}"] = shape
     shapes["model.norm.weight"] = (hidden,)
     if not config.get("tie_word_embeddings"):
@@ -62,33 +62,33 @@ def tiny_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _layer_shapes(config: dict[str, Any], kind: str) -> dict[str, tuple[int, ...]]:
+def _layer_shapes(config: dict[str, Any], model_type: str) -> dict[str, tuple[int, ...]]:
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     size = config.get("head_dim") or hidden // config["num_attention_heads"]
     wide, narrow = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     norms = ["input_layernorm", "post_attention_layernorm"]
-    if kind.startswith("gemma"):
+    if model_type.startswith("gemma"):
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
     shapes: dict[str, tuple[int, ...]] = {f"{norm}.weight": (hidden,) for norm in norms}
-    if kind == "phi3":
+    if model_type == "phi3":
         shapes["self_attn.qkv_proj.weight"] = (wide + 2 * narrow, hidden)
         shapes["mlp.gate_up_proj.weight"] = (2 * inner, hidden)
     else:
         for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
             shapes[f"self_attn.{name}_proj.weight"] = (rows, hidden)
-            if kind == "qwen2":
+            if model_type == "qwen2":
                 shapes[f"self_attn.{name}_proj.bias"] = (rows,)
     shapes["self_attn.o_proj.weight"] = (hidden, wide)
-    if kind in ("qwen3", "gemma3_text"):
+    if model_type in ("qwen3", "gemma3_text"):
         shapes |= {"self_attn.q_norm.weight": (size,), "self_attn.k_norm.weight": (size,)}
-    if kind == "mixtral":
+    if model_type == "mixtral":
         shapes["block_sparse_moe.gate.weight"] = (config["num_local_experts"], hidden)
         for expert in range(config["num_local_experts"]):
             place = f"block_sparse_moe.experts.{expert}."
             shapes |= {f"{place}w1.weight": (inner, hidden), f"{place}w3.weight": (inner, hidden)}
             shapes[f"{place}w2.weight"] = (hidden, inner)
     else:
-        if kind != "phi3":
+        if model_type != "phi3":
             shapes |= {"mlp.gate_proj.weight": (inner, hidden), "mlp.up_proj.weight": (inner, hidden)}
         shapes["mlp.down_proj.weight"] = (hidden, inner)
     return shapes
@@ -104,10 +104,10 @@ def tiny_arrays(config: dict[str, Any], seed: int = 0) -> Arrays:
     }
 
 
-def write_tiny(folder: Path, config: dict[str, Any], arrays: Arrays, kind: str = "f32") -> Path:
+def write_tiny(folder: Path, config: dict[str, Any], arrays: Arrays, model_type: str = "f32") -> Path:
     """The directory of a model with these weights."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    tensors = {name: lbrx.tensor(array).to(kind) for name, array in arrays.items()}
+    tensors = {name: lbrx.tensor(array).to(model_type) for name, array in arrays.items()}
     lbrx.save(folder / "model.safetensors", tensors, {"format": "pt"})
     return folder

@@ -84,26 +84,26 @@ def tiny_shapes(config: dict[str, Any]) -> Shapes:
 
 
 def _attention(config: dict[str, Any]) -> Shapes:
-    hidden, heads, kind = config["hidden_size"], config["num_attention_heads"], config["model_type"]
+    hidden, heads, model_type = config["hidden_size"], config["num_attention_heads"], config["model_type"]
     head = config.get("head_dim") or hidden // heads
     query, key = heads * head, config["num_key_value_heads"] * head
-    if kind == "phi3":
+    if model_type == "phi3":
         return {"self_attn.qkv_proj.weight": (query + 2 * key, hidden), "self_attn.o_proj.weight": (hidden, query)}
     rows = {"q_proj": query, "k_proj": key, "v_proj": key}
     shapes: Shapes = {f"self_attn.{name}.weight": (size, hidden) for name, size in rows.items()}
     shapes["self_attn.o_proj.weight"] = (hidden, query)
-    if kind in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
+    if model_type in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
         shapes |= {f"self_attn.{name}.bias": (size,) for name, size in rows.items()}
-    if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+    if model_type in ("qwen3", "qwen3_moe", "gemma3_text"):
         shapes |= {f"self_attn.{name}_norm.weight": (head,) for name in ("q", "k")}
     return shapes
 
 
 def _feed_forward(config: dict[str, Any]) -> Shapes:
-    hidden, kind, wide = config["hidden_size"], config["model_type"], config["intermediate_size"]
-    if kind == "phi3":
+    hidden, model_type, wide = config["hidden_size"], config["model_type"], config["intermediate_size"]
+    if model_type == "phi3":
         return {"mlp.gate_up_proj.weight": (2 * wide, hidden), "mlp.down_proj.weight": (hidden, wide)}
-    if kind == "mixtral":
+    if model_type == "mixtral":
         experts = config["num_local_experts"]
         shapes: Shapes = {"block_sparse_moe.gate.weight": (experts, hidden)}
         for number in range(experts):
@@ -111,12 +111,12 @@ def _feed_forward(config: dict[str, Any]) -> Shapes:
             shapes |= {place + "w1.weight": (wide, hidden), place + "w2.weight": (hidden, wide)}
             shapes[place + "w3.weight"] = (wide, hidden)
         return shapes
-    if not kind.endswith("moe"):
+    if not model_type.endswith("moe"):
         return _gated("mlp.", hidden, wide)
     shapes = {"mlp.gate.weight": (config["num_experts"], hidden)}
     for number in range(config["num_experts"]):
         shapes |= _gated(f"mlp.experts.{number}.", hidden, config["moe_intermediate_size"])
-    if kind == "qwen2_moe":
+    if model_type == "qwen2_moe":
         shapes |= _gated("mlp.shared_expert.", hidden, config["shared_expert_intermediate_size"])
         shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
     return shapes

@@ -121,9 +121,9 @@ def sentencepiece_document(vocabulary: Sequence[tuple[str, float, int]], *, pref
     ids = {text: number for number, (text, _, _) in enumerate(vocabulary)}
     merges = [
         [text[:cut], text[cut:]]
-        for text, _, kind in vocabulary
+        for text, _, piece_type in vocabulary
         for cut in range(1, len(text))
-        if kind in (1, 4) and text[:cut] in ids and text[cut:] in ids
+        if piece_type in (1, 4) and text[:cut] in ids and text[cut:] in ids
     ]
     escape = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepend: list[Any] = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
@@ -133,9 +133,9 @@ def sentencepiece_document(vocabulary: Sequence[tuple[str, float, int]], *, pref
     return {
         "version": "1.0",
         "added_tokens": [
-            {"id": ids[text], "content": text, "special": kind != 4, **settings}
-            for text, _, kind in vocabulary
-            if kind in (2, 3, 4)
+            {"id": ids[text], "content": text, "special": piece_type != 4, **settings}
+            for text, _, piece_type in vocabulary
+            if piece_type in (2, 3, 4)
         ],
         "normalizer": {"type": "Sequence", "normalizers": [*prepend, escape]},
         "pre_tokenizer": None,
@@ -165,8 +165,8 @@ def sentencepiece_bytes(
     return content + _field(2, bytes([3 << 3, model_type])) + _field(3, normalizer)
 
 
-def _piece(text: str, score: float, kind: int) -> bytes:
-    return _field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + bytes([3 << 3, kind])
+def _piece(text: str, score: float, piece_type: int) -> bytes:
+    return _field(1, text.encode()) + b"\x15" + struct.pack("<f", score) + bytes([3 << 3, piece_type])
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -32,12 +32,12 @@ def elements_of(layout: Layout) -> Array:
 
 
 def layout_view(layout: Layout, view: tuple[str, Any]) -> Layout | None:
-    kind, argument = view
-    if kind == "slice":
+    operation, argument = view
+    if operation == "slice":
         return layout.slice(argument)
-    if kind == "transpose":
+    if operation == "transpose":
         return layout.transpose(argument)
-    if kind == "broadcast":
+    if operation == "broadcast":
         return layout.broadcast_to(argument)
     known = int(np.prod([size for size in argument if size != -1], dtype=int))
     sizes = tuple(layout.elements // max(known, 1) if size == -1 else size for size in argument)

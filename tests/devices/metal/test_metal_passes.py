@@ -24,11 +24,11 @@ REVERSED = EmulatorSettings(order="reverse")
 
 
 def any_bits(name: str, count: int) -> Any:
-    kind = numpy_type(name)
+    numpy_dtype = numpy_type(name)
     if name in ("i4", "i2", "bool"):
         low, high = {"i4": (-8, 8), "i2": (-2, 2), "bool": (0, 2)}[name]
-        return RANDOM.integers(low, high, count).astype(kind)
-    return RANDOM.integers(0, 256, (count, kind.itemsize), np.uint8).view(kind).reshape(-1)
+        return RANDOM.integers(low, high, count).astype(numpy_dtype)
+    return RANDOM.integers(0, 256, (count, numpy_dtype.itemsize), np.uint8).view(numpy_dtype).reshape(-1)
 
 
 def pairs(left: str, right: str) -> tuple[Any, Any]:

@@ -39,8 +39,8 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     values = {
-        name: lbrx.normal(shape, 1, name).to(kind)
-        for (name, shape), kind in zip(MATRICES.items(), SOURCE_TYPES, strict=True)
+        name: lbrx.normal(shape, 1, name).to(type_name)
+        for (name, shape), type_name in zip(MATRICES.items(), SOURCE_TYPES, strict=True)
     }
     values["blk.0.attn_norm.weight"] = lbrx.normal((256,), 1, "norm")
     lbrx.save(tmp_path / "in.gguf", values, METADATA)

@@ -53,24 +53,24 @@ INTERESTING = st.sampled_from([0, 1, 7, 8, 0x7F, 0x80, 0xFF, ord("["), ord("{"),
 @st.composite
 def mutations(draw: st.DrawFn, size: int) -> Mutation:
     """Overwrite, cut, repeat, move or insert a piece."""
-    kind = draw(st.sampled_from(["set", "word", "cut", "truncate", "insert", "move", "grow"]))
+    mutation = draw(st.sampled_from(["set", "word", "cut", "truncate", "insert", "move", "grow"]))
     begin = draw(st.integers(0, size - 1))
     length = draw(st.integers(1, 16))
     target = draw(st.integers(0, size - 1))
     byte = draw(INTERESTING | st.integers(0, 255))
 
     def mutate(content: bytearray) -> None:
-        if kind == "set":
+        if mutation == "set":
             content[begin : begin + 1] = bytes([byte])
-        elif kind == "word":
+        elif mutation == "word":
             content[begin : begin + 8] = bytes([byte]) * 8
-        elif kind == "cut":
+        elif mutation == "cut":
             del content[begin : begin + length]
-        elif kind == "truncate":
+        elif mutation == "truncate":
             del content[begin:]
-        elif kind == "insert":
+        elif mutation == "insert":
             content[begin:begin] = bytes([byte]) * length
-        elif kind == "move":
+        elif mutation == "move":
             content[target : target + length] = content[begin : begin + length]
         else:
             content.extend(bytes([byte]) * length)

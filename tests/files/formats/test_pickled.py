@@ -145,8 +145,8 @@ class Call:
 class Storage:
     """Pickled as a reference to a storage."""
 
-    def __init__(self, kind: str, key: Any, elements: Any) -> None:
-        self.kind, self.key, self.elements = kind, key, elements
+    def __init__(self, storage_type: str, key: Any, elements: Any) -> None:
+        self.storage_type, self.key, self.elements = storage_type, key, elements
 
 
 def program(value: Any) -> bytes:
@@ -158,8 +158,8 @@ def _written(value: Any) -> bytes:
     if isinstance(value, Call):
         return f"c{value.module}\n{value.name}\n".encode() + _written(tuple(value.arguments)) + b"R"
     if isinstance(value, Storage):
-        kind = f"ctorch\n{value.kind}\n".encode()
-        return b"(" + _written("storage") + kind + b"".join(map(_written, (value.key, "cpu", value.elements))) + b"tQ"
+        name = f"ctorch\n{value.storage_type}\n".encode()
+        return b"(" + _written("storage") + name + b"".join(map(_written, (value.key, "cpu", value.elements))) + b"tQ"
     if isinstance(value, tuple):
         return b"(" + b"".join(map(_written, value)) + b"t"
     if isinstance(value, dict):
@@ -168,9 +168,9 @@ def _written(value: Any) -> bytes:
 
 
 def tensor(
-    shape: Any = (2, 3), strides: Any = (3, 1), offset: Any = 0, kind: str = "FloatStorage", elements: Any = 6
+    shape: Any = (2, 3), strides: Any = (3, 1), offset: Any = 0, storage_type: str = "FloatStorage", elements: Any = 6
 ) -> Call:
-    storage = Storage(kind, "0", elements)
+    storage = Storage(storage_type, "0", elements)
     return Call("torch._utils", "_rebuild_tensor_v2", storage, offset, shape, strides, False, {})
 
 
@@ -280,11 +280,15 @@ BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("long name", lambda: checkpoint({"x" * 5000: tensor()}), "name has 5000 characters"),
     ("storage is missing", lambda: archive({"data.pkl": program({"w": tensor()})}), "'data/0', which is not in"),
     ("storage is short", lambda: checkpoint({"w": tensor()}, bytes(20)), "has 20 bytes, expected those of 6 elements"),
-    ("storage of another size", lambda: checkpoint({"w": tensor(kind="HalfStorage")}), "has 24 bytes, expected"),
+    (
+        "storage of another size",
+        lambda: checkpoint({"w": tensor(storage_type="HalfStorage")}),
+        "has 24 bytes, expected",
+    ),
     ("negative storage", lambda: checkpoint({"w": tensor(elements=-6)}), "expected those of -6 elements"),
     ("huge storage", lambda: checkpoint({"w": tensor(elements=2**62)}), "expected those of 4611686018427387904"),
     ("storage's length is text", lambda: checkpoint({"w": tensor(elements="6")}), "expected the storage of a tensor"),
-    ("untyped storage", lambda: checkpoint({"w": tensor(kind="UntypedStorage")}), "in a storage of None"),
+    ("untyped storage", lambda: checkpoint({"w": tensor(storage_type="UntypedStorage")}), "in a storage of None"),
     (
         "beyond the storage",
         lambda: checkpoint({"w": tensor((3, 3), (3, 1))}),

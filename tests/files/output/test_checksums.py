@@ -35,11 +35,11 @@ def test_a_checksum_does_not_depend_on_the_pieces(size: int, cuts: list[int], ra
         assert other.hexdigest() != whole.hexdigest()
 
 
-@pytest.mark.parametrize("kind", ["f64", "f32", "f16", "bf16", "f8_e5m2", "f8_e4m3"])
-def test_nonfinite_bits_of_every_type(kind: str) -> None:
-    row = lbrx.dtype(kind)
+@pytest.mark.parametrize("dtype_name", ["f64", "f32", "f16", "bf16", "f8_e5m2", "f8_e4m3"])
+def test_nonfinite_bits_of_every_type(dtype_name: str) -> None:
+    row = lbrx.dtype(dtype_name)
     finite = np.array([0.0, -0.0, 1.5, -448.0 if row.bits == 8 else -30000.0, 2**-9], row.numpy)
     assert not has_nonfinite(finite.view(np.uint8), row)
-    values = [np.nan, -np.nan] if kind == "f8_e4m3" else [np.nan, -np.nan, np.inf, -np.inf]
+    values = [np.nan, -np.nan] if dtype_name == "f8_e4m3" else [np.nan, -np.nan, np.inf, -np.inf]
     for value in values:
         assert has_nonfinite(np.append(finite, np.array(value, row.numpy)).view(np.uint8), row)

@@ -19,22 +19,22 @@ STORED = [row.name for row in DTYPES.values() if not row.is_packed]
 IN_GGUF = [row.name for row in DTYPES.values() if row.gguf is not None]
 
 
-def values(kind: str, shape: tuple[int, ...] = (3, 5)) -> np.ndarray:
+def values(dtype_name: str, shape: tuple[int, ...] = (3, 5)) -> np.ndarray:
     count = int(np.prod(shape))
-    return (np.arange(count) % 7 - 2).astype(np.int64).astype(DTYPES[kind].numpy).reshape(shape)
+    return (np.arange(count) % 7 - 2).astype(np.int64).astype(DTYPES[dtype_name].numpy).reshape(shape)
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("kind", STORED)
-def test_safetensors_reads_what_lbrx_saves(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("dtype_name", STORED)
+def test_safetensors_reads_what_lbrx_saves(tmp_path: Path, dtype_name: str) -> None:
     path = tmp_path / "a.safetensors"
-    array = values(kind)
-    lbrx.save(path, {"w": lbrx.tensor(array), "none": lbrx.tensor(values(kind, (0, 4)))}, {"format": "pt"})
+    array = values(dtype_name)
+    lbrx.save(path, {"w": lbrx.tensor(array), "none": lbrx.tensor(values(dtype_name, (0, 4)))}, {"format": "pt"})
     loaded = dict(deserialize(path.read_bytes()))
-    assert loaded["w"]["dtype"] == DTYPES[kind].safetensors
+    assert loaded["w"]["dtype"] == DTYPES[dtype_name].safetensors
     assert loaded["w"]["shape"] == [3, 5]
     assert bytes(loaded["w"]["data"]) == array.tobytes()
     assert loaded["none"]["shape"] == [0, 4]
@@ -42,10 +42,10 @@ def test_safetensors_reads_what_lbrx_saves(tmp_path: Path, kind: str) -> None:
         assert file.metadata() == {"format": "pt"}
 
 
-@pytest.mark.parametrize("kind", STORED)
-def test_lbrx_opens_what_safetensors_saves(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("dtype_name", STORED)
+def test_lbrx_opens_what_safetensors_saves(tmp_path: Path, dtype_name: str) -> None:
     path = tmp_path / "a.safetensors"
-    array = values(kind)
+    array = values(dtype_name)
     save_file({"w": array, "odd": np.zeros(3, np.uint8)}, path, metadata={"k": "v"})
     model = lbrx.open(path)
     assert set(model) == {"w", "odd"}
@@ -54,15 +54,15 @@ def test_lbrx_opens_what_safetensors_saves(tmp_path: Path, kind: str) -> None:
     assert not model["w"].numpy().flags.writeable
 
 
-@pytest.mark.parametrize("kind", IN_GGUF)
-def test_gguf_reads_what_lbrx_saves(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("dtype_name", IN_GGUF)
+def test_gguf_reads_what_lbrx_saves(tmp_path: Path, dtype_name: str) -> None:
     path = tmp_path / "a.gguf"
-    array = values(kind)
+    array = values(dtype_name)
     lbrx.save(path, {"w": lbrx.tensor(array)}, {"general.architecture": "llama", "n": 3, "list": [1, 2], "s": ["a"]})
     reader = gguf.GGUFReader(path)
     (tensor,) = reader.tensors
     assert tensor.name == "w"
-    assert tensor.tensor_type.value == DTYPES[kind].gguf
+    assert tensor.tensor_type.value == DTYPES[dtype_name].gguf
     assert tensor.data.tobytes() == array.tobytes()
     assert reader.fields["general.architecture"].contents() == "llama"
     assert reader.fields["list"].contents() == [1, 2]

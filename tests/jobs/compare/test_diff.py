@@ -27,8 +27,8 @@ def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
 def test_every_number_is_that_of_numpy(kinds: tuple[str, str, str]) -> None:
     base = random_array(1, 300, 401)
     tensors = [
-        lbrx.tensor(base + 0.3 * random_array(seed, 300, 401)).to(kind).realize()
-        for seed, kind in enumerate(kinds, start=2)
+        lbrx.tensor(base + 0.3 * random_array(seed, 300, 401)).to(dtype_name).realize()
+        for seed, dtype_name in enumerate(kinds, start=2)
     ]
     a, b, origin = (tensor.numpy().astype(np.float64) for tensor in tensors)
     sums = compare(*tensors)

@@ -132,10 +132,10 @@ def test_rotations_of_full_and_sliding_layers(tmp_path: Path) -> None:
     assert (back.config["rope_theta"], back.config["rope_local_base_freq"]) == (1e6, 2e4)
 
 
-@pytest.mark.parametrize(("model_type", "kind"), [("qwen2", "llama3"), ("llama", "longrope"), ("phi3", "yarn")])
-def test_rotations_that_llama_cpp_does_not_have_are_errors(tmp_path: Path, model_type: str, kind: str) -> None:
-    with pytest.raises(UsageError, match=f"rope type '{kind}' of config.json is not one that llama.cpp has"):
-        converted(tmp_path, model_type, rope_scaling={"rope_type": kind, "factor": 2.0})
+@pytest.mark.parametrize(("model_type", "rope_type"), [("qwen2", "llama3"), ("llama", "longrope"), ("phi3", "yarn")])
+def test_rotations_that_llama_cpp_does_not_have_are_errors(tmp_path: Path, model_type: str, rope_type: str) -> None:
+    with pytest.raises(UsageError, match=f"rope type '{rope_type}' of config.json is not one that llama.cpp has"):
+        converted(tmp_path, model_type, rope_scaling={"rope_type": rope_type, "factor": 2.0})
 
 
 def test_dynamic_scaling_is_told(tmp_path: Path) -> None:

@@ -61,12 +61,12 @@ def test_rows_of_queries_and_keys_are_interleaved(model_type: str) -> None:
     made, arrays = converted(model_type, attention_bias=True)
     for layer in range(2):
         place = f"model.layers.{layer}.self_attn."
-        for kind in ("weight", "bias"):
-            query, key = (arrays[f"{place}{name}_proj.{kind}"] for name in "qk")
-            np.testing.assert_array_equal(values(made, f"blk.{layer}.attn_q.{kind}"), paired(query, 4))
-            np.testing.assert_array_equal(values(made, f"blk.{layer}.attn_k.{kind}"), paired(key, 2))
-            unchanged = arrays[f"{place}v_proj.{kind}"].astype(np.float32)
-            np.testing.assert_array_equal(values(made, f"blk.{layer}.attn_v.{kind}"), unchanged)
+        for part in ("weight", "bias"):
+            query, key = (arrays[f"{place}{name}_proj.{part}"] for name in "qk")
+            np.testing.assert_array_equal(values(made, f"blk.{layer}.attn_q.{part}"), paired(query, 4))
+            np.testing.assert_array_equal(values(made, f"blk.{layer}.attn_k.{part}"), paired(key, 2))
+            unchanged = arrays[f"{place}v_proj.{part}"].astype(np.float32)
+            np.testing.assert_array_equal(values(made, f"blk.{layer}.attn_v.{part}"), unchanged)
 
 
 def test_interleaving_is_a_view_of_the_file(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_mixed_types_are_told_layer_by_layer(tmp_path: Path) -> None:
 # -- MLX to GGUF ------------------------------------------------------------------------------------------------------
 
 
-def mlx_contents(directory: Path, mode: MlxMode, kind: str) -> Contents:
+def mlx_contents(directory: Path, mode: MlxMode, dtype_name: str) -> Contents:
     """A model whose matrices are coded as MLX does it."""
     plain = hf_to_mlx(read_contents(directory))
     tensors: list[PlannedTensor] = []
@@ -196,7 +196,7 @@ def mlx_contents(directory: Path, mode: MlxMode, kind: str) -> Contents:
         if len(each.shape) < 2:
             tensors.append(each)
             continue
-        parts = encoded_mlx(each.make().to(kind), mode)
+        parts = encoded_mlx(each.make().to(dtype_name), mode)
         module = each.name.removesuffix(".weight")
         named = {"weight": parts.weight, "scales": parts.scales, "biases": parts.biases}
         tensors += [PlannedTensor.of(f"{module}.{part}", t) for part, t in named.items() if t is not None]

@@ -84,8 +84,8 @@ def test_codings_of_mlx_as_blocks(bits: int, group_size: int) -> None:
 
 def test_scales_that_f16_cannot_hold_are_no_blocks() -> None:
     mode = MlxMode("affine", 4, 32)
-    for kind, factor in (("f32", 1.0), ("bf16", 1e-12)):
-        parts = encoded_mlx(lbrx.tensor(VALUES * np.float32(factor), kind), mode)
+    for dtype_name, factor in (("f32", 1.0), ("bf16", 1e-12)):
+        parts = encoded_mlx(lbrx.tensor(VALUES * np.float32(factor), dtype_name), mode)
         assert ggml_type_of(parts, mode, 512) is None
 
 

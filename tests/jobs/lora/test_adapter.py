@@ -256,9 +256,9 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, Any], type[lbrx.LbrxError], st
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_wrong_is_said_before_any_work(case: str, tmp_path: Path) -> None:
-    arrays, settings, kind, message = BROKEN[case]
+    arrays, settings, error_class, message = BROKEN[case]
     directory = write_adapter(tmp_path / "a", arrays, **settings)
-    with pytest.raises(kind, match=message) as caught:
+    with pytest.raises(error_class, match=message) as caught:
         open_with_adapter(model(base_arrays()), directory)
     assert "\n" not in str(caught.value)
     assert str(directory) in str(caught.value)

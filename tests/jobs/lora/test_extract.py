@@ -88,12 +88,12 @@ def test_the_error_is_that_of_the_best_approximation_and_is_measured(tmp_path: P
     assert found.captured[0].captured_energy == pytest.approx(1 - error**2, rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["f32", "bf16"])
-def test_every_matrix_gets_the_smallest_rank_within_the_bound(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype_name", ["f32", "bf16"])
+def test_every_matrix_gets_the_smallest_rank_within_the_bound(dtype_name: str, tmp_path: Path) -> None:
     base, tuned = f32_arrays(), tuned_arrays(rank=3)
     noise = 1e-3 * random_array(81, 80, 48)
     tuned[Q_WEIGHT] = f32_arrays()[Q_WEIGHT] + low_rank_delta(61, 80, 48, 7) + noise
-    options = ExtractOptions(max_error=0.05, dtype=kind)
+    options = ExtractOptions(max_error=0.05, dtype=dtype_name)
     found = extract_adapter(model(tuned), model(base), tmp_path / "a", options)
     for tensor in found.captured:
         values = np.linalg.svd((tuned[tensor.name] - base[tensor.name]).astype(np.float64), compute_uv=False)
@@ -125,16 +125,16 @@ def test_a_bound_that_needs_more_than_the_first_sketch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(90, 160), (160, 90)])
-@pytest.mark.parametrize("kind", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype_name", ["f32", "bf16"])
 def test_noise_gets_the_smallest_rank_that_its_rounded_factors_allow(
-    shape: tuple[int, int], kind: str, tmp_path: Path
+    shape: tuple[int, int], dtype_name: str, tmp_path: Path
 ) -> None:
     base = {"up_proj.weight": random_array(1, *shape)}
     tuned = {"up_proj.weight": base["up_proj.weight"] + random_array(2, *shape)}
-    found = extract_adapter(model(tuned), model(base), tmp_path / "a", ExtractOptions(max_error=0.05, dtype=kind))
+    found = extract_adapter(model(tuned), model(base), tmp_path / "a", ExtractOptions(max_error=0.05, dtype=dtype_name))
     rank = found.captured[0].rank
     assert found.captured[0].relative_error <= 0.05
-    exact = ExtractOptions(rank=rank - 1, dtype=kind)
+    exact = ExtractOptions(rank=rank - 1, dtype=dtype_name)
     assert extract_adapter(model(tuned), model(base), tmp_path / "b", exact).captured[0].relative_error > 0.05
 
 

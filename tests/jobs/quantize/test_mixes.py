@@ -35,7 +35,7 @@ class Expected:
         if role not in ("attn_v", "ffn_down"):
             return self.base
         special, rest = (self.value, self.value_rest) if role == "attn_v" else (self.down, self.down_rest)
-        return next((kind for kind, layers in special.items() if layer in layers), rest or self.base)
+        return next((type_name for type_name, layers in special.items() if layer in layers), rest or self.base)
 
 
 DENSE = {
@@ -94,8 +94,8 @@ def test_a_dense_model_of_32_layers(name: str, key_heads: int) -> None:
     found = types(gguf_model(32, heads=32, key_heads=key_heads), name)
     wanted = {f"blk.{n}.{role}.weight": expected.type_of(role, n) for n in range(32) for role in ROLES}
     wanted |= {"output.weight": expected.output, "token_embd.weight": expected.embedding or expected.base}
-    assert {tensor: kind for tensor, kind in found.items() if "norm" not in tensor} == wanted
-    assert {kind for tensor, kind in found.items() if "norm" in tensor} == {"bf16"}
+    assert {tensor: type_name for tensor, type_name in found.items() if "norm" not in tensor} == wanted
+    assert {type_name for tensor, type_name in found.items() if "norm" in tensor} == {"bf16"}
 
 
 @pytest.mark.parametrize("name", FILE_TYPES)
@@ -232,7 +232,7 @@ def test_integers_stay() -> None:
 
 
 def test_aliases_and_numbers() -> None:
-    numbers = {name: kind.number for name, kind in FILE_TYPES.items()}
+    numbers = {name: type_name.number for name, type_name in FILE_TYPES.items()}
     assert numbers == {
         "f32": 0,
         "f16": 1,
@@ -294,7 +294,7 @@ def test_types_of_output_and_embedding() -> None:
 
 def test_pure_is_one_type() -> None:
     found = types(gguf_model(32), "q4_k_m", pure=True)
-    assert {kind for name, kind in found.items() if "norm" not in name} == {"q4_k"}
+    assert {type_name for name, type_name in found.items() if "norm" not in name} == {"q4_k"}
     assert types(gguf_model(), "q4_k_m", pure=True, output_type="q6_k")["output.weight"] == "q6_k"
 
 

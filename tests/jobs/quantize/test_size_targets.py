@@ -39,11 +39,11 @@ def total_error(model: Contents, types: dict[str, str]) -> float:
     usual = 256 * 256
     total = 0.0
     for tensor in model.tensors:
-        kind = types[tensor.name]
-        if kind == tensor.type_name:
+        type_name = types[tensor.name]
+        if type_name == tensor.type_name:
             continue
         values = tensor.make().numpy().astype(np.float64)
-        coded = tensor.make().quantize(kind).dequantize().numpy()
+        coded = tensor.make().quantize(type_name).dequantize().numpy()
         weight = max(values.size / usual, 1.0) if tensor.name in ("output.weight", "token_embd.weight") else 1.0
         total += weight * float(np.square(coded - values).sum() / np.square(values).sum())
     return total

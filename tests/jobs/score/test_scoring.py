@@ -90,7 +90,7 @@ def test_divergence_from_a_reference_is_that_of_the_logits() -> None:
 
 
 def test_finer_quantizations_are_closer_to_the_model(tmp_path: Path) -> None:
-    files = [tmp_path / f"{kind}.gguf" for kind in ("q8_0", "q4_0", "q2_k")]
+    files = [tmp_path / f"{codec}.gguf" for codec in ("q8_0", "q4_0", "q2_k")]
     for path in files:
         quantize(SHIPPED.base, path, to=path.stem)
     _, fine, coarse, coarsest = score(files, TEXT, reference=SHIPPED.base, context=128)

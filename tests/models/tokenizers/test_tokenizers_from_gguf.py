@@ -129,15 +129,15 @@ def test_broken_metadata_is_an_error(change: dict[str, Any], message: str) -> No
         tokenizer_files({**SMALL, **change})
 
 
-@pytest.mark.parametrize("kind", ["byte level", "sentencepiece", "model file"])
-def test_a_directory_and_its_gguf_file_give_the_same_ids(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokenizer_type", ["byte level", "sentencepiece", "model file"])
+def test_a_directory_and_its_gguf_file_give_the_same_ids(tokenizer_type: str, tmp_path: Path) -> None:
     vocabulary = sentencepiece_vocabulary()
     documents = {"byte level": byte_level_document("llama-bpe"), "sentencepiece": sentencepiece_document(vocabulary)}
-    begin = "<|begin_of_text|>" if kind == "byte level" else BOS
-    end = "<|end_of_text|>" if kind == "byte level" else EOS
+    begin = "<|begin_of_text|>" if tokenizer_type == "byte level" else BOS
+    end = "<|end_of_text|>" if tokenizer_type == "byte level" else EOS
     settings = {"bos_token": begin, "eos_token": end, "add_bos_token": True}
-    directory = write_tokenizer(tmp_path / "model", documents.get(kind), settings)
-    if kind == "model file":
+    directory = write_tokenizer(tmp_path / "model", documents.get(tokenizer_type), settings)
+    if tokenizer_type == "model file":
         (directory / "tokenizer.model").write_bytes(sentencepiece_bytes(vocabulary))
     metadata = {"general.architecture": "llama", **gguf_tokenizer_metadata(directory, {})}
     lbrx.save(tmp_path / "model.gguf", {"w": lbrx.full((32,), 0.0, "f32")}, metadata)

@@ -31,7 +31,7 @@ from support.tokenizer_fixtures import (
 
 PREFIX = "tokenizer.ggml."
 VOCABULARY = sentencepiece_vocabulary()
-SCORES = {text: score for text, score, kind in VOCABULARY if kind == 1}
+SCORES = {text: score for text, score, piece_type in VOCABULARY if piece_type == 1}
 IDS = {text: number for number, (text, _, _) in enumerate(VOCABULARY)}
 END = len(VOCABULARY)
 SETTINGS = {"bos_token": BOS, "eos_token": EOS, "unk_token": "<unk>"}
@@ -92,14 +92,14 @@ def test_a_tokenizer_json_without_model_file_keeps_its_cut(prefix: bool, tmp_pat
 def test_scores_of_merges_fall_in_the_order_of_the_pieces(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, sentencepiece_document(VOCABULARY), SETTINGS)
     scores = metadata_of(tmp_path)[PREFIX + "scores"]
-    joined = [number for number, (text, _, kind) in enumerate(VOCABULARY) if kind == 1 and len(text) > 1]
+    joined = [number for number, (text, _, piece_type) in enumerate(VOCABULARY) if piece_type == 1 and len(text) > 1]
     assert scores.dtype == np.float32
     assert scores[joined].tolist() == [-float(place) for place in range(len(joined))]
     assert scores.min() == scores[0] == -len(joined)
 
 
 def test_scores_come_from_the_model_file_if_the_pieces_are_the_same(tmp_path: Path) -> None:
-    halved = [(text, score / 2, kind) for text, score, kind in VOCABULARY]
+    halved = [(text, score / 2, piece_type) for text, score, piece_type in VOCABULARY]
     write_tokenizer(tmp_path, sentencepiece_document(VOCABULARY), SETTINGS)
     write_model(tmp_path, sentencepiece_bytes(halved))
     assert metadata_of(tmp_path)[PREFIX + "scores"][260] == pytest.approx(-0.5)

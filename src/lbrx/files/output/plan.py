@@ -91,7 +91,7 @@ def shard_limit(max_shard_bytes: int | str | None, default_bytes: int = DEFAULT_
     return default_bytes if max_shard_bytes is None else system.parse_bytes(max_shard_bytes)
 
 
-def write_bytes(plan: OutputPlan) -> int:
+def output_bytes(plan: OutputPlan) -> int:
     """Bytes of tensors that the output has."""
     return sum(slot.nbytes for layout in plan.layouts for slot in layout.slots)
 

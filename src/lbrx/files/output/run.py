@@ -27,7 +27,7 @@ from lbrx.files.output.checksum import ALGORITHM
 from lbrx.files.output.file_writer import FileWriter, writing
 from lbrx.files.output.journal import Entry, Journal, difference, journal_lock
 from lbrx.files.output.nonfinite import NonFiniteError, describe
-from lbrx.files.output.plan import Identity, OutputPlan, write_bytes
+from lbrx.files.output.plan import Identity, OutputPlan, output_bytes
 from lbrx.files.output.progress import Progress, ProgressCallback
 from lbrx.files.output.slots import file_checksum, units_of, write_slots
 from lbrx.files.output.staging import Staging
@@ -117,7 +117,7 @@ def execute(
         journal.remove()
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
-    return RunResult(as_path(plan.out), tensor_count(plan), write_bytes(plan), resumed_tensors, nonfinite, seconds)
+    return RunResult(as_path(plan.out), tensor_count(plan), output_bytes(plan), resumed_tensors, nonfinite, seconds)
 
 
 def _staging(plan: OutputPlan) -> Staging:
@@ -228,7 +228,7 @@ class Run:
         self.sync = sync
         self.progress = progress
         self.resumed_tensors = 0
-        self._total_tensors, self._total_bytes = tensor_count(plan), write_bytes(plan)
+        self._total_tensors, self._total_bytes = tensor_count(plan), output_bytes(plan)
         self._done_bytes = self._resumed_bytes = 0
         self._lock = threading.Lock()
         self._unnoted: deque[_Computed] = deque()

@@ -48,11 +48,11 @@ TWO = {
 POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
 
 
-def kernel(expressions: list[str], kind: str) -> str:
+def kernel(expressions: list[str], c_type: str) -> str:
     lines = "".join(f"  out[{k} * n + i] = {expression};\n" for k, expression in enumerate(expressions))
     return PREFIX + (
-        f"kernel void values(device const {kind}* a, device const {kind}* b, device {kind}* out, "
-        f"uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {{ {kind} x = a[i], y = b[i];\n{lines}}}\n"
+        f"kernel void values(device const {c_type}* a, device const {c_type}* b, device {c_type}* out, "
+        f"uint i [[thread_position_in_grid]], uint n [[threads_per_grid]]) {{ {c_type} x = a[i], y = b[i];\n{lines}}}\n"
     )
 
 

@@ -50,7 +50,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def models(folder: Path) -> None:
     for seed, name in enumerate(("base", "a", "b")):
-        make_llama(folder / name, seed, layers=2, kind=BF16)
+        make_llama(folder / name, seed, layers=2, dtype=BF16)
 
 
 def recipe_of(method: str, inputs: str, parameters: str) -> str:

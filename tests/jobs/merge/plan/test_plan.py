@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from lbrx.files.output.plan import write_bytes
+from lbrx.files.output.plan import output_bytes
 from lbrx.jobs.merge.merge import merge, read_and_plan
 from support.tiny import BF16, LINEAR, llama_shapes, make_llama, random_tensors, read_json, read_model, write_model
 
@@ -157,8 +157,8 @@ models: [{model: a, parameters: {weight: 1}}]
     [("", np.float16), ("dtype: bfloat16", BF16), ("{dtype: float32, out_dtype: bfloat16}", BF16)],
 )
 def test_the_type_of_the_output(folder: Path, keys: str, expected: type) -> None:
-    make_llama(folder / "a", 1, kind=np.float16)
-    make_llama(folder / "b", 2, kind=np.float32)
+    make_llama(folder / "a", 1, dtype=np.float16)
+    make_llama(folder / "b", 2, dtype=np.float32)
     lines = keys.strip("{}").replace(", ", "\n")
     found = run(f"{LINEAR}\n{lines}\n")
     assert {values.dtype for values in found.values()} == {np.dtype(expected)}
@@ -171,7 +171,7 @@ def test_jobs_follow_the_files_of_the_donor(folder: Path) -> None:
     make_llama(folder / "b", 2)
     plan = read_and_plan(LINEAR, "out")
     assert [job.name for job in plan.jobs] == list(plan.models[0].tensors)
-    assert write_bytes(plan) == sum(info.nbytes for info in plan.models[0].infos.values())
+    assert output_bytes(plan) == sum(info.nbytes for info in plan.models[0].infos.values())
 
 
 def test_stages_compose_without_files_and_give_what_files_between_them_would(folder: Path) -> None:

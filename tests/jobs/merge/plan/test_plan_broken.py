@@ -29,8 +29,8 @@ def llamas(a: dict[str, object] | None = None, b: dict[str, object] | None = Non
     return make
 
 
-def with_tensor(name: str, shape: tuple[int, ...], kind: object = np.float32) -> dict[str, object]:
-    return {"extra": {name: np.ones(shape, kind)}}
+def with_tensor(name: str, shape: tuple[int, ...], dtype: object = np.float32) -> dict[str, object]:
+    return {"extra": {name: np.ones(shape, dtype)}}
 
 
 def one_layer_in_the_config(folder: Path) -> None:

@@ -44,7 +44,7 @@ def recipe_of(method: str) -> str:
 @pytest.fixture
 def models(folder: Path) -> Path:
     for seed, name in enumerate(("base", "a", "b")):
-        make_llama(folder / name, seed, layers=3, kind=BF16)
+        make_llama(folder / name, seed, layers=3, dtype=BF16)
     return folder
 
 

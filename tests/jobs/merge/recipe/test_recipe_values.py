@@ -46,7 +46,7 @@ def test_numbers(text: str, t: float, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "t", "expected"),
+    ("parameter_type", "text", "t", "expected"),
     [
         ("bool", "[true, false]", 0.99, True),
         ("bool", "[true, false]", 1.0, False),
@@ -59,8 +59,8 @@ def test_numbers(text: str, t: float, expected: float) -> None:
         ("int", str(2**60 + 1), 0.0, 2**60 + 1),
     ],
 )
-def test_other_kinds(kind: ParameterType, text: str, t: float, expected: Scalar) -> None:
-    found = value(text).evaluate(kind, "any", t)
+def test_other_kinds(parameter_type: ParameterType, text: str, t: float, expected: Scalar) -> None:
+    found = value(text).evaluate(parameter_type, "any", t)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -94,7 +94,7 @@ def test_layer_positions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "raw", "problem"),
+    ("parameter_type", "raw", "problem"),
     [
         ("float", "0x10", "'x' must be a number, found '0x10'"),
         ("float", "1_0", "'x' must be a number, found '1_0'"),
@@ -108,9 +108,9 @@ def test_layer_positions() -> None:
         ("int", True, "'x' must be a whole number, found true"),
     ],
 )
-def test_wrong_kinds(kind: ParameterType, raw: Scalar, problem: str) -> None:
+def test_wrong_kinds(parameter_type: ParameterType, raw: Scalar, problem: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        coerce(kind, raw, HERE, "x")
+        coerce(parameter_type, raw, HERE, "x")
     assert caught.value.problem == problem
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.schedule import passes_of
-from lbrx.files.output.plan import write_bytes
+from lbrx.files.output.plan import output_bytes
 from lbrx.jobs.merge.plan.plan import Plan
 from lbrx.jobs.merge.plan.records import Job, StagePlan
 from lbrx.settings import settings
@@ -44,10 +44,10 @@ def estimate(plan: Plan) -> Estimate:
     passes = _passes(plan)
     copy_rate = _copy_rate()
     read_rate = _read_rate(plan)
-    seconds = read_bytes / min(read_rate, copy_rate) + ((passes - 1) * read_bytes + write_bytes(plan)) / copy_rate
+    seconds = read_bytes / min(read_rate, copy_rate) + ((passes - 1) * read_bytes + output_bytes(plan)) / copy_rate
     seconds += len(plan.jobs) * passes * _PASS_SECONDS
     buffers = settings.threads * settings.chunk_elements * 4 * _CHUNK_BUFFERS
-    return Estimate(len(plan.jobs), read_bytes, write_bytes(plan), passes, seconds, _PROCESS_BYTES + buffers)
+    return Estimate(len(plan.jobs), read_bytes, output_bytes(plan), passes, seconds, _PROCESS_BYTES + buffers)
 
 
 def _input_bytes(stage: StagePlan, job: Job) -> int:
