@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
+from lbrx.files.output.run import RunKeywords
 from lbrx.jobs.convert.convert import convert
 from lbrx.jobs.merge.merge import merge
 from lbrx.jobs.quantize import quantize
@@ -51,6 +53,15 @@ def test_a_wrong_keyword_is_an_error_before_anything_is_read() -> None:
         convert("missing", "out", overwrit=True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
         merge("missing.yml", "out", thread=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("function", [convert, merge])
+def test_the_options_of_a_run_are_named_where_a_caller_looks(function: Callable[..., object]) -> None:
+    with pytest.raises(TypeError) as raised:
+        function("missing", "out", overwrit=True)
+    for option in RunKeywords.__annotations__:
+        assert f"``{option}``" in (function.__doc__ or "")
+        assert option in str(raised.value).partition(";")[2]
 
 
 @pytest.mark.parametrize("type_name", ["f32", "f16", "bf16"])

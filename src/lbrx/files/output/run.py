@@ -74,7 +74,8 @@ def plan_and_execute(
     """Make a plan and run it, both within the limits; ``options`` are those of `execute`."""
     unknown = [key for key in options if key not in RunKeywords.__annotations__]
     if unknown:
-        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+        known = ", ".join(RunKeywords.__annotations__)
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}; the options of a run are {known}")
     with limited(threads, memory):
         return execute(make_plan(), **options)
 

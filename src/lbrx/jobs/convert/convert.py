@@ -43,8 +43,9 @@ def convert(
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
     ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
-    they are, quantized wherever the format has the same coding. The other ``options`` are those of
-    `lbrx.files.output.run.RunKeywords`. Call it again with the same arguments to resume a run that was stopped.
+    they are, quantized wherever the format has the same coding. The other options are ``strict``, ``overwrite``,
+    ``restart``, ``sync``, ``progress``, ``threads`` and ``memory``, as in `lbrx.files.output.run.RunKeywords`. Call it
+    again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
