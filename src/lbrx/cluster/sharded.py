@@ -22,8 +22,8 @@ from lbrx.cluster.connection import Connection, connected, nodes_of, worker_coun
 from lbrx.cluster.partition import Partition
 from lbrx.devices.cpu.native import Floats
 from lbrx.devices.cpu.ops.arrays import Values
-from lbrx.devices.cpu.run import run_pass
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
+from lbrx.engine.device import CPU, run_pass
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse
 from lbrx.engine.program import ROWS
 from lbrx.engine.reductions import combined
@@ -187,7 +187,7 @@ def _ranges(rows: int, step: int, parts: int) -> list[Range]:
 def _partials(op: str, makers: Sequence[Callable[[], Tensor]], low: int, high: int) -> tuple[Any, Any]:
     """On a worker: the partial results of the blocks of some rows, and for ``argmax`` their indices."""
     reduction = _reduction(op, [make()[low:high] for make in makers])
-    with using(threads=1):
+    with using(threads=1, device=CPU):
         ((values, indices),) = run_pass(_bound(reduction), [None])
     return values, indices
 
