@@ -24,8 +24,9 @@ from lbrx.tensors.tensor import Tensor, tensor
 
 def linear_on_metal(x: Floats, weight: Tensor) -> Floats | None:
     """[n, k] times a weight [m, k], transposed: [n, m]; None if kernels have no such coding."""
-    if isinstance(weight.expr, Blocks) and weight.expr.codec not in CODING_NUMBERS:
-        warn_fallback(f"there is no product with {weight.expr.codec} weights")
+    coding = weight.expr.codec if isinstance(weight.expr, Blocks) else weight.dtype.name
+    if coding not in CODING_NUMBERS:
+        warn_fallback(f"there is no product with {coding} weights")
         return None
     result: Floats = products.linear(tensor(np.ascontiguousarray(x)), weight).to_device("cpu").numpy()
     return result
