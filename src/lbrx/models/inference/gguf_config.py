@@ -16,7 +16,7 @@ from lbrx.models.inference.spec import (
     ModelSpec,
     windowed_layers,
 )
-from lbrx.models.inference.values import Values
+from lbrx.models.inference.values import CheckedValues
 from lbrx.tensors.rope import RopeConfig
 
 _LOCAL_THETA = 10_000.0  # of Gemma 3's windowed layers
@@ -39,7 +39,7 @@ def spec_of_metadata(metadata: Mapping[str, Any], where: str, vocabulary: int | 
         raise UsageError(f"{where}: models of architecture {architecture!r} cannot be run; expected one of {known}")
     family = FAMILIES[architecture]
     prefix = f"{architecture}."
-    values = Values(
+    values = CheckedValues(
         where, {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
     )
     hidden, heads = values.count("embedding_length"), values.count("attention.head_count")
@@ -75,7 +75,7 @@ def spec_of_metadata(metadata: Mapping[str, Any], where: str, vocabulary: int | 
     )
 
 
-def _experts(values: Values) -> ExpertSpec | None:
+def _experts(values: CheckedValues) -> ExpertSpec | None:
     if not values.entries.get("expert_count"):
         return None
     count, used = values.count("expert_count"), values.count("expert_used_count")
@@ -84,7 +84,7 @@ def _experts(values: Values) -> ExpertSpec | None:
     return ExpertSpec(count, used)
 
 
-def _layers(values: Values, family: DecoderFamily, head_dim: int, count: int) -> tuple[LayerSpec, ...]:
+def _layers(values: CheckedValues, family: DecoderFamily, head_dim: int, count: int) -> tuple[LayerSpec, ...]:
     plain = RopeConfig(values.number("rope.freq_base", 10_000.0), values.count("rope.dimension_count", head_dim))
     full = _scaled(plain, values)
     local = full
@@ -98,7 +98,7 @@ def _layers(values: Values, family: DecoderFamily, head_dim: int, count: int) ->
     return tuple(LayerSpec(window, local) if is_local else LayerSpec(None, full) for is_local in windowed)
 
 
-def _windowed(values: Values, family: DecoderFamily, count: int) -> tuple[bool, ...]:
+def _windowed(values: CheckedValues, family: DecoderFamily, count: int) -> tuple[bool, ...]:
     listed = values.entries.get("attention.sliding_window_pattern")
     if isinstance(listed, Sequence) and not isinstance(listed, str):
         if len(listed) != count:
@@ -113,7 +113,7 @@ def _windowed(values: Values, family: DecoderFamily, count: int) -> tuple[bool, 
     return windowed_layers("every" if family.windows == "none" else family.windows, count, count)
 
 
-def _scaled(plain: RopeConfig, values: Values) -> RopeConfig:
+def _scaled(plain: RopeConfig, values: CheckedValues) -> RopeConfig:
     scaling_type = values.text("rope.scaling.type", "none")
     if scaling_type == "none":
         return plain

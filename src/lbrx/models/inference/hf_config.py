@@ -18,7 +18,7 @@ from lbrx.models.inference.spec import (
     ModelSpec,
     windowed_layers,
 )
-from lbrx.models.inference.values import Values
+from lbrx.models.inference.values import CheckedValues
 from lbrx.tensors.rope import RopeConfig
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -41,7 +41,7 @@ def spec_of_config(config: Mapping[str, Any], where: str = "config.json") -> Mod
     (16, 2)
     """
     family = _family(config, where)
-    values = Values(where, text_section(config))
+    values = CheckedValues(where, text_section(config))
     hidden, heads = values.count("hidden_size"), values.count("num_attention_heads")
     head_dim = values.count("head_dim", max(hidden // heads, 1))
     _check_activation(values, family)
@@ -81,7 +81,7 @@ def _family(config: Mapping[str, Any], where: str) -> DecoderFamily:
     return FAMILIES[HF_MODEL_TYPES[model_type]]
 
 
-def _check_activation(values: Values, family: DecoderFamily) -> None:
+def _check_activation(values: CheckedValues, family: DecoderFamily) -> None:
     """Gemma's older configs have ``hidden_act``, which is not used, next to ``hidden_activation``."""
     key = "hidden_activation" if "hidden_activation" in values else "hidden_act"
     name = values.text(key, family.activation if family.activation == "silu" else "gelu_pytorch_tanh")
@@ -90,12 +90,12 @@ def _check_activation(values: Values, family: DecoderFamily) -> None:
         raise UsageError(f"{values.where}: {key!r} is {name!r}; expected one of {', '.join(expected)}")
 
 
-def _is_tied(config: Mapping[str, Any], values: Values, family: DecoderFamily) -> bool:
+def _is_tied(config: Mapping[str, Any], values: CheckedValues, family: DecoderFamily) -> bool:
     outer = config.get("tie_word_embeddings")
     return values.flag("tie_word_embeddings", outer if isinstance(outer, bool) else family.tied_by_default)
 
 
-def _experts(values: Values, family: DecoderFamily) -> ExpertSpec | None:
+def _experts(values: CheckedValues, family: DecoderFamily) -> ExpertSpec | None:
     if family.name != "mixtral":
         return None
     count, used = values.count("num_local_experts", 8), values.count("num_experts_per_tok", 2)
@@ -107,7 +107,7 @@ def _experts(values: Values, family: DecoderFamily) -> ExpertSpec | None:
 # -- layers: windows and positions -------------------------------------------------------------------------------------
 
 
-def _layers(values: Values, family: DecoderFamily, head_dim: int) -> tuple[LayerSpec, ...]:
+def _layers(values: CheckedValues, family: DecoderFamily, head_dim: int) -> tuple[LayerSpec, ...]:
     count = values.count("num_hidden_layers")
     width = _window(values, family)
     windowed = _windowed(values, family, count) if width is not None else (False,) * count
@@ -115,7 +115,7 @@ def _layers(values: Values, family: DecoderFamily, head_dim: int) -> tuple[Layer
     return tuple(LayerSpec(width, sliding) if local else LayerSpec(None, full) for local in windowed)
 
 
-def _window(values: Values, family: DecoderFamily) -> int | None:
+def _window(values: CheckedValues, family: DecoderFamily) -> int | None:
     if family.windows == "none" or not values.flag("use_sliding_window", family.windows != "upper"):
         return None
     if "sliding_window" in values.entries:  # null switches it off
@@ -123,7 +123,7 @@ def _window(values: Values, family: DecoderFamily) -> int | None:
     return family.default_window
 
 
-def _windowed(values: Values, family: DecoderFamily, count: int) -> tuple[bool, ...]:
+def _windowed(values: CheckedValues, family: DecoderFamily, count: int) -> tuple[bool, ...]:
     listed = values.entries.get("layer_types")
     if listed is None:
         pattern = values.optional_count("sliding_window_pattern")
@@ -142,14 +142,14 @@ def _windowed(values: Values, family: DecoderFamily, count: int) -> tuple[bool, 
     return tuple(layer_type == SLIDING_ATTENTION for layer_type in listed)
 
 
-def _rope(values: Values, family: DecoderFamily, head_dim: int, layer_type: str) -> RopeConfig:
+def _rope(values: CheckedValues, family: DecoderFamily, head_dim: int, layer_type: str) -> RopeConfig:
     """The rotation in layers of one type."""
     defaults = {"rope_theta": family.default_rope_theta}
     if family.name == "gemma3":
         defaults["rope_local_base_freq"] = _LOCAL_THETA
     config = defaults | {key: value for key, value in values.entries.items() if value is not None}
     where, section = rope_section(config, values.where, layer_type)
-    rope, scaling = Values(values.where, section), Values(where, section)
+    rope, scaling = CheckedValues(values.where, section), CheckedValues(where, section)
     theta, dims = rope.number("rope_theta"), int(head_dim * rope.number("partial_rotary_factor", 1.0))
     rope_type = scaling.text("rope_type")
     if rope_type not in _ROPE_TYPES:

@@ -11,10 +11,10 @@ from lbrx.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class CheckedValues:
     """Keys and values of a file, which is named in errors. A value that is None counts as absent.
 
-    >>> values = Values("config.json", {"hidden_size": 64, "rope_theta": None})
+    >>> values = CheckedValues("config.json", {"hidden_size": 64, "rope_theta": None})
     >>> values.count("hidden_size"), values.number("rope_theta", 1e4)
     (64, 10000.0)
     >>> values.count("vocab_size")
@@ -73,11 +73,11 @@ class Values:
             raise self._wrong(key, "text")
         return value
 
-    def section(self, key: str) -> Values | None:
+    def section(self, key: str) -> CheckedValues | None:
         """The values under a key, or None."""
         value = self.entries.get(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             raise self._wrong(key, "an object")
-        return Values(f"{self.where}: {key}", value)
+        return CheckedValues(f"{self.where}: {key}", value)
