@@ -188,6 +188,13 @@ def test_tests_mirror_the_source() -> None:
     assert [str(folder) for folder in folders if not (SOURCE / folder).is_dir()] == ["docs"]
 
 
+def test_only_its_folder_the_registry_and_the_command_line_name_metal() -> None:
+    """Other modules know a device through its protocol and never compare its name."""
+    allowed = ("registry", "cli.", "devices.metal.")
+    others = [path for module, path in modules().items() if not module.startswith(allowed)]
+    assert [path for path in others if re.search("""["']metal["']""", path.read_text(encoding="utf-8"))] == []
+
+
 def test_packages_do_not_import_each_other_in_circles() -> None:
     """Tensors and the codecs that describe them are one layer."""
     allowed = {"tensors", "tensors.codecs"}

@@ -207,16 +207,16 @@ class Tensor(Arithmetic):
         return Tensor(source, self.metadata)
 
     def to_device(self, device: str) -> Tensor:
-        """The same tensor on ``"cpu"`` or ``"metal"``; an expression is computed there.
+        """The same tensor on a device of `lbrx.registry.DEVICES`; an expression is computed there.
 
-        Bytes of a mapped file become a buffer of the GPU without a copy. What is computed from a tensor on Metal is
-        computed on Metal, in the background: only asking for values waits.
+        A device that shares the memory of the CPU does not copy the bytes of a mapped file. Results of a tensor on a
+        device are computed on that device. A GPU computes in the background: only asking for values waits.
         """
         return Tensor(function("moved")(self.expr, device), self.metadata)
 
     @property
     def device(self) -> str:
-        """Where it is: ``"metal"`` if it is there, or is made from something that is."""
+        """Where it is: the device of its elements, or of the elements that its expression reads."""
         name: str = function("device_of")(self.expr)
         return name
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.device import MetalDevice
 from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _test(expression: Expression, bound: float) -> SelfTest:
         arrays = [random.standard_normal(_SHAPE).astype(np.float32) for _ in range(2)]
         x, y = tensor(arrays[0], "bf16"), tensor(arrays[1], "f32")
         expected = evaluate(*expression(x, y))
-        with using_metal(context), using(device="metal"):
+        with using_metal(context), using(device=MetalDevice.name):
             got = evaluate(*expression(x, y))
         return SelfTestResult(max(map(_error, got, expected)), bound)
 
