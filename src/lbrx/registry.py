@@ -1,12 +1,19 @@
 """What can be asked for by name: one line each, as ``name -> "module:object"``.
 
-Nothing is imported until it is asked for.
+Nothing is imported until it is asked for. Installed packages can add merge methods and codecs by entry points.
 """
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Collection
 from importlib import import_module
 from typing import Any
+
+from lbrx.errors import UsageError
+
+if typing.TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 DEVICES: dict[str, str] = {
     "cpu": "lbrx.devices.cpu.device:CpuDevice",
@@ -54,16 +61,6 @@ METHODS: dict[str, str] = {
 """The functions of the built-in merge methods; their signatures describe their parameters."""
 
 
-def load(reference: str) -> Any:
-    """The object that a line of a registry points to.
-
-    >>> load("lbrx.jobs.merge.methods.linear:linear").__name__
-    'linear'
-    """
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
-
-
 CODECS: dict[str, str] = {
     "q4_0": "lbrx.tensors.codecs.legacy:Q4_0",
     "q4_1": "lbrx.tensors.codecs.legacy:Q4_1",
@@ -101,3 +98,48 @@ SELF_TESTS: dict[str, str] = {
     "kernels": "lbrx.jobs.doctor.kernel_tests:self_tests",
 }
 """Families of Metal kernels: functions that give their self-tests by name (see `lbrx.jobs.doctor.self_test`)."""
+
+
+def load(reference: str) -> Any:
+    """The object that a line of a registry points to.
+
+    >>> load("lbrx.jobs.merge.methods.linear:linear").__name__
+    'linear'
+    """
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+def installed(group: str, taken: Collection[str]) -> dict[str, EntryPoint]:
+    """The entry points that installed packages have in a group, by name; built-in names are taken.
+
+    This reads the metadata of all packages: it is for names that are not built in.
+    """
+    from importlib.metadata import entry_points
+
+    by_name: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        if entry.name in taken:
+            raise UsageError(
+                f"{package_of(entry)} has {entry.name!r} in {group}, which is built in; expected a new name"
+            )
+        if entry.name in by_name:
+            packages = f"{package_of(by_name[entry.name])} and {package_of(entry)}"
+            raise UsageError(f"{packages} both have {entry.name!r} in {group}; expected only one of them")
+        by_name[entry.name] = entry
+    return by_name
+
+
+def load_installed(entry: EntryPoint) -> Any:
+    """The object of an entry point, or one error that names its package."""
+    try:
+        return entry.load()
+    except (Exception, SystemExit) as error:
+        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        where = f"{package_of(entry)}: {entry.name} = {entry.value!r} in {entry.group}"
+        raise UsageError(f"{where} cannot be loaded: {problem}") from error
+
+
+def package_of(entry: EntryPoint) -> str:
+    """How errors name the package of an entry point."""
+    return "an installed package" if entry.dist is None else f"package {entry.dist.name} {entry.dist.version}"

@@ -8,8 +8,7 @@ from math import prod
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
-from lbrx.registry import CODECS
-from lbrx.tensors.codecs.codec import codec
+from lbrx.tensors.codecs.codec import codec, is_codec
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.shape import Shape
 
@@ -62,7 +61,7 @@ class Partition:
             raise UsageError(f"shards of {max_bytes} bytes were asked for; expected at least 1")
         unit = (
             codec(type_name).block_elements
-            if isinstance(type_name, str) and type_name in CODECS and axis == len(shape) - 1
+            if isinstance(type_name, str) and is_codec(type_name) and axis == len(shape) - 1
             else 1
         )
         unit_bytes = _nbytes(type_name, (*shape[:axis], unit, *shape[axis + 1 :]))
@@ -99,6 +98,6 @@ def _length(shape: Shape, axis: int) -> int:
 def _nbytes(type_name: DType | str, shape: Shape) -> int:
     return (
         codec(type_name).nbytes(shape)
-        if isinstance(type_name, str) and type_name in CODECS
+        if isinstance(type_name, str) and is_codec(type_name)
         else dtype(type_name).nbytes(prod(shape))
     )

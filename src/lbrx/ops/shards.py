@@ -17,8 +17,7 @@ from lbrx.devices.cpu.native import Floats
 from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops.linear import linear
-from lbrx.registry import CODECS
-from lbrx.tensors.codecs.codec import Codec, codec
+from lbrx.tensors.codecs.codec import Codec, codec, is_codec
 from lbrx.tensors.creation import concat
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.shape import normalize_axis
@@ -96,13 +95,13 @@ def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
 def _unit(tensor: Tensor, axis: int) -> int:
     """How many elements along an axis cannot be parted."""
     blocks = tensor.expr
-    is_cut = isinstance(blocks, Blocks) and blocks.codec in CODECS and axis == tensor.ndim - 1
+    is_cut = isinstance(blocks, Blocks) and is_codec(blocks.codec) and axis == tensor.ndim - 1
     return codec(tensor.type_name).block_elements if is_cut else 1
 
 
 def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
     blocks = tensor.expr
-    if not isinstance(blocks, Blocks) or blocks.codec not in CODECS or 0 < axis < tensor.ndim - 1:
+    if not isinstance(blocks, Blocks) or not is_codec(blocks.codec) or 0 < axis < tensor.ndim - 1:
         return tensor[(*(slice(None) for _ in range(axis)), slice(start, stop))]
     block_codec = codec(blocks.codec)
     shape = (*tensor.shape[:axis], stop - start, *tensor.shape[axis + 1 :])

@@ -24,10 +24,14 @@ _KERNELS = "lbrx.devices.cpu.kernels"
 
 @cache
 def compiled(module: str, function: str, arguments: int) -> Any:
-    """The compiled code of a function of a module of ``lbrx.devices.cpu.kernels`` over so many int64."""
+    """The compiled code of a function over so many int64.
+
+    ``module`` is in ``lbrx.devices.cpu.kernels``, such as ``"finite"`` or ``"codecs.q4_0"``, or the path of another.
+    """
     from lbrx.devices.cpu.build.kernel_cache import native_function
 
-    return native_function(f"{_KERNELS}.{module}", function, arguments)
+    is_own = "." not in module or module.startswith("codecs.")  # no package is named as that module of Python
+    return native_function(f"{_KERNELS}.{module}" if is_own else module, function, arguments)
 
 
 @cache

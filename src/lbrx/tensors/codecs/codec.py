@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError, nearest
-from lbrx.registry import CODECS, load
+from lbrx.registry import CODECS, installed, load, load_installed, package_of
 from lbrx.tensors.functions import function
 
 
@@ -19,8 +19,8 @@ from lbrx.tensors.functions import function
 class Codec:
     """A type that codes blocks of so many values in so many bytes, each block by itself.
 
-    ``kernels`` is a module of ``lbrx.devices.cpu.kernels.codecs`` with functions over addresses of f32
-    values and of blocks:
+    ``kernels`` is the path of a module, such as ``package.module``, or the name of one in
+    ``lbrx.devices.cpu.kernels.codecs``, with functions over addresses of f32 values and of blocks:
     ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, where an importance matrix can be
     taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. ``codebook`` gives the
     table that a decoder gets as its last argument.
@@ -86,30 +86,55 @@ class Codec:
 
 def kernel(module: str, name: str, arguments: int) -> Callable[..., None]:
     """A compiled function of a module of codec kernels, over addresses and numbers."""
-    compiled: Callable[..., None] = function("kernel")(f"codecs.{module}", name, arguments)
+    compiled: Callable[..., None] = function("kernel")(_module(module), name, arguments)
     return compiled
 
 
 def kernel_address(module: str, name: str, arguments: int) -> int:
     """The address of such a function, for other compiled code to call."""
-    address: int = function("kernel_address")(f"codecs.{module}", name, arguments)
+    address: int = function("kernel_address")(_module(module), name, arguments)
     return address
+
+
+def _module(name: str) -> str:
+    return name if "." in name else f"codecs.{name}"
+
+
+_installed: dict[str, Codec] = {}
 
 
 @cache
 def codec(name: str) -> Codec:
-    """The type of a name, in capitals or not.
+    """The type of a name, in capitals or not: built in or of an installed package.
 
     >>> codec("Q8_0").block_elements
     32
     """
-    reference = CODECS.get(name.lower())
-    if reference is None:
+    lowered = name.lower()
+    if lowered in CODECS:
+        record: Codec = load(CODECS[lowered])
+        return record
+    entries = installed("lbrx.codecs", CODECS)
+    if lowered not in entries:
+        names = (*CODECS, *entries)
         raise DTypeError(
-            f"{name!r} is not a known quantization; expected one of {', '.join(CODECS)}{nearest(name.lower(), CODECS)}"
+            f"{name!r} is not a known quantization; expected one of {', '.join(names)}{nearest(lowered, names)}"
         )
-    record: Codec = load(reference)
-    return record
+    given = load_installed(entries[lowered])
+    if not isinstance(given, Codec) or given.name != lowered:
+        found = f"a codec named {given.name!r}" if isinstance(given, Codec) else f"a {type(given).__name__}"
+        where = f"{package_of(entries[lowered])}: {entries[lowered].value!r}"
+        raise UsageError(f"{where} is {found}; expected a Codec named {lowered!r}")
+    return _installed.setdefault(lowered, given)
+
+
+def is_codec(name: str) -> bool:
+    """Whether a type is a built-in codec, or one of an installed package that is in use.
+
+    >>> is_codec("q4_k"), is_codec("f32")
+    (True, False)
+    """
+    return name in CODECS or name in _installed
 
 
 def encodable() -> list[str]:

@@ -49,7 +49,7 @@ EXCEPTION_ADDRESS = RESULT_ADDRESS + 8
 _MAGIC = b"lbrx kernel 1\n"
 _UNUSED_SECONDS = 90 * 24 * 3600
 _PACKAGE = Path(__file__).parents[3]
-_IMPORT = re.compile(r"^from (lbrx[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+_IMPORT = r"^from ((?:lbrx\b|{package}\b|\.)[\w.]*) import (\([^)]*\)|.*)"
 _COMPILER = "lbrx.devices.cpu.build.compiler"  # imports the library of generated kernels
 
 
@@ -113,7 +113,10 @@ def native_function(module: str, name: str, arguments: int) -> Any:
     def compile_now(symbol_name: str) -> tuple[str, bytes]:
         from lbrx.devices.cpu.build.compiler import compile_function
 
-        return compile_function(module, name, arguments, symbol_name)
+        try:
+            return compile_function(module, name, arguments, symbol_name)
+        except Exception as error:
+            raise KernelError(f"the kernel {module}.{name} does not compile: {error}") from error
 
     with _lock:
         address = _address(f"{module}:{name}({arguments})\n{source_digest(module)}", compile_now)
@@ -122,7 +125,7 @@ def native_function(module: str, name: str, arguments: int) -> Any:
 
 @cache
 def source_digest(module: str) -> str:
-    """A digest of the source of a module and of all modules of lbrx that it imports, directly or not.
+    """A digest of the source of a module and of what it imports from lbrx or its own package, directly or not.
 
     >>> source_digest("lbrx.devices.cpu.kernels.finite") == source_digest("lbrx.devices.cpu.kernels.norms")
     False
@@ -135,7 +138,7 @@ def source_digest(module: str) -> str:
 
 @cache
 def imported_modules(module: str) -> tuple[str, ...]:
-    """A module and all modules of lbrx that it imports, directly or not, in the order of their names."""
+    """A module and all that it imports from lbrx or its own package, directly or not, in the order of their names."""
     names, waiting = set[str](), [module]
     while waiting:
         name = waiting.pop()
@@ -149,14 +152,21 @@ def imported_modules(module: str) -> tuple[str, ...]:
 def _imports(module: str) -> tuple[str, ...]:
     """The modules that a module imports at its top, read from its source."""
     names = []
-    for package, imported in _IMPORT.findall(_module_path(module).read_text()):
-        path = _module_path(package)
-        if path.name != "__init__.py":
+    own_path = _module_path(module)
+    parent = module if own_path.name == "__init__.py" else module.rpartition(".")[0]
+    pattern = re.compile(_IMPORT.format(package=module.partition(".")[0]), re.MULTILINE)
+    for given, imported in pattern.findall(own_path.read_text()):
+        package = importlib.util.resolve_name(given, parent)
+        if _module_path(package).name != "__init__.py":
             names.append(package)
             continue
-        for name in imported.strip("()").split(","):
-            names.append(f"{package}.{name.split()[0]}")
+        modules = [f"{package}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip()]
+        names += [name if _is_own(name) or importlib.util.find_spec(name) else package for name in modules]
     return tuple(names)
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == _PACKAGE.name
 
 
 def address_of(function: Any) -> int:
@@ -166,11 +176,13 @@ def address_of(function: Any) -> int:
 
 @cache
 def _module_path(module: str) -> Path:
-    package, _, rest = module.partition(".")
-    if package == _PACKAGE.name:
-        path = _PACKAGE.joinpath(*rest.split(".")) if rest else _PACKAGE
+    if _is_own(module):
+        path = _PACKAGE.joinpath(*module.split(".")[1:])
         return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
     if spec is None or spec.origin is None:
         raise KernelError(f"there is no module {module} to compile")
     return Path(spec.origin)

@@ -1,4 +1,4 @@
-"""Methods from a user's Python file."""
+"""Methods from a user's Python file or from an installed package."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from inspect import isroutine, signature, unwrap
+from inspect import isfunction, isroutine, signature, unwrap
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbrx.errors import FileError, MemoryBudgetError, ShapeError, UsageError, nearest
 from lbrx.jobs.merge.methods.method import line_of
+from lbrx.registry import load_installed, package_of
 from lbrx.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def load_function(name: str, directory: str | os.PathLike[str] = ".") -> Callable[..., Tensor]:
@@ -39,6 +43,18 @@ def load_function(name: str, directory: str | os.PathLike[str] = ".") -> Callabl
     if not isroutine(unwrap(function) if callable(function) else function):
         raise UsageError(f"{path}: {function_name!r} is a {type(function).__name__}; expected a function")
     return _guarded(function, path, function_name)
+
+
+def installed_function(entry: EntryPoint) -> Callable[..., Tensor]:
+    """The function of an entry point; errors of a call begin with its file and line."""
+    function = load_installed(entry)
+    written = unwrap(function) if callable(function) else function
+    if not isfunction(written):
+        raise UsageError(
+            f"{package_of(entry)}: {entry.value!r} is a {type(function).__name__}; expected a function for the merge "
+            f"method {entry.name!r}"
+        )
+    return _guarded(function, Path(written.__code__.co_filename), entry.name)
 
 
 def _guarded(function: Callable[..., Any], path: Path, name: str) -> Callable[..., Tensor]:

@@ -88,8 +88,8 @@ class Method:
 
     @property
     def is_custom(self) -> bool:
-        """Whether it comes from a user's file."""
-        return is_custom_method(self.name)
+        """Whether it comes from a user's file or from an installed package."""
+        return self.name not in registry.METHODS
 
     def merge(
         self, inputs: Sequence[Tensor], base_index: int | None, parameters: TensorParameters, context: MergeContext
@@ -168,7 +168,7 @@ def is_custom_method(name: str) -> bool:
 
 
 def load_method(name: str, directory: str | os.PathLike[str] = ".") -> Method:
-    """The method of a name: a built-in one, or ``./file.py:function`` with the file looked up from ``directory``.
+    """The method of a name: built in, of an installed package, or ``./file.py:function`` seen from ``directory``.
 
     The file of a custom method is run. The signature of the function says what it takes: ``models``; ``base: Tensor``
     if it needs a base model, or ``base: Tensor | None`` if it can do without; ``context: MergeContext`` if it wants
@@ -197,25 +197,31 @@ def load_method(name: str, directory: str | os.PathLike[str] = ".") -> Method:
     if is_custom_method(name):
         from lbrx.jobs.merge.methods.custom import load_function
 
-        return _described(name, load_function(name, directory))
-    return _built_in(name)
+        function = load_function(name, directory)
+        file_name, _, function_name = name.rpartition(":")
+        return Method(name, spec_of(function, name, f"{file_name}{line_of(function)}: {function_name}()"), function)
+    return _named_method(name)
 
 
 @cache
-def _built_in(name: str) -> Method:
-    if name not in registry.METHODS:
-        names = registry.METHODS
+def _named_method(name: str) -> Method:
+    """A method that is built in or that an installed package provides."""
+    if name in registry.METHODS:
+        function = registry.load(registry.METHODS[name])
+        return Method(name, spec_of(function, name), function)
+    entries = registry.installed("lbrx.methods", registry.METHODS)
+    if name not in entries:
+        names = (*registry.METHODS, *entries)
         hint = nearest(name, names) or f"; expected one of {', '.join(names)}, or ./file.py:function"
         raise UsageError(f"unknown merge method {name!r}{hint}")
-    return _described(name, registry.load(registry.METHODS[name]))
+    from lbrx.jobs.merge.methods.custom import installed_function
 
-
-def _described(name: str, function: Callable[..., Tensor]) -> Method:
-    return Method(name, spec_of(function, name), function)
+    function = installed_function(entries[name])
+    return Method(name, spec_of(function, name, f"{registry.package_of(entries[name])}: {name}()"), function)
 
 
 def method_spec(name: str) -> MethodSpec | None:
-    """The description of a built-in method; None for a custom one, whose file is not run here.
+    """The description of a method; None for one in a file, which is not run here.
 
     >>> method_spec("ties").needs_base
     'required'
@@ -232,16 +238,15 @@ def method_lookup(directory: str | os.PathLike[str] = ".") -> Lookup:
     return lambda name: load_method(name, directory).spec
 
 
-def spec_of(function: Callable[..., Tensor], name: str) -> MethodSpec:
-    """What a method takes, from its function's signature.
+def spec_of(function: Callable[..., Tensor], name: str, where: str | None = None) -> MethodSpec:
+    """What a method takes, from its function's signature; errors begin with ``where``.
 
     >>> def blend(models: Sequence[Tensor], base: Tensor | None = None, *, t: float = 0.5) -> Tensor: ...
-    >>> spec = spec_of(blend, "./mine.py:blend")
+    >>> spec = spec_of(blend, "blend")
     >>> spec.needs_base, spec.find("t").default
     ('optional', 0.5)
     """
-    file_name, _, function_name = name.rpartition(":")
-    where = f"{file_name}{line_of(function)}: {function_name}()" if file_name else f"{name}()"
+    where = where or f"{name}()"
     parameters = signature(function).parameters
     try:
         hints = typing.get_type_hints(function, include_extras=True)
