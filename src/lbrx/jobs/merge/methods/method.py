@@ -6,7 +6,7 @@ import os
 import typing
 from collections.abc import Callable, Sequence
 from functools import cache
-from inspect import Parameter, signature, unwrap
+from inspect import Parameter, isfunction, signature, unwrap
 from types import NoneType, UnionType
 from typing import Any
 
@@ -271,7 +271,7 @@ def spec_of(function: Callable[..., Tensor], name: str, where: str | None = None
         ),
         _base_policy(parameters.get("base"), types.get("base")),
         (int(count.minimum or 1), None if count.maximum is None else int(count.maximum)),
-        tuple(mark for each in marks.values() for mark in each if callable(mark)),
+        tuple(mark for each in marks.values() for mark in each if isfunction(mark)),
     )
 
 
