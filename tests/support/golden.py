@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - NumPy learns bfloat16 from it
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file
