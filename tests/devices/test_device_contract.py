@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
+from lbrx.engine.block_sizes import BINS
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.device import CpuFallback, fallbacks, recorded_passes
 from lbrx.engine.device import device as device_named
 from lbrx.engine.fuse import BoundPass
+from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops import attention, linear
 from lbrx.registry import CODECS, DEVICES
@@ -32,7 +35,7 @@ from lbrx.tensors.storage import CpuStorage, MmapStorage
 from lbrx.tensors.tensor import Tensor
 from support.devices import LEFT_TO_THE_CPU, computing_on, device
 from support.references import coded_bound, normal, product_bound, wide
-from support.strategies import apply_views, assert_same, special_values, values, view_chains, widened
+from support.strategies import apply_views, assert_same, numpy_type, special_values, values, view_chains, widened
 
 __all__ = ["device"]
 pytestmark = pytest.mark.filterwarnings("ignore::lbrx.engine.device.CpuFallback")
@@ -107,9 +110,17 @@ def test_functions_are_close_to_float64(op: str) -> None:
     np.testing.assert_allclose(got, want.astype(np.float32), rtol=5e-7, atol=5e-7 if op in ("sin", "cos") else 1e-37)
 
 
+def near_ties(name: str) -> npt.NDArray[Any]:
+    """Numbers just above the middle of two neighbours of a short type, which a second rounding would get wrong."""
+    middles = np.array([1 + 2.0**-bits for bits in (3, 4, 8, 9, 11, 12)])
+    large = np.concatenate([middles * 2**29 + 1, middles * 2**14 + 1, middles + 2.0**-40])
+    with np.errstate(all="ignore"):
+        return np.concatenate([large, -large]).astype(numpy_type(name))
+
+
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts_between_all_dtypes(source: str, device: str) -> None:
-    array = special_values(source)
+    array = np.concatenate([special_values(source), near_ties(source)])
     for targets in ([name for name in DTYPES if name != "f64"], ["f64"]):
         assert_same_as_reference(device, lambda targets=targets: tuple(lbrx.tensor(array).to(t) for t in targets))
 
@@ -203,8 +214,8 @@ def test_selection_in_a_large_tensor_on_the_device(default: str, device: str) ->
 
 @pytest.mark.parametrize("name", ["f32", "i8", "f64"])
 def test_ranks(name: str, device: str) -> None:
-    array = np.concatenate([special_values(name)] * 3).reshape(3, -1)
-    x = lbrx.tensor(array)
+    specials = special_values(name)
+    x = lbrx.tensor(np.random.default_rng(3).choice(specials, (3, 500)))
     assert_same_as_reference(device, lambda: (x.rank(), x.rank(descending=True), x.rank() < 4))
 
 
@@ -234,11 +245,11 @@ def test_random_streams(device: str) -> None:
 # -- the protocol -----------------------------------------------------------------------------------------------------
 
 
-def recorded(tensor: Tensor) -> BoundPass:
-    """The last pass that a value needs."""
+def recorded(tensor: Tensor, op: str = "") -> BoundPass:
+    """The last pass that a value needs, or the last one with a sink of an operation."""
     with recorded_passes() as passes, computing_on("numpy"):
         lbrx.evaluate(tensor)
-    return passes[-1]
+    return [each for each in passes if op in ("", each.program.sinks[0].op)][-1]
 
 
 def test_partial_results_are_those_of_blocks_in_order(device: str) -> None:
@@ -248,6 +259,29 @@ def test_partial_results_are_those_of_blocks_in_order(device: str) -> None:
     assert indices.tolist() == [65535, 131071, 196607, 199999]
     sums, no_indices = device_named(device).run_pass(recorded((x * 0 + 1).sum()), [None])[0]
     assert (sums.tolist(), no_indices) == ([65536, 65536, 65536, 3392], None)
+
+
+def test_a_histogram_counts_keys_by_their_bits(device: str) -> None:
+    x = lbrx.tensor(np.arange(-50_000, 50_000, dtype=np.int32))
+    state = HistogramState(4, -10, np.zeros(BINS, np.int64))
+    device_named(device).run_pass(recorded(x.kth_largest(9), "histogram"), [state])
+    assert state.counts[:3000].tolist() == [16] * 3000
+    assert int(state.counts.sum()) == 16 * 3125 + 8 * 16 + 2 * 16  # from -160 to the largest
+
+
+def test_collected_keys_have_their_indices_and_those_above_are_counted(device: str) -> None:
+    x = lbrx.tensor(np.arange(50_000, dtype=np.int32) % 1000)
+    state = CollectState(996, 998, 1000)
+    device_named(device).run_pass(recorded(x.kth_largest(9), "collect"), [state])
+    assert (state.collected, state.above) == (150, 50)
+    assert np.concatenate(state.keys).tolist() == [996, 997, 998] * 50
+    assert np.concatenate(state.indices).tolist() == [i for i in range(50_000) if 996 <= i % 1000 <= 998]
+
+
+@pytest.mark.parametrize("name", ["i4", "i2"])
+def test_elements_that_share_bytes_in_passes_over_rows(name: str, device: str) -> None:
+    x = lbrx.tensor(np.random.default_rng(5).integers(-1, 1, (301, 451)).astype(np.int32))
+    assert_same_as_reference(device, lambda: ((x - x.max(axis=-1, keepdims=True)).to(name).realize(),))
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -13,8 +13,10 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
+from lbrx.demo.models import demo_models
 from lbrx.devices.numpy.run import chunk_values
 from lbrx.engine.device import recorded_passes
+from lbrx.jobs.quantize import quantize
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.quantization_info import SCHEMES
@@ -123,3 +125,27 @@ def test_the_environment_chooses_the_device() -> None:
     environment = {**os.environ, "LBRX_DEVICE": "numpy"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "numpy"
+
+
+@pytest.mark.parametrize("to", ["q4_k_m", "mlx_4", "int8"])
+def test_quantized_models_are_those_of_the_cpu(to: str, tmp_path: Path) -> None:
+    written = []
+    for device in ("cpu", "numpy"):
+        out = tmp_path / device / ("model.gguf" if to == "q4_k_m" else "model")
+        out.parent.mkdir()
+        assert run(["quantize", str(demo_models().base), str(out), "--to", to, "--device", device, "-q"]) == 0
+        written.append(files(out.parent if out.suffix else out))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("to", [None, "q4_k_m"])
+def test_logits_are_close_to_those_of_the_cpu(to: str | None, tmp_path: Path) -> None:
+    path = demo_models().base
+    if to is not None:
+        path = tmp_path / "model.gguf"
+        quantize(demo_models().base, path, to)
+    model, ids = lbrx.open_model(path), [3, 77, 500, 12, 900, 4, 61]
+    want = model.logits(ids)
+    with lbrx.using(device="numpy"):
+        got = model.logits(ids)
+    np.testing.assert_allclose(got, want, atol=2e-3 * float(abs(want).max()))

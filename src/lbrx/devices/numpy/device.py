@@ -44,7 +44,7 @@ class NumpyDevice:
 
     Exact operations have the bits of the CPU: arithmetic, casts, comparisons, extremes, selection, ranks, uniform
     random numbers and encodings. exp, log, sin, cos, acos and normal random numbers are within 4 units in the last
-    place of f32, sums within 1e-12 of the sum of magnitudes.
+    place of f32, sums within 1e-12 of the sum of magnitudes. A NaN may have another sign or payload.
 
     Memory: of a pass, all values of one block of 65,536 elements (or of one row if that is longer). Products hold
     their operands in f32, attention all of its scores, and `store` a copy of what is not in memory yet.

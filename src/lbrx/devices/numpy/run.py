@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lbrx.devices.numpy.operations import OPERATIONS, Array, cast, decoded, encoded, order_key, typed
 from lbrx.devices.numpy.random import normal, uniform
-from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TILE
+from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK
 from lbrx.engine.destination import Destination
 from lbrx.engine.fuse import BoundLeaf, BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, RANK_OPS, ROW_OPS, ROWS, Instruction, Leaf, Sink
@@ -152,17 +152,9 @@ def _count(target: HistogramState, values: Array) -> None:
 
 
 def _collect(target: CollectState, values: Array, index: Ints) -> None:
-    """Collect keys within the limits; if these are the wrong way round, how often each tile has the key ``high``."""
     keys = order_key(values).astype(np.int64)
-    above = int(np.count_nonzero(keys > target.high))
-    if target.low <= target.high:
-        inside = (keys >= target.low) & (keys <= target.high)
-        target.add(int(np.count_nonzero(inside)), above, keys[inside], index[inside])
-        return
-    starts = np.arange(0, index.size, TILE)
-    counts = np.add.reduceat((keys == target.high).astype(np.int64), starts)
-    starts, counts = starts[counts > 0], counts[counts > 0]
-    target.add(counts.size, above, counts, index[starts])
+    inside = (keys >= target.low) & (keys <= target.high)
+    target.add(int(np.count_nonzero(inside)), int(np.count_nonzero(keys > target.high)), keys[inside], index[inside])
 
 
 def _store(bound: BoundPass, sink: Sink, target: Destination, values: Array, index: Ints) -> None:
