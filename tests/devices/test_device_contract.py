@@ -33,11 +33,11 @@ from lbrx.tensors.expr import MAP_OPS, apply
 from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.storage import CpuStorage, MmapStorage
 from lbrx.tensors.tensor import Tensor
-from support.devices import LEFT_TO_THE_CPU, computing_on, device
+from support.devices import LEFT_TO_THE_CPU, computing_on, device_fixture
 from support.references import coded_bound, normal, product_bound, wide
 from support.strategies import apply_views, assert_same, numpy_type, special_values, values, view_chains, widened
 
-__all__ = ["device"]
+device = device_fixture(DEVICES)
 pytestmark = pytest.mark.filterwarnings("ignore::lbrx.engine.device.CpuFallback")
 
 REGISTERS = ("f32", "i64", "i32", "i16", "i8", "u8", "bool")  # f64 apart: a GPU has none
