@@ -25,7 +25,7 @@ def _order_key(value: Any) -> Any:
     return largest if np.isnan(value) else bits ^ (bits >> (8 * bits.itemsize - 1) & largest)
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+SCALAR_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -106,7 +106,7 @@ def _mapped(expr: Map, values: list[Any]) -> Any:
     dtype = common_dtype(expr.args) if expr.op in _OWN_TYPES else expr.dtype
     start = 1 if expr.op == "where" else 0
     typed = [*values[:start], *(_typed(value, dtype) for value in values[start:])]
-    return _typed(_FUNCTIONS[expr.op](*typed), expr.dtype)
+    return _typed(SCALAR_FUNCTIONS[expr.op](*typed), expr.dtype)
 
 
 def _typed(value: Any, dtype: DType) -> Any:

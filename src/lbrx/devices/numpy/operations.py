@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.engine.scalars import SCALAR_FUNCTIONS
 from lbrx.tensors.dtype import DTYPES, DType
 from lbrx.tensors.storage import Bytes
 
@@ -38,35 +39,11 @@ def order_key(values: Array) -> Array:
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.true_divide,
+    **SCALAR_FUNCTIONS,
     "minimum": _minimum,
     "maximum": _maximum,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "not": np.invert,
-    "neg": np.negative,
-    "abs": np.abs,
-    "sign": np.sign,
-    "floor": np.floor,
-    "round": np.rint,
-    "sqrt": np.sqrt,
-    "exp": _in_f64(np.exp),
-    "log": _in_f64(np.log),
-    "sin": _in_f64(np.sin),
-    "cos": _in_f64(np.cos),
-    "acos": _in_f64(np.arccos),
+    **{name: _in_f64(SCALAR_FUNCTIONS[name]) for name in ("exp", "log", "sin", "cos", "acos")},
     "isnan": lambda values: values != values,
-    "where": np.where,
     "order_key": order_key,
 }
 """By the names of the operations; "cast" is apart because it depends on a dtype."""
