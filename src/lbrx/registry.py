@@ -29,8 +29,8 @@ TENSOR_FUNCTIONS: dict[str, str] = {
     "blocks_in_memory": "lbrx.engine.encode:blocks_in_memory",
     "device_of": "lbrx.engine.device:device_of",
     "moved": "lbrx.engine.device:moved",
-    "kernel": "lbrx.devices.cpu.native:kernel",
-    "kernel_address": "lbrx.devices.cpu.native:code_address",
+    "kernel": "lbrx.devices.cpu.build.native:kernel",
+    "kernel_address": "lbrx.devices.cpu.build.native:code_address",
     "matmul": "lbrx.ops.matmul:matmul_tensors",
     "shard": "lbrx.ops.shards:shard",
 }

@@ -6,6 +6,7 @@ test. Products and attention are compared with NumPy in float64.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,12 @@ from hypothesis import strategies as st
 import lbrx
 from lbrx.engine.block_sizes import BINS
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.device import CpuFallback, fallbacks, recorded_passes
+from lbrx.engine.device import ARRAY_OPERATIONS, CpuFallback, fallbacks, recorded_passes
 from lbrx.engine.device import device as device_named
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import ShapeError, UsageError
-from lbrx.ops import attention, linear
+from lbrx.ops import attention, embedding, linear
 from lbrx.registry import CODECS, DEVICES
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.dtype import DTYPES
@@ -414,6 +415,50 @@ def test_attention(options: dict[str, Any]) -> None:
     weights = np.where(is_seen, np.exp(scores), 0)
     want = weights @ np.repeat(wide(v), 2, 0) / weights.sum(-1, keepdims=True)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_gathered_rows_of_a_weight() -> None:
+    weight = lbrx.tensor(normal(9, 64)).quantize("q8_0").realize()
+    with computing_on("cpu"):
+        rows = weight.dequantize().numpy()
+    np.testing.assert_array_equal(embedding([[8, 0], [0, 3]], weight), rows[[[8, 0], [0, 3]]])
+
+
+def erf(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.vectorize(math.erf)(x)
+
+
+X64, VECTOR = normal(7, 40).astype(np.float64) * 3, normal(40, seed=9)
+TABLES = np.cos(normal(7, 20)), np.sin(normal(7, 20))
+LEFT, RIGHT = X64[:, :20], X64[:, 20:]
+IN_DOUBLES: dict[str, tuple[tuple[Any, ...], tuple[float, ...], Any]] = {
+    "softmax": ((), (), np.exp(X64) / np.exp(X64).sum(-1, keepdims=True)),
+    "rms_norm": ((VECTOR,), (0.1,), X64 / np.sqrt((X64**2).mean(-1, keepdims=True) + 0.1) * VECTOR),
+    "layer_norm": (
+        (VECTOR, VECTOR + 1),
+        (0.1,),
+        (X64 - X64.mean(-1, keepdims=True)) / np.sqrt(X64.var(-1, keepdims=True) + 0.1) * VECTOR + VECTOR + 1,
+    ),
+    "rope": (
+        TABLES,
+        (0.0,),
+        np.concatenate([LEFT * TABLES[0] - RIGHT * TABLES[1], RIGHT * TABLES[0] + LEFT * TABLES[1]], axis=-1),
+    ),
+    "silu": ((), (), X64 / (1 + np.exp(-X64))),
+    "gelu": ((), (), X64 * (1 + erf(X64 / math.sqrt(2))) / 2),
+    "gelu_tanh": ((), (), X64 * (1 + np.tanh(math.sqrt(2 / math.pi) * (X64 + 0.044715 * X64**3))) / 2),
+    "softcap": ((), (2.5,), 2.5 * np.tanh(X64 / 2.5)),
+}
+GATED = {f"{name}_mul": ((X64 + 1,), (), IN_DOUBLES[name][2] * (X64 + 1)) for name in ("silu", "gelu", "gelu_tanh")}
+
+
+@pytest.mark.parametrize("operation", ARRAY_OPERATIONS)
+def test_operations_on_arrays(operation: str, device: str) -> None:
+    others, numbers, want = (IN_DOUBLES | GATED)[operation]
+    given = tuple(np.ascontiguousarray(other, np.float32) for other in others)
+    got = device_named(device).apply(operation, X64.astype(np.float32), given, numbers)
+    assert (got.dtype, got.shape) == (np.float32, X64.shape)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 # -- what a device leaves to the CPU ----------------------------------------------------------------------------------

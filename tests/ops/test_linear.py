@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import lbrx
 from lbrx.devices.cpu.ops import gemm_i16, gemv
+from lbrx.engine.block_sizes import MOST_VECTORS
 from lbrx.errors import ShapeError
 from lbrx.memory import scratch
 from lbrx.ops import linear
@@ -23,7 +24,7 @@ from support.references import THREADS, TYPE_NAMES, coded_bound, normal, product
 def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
     vectors, rows = wide(x), wide(weight)
     bound = product_bound(vectors, rows)
-    is_coded = len(vectors) <= gemv.MOST_VECTORS or gemm_i16.can_use_gemm_i16(weight.expr)
+    is_coded = len(vectors) <= MOST_VECTORS or gemm_i16.can_use_gemm_i16(weight.expr)
     if weight.type_name in gemv.CODED_BLOCKS and is_coded:
         bound = bound + coded_bound(vectors, rows)
     error = abs(got - vectors @ rows.T)

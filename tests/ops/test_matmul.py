@@ -55,14 +55,14 @@ def test_any_shapes(arrays: tuple[Any, Any], first: str, second: str, are_tensor
 def test_weights_on_the_right(type_name: str, transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = normal(7, 512), weight_of(type_name, 512, 512)
     for panel_bytes in (16 << 20, 100 * 4 * 512):
-        monkeypatch.setattr(sys.modules["lbrx.ops.matmul"], "_PANEL_BYTES", panel_bytes)
+        monkeypatch.setattr(sys.modules["lbrx.devices.cpu.ops.matmul"], "_PANEL_BYTES", panel_bytes)
         got = matmul(x, weight.T if transposed else weight)
         assert_close(got, x, weight.dequantize().T if transposed else weight)
 
 
 def test_the_first_operand_in_runs_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = weight_of("bf16", 45, 96), weight_of("f16", 30, 96)
-    monkeypatch.setattr(sys.modules["lbrx.ops.matmul"], "_ROWS_BYTES", 10 * 4 * 96)
+    monkeypatch.setattr(sys.modules["lbrx.devices.cpu.ops.matmul"], "_ROWS_BYTES", 10 * 4 * 96)
     assert_close(matmul(a, b, transpose_b=True), a, b.T)
     assert_close(matmul(a, b.T), a, b.T)
 

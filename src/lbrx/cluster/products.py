@@ -22,11 +22,10 @@ import numpy as np
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import Connection, connected, nodes_of, task_threads, worker_count
 from lbrx.cluster.sharded import Range, ShardedTensor
-from lbrx.devices.cpu.native import Floats
-from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
-from lbrx.devices.cpu.ops.gemv import MOST_VECTORS
+from lbrx.engine.arrays import Floats, Values, floats, row_vector
+from lbrx.engine.block_sizes import MOST_VECTORS, SQUARE_TILES, TILES_WANTED
 from lbrx.errors import ShapeError
-from lbrx.ops.linear import SQUARE_TILES, TILES_WANTED, linear
+from lbrx.ops.linear import linear
 from lbrx.ops.shards import part
 from lbrx.settings import using
 from lbrx.tensors.tensor import Tensor

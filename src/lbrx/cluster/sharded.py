@@ -20,8 +20,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import Connection, connected, nodes_of, worker_count
 from lbrx.cluster.partition import Partition
-from lbrx.devices.cpu.native import Floats
-from lbrx.devices.cpu.ops.arrays import Values
+from lbrx.engine.arrays import Floats, Values
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.device import CPU, run_pass
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
+import numpy as np
+
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.shape import Shape
+
+DTYPE_NAMES = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(ml_dtypes.bfloat16): "bf16"}
+"""The types of queries, keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.engine.arrays import Floats, Values
 from lbrx.engine.destination import MemoryDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
@@ -30,8 +31,24 @@ if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
 
 CPU = "cpu"
-Floats = npt.NDArray[np.float32]
+ARRAY_OPERATIONS = (
+    *("softmax", "rms_norm", "layer_norm", "rope"),
+    *("silu", "gelu", "gelu_tanh", "silu_mul", "gelu_mul", "gelu_tanh_mul", "softcap"),
+)
+"""What `Device.apply` computes; `lbrx.ops` describes each."""
 Combine = Callable[[npt.NDArray[Any], npt.NDArray[np.int64] | None], Any]
+
+
+class Linear(NamedTuple):
+    """Work for a device: `Device.linear` with a weight of a dtype or quantization."""
+
+    weight_type: str
+
+
+class Heads(NamedTuple):
+    """Work for a device: attention with heads of so many elements."""
+
+    size: int
 
 
 class PreparedPass(Protocol):
@@ -52,8 +69,8 @@ class Device(Protocol):
     def open(self) -> None:
         """Raise an error that says what to do if the device is not there."""
 
-    def why_not(self, program: Program) -> str | None:
-        """Why this device cannot run a pass, or None if it can."""
+    def why_not(self, work: Program | Linear | Heads) -> str | None:
+        """Why this device cannot do some work, or None if it can."""
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         """Run a pass: for each sink, the partial results of its blocks if it is a reduction, else None."""
@@ -70,16 +87,24 @@ class Device(Protocol):
     def destination(self, dtype: DType, elements: int) -> MemoryDestination:
         """Memory on this device for a whole result."""
 
-    def linear(self, x: Floats, weight: Tensor) -> Floats | None:
-        """[n, k] times a weight [m, k], transposed: [n, m]; None if `ops` has to compute it on the CPU."""
+    def linear(self, x: Values, weight: Tensor) -> Floats:
+        """[n, k] in f32 or bf16 times a weight [m, k], transposed: [n, m]."""
 
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor | None:
-        """The matrix product in f32, on this device; None if `ops` has to compute it on the CPU."""
+    def matmul(self, a: Values, b: Values, transpose_b: bool) -> Storage:
+        """The product of operands that fit, in f32 and in C order, on this device."""
 
     def attention(
         self, q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any], options: AttentionOptions
-    ) -> Floats | None:
-        """Attention as `lbrx.ops.attention` describes it; None if `ops` has to compute it on the CPU."""
+    ) -> Floats:
+        """Attention as `lbrx.ops.attention` describes it, of inputs that fit and are not empty."""
+
+    def apply(
+        self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
+    ) -> Floats:
+        """One of `ARRAY_OPERATIONS` on an array in memory; ``others`` are further arrays, such as a weight."""
+
+    def gather(self, weight: Tensor, numbers: npt.NDArray[np.integer[Any]]) -> Floats:
+        """The rows of a matrix with these numbers, as f32."""
 
 
 class CpuFallback(UserWarning):
@@ -123,12 +148,24 @@ def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     for record in tuple(_records):
         record.append(bound)
     name = _device_name(bound, targets) if bound.elements else CPU
-    if name != CPU:
-        reason = device(name).why_not(bound.program)
-        if reason is not None:
-            warn_fallback(reason)
-            name = CPU
-    return device(name).run_pass(bound, targets)
+    return chosen(name, bound.program).run_pass(bound, targets)
+
+
+def chosen(name: str, work: Program | Linear | Heads) -> Device:
+    """The device of a name, or the CPU and a warning if that device cannot do some work."""
+    target = device(name)
+    reason = None if name == CPU else target.why_not(work)
+    if reason is None:
+        return target
+    warn_fallback(reason)
+    return device(CPU)
+
+
+def multiply(a: Values, b: Values, transpose_b: bool = False) -> Storage:
+    """The matrix product of operands that fit, in f32, where one of them is or on the device of the settings."""
+    names = [settings.device, *(values.device for values in (a, b) if isinstance(values, Tensor))]
+    name = next((name for name in names if name != CPU), CPU)
+    return device(name).matmul(a, b, transpose_b)
 
 
 def _device_name(bound: BoundPass, targets: list[SinkTarget]) -> str:
@@ -153,7 +190,7 @@ def warn_fallback(reason: str) -> None:
         if reason in _warned:
             return
         _warned.add(reason)
-    warnings.warn(f"computed on the CPU instead: {reason}", CpuFallback, stacklevel=3)
+    warnings.warn(f"computed on the CPU instead: {reason}", CpuFallback, stacklevel=4)
 
 
 def device_of(expr: Expr) -> str:

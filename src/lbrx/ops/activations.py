@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-
-from lbrx.devices.cpu.native import Floats, address, bits, run
-from lbrx.devices.cpu.ops.arrays import Values, floats
-from lbrx.devices.cpu.ops.blas import in_ranges
+from lbrx.engine.arrays import Floats, Values, floats
+from lbrx.engine.device import device
 from lbrx.errors import ShapeError, UsageError
+from lbrx.settings import settings
 
 GeluForm = Literal["erf", "tanh"]
-_CHUNK_ELEMENTS = 64 << 10
 
 
 def silu(x: Values) -> Floats:
@@ -21,7 +18,7 @@ def silu(x: Values) -> Floats:
     >>> silu(np.array([0.0, 1.0], np.float32)).round(4)
     array([0.    , 0.7311], dtype=float32)
     """
-    return _elementwise("silu", floats(x))
+    return device(settings.device).apply("silu", floats(x))
 
 
 def gelu(x: Values, form: GeluForm = "erf") -> Floats:
@@ -30,7 +27,7 @@ def gelu(x: Values, form: GeluForm = "erf") -> Floats:
     >>> gelu(np.array([1.0], np.float32)).round(4), gelu(np.array([1.0], np.float32), "tanh").round(4)
     (array([0.8413], dtype=float32), array([0.8412], dtype=float32))
     """
-    return _elementwise(_gelu_name(form), floats(x))
+    return device(settings.device).apply(_gelu_name(form), floats(x))
 
 
 def silu_mul(gate: Values, up: Values) -> Floats:
@@ -59,7 +56,7 @@ def softcap(x: Values, cap: float) -> Floats:
     """
     if not cap > 0:
         raise UsageError(f"a soft cap of {cap} makes no sense; expected a number above 0")
-    return _elementwise("softcap", floats(x), bits(cap))
+    return device(settings.device).apply("softcap", floats(x), numbers=(cap,))
 
 
 def _gelu_name(form: GeluForm) -> str:
@@ -68,25 +65,7 @@ def _gelu_name(form: GeluForm) -> str:
     return "gelu" if form == "erf" else "gelu_tanh"
 
 
-def _elementwise(function: str, values: Floats, *arguments: int) -> Floats:
-    out = np.empty_like(values)
-    source, target = address(values), address(out)
-
-    def work(first: int, stop: int) -> None:
-        run("elementwise", function, source + 4 * first, target + 4 * first, stop - first, *arguments)
-
-    in_ranges(values.size, _CHUNK_ELEMENTS, work)
-    return out
-
-
 def _gated(function: str, gate: Floats, up: Floats) -> Floats:
     if gate.shape != up.shape:
         raise ShapeError(f"{function}: the gate has shape {gate.shape} and what it gates {up.shape}; expected the same")
-    out = np.empty_like(gate)
-    source, target, other = address(gate), address(out), address(up)
-
-    def work(first: int, stop: int) -> None:
-        run("elementwise", function, source + 4 * first, target + 4 * first, stop - first, other + 4 * first)
-
-    in_ranges(gate.size, _CHUNK_ELEMENTS, work)
-    return out
+    return device(settings.device).apply(function, gate, (up,))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.native import Floats
-from lbrx.devices.cpu.ops.weight_rows import rows_of
+from lbrx.engine.arrays import Floats
+from lbrx.engine.device import device
 from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
 
 
@@ -28,14 +29,5 @@ def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
     bad = numbers[(numbers < 0) | (numbers >= tokens)]
     if bad.size:
         raise UsageError(f"token id {int(bad[0])} is out of range; the vocabulary has {tokens} tokens")
-    rows = rows_of(weight)
-    out = np.empty((numbers.size, columns), np.float32)
-    first_rows: dict[int, int] = {}
-    for row, number in enumerate(numbers.reshape(-1).tolist()):
-        if number in first_rows:
-            out[row] = out[first_rows[number]]
-            continue
-        first_rows[number] = row
-        if columns:
-            rows.read(number, number + 1, out[row : row + 1])
-    return out.reshape(*numbers.shape, columns)
+    rows = device(settings.device).gather(weight, numbers.reshape(-1))
+    return rows.reshape(*numbers.shape, columns)

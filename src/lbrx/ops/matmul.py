@@ -1,29 +1,15 @@
-"""matmul: products of tensors and arrays of any shapes, with NumPy's rules for axes.
-
-The second operand is read in panels, the first in runs of rows; neither has to fit into memory as f32, only the
-result does.
-"""
+"""matmul: products of tensors and arrays of any shapes, with NumPy's rules for axes."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from lbrx.devices.cpu.native import Floats
-from lbrx.devices.cpu.ops.arrays import Values, floats
-from lbrx.devices.cpu.ops.blas import in_tiles, one_blas_thread, product
-from lbrx.devices.cpu.ops.weight_rows import MappedRows, rows_of
-from lbrx.engine.device import CPU, device
-from lbrx.errors import ShapeError
-from lbrx.ops.linear import SQUARE_TILES, TILES_WANTED, values_2d
+from lbrx.engine.arrays import Floats, Values
+from lbrx.engine.device import CPU, device, multiply
+from lbrx.tensors.dtype import dtype
 from lbrx.tensors.expr import Source
-from lbrx.tensors.shape import Shape, broadcast_shapes
-from lbrx.tensors.tensor import Tensor, tensor
-
-_PANEL_BYTES = 16 << 20
-_ROWS_BYTES = 64 << 20
-_LARGE_PRODUCT = 1 << 24
+from lbrx.tensors.shape import Layout, product_shape
+from lbrx.tensors.tensor import Tensor
 
 
 def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
@@ -37,119 +23,15 @@ def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
     array([[6., 9.],
            [6., 9.]], dtype=float32)
     """
-    left, right = _operand(a), _operand(b)
-    if not left.shape or not right.shape:
-        raise ShapeError("matmul takes arrays with axes; multiply by a number with *")
-    is_row, is_column = len(left.shape) == 1, len(right.shape) == 1
-    left = left.reshape(1, left.shape[0]) if is_row else left
-    if is_column:
-        right = right.reshape(1, right.shape[0]) if transpose_b else right.reshape(right.shape[0], 1)
-    inner, columns = right.shape[-1 if transpose_b else -2], right.shape[-2 if transpose_b else -1]
-    if left.shape[-1] != inner:
-        layout = "[..., m, k]" if transpose_b else "[..., k, m]"
-        raise ShapeError(
-            f"matmul: shapes {tuple(np.shape(a))} and {tuple(np.shape(b))} do not fit; "
-            f"expected [..., n, k] and {layout} with the same k"
-        )
-    batch = broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    out = np.empty((*batch, left.shape[-2], columns), np.float32)
-    _batched(left, right, batch, transpose_b, out)
-    out = out.reshape(*batch, columns) if is_row else out
-    return out.reshape(out.shape[:-1]) if is_column else out
+    left, right = (values if isinstance(values, Tensor) else np.asarray(values) for values in (a, b))
+    shape = product_shape(left.shape, right.shape, transpose_b)
+    storage = multiply(left, right, transpose_b)
+    if storage.device != CPU:
+        storage = device(storage.device).load(storage)
+    return storage.read_at(0, storage.nbytes).view(np.float32).reshape(shape)
 
 
 def matmul_tensors(a: Values, b: Values) -> Tensor:
     """``a @ b`` of tensors: on the device that one of them is on."""
-    names = [values.device for values in (a, b) if isinstance(values, Tensor) and values.device != CPU]
-    if names:
-        on_device = device(names[0]).matmul(*(v if isinstance(v, Tensor) else tensor(v) for v in (a, b)))
-        if on_device is not None:
-            return on_device
-    return tensor(matmul(a, b))
-
-
-def _operand(values: Values) -> Values:
-    return values if isinstance(values, Tensor) else np.asarray(values)
-
-
-def _batched(left: Values, right: Values, batch: Shape, transpose_b: bool, out: Floats) -> None:
-    """Every matrix of a batch by itself: one after the other if they are large, else side by side."""
-    matrices = list(np.ndindex(*batch))
-
-    def step(number: int) -> None:
-        index = matrices[number]
-        _product(_matrix(left, batch, index), _matrix(right, batch, index), transpose_b, out[index])
-
-    if math.prod(out.shape[-2:]) * left.shape[-1] >= _LARGE_PRODUCT:
-        for number in range(len(matrices)):
-            step(number)
-        return
-    with one_blas_thread():
-        in_tiles(len(matrices), lambda: step)
-
-
-def _matrix(values: Values, batch: Shape, index: tuple[int, ...]) -> Values:
-    """The matrix at an index of the batch, whose axes of size 1 are the same at every index."""
-    own = values.shape[:-2]
-    last = index[len(batch) - len(own) :]
-    index = tuple(0 if size == 1 else at for size, at in zip(own, last, strict=True))
-    return values[index] if index else values
-
-
-def _product(left: Values, right: Values, transpose_b: bool, out: Floats) -> None:
-    rows, inner = left.shape
-    if not inner or not out.size:
-        out[:] = 0
-        return
-    most_rows = rows if not isinstance(left, Tensor) else max(1, _ROWS_BYTES // (4 * inner))
-    # In this order in memory, its rows can be read as those of a weight.
-    weight = (right if transpose_b else right.T) if transpose_b != _is_transposed(right) else None
-    for first in range(0, rows, most_rows):
-        values, target = left[first : first + most_rows], out[first : first + most_rows]
-        if weight is None:
-            _panels(floats(values), right.T if transpose_b else right, target)
-        else:
-            values_2d(values, weight if isinstance(weight, Tensor) else tensor(weight), target)
-
-
-def _is_transposed(values: Values) -> bool:
-    """Whether the columns of a matrix, and not its rows, are runs of elements."""
-    if not isinstance(values, Tensor):
-        return bool(values.flags.f_contiguous and not values.flags.c_contiguous)
-    source = values.expr
-    return isinstance(source, Source) and source.layout.strides[0] == 1 and source.layout.strides[1] != 1
-
-
-def _panels(x: Floats, right: Values, out: Floats) -> None:
-    """Runs of rows of the second operand, one after the other: out += x[:, panel] times the panel."""
-    in_memory = _f32_in_memory(right)
-    inner, columns = right.shape
-    height = inner if in_memory is not None else max(1, _PANEL_BYTES // (4 * columns))
-    for first in range(0, inner, height):
-        panel = floats(right[first : first + height]) if in_memory is None else in_memory
-        added = out if first == 0 else np.empty_like(out)
-        _tiled(x[:, first : first + height], panel, added)
-        if first:
-            out += added
-
-
-def _f32_in_memory(values: Values) -> Floats | None:
-    """All of a matrix, without a copy, if it lies in memory or in a mapped file as f32."""
-    if not isinstance(values, Tensor):
-        return values if values.dtype == np.float32 else None
-    rows = rows_of(values)
-    return rows.array if isinstance(rows, MappedRows) else None
-
-
-def _tiled(x: Floats, panel: Floats, out: Floats) -> None:
-    rows, columns = out.shape
-    sizes = (size for size in SQUARE_TILES if -(-rows // size) * -(-columns // size) >= TILES_WANTED)
-    size = next(sizes, SQUARE_TILES[-1])
-    across = -(-columns // size)
-
-    def step(number: int) -> None:
-        top, left = number // across * size, number % across * size
-        product(x[top : top + size], panel[:, left : left + size], out[top : top + size, left : left + size])
-
-    with one_blas_thread():
-        in_tiles(-(-rows // size) * across, lambda: step)
+    shape = product_shape(a.shape, b.shape)
+    return Tensor(Source(multiply(a, b), dtype("f32"), Layout.contiguous(shape)))

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lbrx.devices.cpu.native import Floats, address, bits, run
-from lbrx.devices.cpu.ops.arrays import Values, row_vector, with_last_axis
-from lbrx.devices.cpu.ops.blas import in_ranges
-
-_CHUNK_ELEMENTS = 32 << 10
+from lbrx.engine.arrays import Floats, Values, row_vector, with_last_axis
+from lbrx.engine.device import device
+from lbrx.settings import settings
 
 
 def softmax(x: Values) -> Floats:
@@ -22,8 +20,7 @@ def softmax(x: Values) -> Floats:
     array([[0.5, 0.5],
            [1. , 0. ]], dtype=float32)
     """
-    values = with_last_axis(x, "softmax")
-    return _over_rows("softmax", values)
+    return device(settings.device).apply("softmax", with_last_axis(x, "softmax"))
 
 
 def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False) -> Floats:
@@ -36,7 +33,7 @@ def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False
     factors = row_vector(weight, values.shape[-1], "the weight of rms_norm")
     if add_one:
         factors = factors + np.float32(1.0)
-    return _over_rows("rms_norm", values, address(factors), bits(eps))
+    return device(settings.device).apply("rms_norm", values, (factors,), (eps,))
 
 
 def layer_norm(x: Values, weight: Values, bias: Values | None = None, eps: float = 1e-5) -> Floats:
@@ -49,20 +46,4 @@ def layer_norm(x: Values, weight: Values, bias: Values | None = None, eps: float
     columns = values.shape[-1]
     factors = row_vector(weight, columns, "the weight of layer_norm")
     terms = np.zeros(columns, np.float32) if bias is None else row_vector(bias, columns, "the bias of layer_norm")
-    return _over_rows("layer_norm", values, address(factors), address(terms), bits(eps))
-
-
-def _over_rows(function: str, values: Floats, *arguments: int) -> Floats:
-    """A kernel on all rows, some at a time."""
-    out = np.empty_like(values)
-    columns = values.shape[-1]
-    if not values.size:
-        return out
-    source, target = address(values), address(out)
-
-    def work(first: int, stop: int) -> None:
-        skipped = 4 * columns * first
-        run("norms", function, source + skipped, target + skipped, stop - first, columns, *arguments)
-
-    in_ranges(values.size // columns, max(1, _CHUNK_ELEMENTS // columns), work)
-    return out
+    return device(settings.device).apply("layer_norm", values, (factors, terms), (eps,))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.native import Floats, address, run
-from lbrx.devices.cpu.ops.arrays import Values, floats
-from lbrx.devices.cpu.ops.blas import in_ranges
+from lbrx.engine.arrays import Floats, Values, floats
+from lbrx.engine.device import device
+from lbrx.settings import settings
 from lbrx.tensors.rope import RopeFrequencies, RopeStyle, rope_tables
-
-_CHUNK_ELEMENTS = 32 << 10
 
 
 def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies, style: RopeStyle = "neox") -> Floats:
@@ -25,23 +22,5 @@ def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies
            [0., 1.]], dtype=float32)
     """
     values = floats(x)
-    cosines, sines = rope_tables(values.shape, positions, frequencies, style)
-    return _turned(values, cosines, sines, style == "interleaved")
-
-
-def _turned(values: Floats, cosines: Floats, sines: Floats, near: bool) -> Floats:
-    out = np.empty_like(values)
-    if not values.size:
-        return out
-    rows, columns = values.shape[-2:]
-    pairs = cosines.shape[1]
-    source, target = address(values), address(out)
-
-    def work(first: int, stop: int) -> None:
-        for matrix in range(first, stop):
-            at = 4 * rows * columns * matrix
-            tables = address(cosines), address(sines)
-            run("elementwise", "rope", source + at, target + at, rows, columns, pairs, *tables, int(near))
-
-    in_ranges(values.size // (rows * columns), max(1, _CHUNK_ELEMENTS // (rows * columns)), work)
-    return out
+    tables = rope_tables(values.shape, positions, frequencies, style)
+    return device(settings.device).apply("rope", values, tables, (float(style == "interleaved"),))

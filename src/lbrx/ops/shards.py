@@ -13,8 +13,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.cpu.native import Floats
-from lbrx.devices.cpu.ops.arrays import Values, floats, row_vector
+from lbrx.engine.arrays import Floats, Values, floats, row_vector
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops.linear import linear
 from lbrx.tensors.codecs.codec import Codec, codec, is_codec

@@ -56,6 +56,21 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     return tuple(result)
 
 
+def product_shape(a: Shape, b: Shape, transpose_b: bool = False) -> Shape:
+    """The shape of a [..., n, k] times b [..., k, m], or [..., m, k] with ``transpose_b``; a vector has no n or m.
+
+    >>> product_shape((7, 1, 2, 3), (5, 3, 4))
+    (7, 5, 2, 4)
+    """
+    if not a or not b:
+        raise ShapeError("matmul takes arrays with axes; multiply by a number with *")
+    inner, columns = (b[0], ()) if len(b) == 1 else (b[-1], b[-2:-1]) if transpose_b else (b[-2], b[-1:])
+    if a[-1] != inner:
+        layout = "[..., m, k]" if transpose_b else "[..., k, m]"
+        raise ShapeError(f"matmul: shapes {a} and {b} do not fit; expected [..., n, k] and {layout} with the same k")
+    return (*broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *columns)
+
+
 def normalize_axis(axis: int, rank: int) -> int:
     """A negative axis counted from the end, checked."""
     if not -rank <= axis < rank:

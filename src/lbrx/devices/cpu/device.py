@@ -14,17 +14,21 @@ from lbrx.tensors.storage import CpuStorage, Storage
 
 if TYPE_CHECKING:
     from lbrx.devices.cpu.prepared import CompiledCall
+    from lbrx.engine.arrays import Floats, Values
+    from lbrx.engine.attention_options import AttentionOptions
+    from lbrx.engine.device import Heads, Linear
+    from lbrx.tensors.tensor import Tensor
 
 
 class CpuDevice:
-    """Runs every pass. Products and attention on the CPU are the work of `lbrx.ops`."""
+    """Does everything; other devices leave to it what they cannot do."""
 
     name = "cpu"
 
     def open(self) -> None:
         """It is always there."""
 
-    def why_not(self, _program: Program) -> None:
+    def why_not(self, _work: Program | Linear | Heads) -> None:
         return None
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
@@ -44,11 +48,29 @@ class CpuDevice:
     def destination(self, dtype: DType, elements: int) -> ArrayDestination:
         return ArrayDestination(dtype, elements)
 
-    def linear(self, *_arguments: Any) -> None:
-        return None
+    def linear(self, x: Values, weight: Tensor) -> Floats:
+        from lbrx.devices.cpu.ops.linear import linear
 
-    def matmul(self, *_arguments: Any) -> None:
-        return None
+        return linear(x, weight)
 
-    def attention(self, *_arguments: Any, **_options: Any) -> None:
-        return None
+    def matmul(self, a: Values, b: Values, transpose_b: bool) -> CpuStorage:
+        from lbrx.devices.cpu.ops.matmul import matmul
+
+        return CpuStorage.from_array(matmul(a, b, transpose_b))
+
+    def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
+        from lbrx.devices.cpu.ops.attention import attention
+
+        return attention(q, k, v, options)
+
+    def apply(
+        self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
+    ) -> Floats:
+        from lbrx.devices.cpu.ops.array_operations import apply
+
+        return apply(operation, values, others, numbers)
+
+    def gather(self, weight: Tensor, numbers: Any) -> Floats:
+        from lbrx.devices.cpu.ops.weight_rows import gather
+
+        return gather(weight, numbers)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lbrx.devices.cpu.build.kernel_cache import RESULT_ADDRESS
-from lbrx.devices.cpu.native import kernel
+from lbrx.devices.cpu.build.native import kernel
 from lbrx.errors import KernelError
 from lbrx.memory.scratch import scratch_arena
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, CompiledProgram, compiled
+from lbrx.devices.cpu.build.team import check_status, run_together
 from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
-from lbrx.devices.cpu.team import check_status, run_together
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TABLES, rank_buffer_bytes
 from lbrx.engine.destination import Destination
 from lbrx.engine.encode import BlockDestination

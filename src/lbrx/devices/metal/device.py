@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from lbrx.devices.metal.codegen.support import why_not
 from lbrx.devices.metal.context.current import metal_context
+from lbrx.engine.arrays import Floats, Values, floats
+from lbrx.engine.device import CPU, Heads, Linear, device
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
 from lbrx.engine.sinks import SinkTarget
@@ -16,20 +18,23 @@ from lbrx.tensors.storage import CpuStorage, Storage
 if TYPE_CHECKING:
     from lbrx.devices.metal.context.storage import MetalDestination
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.device import Floats
     from lbrx.tensors.tensor import Tensor
 
 
 class MetalDevice:
-    """Runs passes, products and attention on the GPU; what it cannot run, `why_not` and None say."""
+    """Runs passes, products and attention on the GPU; `why_not` says what it cannot run."""
 
     name = "metal"
 
     def open(self) -> None:
         metal_context()
 
-    def why_not(self, program: Program) -> str | None:
-        return why_not(program)
+    def why_not(self, work: Program | Linear | Heads) -> str | None:
+        if isinstance(work, Program):
+            return why_not(work)
+        from lbrx.devices.metal.ops.on_arrays import why_not_multiplied
+
+        return why_not_multiplied(work)
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         from lbrx.devices.metal.run import run_pass_on_metal
@@ -56,17 +61,26 @@ class MetalDevice:
 
         return MetalDestination(metal_context(), dtype, elements)
 
-    def linear(self, x: Floats, weight: Tensor) -> Floats | None:
+    def linear(self, x: Values, weight: Tensor) -> Floats:
         from lbrx.devices.metal.ops.on_arrays import linear_on_metal
 
-        return linear_on_metal(x, weight)
+        return linear_on_metal(floats(x), weight)
 
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+    def matmul(self, a: Values, b: Values, transpose_b: bool) -> Storage:
         from lbrx.devices.metal.ops.products import matmul
 
-        return matmul(a, b)
+        return matmul(a, b, transpose_b)
 
-    def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats | None:
+    def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
         from lbrx.devices.metal.ops.on_arrays import attention_on_metal
 
         return attention_on_metal(q, k, v, options)
+
+    def apply(
+        self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
+    ) -> Floats:
+        """Arrays in memory: the CPU is done before a GPU has been given the work and the result is back."""
+        return device(CPU).apply(operation, values, others, numbers)
+
+    def gather(self, weight: Tensor, numbers: Any) -> Floats:
+        return device(CPU).gather(weight, numbers)

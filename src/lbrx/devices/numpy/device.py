@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lbrx.devices.numpy.products import attention, matmul
+from lbrx.devices.numpy import products
+from lbrx.devices.numpy.array_operations import apply
 from lbrx.devices.numpy.run import run_pass
+from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
 from lbrx.engine.sinks import SinkTarget
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
-from lbrx.tensors.tensor import Tensor, tensor
+from lbrx.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.device import Floats
+    from lbrx.engine.device import Heads, Linear
 
 
 class NumpyStorage(CpuStorage):
@@ -55,7 +57,7 @@ class NumpyDevice:
     def open(self) -> None:
         """It is always there."""
 
-    def why_not(self, _program: Program) -> None:
+    def why_not(self, _work: Program | Linear | Heads) -> None:
         return None
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
@@ -77,16 +79,22 @@ class NumpyDevice:
     def destination(self, dtype: DType, elements: int) -> NumpyDestination:
         return NumpyDestination(dtype, elements)
 
-    def linear(self, x: Floats, weight: Tensor) -> Floats:
-        return matmul(x, _floats(weight).T)
+    def linear(self, x: Values, weight: Tensor) -> Floats:
+        return products.matmul(floats(x), floats(weight).T)
 
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        return tensor(matmul(_floats(a), _floats(b))).to_device(self.name)
+    def matmul(self, a: Values, b: Values, transpose_b: bool) -> NumpyStorage:
+        left, right = floats(a), floats(b)
+        if transpose_b and right.ndim > 1:
+            right = right.swapaxes(-1, -2)
+        return NumpyStorage(np.ascontiguousarray(products.matmul(left, right)).reshape(-1).view(np.uint8))
 
     def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
-        return attention(q, k, v, options)
+        return products.attention(q, k, v, options)
 
+    def apply(
+        self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
+    ) -> Floats:
+        return apply(operation, values, others, numbers)
 
-def _floats(values: Tensor) -> Floats:
-    array: Floats = values.to("f32").numpy()
-    return array
+    def gather(self, weight: Tensor, numbers: Any) -> Floats:
+        return np.asarray(floats(weight)[numbers])

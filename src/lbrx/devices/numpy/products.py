@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.engine.arrays import Floats
 from lbrx.engine.attention_options import AttentionOptions
-from lbrx.errors import ShapeError
-
-Floats = npt.NDArray[np.float32]
 
 
 def matmul(a: Floats, b: Floats) -> Floats:
     """The matrix product with NumPy's rules for axes."""
-    if not a.ndim or not b.ndim or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
-        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit; expected [..., n, k] and [..., k, m]")
     with np.errstate(all="ignore"):
         return np.asarray(np.matmul(a, b))
 

@@ -98,7 +98,7 @@ def _has_large_bits(data: Bytes, dtype: DType) -> bool:
 
 def _has_all_bits(data: Bytes, dtype: DType) -> bool:
     """All bits of the exponent are set, in either half of a word where the elements are halves."""
-    from lbrx.devices.cpu.native import kernel
+    from lbrx.devices.cpu.build.native import kernel
 
     low = _FIRST_NONFINITE[dtype.name]
     flag = getattr(_flags, "array", None)

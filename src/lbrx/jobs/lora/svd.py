@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.cpu.ops.blas import all_blas_threads, in_pieces, one_blas_thread
+from lbrx.engine.blas import all_blas_threads, in_pieces, one_blas_thread
 from lbrx.memory import budget
 from lbrx.tensors.creation import normal
 from lbrx.tensors.tensor import Tensor

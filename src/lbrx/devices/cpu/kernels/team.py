@@ -1,4 +1,4 @@
-"""The compiled side of `lbrx.devices.cpu.team`: a job on a board, whose pieces a leader and its helpers claim.
+"""The compiled side of `lbrx.devices.cpu.build.team`: a job on a board, whose pieces a leader and its helpers claim.
 
 The ticket on the board is the number of the job (high half) and of its next piece (low half). A piece is claimed by
 moving the ticket on, which fails if it has changed since it was looked at: so a helper that comes late never takes a

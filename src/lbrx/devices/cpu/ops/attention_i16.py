@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.native import MULTIPLIES_PAIRS, Floats, address, bits, run
+from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS, address, bits, run
+from lbrx.engine.arrays import Floats
 from lbrx.memory.scratch import borrowing
 
 PANEL = 16

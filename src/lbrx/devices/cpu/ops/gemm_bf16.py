@@ -9,21 +9,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.native import Floats, address, code_address, compiled
-from lbrx.devices.cpu.ops.arrays import Values
+from lbrx.devices.cpu.build.native import address, code_address, compiled
+from lbrx.devices.cpu.build.team import run_together
 from lbrx.devices.cpu.ops.gemm_i16 import TILE_ROWS, in_spans
 from lbrx.devices.cpu.ops.weight_rows import HalfRows, rows_of
 from lbrx.devices.cpu.simd.processor import MULTIPLIES_BF16
-from lbrx.devices.cpu.team import run_together
+from lbrx.engine.arrays import Floats, Values, is_bf16
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
 
-_BF16 = np.dtype(ml_dtypes.bfloat16)
 _PANEL_VECTORS, _PAIRS, _BLOCK = 16, 16, 32
 _MOST_VECTORS, _LEAST_VECTORS = 512, 16
 Halves = npt.NDArray[np.uint16]
@@ -38,13 +36,6 @@ def halves_of(x: Values, weight: Values) -> Halves | None:
         return None
     array: Any = x.numpy() if isinstance(x, Tensor) else x
     return np.ascontiguousarray(array).view(np.uint16)
-
-
-def is_bf16(values: Values) -> bool:
-    """Whether values are stored as bf16."""
-    if type(values) is np.ndarray:  # told quickly: calls are many and short
-        return bool(values.dtype == _BF16)
-    return values.type_name == "bf16" if isinstance(values, Tensor) else getattr(values, "dtype", None) == _BF16
 
 
 @cache

@@ -11,9 +11,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from lbrx.devices.cpu.native import MULTIPLIES_PAIRS, Floats, address, code_address, compiled
-from lbrx.devices.cpu.ops.blas import in_ranges
-from lbrx.devices.cpu.team import run_together
+from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS, address, code_address, compiled
+from lbrx.devices.cpu.build.team import run_together
+from lbrx.engine.arrays import Floats
+from lbrx.engine.blas import in_ranges
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
 from lbrx.tensors.codecs.codec import codec

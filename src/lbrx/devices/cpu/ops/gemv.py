@@ -21,17 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
-from lbrx.devices.cpu.native import Floats, address, code_address, compiled, run
-from lbrx.devices.cpu.ops.blas import in_ranges
+from lbrx.devices.cpu.build.native import address, code_address, compiled, run
+from lbrx.devices.cpu.build.team import check_status, run_together
 from lbrx.devices.cpu.ops.weight_rows import HalfRows, MappedRows, Rows, rows_of
-from lbrx.devices.cpu.team import check_status, run_together
+from lbrx.engine.arrays import Floats
+from lbrx.engine.blas import in_ranges
 from lbrx.memory.scratch import borrowing
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import Bytes
 from lbrx.tensors.tensor import Tensor
 
-MOST_VECTORS = 4
 CODED_BLOCKS = ("q4_0", "q8_0", "q4_k", "q6_k")
 _CODED_COLUMNS, _MOST_TOGETHER = 32, 4  # a kernel takes so many blocks of so many columns at a time
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from lbrx.devices.cpu.native import Floats, address, run
+from lbrx.devices.cpu.build.native import address, run
+from lbrx.engine.arrays import Floats
 from lbrx.errors import ShapeError
 from lbrx.tensors.codecs.decoded import drop_behind
 from lbrx.tensors.expr import Blocks, Source
@@ -106,3 +108,18 @@ def rows_of(weight: Tensor) -> Rows:
     if dtype_name == "f32" and start is None:
         return DecodedRows(source)
     return HalfRows(source) if dtype_name in _HALVES else ComputedRows(weight)
+
+
+def gather(weight: Tensor, numbers: npt.NDArray[np.integer[Any]]) -> Floats:
+    """The rows of a weight with these numbers, as f32; a row that is asked for again is not read again."""
+    rows = rows_of(weight)
+    out = np.empty((numbers.size, weight.shape[1]), np.float32)
+    first_rows: dict[int, int] = {}
+    for row, number in enumerate(numbers.tolist()):
+        if number in first_rows:
+            out[row] = out[first_rows[number]]
+            continue
+        first_rows[number] = row
+        if weight.shape[1]:
+            rows.read(number, number + 1, out[row : row + 1])
+    return out

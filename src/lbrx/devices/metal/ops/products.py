@@ -9,30 +9,31 @@ from lbrx.devices.metal.ops import linear as linear_kernels
 from lbrx.devices.metal.ops import matmul as matmul_kernels
 from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray
 from lbrx.devices.metal.ops.weights import device_array, device_weight
-from lbrx.errors import ShapeError
+from lbrx.engine.arrays import Values
 from lbrx.tensors.dtype import dtype
 from lbrx.tensors.expr import Source
 from lbrx.tensors.shape import Layout
-from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.storage import Storage
+from lbrx.tensors.tensor import Tensor, tensor
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a: Values, b: Values, transpose_b: bool) -> Storage:
     """a [..., n, k] times b [..., k, m] in f32, on the device; leading axes broadcast, vectors are rows or columns.
 
     A transposed view of stored elements is read as it lies.
     """
-    if not a.ndim or not b.ndim:
-        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}; a number has no matrix product")
     context = metal_context()
-    rows = a if a.ndim > 1 else a.reshape(1, a.size)
-    columns = b if b.ndim > 1 else b.reshape(b.size, 1)
+    rows, columns = (values if isinstance(values, Tensor) else tensor(values) for values in (a, b))
+    if rows.ndim == 1:
+        rows = rows.reshape(1, rows.size)
+    if columns.ndim == 1:
+        columns = columns.reshape(columns.size, 1)
+    elif transpose_b:
+        columns = columns.transpose(*range(columns.ndim - 2), -1, -2)
     left, transpose_a = _operand(context, rows)
-    right, transpose_b = _operand(context, columns)
-    product = matmul_kernels.matmul(
-        context, left, right, transpose_a=transpose_a, transpose_b=transpose_b, out_dtype="f32"
-    )
-    shape = (*product.shape[:-2], *product.shape[-2:-1][: a.ndim - 1], *product.shape[-1:][: b.ndim - 1])
-    return as_tensor(context, product).reshape(shape)
+    right, turned = _operand(context, columns)
+    product = matmul_kernels.matmul(context, left, right, transpose_a=transpose_a, transpose_b=turned, out_dtype="f32")
+    return _storage(context, product)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -44,9 +45,12 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 def as_tensor(context: MetalContext, array: DeviceArray) -> Tensor:
     """What a kernel made, as a tensor on the device."""
+    return Tensor(Source(_storage(context, array), dtype(array.dtype), Layout.contiguous(array.shape)))
+
+
+def _storage(context: MetalContext, array: DeviceArray) -> MetalStorage:
     window = BufferWindow(0, array.nbytes, array.buffer, array.offset)
-    storage = MetalStorage(context, (window,), array.nbytes, array.owner)
-    return Tensor(Source(storage, dtype(array.dtype), Layout.contiguous(array.shape)))
+    return MetalStorage(context, (window,), array.nbytes, array.owner)
 
 
 def _operand(context: MetalContext, tensor: Tensor) -> tuple[DeviceArray, bool]:

@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lbrx
-from lbrx.devices.cpu.ops.blas import all_blas_threads, in_pieces, one_blas_thread
+from lbrx.engine.blas import all_blas_threads, in_pieces, one_blas_thread
 from lbrx.ops import linear
 from support.references import normal, weight_of
 

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from lbrx.errors import KernelError
 
-Floats = npt.NDArray[np.float32]
-
 MULTIPLIES_PAIRS = platform.machine() in ("x86_64", "AMD64")
 """Whether products of i16 are faster than those of f32. On Arm they are not, and a Mac has a unit for BLAS."""
 

@@ -1,17 +1,18 @@
-"""What the functions of this package take: arrays and tensors, seen as f32 in C order."""
+"""What products and operations on arrays take: arrays and tensors, seen as f32 in C order."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.devices.cpu.native import Floats
 from lbrx.errors import ShapeError
 from lbrx.tensors.tensor import Tensor
 
-_F32 = np.dtype(np.float32)
+_F32, _BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[Any] | Tensor
 
 
@@ -22,6 +23,13 @@ def floats(values: Values) -> Floats:
     if isinstance(values, Tensor):
         values = values.numpy() if values.type_name == "f32" else values.to("f32").numpy()
     return np.ascontiguousarray(values, np.float32).reshape(np.shape(values))
+
+
+def is_bf16(values: Values) -> bool:
+    """Whether values are stored as bf16."""
+    if type(values) is np.ndarray:  # told quickly: calls are many and short
+        return bool(values.dtype == _BF16)
+    return values.type_name == "bf16" if isinstance(values, Tensor) else getattr(values, "dtype", None) == _BF16
 
 
 def row_vector(values: Values, columns: int, what: str) -> Floats:

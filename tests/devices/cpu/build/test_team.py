@@ -12,7 +12,7 @@ import pytest
 import lbrx
 from lbrx.base import system
 from lbrx.base.threads import run_chunks
-from lbrx.devices.cpu.team import team
+from lbrx.devices.cpu.build.team import team
 
 ELEMENTS = 700_001
 
