@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.jobs.merge.methods import Method
+from lbrx.jobs.merge.methods.parameters import TensorParameters
 from lbrx.jobs.merge.plan.outline import Outline, OutputTensor
 from lbrx.jobs.merge.plan.records import InputModel, Job, JobInput, TensorInfo
-from lbrx.jobs.merge.recipe import ModelRef, Recipe, base_index, resolve_tensor
+from lbrx.jobs.merge.recipe import ModelRef, Recipe, base_index, filters, resolve_tensor
 from lbrx.tensors.dtype import DType
 
 
@@ -38,6 +40,8 @@ class JobPlanner:
     def __post_init__(self) -> None:
         self._index = {ref: index for index, ref in enumerate(self.models)}
         self._donor, self._is_whole = self.recipe.donor, self.recipe.whole_model
+        self._filters = filters(self.recipe)
+        self._parameters: dict[tuple[Any, ...], TensorParameters] = {}
 
     def jobs(self, outline: Outline) -> list[Job]:
         """The jobs in the order in which the donor's files hold their tensors, so that they are read in order."""
@@ -78,24 +82,32 @@ class JobPlanner:
         return self._merge_job(tensor, inputs, self.recipe.output_dtype or dtype)
 
     def _merge_job(self, tensor: OutputTensor, inputs: Sequence[_Input], dtype: DType) -> Job:
-        parameters = resolve_tensor(
-            self.recipe,
-            self.method.spec,
-            module=tensor.module,
-            slice_index=tensor.slice_index,
-            input_names=[given.name for given in inputs],
-            output_name=tensor.role.name,
-            t=tensor.t,
-        )
         return Job(
             tensor.role.name,
             inputs[0].info.shape,
             dtype,
             tuple(JobInput(given.index, given.name) for given in inputs),
-            parameters,
+            self._resolved(tensor, [given.name for given in inputs]),
             base_index(self.recipe, self.method.spec, tensor.part),
             tensor.role.is_vocabulary,
         )
+
+    def _resolved(self, tensor: OutputTensor, names: list[str]) -> TensorParameters:
+        """The parameters of a tensor, looked up once for all tensors to which the same filters apply."""
+        matching = [text in name for name in (*names, tensor.role.name) for text in self._filters]
+        key = (tensor.module, tensor.slice_index, tensor.t, *matching)
+        parameters = self._parameters.get(key)
+        if parameters is None:
+            parameters = self._parameters[key] = resolve_tensor(
+                self.recipe,
+                self.method.spec,
+                module=tensor.module,
+                slice_index=tensor.slice_index,
+                input_names=names,
+                output_name=tensor.role.name,
+                t=tensor.t,
+            )
+        return parameters
 
     def _has_problem(self, tensor: OutputTensor, inputs: Sequence[_Input], speaker: _Input) -> bool:
         before = len(self.problems)

@@ -6,7 +6,7 @@ that can be seen without a model is a ``RecipeError`` that begins with the file 
 
 from lbrx.jobs.merge.recipe.checks import check_method
 from lbrx.jobs.merge.recipe.load import load_recipes, parse_recipes
-from lbrx.jobs.merge.recipe.parameters import base_index, resolve, resolve_tensor
+from lbrx.jobs.merge.recipe.parameters import base_index, filters, resolve, resolve_tensor
 from lbrx.jobs.merge.recipe.reading import LoraRef, ModelRef, parse_reference
 from lbrx.jobs.merge.recipe.schema import (
     EVERY_MODULE,
@@ -41,6 +41,7 @@ __all__ = [
     "ZeroToken",
     "base_index",
     "check_method",
+    "filters",
     "layer_position",
     "load_recipes",
     "parse_recipes",

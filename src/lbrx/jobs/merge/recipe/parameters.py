@@ -38,6 +38,20 @@ def scopes(recipe: Recipe, module: Module, part: Slice, source_index: int | None
     yield recipe.parameters
 
 
+def filters(recipe: Recipe) -> tuple[str, ...]:
+    """The filters of all parameters: tensors whose names match the same ones have the same parameters.
+
+    >>> from lbrx.jobs.merge.recipe import parse_recipes
+    >>> text = "{merge_method: linear, models: [{model: a}], parameters: {weight: [{filter: mlp, value: 1}]}}"
+    >>> filters(parse_recipes(text)[0])
+    ('mlp',)
+    """
+    parts = [part for module in recipe.modules.values() for part in module.slices]
+    owners = (recipe, *recipe.modules.values(), *parts, *(source for part in parts for source in part.sources))
+    branches = (branch for owner in owners for value in owner.parameters.values() for branch in value.branches)
+    return tuple({branch.filter: None for branch in branches if branch.filter is not None})
+
+
 def resolve(
     recipe: Recipe,
     parameter: MethodParameter,
