@@ -46,9 +46,11 @@ def filters(recipe: Recipe) -> tuple[str, ...]:
     >>> filters(parse_recipes(text)[0])
     ('mlp',)
     """
-    parts = [part for module in recipe.modules.values() for part in module.slices]
-    owners = (recipe, *recipe.modules.values(), *parts, *(source for part in parts for source in part.sources))
-    branches = (branch for owner in owners for value in owner.parameters.values() for branch in value.branches)
+    modules = recipe.modules.values()
+    parts = [part for module in modules for part in module.slices]
+    sources = [source for part in parts for source in part.sources]
+    given = [recipe.parameters, *(owner.parameters for owners in (modules, parts, sources) for owner in owners)]
+    branches = (branch for parameters in given for value in parameters.values() for branch in value.branches)
     return tuple({branch.filter: None for branch in branches if branch.filter is not None})
 
 
