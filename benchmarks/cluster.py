@@ -22,15 +22,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import lbrx
 from benchmarks.harness import Figure
 from benchmarks.models import LAYERS, make_model
 from lbrx.base import system
-from lbrx.cluster import ClusterOptions, PlanSource
+from lbrx.cluster import ClusterOptions
 from lbrx.cluster.options import ClusterProgress
-from lbrx.cluster.run import cluster_runner
-from lbrx.files.output.run import execute
+from lbrx.files.output.options import RunKeywords
 
 TURNS = 8
+_OUT = "merged"
 MEMORY_LIMIT_BYTES = 400_000_000
 RECIPES = {
     "linear": (
@@ -68,24 +69,20 @@ def _one_node() -> Iterator[None]:
 class _Side:
     """A merge into a directory, and the times of its turns."""
 
-    source: PlanSource
+    recipe: str
     cluster: ClusterOptions | None = None
     states: list[ClusterProgress] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     processor_seconds: list[float] = field(default_factory=list)
 
-    @property
-    def out(self) -> Path:
-        return Path(self.source.arguments[1])
-
     def turn(self) -> None:
         """Run once more; only what a command does is timed, not the removal of what the last turn wrote."""
-        shutil.rmtree(self.out, ignore_errors=True)
+        shutil.rmtree(_OUT, ignore_errors=True)
         os.sync()  # or the system writes what the other side has left while this one is timed
         gc.collect()
         time.sleep(0.1)
         started, processor_started = time.perf_counter(), time.process_time()
-        execute(self.source.build(), sync=False, runner=cluster_runner(self.cluster))
+        lbrx.merge(self.recipe, _OUT, sync=False, **_cluster(self.cluster))
         seconds, processor_seconds = time.perf_counter() - started, time.process_time() - processor_started
         if self.states:
             processor_seconds += sum(node.processor_seconds for node in self.states[-1].nodes)
@@ -93,12 +90,15 @@ class _Side:
         self.processor_seconds.append(processor_seconds)
 
 
+def _cluster(options: ClusterOptions | None) -> RunKeywords:
+    """A cluster whose tasks have all processors."""
+    return {} if options is None else {"cluster": options, "threads": system.cpu_count()}
+
+
 def _against_threads(method: str, recipe: str) -> Iterator[Figure]:
     _check_alike(recipe)
-    source = PlanSource.merge(recipe, "merged")
     states: list[ClusterProgress] = []
-    options = ClusterOptions("auto", source, system.cpu_count(), progress=states.append)
-    threads, cluster = _Side(source), _Side(source, options, states)
+    threads, cluster = _Side(recipe), _Side(recipe, ClusterOptions("auto", progress=states.append), states)
     for number in range(TURNS):
         for side in (threads, cluster) if number % 2 else (cluster, threads):
             side.turn()
@@ -112,15 +112,14 @@ def _against_threads(method: str, recipe: str) -> Iterator[Figure]:
     peak = max(seen.memory_bytes for state in states for seen in state.nodes)
     detail = f"{peak / 1e6:.0f} MB of {MEMORY_LIMIT_BYTES / 1e6:.0f} MB"
     yield Figure("cluster", f"{method}: memory of a worker", MEMORY_LIMIT_BYTES / peak, 1, detail)
-    shutil.rmtree(source.arguments[1])
+    shutil.rmtree(_OUT)
 
 
 def _check_alike(recipe: str) -> None:
     """Merge once on each side; this also compiles kernels and starts workers."""
     one, other = Path("of-threads"), Path("of-the-cluster")
-    execute(PlanSource.merge(recipe, str(one)).build(), sync=False)
-    source = PlanSource.merge(recipe, str(other))
-    execute(source.build(), sync=False, runner=cluster_runner(ClusterOptions("auto", source, system.cpu_count())))
+    lbrx.merge(recipe, one, sync=False)
+    lbrx.merge(recipe, other, sync=False, **_cluster(ClusterOptions("auto")))
     names = sorted(path.name for path in one.iterdir())
     _, different, missing = filecmp.cmpfiles(one, other, names, shallow=False)
     if different or missing:

@@ -75,7 +75,7 @@ LAYERS = (
 
 TABLES = {
     "DEVICES": "a device implements a protocol of the engine, and settings check its name",
-    "SCORE_RUNNERS": "the caller of lbrx.score names a cluster by its address",
+    "RUNNERS": "the caller of a job names a cluster by its address",
     "TENSOR_FUNCTIONS": "methods of tensors compute; codecs call kernels until Encode and Decode are nodes",
 }
 """Tables of the registry through which a module reaches a higher layer, with the reason."""

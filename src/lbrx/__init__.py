@@ -24,7 +24,7 @@ if _TYPE_CHECKING:
     from lbrx.errors import UsageError as UsageError
     from lbrx.files.checkpoint.opening import Checkpoint as Checkpoint
     from lbrx.files.checkpoint.opening import open as open
-    from lbrx.files.output.progress import Progress as Progress
+    from lbrx.files.output.options import Progress as Progress
     from lbrx.files.output.save import save as save
     from lbrx.jobs.convert.convert import convert as convert
     from lbrx.jobs.merge.merge import merge as merge

@@ -88,10 +88,11 @@ CODECS: dict[str, str] = {
 }
 """The quantization types of GGUF files, as records of `lbrx.tensors.codecs.codec.Codec`."""
 
-SCORE_RUNNERS: dict[str, str] = {
-    "cluster": "lbrx.cluster.scoring:cluster_score_runner",
+RUNNERS: dict[str, str] = {
+    "output": "lbrx.cluster.run:cluster_runner",
+    "score": "lbrx.cluster.scoring:cluster_score_runner",
 }
-"""Other ways than threads to run `lbrx.score`: functions that take an address (see `lbrx.jobs.score.score`)."""
+"""How jobs run on a cluster: functions that take its address (see `lbrx.files.output.run` and `lbrx.jobs.score`)."""
 
 SELF_TESTS: dict[str, str] = {
     "passes": "lbrx.jobs.doctor.pass_tests:self_tests",

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+import lbrx
 import support
 from lbrx.cli import main as cli
 from lbrx.cli.main import COMMANDS
+from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, KernelError, LbrxError
 from lbrx.registry import load
 from support.cli_running import lbrx_command
@@ -40,6 +43,34 @@ def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture
     assert outcome.code == 0
     assert f"lbrx {name}" in outcome.out
     assert COMMANDS[name].summary in outcome.out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() & set(lbrx.__all__)))
+def test_a_command_calls_the_public_function_of_its_name(name: str, tmp_path: Path) -> None:
+    models = demo_models()
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text(f"{{merge_method: linear, models: [{{model: {models.base}}}], parameters: {{weight: 1}}}}")
+    arguments = {
+        "merge": [recipe, tmp_path / "out", "--threads=1", "--no-sync"],
+        "convert": [models.base, tmp_path / "out", "--strict"],
+        "quantize": [models.base, tmp_path / "out.gguf", "--to=q8_0", "--memory=1GiB"],
+        "score": [models.base, f"--text={recipe}", "--device=cpu"],
+        "verify": [models.base, "--quick"],
+    }
+    called: list[dict[str, object]] = []
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code is getattr(lbrx, name).__code__:
+            called.append(dict(frame.f_locals))
+
+    sys.setprofile(profile)
+    try:
+        assert cli.run([name, *map(str, arguments[name])]) == 0
+    finally:
+        sys.setprofile(None)
+    (given,) = called
+    options = {"merge": {"threads": 1, "sync": False}, "convert": {"strict": True}, "quantize": {"memory": "1GiB"}}
+    assert options.get(name, {}).items() <= dict(given.get("options", {})).items()  # type: ignore[call-overload]
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

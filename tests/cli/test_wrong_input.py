@@ -14,12 +14,11 @@ import pytest
 import lbrx
 from lbrx.cli import main as cli
 from lbrx.cli.main import COMMANDS
-from lbrx.cli.options import LimitOptions
 from lbrx.cli.paths import check_replaced
-from lbrx.cli.running import within_limits
 from lbrx.demo.models import demo_models
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory import budget
+from lbrx.memory.limits import limited
 from support.cli_running import lbrx_command
 
 SHIPPED = demo_models()
@@ -166,14 +165,12 @@ def test_too_little_memory_says_how_much_is_enough() -> None:
     message = (
         "1 KiB of memory are too little: a tile needs 4 KiB .* expected --memory 256MiB, which is enough for 3 threads"
     )
-    limits = LimitOptions(3, "1KiB")
-    with pytest.raises(MemoryBudgetError, match=message), within_limits(limits), budget().reserve(4096, "a tile"):
+    with pytest.raises(MemoryBudgetError, match=message), limited(3, "1KiB"), budget().reserve(4096, "a tile"):
         pass
 
 
 def test_work_that_needs_more_than_is_usually_enough_says_how_much() -> None:
-    limits = LimitOptions(1, "128MiB")
-    with pytest.raises(MemoryBudgetError) as caught, within_limits(limits), budget().reserve(1 << 30, "a tile"):
+    with pytest.raises(MemoryBudgetError) as caught, limited(1, "128MiB"), budget().reserve(1 << 30, "a tile"):
         pass
     assert str(caught.value).startswith("a tile needs 1 GiB of memory, but the limit is 128 MiB")
 

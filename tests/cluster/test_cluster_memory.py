@@ -13,12 +13,11 @@ import numpy.typing as npt
 import pytest
 from test_cluster_merge import CUSTOM_RECIPE, METHODS, local, on_cluster, weights
 
-from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
+import lbrx
+from lbrx.cluster import ClusterError, ClusterOptions
 from lbrx.cluster.options import ClusterProgress, WorkerMemoryError
-from lbrx.cluster.run import cluster_runner
 from lbrx.cluster.worker_memory import PeakMemory, explaining_memory_errors
 from lbrx.errors import MemoryBudgetError
-from lbrx.files.output.run import execute
 from support.tiny import CONFIG, HIDDEN, llama_shapes, make_llama, random_tensors, write_model
 
 MEMORY_LIMIT_BYTES = 400_000_000
@@ -126,9 +125,8 @@ def test_workers_take_less_than_400_mb(method: str, folder: Path) -> None:
         write_model(folder / name, tensors, config)
     assert sum((folder / name / "model.safetensors").stat().st_size for name in ("base", "a", "b")) > 600_000_000
     (folder / "recipe.yml").write_text(METHODS[method])
-    source = PlanSource.merge("recipe.yml", "clustered")
     states: list[ClusterProgress] = []
-    execute(source.build(), runner=cluster_runner(ClusterOptions("auto", source, progress=states.append)), sync=False)
+    lbrx.merge("recipe.yml", "clustered", cluster=ClusterOptions("auto", progress=states.append), sync=False)
     most_bytes = max(node.memory_bytes for node in states[-1].nodes)
     assert 20_000_000 < most_bytes < MEMORY_LIMIT_BYTES
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
-from lbrx.cluster import ClusterError, ClusterOptions, PlanSource
+from lbrx.cluster import ClusterError, ClusterOptions
 from lbrx.cluster.options import ClusterProgress
 from lbrx.cluster.run import cluster_runner
 from lbrx.files.output.run import RunResult, execute
@@ -60,13 +61,12 @@ def prepare(folder: Path, recipe: str) -> None:
 
 
 def on_cluster(out: str, *, seed: int = 0, progress: Any = None, address: str = "auto", **options: Any) -> RunResult:
-    source = PlanSource.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000)
-    cluster = ClusterOptions(address, source, task_bytes=TASK_BYTES, progress=progress)
-    return execute(source.build(), runner=cluster_runner(cluster), **options)
+    cluster = ClusterOptions(address, task_bytes=TASK_BYTES, progress=progress)
+    return lbrx.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000, cluster=cluster, **options)
 
 
 def local(out: str, seed: int = 0) -> RunResult:
-    return execute(plan_output_of_merge("recipe.yml", out, seed=seed, max_shard_bytes=4000))
+    return lbrx.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000)
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -200,20 +200,16 @@ def test_a_driver_that_is_killed_is_resumed(folder: Path, ray_cluster: Any) -> N
 
 @pytest.mark.usefixtures("ray_cluster", "folder")
 def test_quantizing_and_converting_on_a_cluster() -> None:
-    from lbrx.jobs.quantize.options import parse_options
-
     tensors = {f"blk.{layer}.ffn_up.weight": lbrx.normal((64, 256), seed=layer).to("bf16") for layer in range(4)}
     lbrx.save("a.gguf", tensors, {"general.architecture": "llama", "llama.block_count": 4})
-    options = parse_options("q4_k_m")
-    for source in (
-        PlanSource.quantize("a.gguf", "quantized.gguf", options),
-        PlanSource.convert("a.gguf", "converted.gguf", type="f32"),
+    for write, out in (
+        (partial(lbrx.quantize, "a.gguf", "quantized.gguf", "q4_k_m"), Path("quantized.gguf")),
+        (partial(lbrx.convert, "a.gguf", "converted.gguf", type="f32"), Path("converted.gguf")),
     ):
-        out = Path(source.arguments[1])
-        execute(source.build())
+        write()
         expected = out.read_bytes()
         out.unlink()
-        execute(source.build(), runner=cluster_runner(ClusterOptions("auto", source, task_bytes=1000)))
+        write(cluster=ClusterOptions("auto", task_bytes=1000))
         assert out.read_bytes() == expected
 
 
@@ -239,11 +235,11 @@ def test_a_worker_that_sees_other_models_is_an_error(folder: Path) -> None:
     prepare(folder / "elsewhere", METHODS["linear"])
     make_llama(folder / "elsewhere/a", 1, vocabulary=8)
     make_llama(folder / "elsewhere/b", 2, vocabulary=8)
-    other = PlanSource.merge("recipe.yml", "out")
+    plan_call = partial(plan_output_of_merge, "recipe.yml", "out")
+    runner = cluster_runner("auto", plan_call)
     os.chdir(folder)
-    plan = plan_output_of_merge("recipe.yml", "out")
     with pytest.raises(ClusterError, match="this worker plans another output than the driver"):
-        execute(plan, runner=cluster_runner(ClusterOptions("auto", other)))
+        execute(plan_call(), runner=runner)
 
 
 @pytest.mark.usefixtures("ray_cluster")

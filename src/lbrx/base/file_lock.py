@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from lbrx.errors import FileError
 
 _POLL_SECONDS = 0.05
+_NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)  # the file system has none: go on without
 
 
 def open_locked(path: str | os.PathLike[str], *, wait_seconds: float = 0.0) -> int | None:
@@ -42,9 +44,10 @@ def _try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except BaseException:
-        os.close(descriptor)
-        raise
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            os.close(descriptor)
+            raise
     return True
 
 

@@ -1,20 +1,16 @@
-"""Runs on a cluster, and what is reported of its nodes."""
+"""What is reported of the nodes of a cluster."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lbrx.base.system import format_bytes, parse_bytes
+from lbrx.base.system import format_bytes
 
 if TYPE_CHECKING:
-    from lbrx.cli.options import LimitOptions
-    from lbrx.cluster.options import ClusterProgress
-    from lbrx.files.output.run import Run
+    from lbrx.cluster.options import ClusterOptions, ClusterProgress
 
 _EVENTS_PER_SECOND = 2
 
@@ -37,6 +33,12 @@ class ClusterReporter:
             _print_event(state)
         elif is_first and not self._is_quiet and not self._as_json and state.dashboard is not None:
             print(f"cluster: {state.dashboard}", file=sys.stderr)
+
+    def cluster(self, address: str) -> ClusterOptions:
+        """A cluster whose progress is reported here."""
+        from lbrx.cluster.options import ClusterOptions
+
+        return ClusterOptions(address, progress=self)
 
     def done(self) -> None:
         """The run is over: say what each node did."""
@@ -73,17 +75,3 @@ def _print_event(state: ClusterProgress) -> None:
     }
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
-
-
-def cluster_runner(
-    address: str, plan_call: partial[Any], attribute: str | None, limits: LimitOptions, reporter: ClusterReporter
-) -> Callable[..., Run]:
-    """The ``runner`` of ``execute`` on a cluster, whose workers make the plan by the same call."""
-    from lbrx.cluster import run
-    from lbrx.cluster.description import PlanSource
-    from lbrx.cluster.options import WORKER_MEMORY_BYTES, ClusterOptions
-
-    function = f"{plan_call.func.__module__}:{plan_call.func.__name__}"
-    source = PlanSource(function, plan_call.args, plan_call.keywords, attribute)
-    memory_bytes = WORKER_MEMORY_BYTES if limits.memory is None else parse_bytes(limits.memory)
-    return run.cluster_runner(ClusterOptions(address, source, limits.threads, memory_bytes, progress=reporter))

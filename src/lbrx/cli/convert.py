@@ -9,7 +9,7 @@ from typing import Annotated
 from lbrx.cli.options import Cluster, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import reporting, show_files, within_limits, write_output
+from lbrx.cli.running import dry_run_of, reporting, show_files, write_output
 
 
 def convert(
@@ -39,16 +39,17 @@ def convert(
 
       lbrx convert model resharded --shard-size 2GB
     """
+    from lbrx.jobs.convert.convert import convert as convert_model
     from lbrx.jobs.convert.convert import plan_conversion
 
-    plan_call = partial(plan_conversion, source, out, format=format, type=type, max_shard_bytes=limits.shard_size)
+    write = partial(convert_model, source, out, format=format, type=type, max_shard_bytes=limits.shard_size)
     with reporting(options) as report:
         check_model(source)
         check_output_name(out, format)
-        with within_limits(limits):
-            plan = plan_call()
+        if not dry_run:
+            write_output(write, report, limits, options, cluster=cluster)
+            return
+        with dry_run_of(limits, report):
+            plan = plan_conversion(*write.args, **write.keywords)
             report.warnings(plan.warnings)
-            if dry_run:
-                show_files(plan, as_json=options.json_output)
-            else:
-                write_output(plan, plan_call, report, limits, options, cluster=cluster)
+            show_files(plan, as_json=options.json_output)

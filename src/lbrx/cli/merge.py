@@ -10,7 +10,7 @@ from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunO
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.progress import Reporter
-from lbrx.cli.running import on_device, reporting, show_files, within_limits, write_output
+from lbrx.cli.running import dry_run_of, reporting, show_files, write_output
 
 if TYPE_CHECKING:
     from lbrx.files.output.plan import OutputPlan
@@ -54,26 +54,21 @@ def merge(
 
       lbrx merge recipe.yml merged --device metal
     """
+    from lbrx.jobs.merge.merge import merge as merge_models
     from lbrx.jobs.merge.merge import plan_output_of_merge
 
-    plan_call = partial(
-        plan_output_of_merge,
-        recipe,
-        out,
-        format=format,
-        quantize=quantize,
-        max_shard_bytes=limits.shard_size,
-        seed=seed,
+    write = partial(
+        merge_models, recipe, out, format=format, quantize=quantize, max_shard_bytes=limits.shard_size, seed=seed
     )
     with reporting(options) as report:
         check_output_name(out, format)
-        with within_limits(limits), on_device(device, report.warnings, cluster):
-            plan = plan_call()
+        if not dry_run:
+            write_output(write, report, limits, options, inputs=[recipe], device=device, cluster=cluster)
+            return
+        with dry_run_of(limits, report, device, cluster):
+            plan = plan_output_of_merge(*write.args, **write.keywords)
             report.warnings(plan.warnings)
-            if dry_run:
-                _show_plan(plan, report, as_json=options.json_output)
-            else:
-                write_output(plan, plan_call, report, limits, options, inputs=[recipe], cluster=cluster)
+            _show_plan(plan, report, as_json=options.json_output)
 
 
 def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from lbrx.base.system import format_bytes
 from lbrx.cli.options import DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
-from lbrx.cli.running import reporting, within_limits, write_output
+from lbrx.cli.running import dry_run_of, reporting, write_output
 from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,21 +41,20 @@ def moe(
 
       lbrx moe recipe.yml mixture --seed 7 --shard-size 2GB
     """
-    from lbrx.jobs.moe import load_moe_recipe, plan_moe, plan_moe_output
+    from lbrx.jobs.moe import load_moe_recipe, plan_moe, plan_moe_output, write_moe
 
     with reporting(options) as report:
         if out.suffix == ".gguf":
             raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
-        with within_limits(limits):
+        with dry_run_of(limits, report):
             parsed, text = load_moe_recipe(recipe)
             mixture = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
             report.warnings(mixture.warnings)
-            plan_call = partial(plan_moe_output, mixture, out, max_shard_bytes=limits.shard_size)
-            plan = plan_call()
-            if dry_run:
-                _show(mixture, plan, as_json=options.json_output)
-            else:
-                write_output(plan, plan_call, report, limits, options, inputs=[recipe])
+        write = partial(write_moe, mixture, out, max_shard_bytes=limits.shard_size)
+        if dry_run:
+            _show(mixture, plan_moe_output(*write.args, **write.keywords), as_json=options.json_output)
+        else:
+            write_output(write, report, limits, options, inputs=[recipe])
 
 
 def _show(mixture: MoePlan, plan: OutputPlan, *, as_json: bool) -> None:

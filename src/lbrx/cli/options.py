@@ -42,7 +42,14 @@ Cluster = Annotated[
         help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT. OUT is on a shared disk.",
     ),
 ]
-Device = Annotated[str, Option(metavar="|".join(DEVICES), help="Where to compute.")]
+Device = Annotated[
+    str | None,
+    Option(
+        metavar="|".join(DEVICES),
+        help="Where to compute.",
+        check=lambda name: None if name == "cpu" else name,  # LBRX_DEVICE holds then
+    ),
+]
 Format = Annotated[str | None, Option(help="gguf, mlx or safetensors; what OUT ends in by default.")]
 
 

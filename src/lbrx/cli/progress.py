@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from lbrx.files.output.progress import Progress
+    from lbrx.files.output.options import Progress
     from lbrx.files.output.run import RunResult
     from lbrx.jobs.merge.plan import Plan
     from lbrx.jobs.merge.plan.estimate import Estimate

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import on_device, reporting, within_limits, write_output
+from lbrx.cli.running import dry_run_of, reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 
@@ -90,37 +90,42 @@ def quantize(
     """
     from lbrx.jobs.quantize.options import parse_options
     from lbrx.jobs.quantize.quantize import plan_quantize
+    from lbrx.jobs.quantize.quantize import quantize as quantize_model
 
+    choices: dict[str, Any] = {
+        "to": to,
+        "target_bpw": target_bpw,
+        "target_size": target_size,
+        "candidates": candidates,
+        "tensor_types": tensor_type or (),
+        "output_type": output_type,
+        "embedding_type": embedding_type,
+        "pure": pure,
+        "leave_output": leave_output,
+        "imatrix": imatrix,
+        "group_size": group_size,
+        "override_kv": override_kv or (),
+        "prune_layers": prune_layers or (),
+        "keep_split": keep_split,
+        "allow_requantize": allow_requantize,
+    }
     with reporting(options) as report:
-        choices = parse_options(
-            to,
-            target_bpw=target_bpw,
-            target_size=target_size,
-            candidates=candidates,
-            tensor_types=tensor_type or (),
-            output_type=output_type,
-            embedding_type=embedding_type,
-            pure=pure,
-            leave_output=leave_output,
-            imatrix=imatrix,
-            group_size=group_size,
-            override_kv=override_kv or (),
-            prune_layers=prune_layers or (),
-            keep_split=keep_split,
-            allow_requantize=allow_requantize,
-        )
+        parsed = parse_options(**choices)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
         check_output_name(out, None)
-        plan_call = partial(plan_quantize, source, out, choices, max_shard_bytes=limits.shard_size)
-        with within_limits(limits), on_device(device, report.warnings, cluster):
-            with shown_progress() as measuring:
-                plan = plan_call(measuring=measuring)
-            report.warnings((*plan.output.warnings, *_unmatched(plan, tensor_type or ())))
-            if dry_run:
+        with ExitStack() as status:
+            measuring = status.enter_context(shown_progress())
+            planning: dict[str, Any] = {"max_shard_bytes": limits.shard_size, "measuring": measuring}
+            if not dry_run:
+                write = partial(quantize_model, source, out, **choices, **planning)
+                write_output(write, report, limits, options, status=status, device=device, cluster=cluster)
+                return
+            with dry_run_of(limits, report, device, cluster):
+                plan = plan_quantize(source, out, parsed, **planning)
+                status.close()
+                report.warnings(plan.output.warnings)
                 _show(plan, as_json=options.json_output, with_tensors=tensors)
-            else:
-                write_output(plan.output, plan_call, report, limits, options, cluster=cluster, attribute="output")
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:
@@ -131,16 +136,6 @@ def _check_used(*, tensors: bool, candidates: bool) -> None:
         raise UsageError(
             "--candidates are chosen from for --target-bpw or --target-size; expected one of them, not --to"
         )
-
-
-def _unmatched(plan: QuantizePlan, choices: Sequence[str]) -> list[str]:
-    """A warning for each --tensor-type whose pattern no tensor's name matches."""
-    from lbrx.jobs.quantize.options import TypeOverride
-
-    names = [tensor.source.name for tensor in plan.quantization.coded]
-    unmatched = [text for text in choices if not any(map(TypeOverride.parse(text).matches, names))]
-    example = f", such as {names[0]!r}" if names else ""
-    return [f"--tensor-type {text}: matches none of the {len(names)} names of tensors{example}" for text in unmatched]
 
 
 def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:

@@ -6,67 +6,47 @@ import json
 import resource
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lbrx.base.system import format_bytes
 from lbrx.cli.paths import check_replaced
 from lbrx.cli.progress import Reporter, reporter
-from lbrx.errors import LbrxError, MemoryBudgetError, UsageError
+from lbrx.errors import LbrxError
 from lbrx.files.remote.paths import is_remote
 
 if TYPE_CHECKING:
     from lbrx.cli.options import LimitOptions, RunOptions
+    from lbrx.files.output.options import RunKeywords
     from lbrx.files.output.plan import OutputPlan
+    from lbrx.files.output.run import RunResult
 
 _OPEN_FILES = 4096
-# Every method and quantization does with it: a search of the k-th largest element, and the buffers of each thread.
-_ENOUGH_BYTES = 64 << 20
-_ENOUGH_BYTES_PER_THREAD = 64 << 20
 
 
 @contextmanager
-def within_limits(limits: LimitOptions) -> Iterator[None]:
-    """Threads and memory for a command; if the memory is too little, the error says how much is enough."""
-    from lbrx.memory import budget
-    from lbrx.memory.limits import limited
-    from lbrx.settings import settings
+def reporting_fallbacks(warn: Callable[[Sequence[str]], None]) -> Iterator[None]:
+    """At the end of a ``with`` block, warn of what another device left to the CPU, and why."""
+    from lbrx.engine.device import CpuFallback, fallbacks
 
-    with limited(limits.threads, limits.memory):
-        try:
-            yield
-        except MemoryBudgetError as error:
-            enough_bytes = _ENOUGH_BYTES + settings.threads * _ENOUGH_BYTES_PER_THREAD
-            if budget().limit_bytes >= enough_bytes:
-                raise
-            raise MemoryBudgetError(
-                f"{format_bytes(budget().limit_bytes)} of memory are too little: {error}; "
-                f"expected --memory {enough_bytes >> 20}MiB, which is enough for {settings.threads} threads"
-            ) from error
-
-
-@contextmanager
-def on_device(name: str, warn: Callable[[Sequence[str]], None], cluster: str | None = None) -> Iterator[None]:
-    """Compute on a device for the length of a ``with`` block; at its end, warn of what was left to the CPU, and why.
-
-    A device that is not there is an error before anything is written.
-    """
-    if name == "cpu":
-        yield
-        return
-    if cluster is not None:
-        raise UsageError(f"--device {name} is for this machine, but with --cluster {cluster} its workers compute")
-    from lbrx.engine.device import CpuFallback, device, fallbacks
-    from lbrx.settings import using
-
-    device(name).open()
     before = set(fallbacks())
-    with warnings.catch_warnings(), using(device=name):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuFallback)
         yield
     warn([f"computed on the CPU in part: {reason}" for reason in fallbacks() if reason not in before])
+
+
+@contextmanager
+def dry_run_of(
+    limits: LimitOptions, report: Reporter, device: str | None = None, cluster: str | None = None
+) -> Iterator[None]:
+    """The limits and the device of a command that only plans."""
+    from lbrx.engine.device import computing_on
+    from lbrx.memory.limits import limited
+
+    with limited(limits.threads, limits.memory), reporting_fallbacks(report.warnings), computing_on(device, cluster):
+        yield
 
 
 @contextmanager
@@ -82,45 +62,53 @@ def reporting(options: RunOptions) -> Iterator[Reporter]:
 
 
 def write_output(
-    plan: OutputPlan,
-    plan_call: partial[Any],
+    write: Callable[..., RunResult],
     report: Reporter,
     limits: LimitOptions,
     options: RunOptions,
     *,
     inputs: Sequence[Path] = (),
+    status: ExitStack | None = None,
+    device: str | None = None,
     cluster: str | None = None,
-    attribute: str | None = None,
 ) -> None:
-    """Write the output of a plan with progress; ``inputs`` are files besides models that must not be overwritten.
+    """Call the function that writes a model with the options of a run, and report its progress and its result.
 
-    ``plan_call`` makes the plan, or an object that has it as ``attribute``; workers of a cluster repeat the call.
+    ``inputs`` are files besides models that must not be overwritten. ``status`` is closed when the plan is made.
     """
-    from lbrx.files.output.run import execute
 
-    if options.overwrite and plan.is_directory and not is_remote(plan.out):
-        check_replaced(plan.out, [header.path for header in plan.sources], inputs)
-    nodes, runner = None, None
+    def planned(plan: OutputPlan) -> None:
+        if status is not None:
+            status.close()
+        report.warnings(plan.warnings)
+        if options.overwrite and plan.is_directory and not is_remote(plan.out):
+            check_replaced(plan.out, [header.path for header in plan.sources], inputs)
+
+    nodes = None
     if cluster is not None:
-        from lbrx.cli.cluster_reporter import ClusterReporter, cluster_runner
+        from lbrx.cli.cluster_reporter import ClusterReporter
 
         nodes = ClusterReporter(as_json=options.json_output, is_quiet=options.quiet)
-        runner = cluster_runner(cluster, plan_call, attribute, limits, nodes)
-    try:
-        with report:
-            result = execute(
-                plan,
-                strict=options.strict,
-                overwrite=options.overwrite,
-                restart=options.restart,
-                sync=options.sync,
-                progress=report.progress,
-                runner=runner,
-            )
-    except KeyboardInterrupt:
-        report.interrupted()
-        raise
-    report.done(result)
+    keywords: RunKeywords = {
+        "threads": limits.threads,
+        "memory": limits.memory,
+        "device": device,
+        "cluster": None if cluster is None or nodes is None else nodes.cluster(cluster),
+        "strict": options.strict,
+        "overwrite": options.overwrite,
+        "restart": options.restart,
+        "sync": options.sync,
+        "progress": report.progress,
+        "planned": planned,
+    }
+    with reporting_fallbacks(report.warnings):
+        try:
+            with report:
+                result = write(**keywords)
+        except KeyboardInterrupt:
+            report.interrupted()
+            raise
+        report.done(result)
     if nodes is not None:
         nodes.done()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from lbrx.cli.options import Device
 from lbrx.cli.parameters import Argument, Option
-from lbrx.cli.running import on_device
+from lbrx.cli.running import reporting_fallbacks
 from lbrx.cli.status import shown_progress
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def score(
         from lbrx.plots.heat_map import check_picture
 
         check_picture(plot)
-    with on_device(device, _warn, cluster), shown_progress() as progress:
+    with reporting_fallbacks(_warn), shown_progress() as progress:
         scores = score_models(
             models,
             text,
@@ -87,6 +87,7 @@ def score(
             progress=progress,
             threads=threads,
             cluster=cluster,
+            device=device,
         )
     if plot is not None:
         from lbrx.plots.score_bars import draw_scores

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lbrx.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from lbrx.cluster.description import PlanSource as PlanSource
     from lbrx.cluster.options import ClusterError as ClusterError
     from lbrx.cluster.options import ClusterOptions as ClusterOptions
     from lbrx.cluster.partition import Partition as Partition

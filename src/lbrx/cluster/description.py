@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,42 +19,26 @@ from lbrx.registry import load
 class PlanSource:
     """A call that gives a plan: a function as ``"module:name"``, its arguments, and the directory to call it in.
 
-    ``attribute`` is where the plan stands in what the function returns, if that is not the plan itself.
-
-    >>> PlanSource.merge("recipe.yml", "out", seed=3).function
-    'lbrx.jobs.merge.merge:plan_output_of_merge'
+    >>> from functools import partial
+    >>> PlanSource.of(partial(digest, b"plan")).function
+    'lbrx.files.output.plan:digest'
     """
 
     function: str
     arguments: tuple[Any, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    attribute: str | None = None
     directory: str = field(default_factory=os.getcwd)
 
     @classmethod
-    def merge(cls, recipe: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> PlanSource:
-        """The call of ``lbrx.merge``, without the options of the run."""
-        return cls("lbrx.jobs.merge.merge:plan_output_of_merge", (recipe, out), options)
-
-    @classmethod
-    def convert(cls, source: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> PlanSource:
-        """The call of ``lbrx.convert``, without the options of the run."""
-        return cls("lbrx.jobs.convert.convert:plan_conversion", (source, out), options)
-
-    @classmethod
-    def quantize(
-        cls, source: str | os.PathLike[str], out: str | os.PathLike[str], quantize_options: Any, **options: Any
-    ) -> PlanSource:
-        """The call of ``lbrx.quantize``, with what ``parse_options`` returned."""
-        return cls(
-            "lbrx.jobs.quantize.quantize:plan_quantize", (source, out, quantize_options), options, attribute="output"
-        )
+    def of(cls, plan_call: partial[Any]) -> PlanSource:
+        """A call of a function that can be imported."""
+        function = plan_call.func
+        return cls(f"{function.__module__}:{function.__name__}", plan_call.args, plan_call.keywords)
 
     def build(self) -> OutputPlan:
         """Make the plan, in this process."""
         os.chdir(self.directory)
-        planned = load(self.function)(*self.arguments, **self.options)
-        plan: OutputPlan = planned if self.attribute is None else getattr(planned, self.attribute)
+        plan: OutputPlan = load(self.function)(*self.arguments, **self.options)
         return plan
 
 

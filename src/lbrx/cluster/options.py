@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.cluster.description import PlanSource
 from lbrx.errors import LbrxError
 
 MAX_THREADS_PER_TASK = 4
@@ -54,15 +53,15 @@ class ClusterProgress:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Where the cluster is (``"auto"`` for the one of this machine), and how workers make the plan.
+    """Where the cluster is (``"auto"`` for the one of this machine), and what is reported of its nodes.
 
-    A task has ``threads`` processors (by default four, or what the smallest node has) and buffers of ``memory_bytes``;
-    it writes about ``task_bytes`` (by default an eighth of what a worker has to do, between 16 MiB and 512 MiB).
+    A task writes about ``task_bytes`` (by default an eighth of what a worker has to do, between 16 MiB and 512 MiB).
+    Its ``threads`` (by default four, or what the smallest node has) and ``memory`` are options of the job.
     """
 
     address: str
-    source: PlanSource
-    threads: int | None = None
-    memory_bytes: int = WORKER_MEMORY_BYTES
     task_bytes: int | None = None
     progress: Callable[[ClusterProgress], Any] | None = None
+
+    def __str__(self) -> str:
+        return self.address

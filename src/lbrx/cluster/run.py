@@ -13,11 +13,13 @@ from statistics import median
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import parse_bytes
 from lbrx.cluster.calls import failed_too_often, reason
 from lbrx.cluster.connection import Connection, Node, connected, import_ray, nodes_of, task_threads, worker_count
-from lbrx.cluster.description import layout_digest
+from lbrx.cluster.description import PlanSource, layout_digest
 from lbrx.cluster.options import (
     MAX_FAILURES,
+    WORKER_MEMORY_BYTES,
     ClusterError,
     ClusterOptions,
     ClusterProgress,
@@ -46,10 +48,11 @@ class _Sent:
     since: float = field(default_factory=time.monotonic)
 
 
-def cluster_runner(cluster: ClusterOptions) -> Callable[..., ClusterRun]:
-    """The ``runner`` of `lbrx.files.output.run.execute` that computes on a cluster."""
+def cluster_runner(cluster: str | ClusterOptions, plan_call: partial[Any]) -> Callable[..., ClusterRun]:
+    """The ``runner`` of `lbrx.files.output.run.execute` on a cluster, whose workers make the plan by the same call."""
     import_ray()
-    return partial(ClusterRun, cluster)
+    chosen = ClusterOptions(cluster) if isinstance(cluster, str) else cluster
+    return partial(ClusterRun, chosen, PlanSource.of(plan_call))
 
 
 class ClusterRun(Run):
@@ -58,9 +61,10 @@ class ClusterRun(Run):
     If the output is in a bucket, a worker makes a whole file where it is, and uploads it.
     """
 
-    def __init__(self, cluster: ClusterOptions, *arguments: Any) -> None:
+    def __init__(self, cluster: ClusterOptions, source: PlanSource, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.cluster = cluster
+        self.source = source
 
     def run(self) -> None:
         is_shared = not isinstance(self.staging, RemoteStaging)
@@ -73,7 +77,7 @@ class ClusterRun(Run):
                 self.check_finished(layout, descriptor)
         with connected(self.cluster.address) as connection:
             _Dispatch(self, connection).run()
-        if self.sync and is_shared:
+        if self.options.sync and is_shared:
             for layout in self.plan.layouts:
                 self.flush(layout)
 
@@ -92,13 +96,13 @@ class _Dispatch:
         self._known_nodes: list[Node] = []
         self._nodes_until = 0.0
         nodes = self._nodes()
-        self._threads = task_threads(nodes, self._options.threads)
+        self._threads = task_threads(nodes, run.options.threads)
         waiting = [slot for layout in run.plan.layouts for slot in layout.slots if slot.name not in run.journal.entries]
         size = self._options.task_bytes or task_size(
             sum(slot.nbytes for slot in waiting), worker_count(nodes, self._threads)
         )
         self._bucket = run.staging if isinstance(run.staging, RemoteStaging) else None
-        done = frozenset(run.journal.entries)
+        done, memory = frozenset(run.journal.entries), run.options.memory
         if self._bucket is None:
             self._tasks = group_slots(run.plan.layouts, done, size)
         else:
@@ -107,12 +111,12 @@ class _Dispatch:
         self._order = ray.put(
             Order(
                 uuid.uuid4().hex,
-                self._options.source,
+                run.source,
                 layout_digest(run.plan),
                 run.staging.partial.resolve(),
                 self._threads,
-                self._options.memory_bytes,
-                run.sync,
+                WORKER_MEMORY_BYTES if memory is None else parse_bytes(memory),
+                run.options.sync,
                 socket.gethostname(),
                 None if self._bucket is None else self._bucket.remote,
             )

@@ -20,7 +20,7 @@ from lbrx.engine.program import Program
 from lbrx.engine.sinks import SinkTarget
 from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES, load
-from lbrx.settings import settings
+from lbrx.settings import settings, using
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Blocks, Concat, Expr, Kth, Map, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Layout
@@ -127,6 +127,17 @@ def device(name: str) -> Device:
         raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
     opened: Device = load(DEVICES[name])()
     return opened
+
+
+@contextmanager
+def computing_on(name: str | None, cluster: object = None) -> Iterator[None]:
+    """Compute on a device for the length of a ``with`` block; a device that is not there is an error at its start."""
+    if name is not None and cluster is not None:
+        raise UsageError(f"--device {name} is for this machine, but with --cluster {cluster} its workers compute")
+    if name is not None:
+        device(name).open()
+    with using(device=name):
+        yield
 
 
 @contextmanager

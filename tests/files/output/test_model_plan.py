@@ -12,7 +12,7 @@ from lbrx.errors import FileError, UsageError
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import plan_output
 from lbrx.files.output.nonfinite import NonFiniteError
-from lbrx.files.output.progress import Progress
+from lbrx.files.output.options import Progress, RunOptions
 from lbrx.files.output.run import execute
 
 
@@ -68,7 +68,7 @@ def test_an_old_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"out\.gguf: exists; --overwrite replaces it"):
         execute(plan_output(contents("gguf"), out))
     assert out.read_bytes() == b"old"
-    execute(plan_output(contents("gguf"), out), overwrite=True)
+    execute(plan_output(contents("gguf"), out), RunOptions(overwrite=True))
     assert len(lbrx.open(out)) == 4
     assert names(tmp_path) == ["out.gguf"]
 
@@ -76,7 +76,7 @@ def test_an_old_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
 def test_a_directory_of_that_name_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "out.gguf").mkdir()
     with pytest.raises(FileError, match="is a directory; expected a file to write to"):
-        execute(plan_output(contents("gguf"), tmp_path / "out.gguf"), overwrite=True)
+        execute(plan_output(contents("gguf"), tmp_path / "out.gguf"), RunOptions(overwrite=True))
 
 
 def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 
     plan = plan_output(contents("gguf", quant="q6_k"), tmp_path / "out.gguf")
     with pytest.raises(KeyboardInterrupt):
-        execute(plan, progress=stop)
+        execute(plan, RunOptions(progress=stop))
     assert not (tmp_path / "out.gguf").exists()
     assert execute(plan).resumed_tensors >= 2
     execute(plan_output(contents("gguf", quant="q6_k"), tmp_path / "whole.gguf"))
@@ -101,10 +101,10 @@ def test_other_settings_do_not_go_on(tmp_path: Path) -> None:
         plan_output(contents("gguf"), tmp_path / "out.gguf", settings_identity={"imatrix": number}) for number in (1, 2)
     ]
     with pytest.raises(KeyboardInterrupt):
-        execute(plans[0], progress=stop)
+        execute(plans[0], RunOptions(progress=stop))
     with pytest.raises(UsageError, match="unfinished work of another run: the imatrix is another"):
         execute(plans[1])
-    assert execute(plans[1], restart=True).resumed_tensors == 0
+    assert execute(plans[1], RunOptions(restart=True)).resumed_tensors == 0
 
 
 def test_renames_that_are_missing_are_done_by_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,4 +134,4 @@ def test_values_that_are_not_finite_are_found_before_they_are_quantized(tmp_path
     plan = plan_output(Contents("gguf", (tensor,)), tmp_path / "out.gguf")
     assert execute(plan).nonfinite == {"w": {"result": (1, 0)}}
     with pytest.raises(NonFiniteError, match="'w': 1 NaN and 0 infinite values in the result"):
-        execute(plan_output(Contents("gguf", (tensor,)), tmp_path / "strict.gguf"), strict=True)
+        execute(plan_output(Contents("gguf", (tensor,)), tmp_path / "strict.gguf"), RunOptions(strict=True))

@@ -19,7 +19,7 @@ from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.output.checksum import Checksum
 from lbrx.files.output.journal import Journal
 from lbrx.files.output.nonfinite import NonFiniteError
-from lbrx.files.output.progress import Progress
+from lbrx.files.output.options import Progress
 from lbrx.files.output.run import execute
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.merge import merge, read_and_plan

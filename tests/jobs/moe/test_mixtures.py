@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import lbrx
 from lbrx.errors import FileError, LbrxError, UsageError
-from lbrx.files.output.progress import Progress
+from lbrx.files.output.options import Progress
 from lbrx.jobs.merge.recipe import RecipeError
 from lbrx.jobs.moe import MoePlan, parse_moe_recipe, plan_moe, write_moe
 from lbrx.models.architectures import check_names, check_shapes, find_architecture

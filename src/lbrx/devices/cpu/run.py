@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """Run the pass; for each sink, the partial results of its blocks if it is a reduction, else None."""
-    return _Run(bound, targets).run()
+    return _PassOnThreads(bound, targets).run()
 
 
 def run_in_memory(compiled: CompiledProgram, ints: int, floats: int, elements: int, block: int) -> None:
@@ -49,7 +49,9 @@ def run_in_memory(compiled: CompiledProgram, ints: int, floats: int, elements: i
         run_together(compiled.kernel, compiled.address, ints, floats, stop, block, first, settings.chunk_elements)
 
 
-class _Run:
+class _PassOnThreads:
+    """A pass whose chunks are divided among threads."""
+
     def __init__(self, bound: BoundPass, targets: list[SinkTarget]) -> None:
         self.bound = bound
         self.targets = targets

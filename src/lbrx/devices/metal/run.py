@@ -64,10 +64,12 @@ class _Chunk:
 
 def run_pass_on_metal(context: MetalContext, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """Run the pass; for each sink, the partial results of its blocks if it is a reduction, else None."""
-    return _Run(context, bound, targets).run()
+    return _PassInDispatches(context, bound, targets).run()
 
 
-class _Run:
+class _PassInDispatches:
+    """A pass whose chunks are dispatched one after the other, some of them at a time."""
+
     def __init__(self, context: MetalContext, bound: BoundPass, targets: list[SinkTarget]) -> None:
         self.context = context
         self.bound = bound

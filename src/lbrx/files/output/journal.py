@@ -8,6 +8,7 @@ failure can make of that order does not matter: whoever resumes checks the bytes
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ class Entry:
 class Journal:
     """An open journal, locked against other processes; a context manager. ``discard`` forgets what it holds.
 
+    If another run holds it, that is an error, or ``wait`` waits for its end.
+
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "journal"
     >>> with Journal(path) as journal:
@@ -47,12 +50,12 @@ class Journal:
     ({'seed': 1}, '00ff', False)
     """
 
-    def __init__(self, path: Path, discard: bool = False) -> None:
+    def __init__(self, path: Path, discard: bool = False, wait: bool = False) -> None:
         self.path = path
         self.identity: Identity | None = None
         self.entries: dict[str, Entry] = {}
         self.is_complete = False
-        self._descriptor = _open_locked(path)
+        self._descriptor = _open_locked(path, wait)
         self._end = 0
         try:
             if discard:
@@ -141,8 +144,8 @@ def journal_lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _open_locked(path: Path) -> int:
-    descriptor = open_locked(path)
+def _open_locked(path: Path, wait: bool = False) -> int:
+    descriptor = open_locked(path, wait_seconds=math.inf if wait else 0.0)
     if descriptor is None:
         raise UsageError(f"{path}: another run into the same output is going on")
     return descriptor

@@ -14,31 +14,36 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypeVar
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
+from lbrx.engine.device import computing_on
 from lbrx.errors import FileError, UsageError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output.checksum import ALGORITHM
 from lbrx.files.output.file_writer import FileWriter, writing
 from lbrx.files.output.journal import Entry, Journal, difference, journal_lock
 from lbrx.files.output.nonfinite import NonFiniteError, describe
+from lbrx.files.output.options import Progress, RunKeywords, RunOptions
 from lbrx.files.output.plan import Identity, OutputPlan, output_bytes
-from lbrx.files.output.progress import Progress, ProgressCallback
 from lbrx.files.output.slots import file_checksum, units_of, write_slots
 from lbrx.files.output.staging import Staging
 from lbrx.files.remote.paths import as_path, is_remote
 from lbrx.memory.limits import limited
+from lbrx.registry import RUNNERS, load
 from lbrx.settings import settings
 
 CHECKSUMS_NAME = "lbrx.checksums.json"
 SMALL_BYTES = 256 << 10  # tensors below are computed whole by one thread
 SIDE_BY_SIDE_BYTES = 128 << 20  # and so are larger ones, if as many as there are threads are not more than this
 SIDE_BY_SIDE_UNITS = 4  # for each thread: with fewer, threads would wait for the last
+_DEFAULTS = RunOptions()
+_Plan = TypeVar("_Plan", bound=OutputPlan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,69 +58,57 @@ class RunResult:
     seconds: float
 
 
-class RunKeywords(TypedDict, total=False):
-    """Keyword arguments of functions that write a model: those of `execute`, and limits that change no result.
-
-    ``threads`` are all processors by default. ``memory`` is for buffers: bytes, or a text such as ``"512MiB"``.
-    """
-
-    strict: bool
-    overwrite: bool
-    restart: bool
-    sync: bool
-    progress: ProgressCallback | None
-    threads: int | None
-    memory: int | str | None
-
-
-def plan_and_execute(
-    make_plan: Callable[[], OutputPlan], *, threads: int | None = None, memory: int | str | None = None, **options: Any
-) -> RunResult:
-    """Make a plan and run it, both within the limits; ``options`` are those of `execute`."""
-    unknown = [key for key in options if key not in RunKeywords.__annotations__]
-    if unknown:
-        known = ", ".join(RunKeywords.__annotations__)
-        raise TypeError(f"unexpected keyword argument {unknown[0]!r}; the options of a run are {known}")
-    with limited(threads, memory):
-        return execute(make_plan(), **options)
+def plan_and_execute(plan_call: partial[_Plan], keywords: RunKeywords, **only_here: Any) -> RunResult:
+    """Make a plan and run it, both within the limits. Workers of a cluster repeat the call without ``only_here``."""
+    options = RunOptions.of(keywords)
+    with limited(options.threads, options.memory), computing_on(options.device, options.cluster):
+        plan = plan_call(**only_here)
+        if options.planned is not None:
+            options.planned(plan)
+        if options.cluster is None:
+            return execute(plan, options)
+        return execute(plan, options, load(RUNNERS["output"])(options.cluster, plan_call))
 
 
 def execute(
     plan: OutputPlan,
-    *,
-    strict: bool = False,
-    overwrite: bool = False,
-    restart: bool = False,
-    sync: bool = True,
-    progress: ProgressCallback | None = None,
+    options: RunOptions = _DEFAULTS,
     runner: Callable[..., Run] | None = None,
+    *,
+    takes_over: bool = False,
 ) -> RunResult:
     """Run a plan. After a failure or a kill, running the same plan again does what is missing.
 
-    ``strict`` makes NaN and infinities an error. ``overwrite`` lets a directory be replaced, at the very end.
-    ``restart`` discards what an earlier run left. Without ``sync`` the result is not forced onto the disk. ``runner``
-    computes the tensors: the threads of this machine by default, or `lbrx.cluster.run.cluster_runner`.
+    ``runner`` computes the tensors: the threads of this machine by default, or `lbrx.cluster.run.cluster_runner`.
+    ``takes_over`` waits for another run into the same output and discards the unfinished work of another plan, which
+    are errors otherwise; its own work is discarded after an error.
     """
     started = time.monotonic()
     runner = runner or _default_runner(plan)
     staging = _staging(plan)
     restore_replaced(staging)
     if not staging.journal.exists():
-        staging.check_target(overwrite)
+        staging.check_target(options.overwrite)
     contents = {file.name: file.read() for file in plan.side_files}
     identity = plan.identity(contents)
-    with Journal(staging.journal, discard=restart) as journal:
-        if _is_finished(journal, identity) and staging.finish_publishing():
-            resumed_tensors = tensor_count(plan)
-        else:
-            staging.check_target(overwrite)
-            _begin(staging, journal, identity)
-            run = runner(plan, staging, journal, strict, sync, progress)
-            run.run()
-            _check_inputs(identity, plan.identity(contents))
-            _finish(plan, staging, journal, contents, sync)
-            resumed_tensors = run.resumed_tensors
-        journal.remove()
+    with Journal(staging.journal, discard=options.restart, wait=takes_over) as journal:
+        try:
+            if not takes_over and _is_finished(journal, identity) and staging.finish_publishing():
+                resumed_tensors = tensor_count(plan)
+            else:
+                staging.check_target(options.overwrite)
+                _begin(staging, journal, identity, takes_over)
+                run = runner(plan, staging, journal, options)
+                run.run()
+                _check_inputs(identity, plan.identity(contents))
+                _finish(plan, staging, journal, contents, options.sync)
+                resumed_tensors = run.resumed_tensors
+            journal.remove()
+        except BaseException:
+            if takes_over:
+                staging.discard()
+                journal.remove()
+            raise
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
     return RunResult(as_path(plan.out), tensor_count(plan), output_bytes(plan), resumed_tensors, nonfinite, seconds)
@@ -154,13 +147,13 @@ def _is_finished(journal: Journal, identity: Identity) -> bool:
     return journal.is_complete and journal.identity is not None and difference(journal.identity, identity) is None
 
 
-def _begin(staging: Staging, journal: Journal, identity: Identity) -> None:
-    """Go on with the journal's work if it is of the same plan, or start anew if there is none to lose."""
-    if journal.identity is None or not journal.entries:
+def _begin(staging: Staging, journal: Journal, identity: Identity, takes_over: bool) -> None:
+    """Resume the journal's work if it is of the same plan, or start anew if there is none to lose."""
+    changed = None if journal.identity is None else difference(journal.identity, identity)
+    if journal.identity is None or not journal.entries or (takes_over and changed is not None):
         staging.prepare(discard=True)
         journal.begin(identity)
         return
-    changed = difference(journal.identity, identity)
     if changed is not None:
         raise UsageError(
             f"{staging.partial}: holds the unfinished work of another run: {changed}; "
@@ -218,16 +211,12 @@ class Run:
         plan: OutputPlan,
         staging: Staging,
         journal: Journal,
-        strict: bool,
-        sync: bool,
-        progress: ProgressCallback | None,
+        options: RunOptions,
     ) -> None:
         self.plan = plan
         self.staging = staging
         self.journal = journal
-        self.strict = strict
-        self.sync = sync
-        self.progress = progress
+        self.options = options
         self.resumed_tensors = 0
         self._total_tensors, self._total_bytes = tensor_count(plan), output_bytes(plan)
         self._done_bytes = self._resumed_bytes = 0
@@ -245,7 +234,7 @@ class Run:
             for layout in self.plan.layouts:
                 with self.opened(layout) as descriptor:
                     self.write_layout(layout, descriptor)
-                if self.sync:
+                if self.options.sync:
                     flushes.append(flusher.submit(self.flush, layout))
             for flush in flushes:
                 flush.result()
@@ -286,14 +275,14 @@ class Run:
         self._done_bytes += slot.nbytes
 
     def _check_strict(self, name: str, counts: dict[str, tuple[int, int]]) -> None:
-        if self.strict and counts:
+        if self.options.strict and counts:
             raise NonFiniteError(f"tensor {name!r}: {describe(counts)}; without --strict this is only reported")
 
     # -- what this run does ---------------------------------------------------------------------------------------
 
     def write_layout(self, layout: FileLayout, descriptor: int) -> None:
         path = self.staging.partial / layout.name
-        with writing(descriptor, path, layout.file_bytes, to_disk=self.sync) as file:
+        with writing(descriptor, path, layout.file_bytes, to_disk=self.options.sync) as file:
             self._write_slots(layout, file)
 
     def _write_slots(self, layout: FileLayout, file: FileWriter) -> None:
@@ -334,8 +323,8 @@ class Run:
         with self._lock:
             self.journal.add(entry)
             self._done_bytes += slot.nbytes
-            if self.progress is not None:
-                self.progress(self._state(slot, following))
+            if self.options.progress is not None:
+                self.options.progress(self._state(slot, following))
 
     def _state(self, finished: Slot, following: Slot | None) -> Progress:
         return Progress(

@@ -18,7 +18,7 @@ from lbrx.files.checkpoint.integer_parts import separate_parts
 from lbrx.files.formats import shards
 from lbrx.files.formats.header import FileLayout, Slot, TensorSpec
 from lbrx.files.output.file_writer import FileDestination, FileWriter, writing
-from lbrx.files.output.progress import Progress, ProgressCallback
+from lbrx.files.output.options import Progress, ProgressCallback
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import Blocks, Expr
 from lbrx.tensors.tensor import Tensor

@@ -66,6 +66,10 @@ class Staging:
         except OSError as error:
             raise FileError(f"{self.partial}: cannot be made: {error.strerror}") from error
 
+    def discard(self) -> None:
+        """Remove the partial files."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+
     def publish(self, sync: bool) -> None:
         """Give the finished directory, or files, the target's name; what stood there goes only now."""
         if self._files is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.files.output.progress import CountCallback
+from lbrx.files.output.options import CountCallback
 from lbrx.ops.difference import Sums, compare
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.tensor import Tensor

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.files.output.progress import CountCallback
+from lbrx.files.output.options import CountCallback
 from lbrx.jobs.compare.diff import diff_models
 from lbrx.jobs.compare.records import BLOCK_ELEMENTS, BlockError, Comparison, sorted_by_error
 from lbrx.ops.difference import Sums, compare

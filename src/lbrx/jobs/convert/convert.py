@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from lbrx.errors import UsageError, nearest
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
+from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
-from lbrx.files.output.run import RunKeywords, RunResult, plan_and_execute, restore_replaced
+from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents
@@ -31,6 +33,7 @@ _STEPS: dict[tuple[Format, Format], str] = {
 }
 
 
+@takes_run_options
 def convert(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -43,9 +46,9 @@ def convert(
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
     ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
-    they are, quantized wherever the format has the same coding. The other options are ``strict``, ``overwrite``,
-    ``restart``, ``sync``, ``progress``, ``threads`` and ``memory``, as in `lbrx.files.output.run.RunKeywords`. Call it
-    again with the same arguments to resume a run that was stopped.
+    they are, quantized wherever the format has the same coding. The other options, ``threads``, ``memory``,
+    ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``, ``sync``, ``progress`` and ``planned``, are those
+    of `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -54,7 +57,7 @@ def convert(
     32
     """
     return plan_and_execute(
-        lambda: plan_conversion(source, out, format=format, type=type, max_shard_bytes=max_shard_bytes), **options
+        partial(plan_conversion, source, out, format=format, type=type, max_shard_bytes=max_shard_bytes), options
     )
 
 

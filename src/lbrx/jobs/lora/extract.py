@@ -12,7 +12,7 @@ from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FormatError, UsageError
-from lbrx.files.output.progress import CountCallback
+from lbrx.files.output.options import CountCallback
 from lbrx.jobs.lora.adapter import PREFIX
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.jobs.lora.spool import Spool

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import OutputPlan, shard_limit
-from lbrx.files.output.run import RunKeywords, RunResult, plan_and_execute, restore_replaced
+from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
 from lbrx.jobs.merge.recipe import load_recipes, parse_recipes
 
 
+@takes_run_options
 def merge(
     recipe: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -30,9 +33,9 @@ def merge(
     Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. ``format`` is
     ``"gguf"``, ``"mlx"`` or ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``:
     both are done in the same pass, and nothing but the result is written. The bytes written depend on the recipe, the
-    models and the ``seed`` only. The other options are ``strict``, ``overwrite``, ``restart``, ``sync``, ``progress``,
-    ``threads`` and ``memory``, as in `lbrx.files.output.run.RunKeywords`. Call it again with the same arguments to
-    resume a run that was stopped.
+    models and the ``seed`` only. The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``,
+    ``overwrite``, ``restart``, ``sync``, ``progress`` and ``planned``, are those of
+    `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -49,12 +52,16 @@ def merge(
     >>> float(lbrx.open(f"{folder}/out")["w"].max())
     1.5
     """
-    return plan_and_execute(
-        lambda: plan_output_of_merge(
-            recipe, out, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes, seed=seed
-        ),
-        **options,
+    plan_call = partial(
+        plan_output_of_merge,
+        recipe,
+        out,
+        format=format,
+        quantize=quantize,
+        max_shard_bytes=max_shard_bytes,
+        seed=seed,
     )
+    return plan_and_execute(plan_call, options)
 
 
 def read_and_plan(

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
+from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import shard_limit
-from lbrx.files.output.progress import ProgressCallback
-from lbrx.files.output.run import RunResult, execute, restore_replaced
+from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.moe.mixture import MoePlan
 
 
+@takes_run_options
 def write_moe(
     plan: MoePlan,
     out: str | os.PathLike[str],
     *,
     max_shard_bytes: int | str | None = None,
-    overwrite: bool = False,
-    restart: bool = False,
-    progress: ProgressCallback | None = None,
+    **options: Unpack[RunKeywords],
 ) -> RunResult:
-    """Write a mixture into a directory.
-
-    Memory does not grow with the models. What stands at ``out`` is replaced only with ``overwrite``, at the very end.
-    """
-    planned = plan_moe_output(plan, out, max_shard_bytes=max_shard_bytes)
-    return execute(planned, overwrite=overwrite, restart=restart, progress=progress)
+    """Write a mixture into a directory. Memory does not grow with the models."""
+    return plan_and_execute(partial(plan_moe_output, plan, out, max_shard_bytes=max_shard_bytes), options)
 
 
 def plan_moe_output(

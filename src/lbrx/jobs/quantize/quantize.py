@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents
 from lbrx.files.output.model_plan import ModelPlan, plan_output
+from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
-from lbrx.files.output.progress import ProgressCallback
-from lbrx.files.output.run import RunResult, execute, restore_replaced
+from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.convert import in_format
 from lbrx.jobs.convert.file_types import FileType
@@ -24,9 +26,8 @@ from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
 from lbrx.jobs.quantize.mlx_model import quantize_mlx
-from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
+from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
 from lbrx.jobs.quantize.targets import MlxTarget
-from lbrx.memory.limits import limited
 
 _CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
@@ -44,28 +45,37 @@ class QuantizePlan:
         return sum(layout.file_bytes for layout in self.output.layouts)
 
 
+@takes_run_options
 def quantize(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     to: str | None = None,
     *,
+    target_bpw: float | None = None,
+    target_size: str | int | None = None,
+    candidates: str | Sequence[str] | None = None,
+    tensor_types: Sequence[str] = (),
+    output_type: str | None = None,
+    embedding_type: str | None = None,
+    pure: bool = False,
+    leave_output: bool = False,
+    imatrix: str | Path | None = None,
+    group_size: int | None = None,
+    override_kv: Sequence[str] = (),
+    prune_layers: str | Iterable[int] = (),
+    keep_split: bool = False,
+    allow_requantize: bool = False,
     max_shard_bytes: int | str | None = None,
-    strict: bool = False,
-    overwrite: bool = False,
-    restart: bool = False,
-    sync: bool = True,
-    threads: int | None = None,
-    memory: int | str | None = None,
-    progress: ProgressCallback | None = None,
-    **options: Any,
+    measuring: Measuring | None = None,
+    **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Quantize a model of any format that lbrx reads.
 
     ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
-    (``"int4"``); ``target_bpw`` or ``target_size`` is given instead to choose types for a size. The other
-    ``options`` are those of ``parse_options``: ``tensor_types``, ``output_type``, ``embedding_type``, ``pure``,
-    ``leave_output``, ``override_kv``, ``prune_layers``, ``keep_split``, ``allow_requantize``, ``imatrix``,
-    ``group_size``, ``candidates``. A run that was stopped goes on when it is called again with the same arguments.
+    (``"int4"``); ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
+    and ``measuring`` is called for each tensor that is measured. ``tensor_types`` are texts such as ``"ffn_down=q6_k"``
+    and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
+    `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -76,9 +86,37 @@ def quantize(
     >>> lbrx.open(f"{folder}/b.gguf")["blk.0.ffn_up.weight"].type_name
     'q4_k'
     """
-    with limited(threads, memory):
-        plan = plan_quantize(source, out, parse_options(to, **options), max_shard_bytes=max_shard_bytes)
-        return execute(plan.output, strict=strict, overwrite=overwrite, restart=restart, sync=sync, progress=progress)
+    choices = parse_options(
+        to,
+        target_bpw=target_bpw,
+        target_size=target_size,
+        candidates=candidates,
+        tensor_types=tensor_types,
+        output_type=output_type,
+        embedding_type=embedding_type,
+        pure=pure,
+        leave_output=leave_output,
+        imatrix=imatrix,
+        group_size=group_size,
+        override_kv=override_kv,
+        prune_layers=prune_layers,
+        keep_split=keep_split,
+        allow_requantize=allow_requantize,
+    )
+    plan_call = partial(plan_output_of_quantize, source, out, choices, max_shard_bytes=max_shard_bytes)
+    return plan_and_execute(plan_call, options, measuring=measuring)
+
+
+def plan_output_of_quantize(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    options: QuantizeOptions,
+    *,
+    max_shard_bytes: int | str | None = None,
+    measuring: Measuring | None = None,
+) -> ModelPlan:
+    """What ``quantize`` writes for these arguments."""
+    return plan_quantize(source, out, options, max_shard_bytes=max_shard_bytes, measuring=measuring).output
 
 
 def plan_quantize(
@@ -104,7 +142,18 @@ def plan_quantize(
     if options.keep_split:
         layouts = lay_out_as_source(quantization.contents, path.name.removesuffix(".gguf"), quantization.old_names)
         output = replace(output, layouts=layouts)
+    names = [tensor.source.name for tensor in quantization.coded]
+    output = replace(output, warnings=(*output.warnings, *_unmatched(options.overrides, names)))
     return QuantizePlan(output, quantization)
+
+
+def _unmatched(overrides: Sequence[TypeOverride], names: Sequence[str]) -> Iterator[str]:
+    """A warning for each --tensor-type whose pattern no tensor's name matches."""
+    example = f", such as {names[0]!r}" if names else ""
+    for override in overrides:
+        if not any(map(override.matches, names)):
+            text = f"{override.pattern}={override.type_name}"
+            yield f"--tensor-type {text}: matches none of the {len(names)} names of tensors{example}"
 
 
 def quantized(contents: Contents, options: QuantizeOptions) -> Contents:

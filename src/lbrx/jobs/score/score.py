@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.device import computing_on
 from lbrx.errors import FileError, FormatError, UsageError
-from lbrx.files.output.progress import CountCallback
+from lbrx.files.output.options import CountCallback
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
-from lbrx.registry import SCORE_RUNNERS, load
+from lbrx.registry import RUNNERS, load
 from lbrx.settings import using
 
 DEFAULT_CONTEXT = 512
@@ -107,6 +108,7 @@ def score(
     progress: CountCallback | None = None,
     threads: int | None = None,
     cluster: str | None = None,
+    device: str | None = None,
 ) -> list[Score]:
     """Score one or more models on a text: a string, or the ``Path`` of a file.
 
@@ -116,7 +118,8 @@ def score(
 
     ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
     each, with ``threads`` processors for a task. The figures are those of this machine, digit for digit, if the nodes
-    have its kind of processor; only ``seconds`` differ, which are then those of all workers together.
+    have its kind of processor; only ``seconds`` differ, which are then those of all workers together. ``device`` is
+    where this machine computes.
 
     >>> from lbrx.demo.models import demo_models
     >>> shipped = demo_models()
@@ -127,16 +130,17 @@ def score(
     paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
     if not paths:
         raise UsageError("no model to score; expected at least one")
-    run: ScoreRunner = _run_here if cluster is None else load(SCORE_RUNNERS["cluster"])(cluster)
     content = text if isinstance(text, str) else read_text(Path(text))
     if reference is not None:
         origin = Path(reference)
         groups = [[origin, *(path for path in paths if path != origin)]]
     else:
         groups = [[path] for path in paths]
-    jobs = [_job(group, content, context, stride, max_tokens, reference is not None) for group in groups]
-    report = _Reporter(progress, sum(len(job.windows) for job in jobs))
-    tallies = run(jobs, threads, report.step)
+    with computing_on(device, cluster):
+        run: ScoreRunner = _run_here if cluster is None else load(RUNNERS["score"])(cluster)
+        jobs = [_job(group, content, context, stride, max_tokens, reference is not None) for group in groups]
+        report = _Reporter(progress, sum(len(job.windows) for job in jobs))
+        tallies = run(jobs, threads, report.step)
     return [one for job, tally in zip(jobs, tallies, strict=True) for one in _finished_job(job, tally)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lbrx.errors import LbrxError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
-from lbrx.files.output.progress import CountCallback
+from lbrx.files.output.options import CountCallback
 from lbrx.jobs.verify.names_and_shapes import check_config, check_gguf, check_vocabulary, model_shapes
 from lbrx.jobs.verify.records import Finding, VerifyReport, failure
 from lbrx.jobs.verify.structure import check_index, expected_checksums
