@@ -140,7 +140,7 @@ def test_weights_of_mlx_are_decoded_as_mlx_does(bits: int, group_size: int) -> N
     weight, scales, biases = mx.quantize(mx.array(values), group_size=group_size, bits=bits)
     expected = np.array(mx.dequantize(weight, scales, biases, group_size=group_size, bits=bits))
     words = lbrx.Tensor(
-        lbrx.tensors.expr.Blocks(lbrx.CpuStorage.from_array(np.array(weight)), "u32", tuple(weight.shape))
+        lbrx.tensors.coded.Blocks(lbrx.CpuStorage.from_array(np.array(weight)), "u32", tuple(weight.shape))
     )
     parts = [lbrx.tensor(np.array(part)) for part in (scales, biases)]
     found = dequantize(words, *parts, MlxMode("affine", bits, group_size)).numpy()

@@ -34,6 +34,7 @@ LAYERS = (
     "devices.cpu.kernels",
     "devices.cpu.codegen",
     "devices.cpu.build",
+    "devices.cpu.codecs",
     "devices.cpu.ops",
     "devices.cpu",
     "devices.numpy",

@@ -7,7 +7,8 @@ import pytest
 
 import lbrx
 from lbrx.ops.linear import linear
-from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.expr import Source
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import Bytes, ReadStorage, Storage
 

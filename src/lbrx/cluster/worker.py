@@ -29,7 +29,7 @@ from lbrx.files.remote.filesystem import RemoteState
 from lbrx.files.remote.paths import RemotePath
 from lbrx.files.remote.settings import work_directory
 from lbrx.memory.limits import limited
-from lbrx.tensors.expr import Blocks
+from lbrx.tensors.coded import Blocks
 
 _PATIENCE_SECONDS = 30.0  # with the process that compiles kernels; two at once would only do the same work
 _WARMED_BYTES = 64 << 20  # a slot that is larger is no example

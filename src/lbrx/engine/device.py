@@ -21,8 +21,9 @@ from lbrx.engine.sinks import SinkTarget
 from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES, load
 from lbrx.settings import settings, using
+from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Blocks, Concat, Expr, Kth, Map, Rank, Reduce, Source, Stored
+from lbrx.tensors.expr import Concat, Expr, Kth, Map, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import CpuStorage, Storage
 from lbrx.tensors.tensor import Tensor
@@ -228,6 +229,8 @@ def _arguments(node: Expr) -> tuple[Expr, ...]:
         return (node.search.arg,)
     if isinstance(node, Rank):
         return (node.arg,)
+    if isinstance(node, Decode):
+        return tuple(part for part in node.parts if part is not None)
     return node.parts if isinstance(node, Concat) else ()
 
 
@@ -237,7 +240,8 @@ def moved(expr: Expr, name: str) -> Expr:
     if isinstance(expr, Source):
         return Source(_moved_storage(expr.storage, target), expr.dtype, expr.layout, expr.rows)
     if isinstance(expr, Blocks):
-        return Blocks(_moved_storage(expr.storage, target), expr.codec, expr.shape, expr.values.storage)
+        numbers = tuple(None if each is None else moved(each, name) for each in expr.numbers)
+        return Blocks(_moved_storage(expr.storage, target), expr.codec, expr.shape, expr.coding, numbers)
     from lbrx.engine.schedule import evaluate_stores
 
     result = target.destination(expr.dtype, math.prod(expr.shape))

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from lbrx.engine.destination import ArrayDestination, Destination, TakesAtOnce
 from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.codecs.codec import Codec
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES, DType
-from lbrx.tensors.expr import Blocks, Expr, Reduce, Stored, cast
+from lbrx.tensors.expr import Expr, Reduce, Stored, cast
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Bytes, CpuStorage
 
@@ -98,7 +99,7 @@ def blocks_in_memory(blocks: Blocks) -> Blocks:
     """Blocks that are not made yet, made; others as they are."""
     if not isinstance(blocks.storage, EncodedStorage):
         return blocks
-    return Blocks(blocks.storage.in_memory(), blocks.codec, blocks.shape, blocks.decoded)
+    return Blocks(blocks.storage.in_memory(), blocks.codec, blocks.shape, blocks.coding, blocks.numbers)
 
 
 def checked_weights(weights: Weights, shape: Shape, codec: Codec) -> Weights:

@@ -8,8 +8,9 @@ from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.codecs.groups import groups_shape, part
 from lbrx.tensors.codecs.integers import IntegerCoding, integer_bits, join_integers
 from lbrx.tensors.codecs.mlx import AFFINE, WORD_BITS, MlxMode, MlxWeight
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES, DType
-from lbrx.tensors.expr import Blocks, Expr, Source
+from lbrx.tensors.expr import Expr, Source
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.tensor import Tensor
 

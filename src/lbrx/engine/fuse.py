@@ -16,8 +16,10 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.bindings import NOTHING_BOUND, Bindings, StreamKey
 from lbrx.engine.program import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
+from lbrx.tensors.codecs.codec import Codec
+from lbrx.tensors.coded import Decode, is_stored
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import BOOL, Blocks, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, common_dtype
+from lbrx.tensors.expr import BOOL, Coded, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, View, common_dtype
 from lbrx.tensors.shape import Layout, Shape, coalesce
 from lbrx.tensors.storage import Storage
 
@@ -28,7 +30,10 @@ _SCALAR_BASE, _BODY_BASE = 1 << 20, 1 << 40
 
 @dataclass(slots=True)
 class BoundLeaf:
-    """A leaf of a pass with what it stands for; strides and offset in elements."""
+    """A leaf of a pass with what it stands for; strides and offset in elements.
+
+    With a ``codec``, the storage has blocks whose values are the elements; ``numbers`` is what it keeps apart.
+    """
 
     origin: str
     dtype: DType
@@ -39,6 +44,8 @@ class BoundLeaf:
     outer_strides: Shape = ()
     rows: npt.NDArray[np.int64] | None = None
     rows_axis: int = -1
+    codec: Codec | None = None
+    numbers: tuple[Storage | None, ...] = ()
 
 
 @dataclass(slots=True)
@@ -76,6 +83,14 @@ class KthResult(NamedTuple):
     index: Any
 
 
+class LeafInput(NamedTuple):
+    """The storages of a leaf's elements, or the key of the stream that makes them."""
+
+    storage: Storage | None
+    key: StreamKey = (0, 0)
+    numbers: tuple[Storage | None, ...] = ()
+
+
 @dataclass(slots=True)
 class Known:
     """What earlier passes of one evaluation found, by the identity of the expression."""
@@ -85,13 +100,22 @@ class Known:
     searches: dict[int, KthResult] = field(default_factory=dict)
     bindings: Bindings = NOTHING_BOUND
 
-    def input_of(self, leaf: Expr) -> tuple[Storage | None, StreamKey]:
-        """The storage of a leaf's elements, or none and the key of the stream that makes them."""
-        if isinstance(leaf, Source):
-            return self.bindings.storage(leaf), (0, 0)
+    def input_of(self, leaf: Expr) -> LeafInput:
+        """What a leaf reads."""
         if isinstance(leaf, Counter):
-            return None, self.bindings.key(leaf)
-        return self.stored[id(leaf.inner if isinstance(leaf, Stored) else leaf)], (0, 0)
+            return LeafInput(None, self.bindings.key(leaf))
+        if isinstance(leaf, Decode):
+            blocks, *numbers = map(self._part, leaf.parts)
+            return LeafInput(blocks, numbers=tuple(numbers))
+        if isinstance(leaf, Source):
+            return LeafInput(self.bindings.storage(leaf))
+        return LeafInput(self.stored[id(leaf.inner if isinstance(leaf, Stored) else leaf)])
+
+    def _part(self, part: Expr | None) -> Storage | None:
+        if part is None or not is_stored(part):
+            return None if part is None else self.stored[id(part)]
+        assert isinstance(part, Source)
+        return self.bindings.storage(part)
 
 
 def needs_whole_rows(expr: Reduce | Rank, space: Shape) -> bool:
@@ -110,20 +134,20 @@ def fuse(space: Shape, sinks: list[SinkRequest], known: Known, scalar_value: Cal
 
 def unbound(bound: BoundPass) -> BoundPass:
     """The pass without inputs, which does not keep their memory alive."""
-    leaves = [_leaf_over(leaf, None, (0, 0)) for leaf in bound.leaves]
+    leaves = [_leaf_over(leaf, LeafInput(None)) for leaf in bound.leaves]
     return replace(bound, leaves=leaves, scalars=[])
 
 
 def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
     """The pass over the same expressions with what another evaluation knows."""
     inputs = map(known.input_of, bound.origins)
-    leaves = [_leaf_over(leaf, *each) for leaf, each in zip(bound.leaves, inputs, strict=True)]
+    leaves = [_leaf_over(leaf, each) for leaf, each in zip(bound.leaves, inputs, strict=True)]
     return replace(bound, leaves=leaves, scalars=[scalar_value(expr, known) for expr in bound.scalar_exprs])
 
 
-def _leaf_over(leaf: BoundLeaf, storage: Storage | None, key: StreamKey) -> BoundLeaf:
+def _leaf_over(leaf: BoundLeaf, given: LeafInput) -> BoundLeaf:
     walk = leaf.offset, leaf.inner_stride, leaf.outer_strides, leaf.rows, leaf.rows_axis
-    return BoundLeaf(leaf.origin, leaf.dtype, storage, key, *walk)
+    return BoundLeaf(leaf.origin, leaf.dtype, given.storage, given.key, *walk, leaf.codec, given.numbers)
 
 
 class _Fusion:
@@ -156,22 +180,25 @@ class _Fusion:
             return self._scalar(expr, expr.dtype.compute)
         if isinstance(expr, Map):
             return self._map(expr)
-        if isinstance(expr, Source):
+        if isinstance(expr, View):
             return self._leaf("source", expr, expr.layout, expr.rows)
         if isinstance(expr, Counter):
             return self._leaf(expr.op, expr, expr.layout)
         if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
             return self._along_row(expr)
-        if isinstance(expr, Blocks):
+        if isinstance(expr, Coded):
             return self.value(expr.values)
-        if isinstance(expr, Stored):
-            return self._leaf("source", expr, expr.layout, expr.rows)
         return self._leaf("source", expr, Layout.contiguous(expr.shape))
 
     def _leaf(self, origin: str, source: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:
-        storage, key = self.known.input_of(source)
+        storage, key, numbers = self.known.input_of(source)
         rows_axis = -1 if rows is None else len(self.space) - len(layout.shape)
-        self.leaves.append(BoundLeaf(origin, source.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis))
+        codec = source.codec if isinstance(source, Decode) else None
+        self.leaves.append(
+            BoundLeaf(
+                origin, source.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis, codec=codec, numbers=numbers
+            )
+        )
         self.layouts.append(layout)
         self.origins.append(source)
         return len(self.leaves) - 1

@@ -29,11 +29,11 @@ from lbrx.engine.scalars import scalar_value
 from lbrx.errors import MemoryBudgetError
 from lbrx.memory import budget, format_bytes
 from lbrx.settings import settings
-from lbrx.tensors.codecs.decoded import drop_behind
+from lbrx.tensors.coded import Blocks, Decode, is_stored
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Blocks, Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
+from lbrx.tensors.expr import Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Shape, broadcast_shapes
-from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage
+from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage, drop_behind
 from lbrx.tensors.tensor import Tensor
 from lbrx.tensors.views import row_breaks, row_range
 
@@ -80,6 +80,8 @@ class Stages:
             return max(self.level(arg, space) for arg in expr.args if not arg.is_simple)
         if isinstance(expr, Stored):
             return self._store_first(expr.inner)
+        if isinstance(expr, Decode):
+            return max(self._store_first(part) for part in expr.parts if part is not None and not is_stored(part))
         if isinstance(expr, Kth):
             return self._plan(expr.search, self.level(expr.search.arg, expr.search.arg.shape))
         if isinstance(expr, Reduce) and not expr.last_axis:

@@ -17,8 +17,8 @@ from lbrx.engine.arrays import Floats, Values, floats, row_vector
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops.linear import linear
 from lbrx.tensors.codecs.codec import Codec, codec, is_codec
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import concat
-from lbrx.tensors.expr import Blocks
 from lbrx.tensors.shape import normalize_axis
 from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata

@@ -1,8 +1,8 @@
 """Expressions: the closed set of things that can be computed.
 
 Leaves stand for elements that exist or can be made from their position (Source, Counter, Scalar, Stored). Inner
-nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank) and joins (Concat). Nothing here
-computes; every node knows its dtype and shape when it is made.
+nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank) and joins (Concat). Quantized tensors
+are in `lbrx.tensors.coded`. Nothing here computes; every node knows its dtype and shape when it is made.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError
-from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.decoded import decoded_blocks
 from lbrx.tensors.dtype import DTYPES, DType, promote
 from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
 from lbrx.tensors.storage import Storage
 
 BOOL, I32, I64, F32, F64 = (DTYPES[name] for name in ("bool", "i32", "i64", "f32", "f64"))
+Rows = npt.NDArray[np.int64]
 
 
 class Expr:
@@ -37,18 +36,37 @@ class Expr:
         self.is_simple = is_simple
 
 
-class Source(Expr):
-    """Elements in a storage. With ``rows``, axis 0 is looked up: element i is at row ``rows[i]``."""
+class View(Expr):
+    """Elements seen through a layout. With ``rows``, axis 0 is looked up: element i is at row ``rows[i]``."""
 
-    __slots__ = ("layout", "rows", "storage")
+    __slots__ = ("layout", "rows")
 
-    def __init__(
-        self, storage: Storage, dtype: DType, layout: Layout, rows: npt.NDArray[np.int64] | None = None
-    ) -> None:
-        super().__init__(dtype, layout.shape, is_simple=True)
-        self.storage = storage
+    def __init__(self, dtype: DType, layout: Layout, rows: Rows | None, is_simple: bool = False) -> None:
+        super().__init__(dtype, layout.shape, is_simple)
         self.layout = layout
         self.rows = rows
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all elements are seen, in their order."""
+        return self.rows is None and self.layout == Layout.contiguous(self.shape)
+
+    def through(self, layout: Layout, rows: Rows | None = None) -> Expr:
+        """The same elements seen through another layout."""
+        raise NotImplementedError
+
+
+class Source(View):
+    """Elements in a storage."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Storage, dtype: DType, layout: Layout, rows: Rows | None = None) -> None:
+        super().__init__(dtype, layout, rows, is_simple=True)
+        self.storage = storage
+
+    def through(self, layout: Layout, rows: Rows | None = None) -> Source:
+        return Source(self.storage, self.dtype, layout, rows)
 
 
 class Scalar(Expr):
@@ -73,19 +91,17 @@ class Counter(Expr):
         self.key = key
 
 
-class Stored(Expr):
-    """An expression whose values are put into memory first, seen through a layout that could not be pushed down.
+class Stored(View):
+    """An expression whose values are put into memory first, seen through a layout that could not be pushed down."""
 
-    With ``rows``, axis 0 is looked up as in a Source.
-    """
+    __slots__ = ("inner",)
 
-    __slots__ = ("inner", "layout", "rows")
-
-    def __init__(self, inner: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> None:
-        super().__init__(inner.dtype, layout.shape)
+    def __init__(self, inner: Expr, layout: Layout, rows: Rows | None = None) -> None:
+        super().__init__(inner.dtype, layout, rows)
         self.inner = inner
-        self.layout = layout
-        self.rows = rows
+
+    def through(self, layout: Layout, rows: Rows | None = None) -> Stored:
+        return Stored(self.inner, layout, rows)
 
 
 class Map(Expr):
@@ -187,32 +203,25 @@ class Concat(Expr):
         self.axis = axis
 
 
-class Blocks(Expr):
-    """Quantized blocks carried as they are in the file; ``shape`` counts the elements they stand for.
+class Coded(Expr):
+    """A quantized tensor: bytes of a codec; ``shape`` counts the elements that they stand for."""
 
-    ``decoded`` is the storage of those elements where the blocks alone do not tell them.
-    """
-
-    __slots__ = ("_values", "codec", "decoded", "storage")
-
-    def __init__(self, storage: Storage, codec: str, shape: Shape, decoded: Storage | None = None) -> None:
-        super().__init__(F32, shape, is_simple=True)
-        self.storage = storage
-        self.codec = codec
-        self.decoded = decoded
-        self._values = None if decoded is None else Source(decoded, F32, Layout.contiguous(shape))
+    __slots__ = ("codec",)
+    codec: str
 
     @property
-    def values(self) -> Source:
-        """The elements as f32, decoded while they are read: one node, so that a pass decodes them once."""
-        if self._values is None:
-            self._values = Source(decoded_blocks(self.storage, codec(self.codec)), F32, Layout.contiguous(self.shape))
-        return self._values
+    def nbytes(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def values(self) -> Expr:
+        """The elements: one node, so that a pass decodes them once."""
+        raise NotImplementedError
 
 
 def values_of(arg: Expr) -> Expr:
     """What arithmetic sees: the elements that blocks stand for, and anything else as it is."""
-    return arg.values if isinstance(arg, Blocks) else arg
+    return arg.values if isinstance(arg, Coded) else arg
 
 
 def scalar_dtype(value: float | int | bool) -> DType:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from lbrx.base import system
 from lbrx.errors import FileError, ShapeError, TruncatedError
+from lbrx.memory.resident import resident_window
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.shape import Shape
@@ -94,6 +95,12 @@ class CpuStorage:
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         buffer[:] = self._bytes[offset : offset + buffer.size]
+
+
+def drop_behind(storage: Storage, start: int, length: int) -> None:
+    """A window of a storage has been used: if it is mapped, its pages may be dropped."""
+    if isinstance(storage, MmapStorage) and storage.file.pinned is not None:
+        resident_window.touched(storage.file.pinned, storage.offset + start, length)
 
 
 class OpenFile:

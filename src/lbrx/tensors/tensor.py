@@ -18,9 +18,10 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
-from lbrx.tensors.expr import Blocks, Expr, Reduce, Source, cast
+from lbrx.tensors.expr import Expr, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
 from lbrx.tensors.quantization_info import DEFAULT_GROUP_SIZE, SCHEMES, QuantizationInfo

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lbrx.errors import ShapeError
-from lbrx.tensors.expr import Blocks, Concat, Counter, Expr, Map, Reduce, Scalar, Source, Stored, cast, values_of
+from lbrx.tensors.expr import Concat, Counter, Expr, Map, Reduce, Scalar, Stored, View, cast, values_of
 from lbrx.tensors.shape import Index, IndexItem, Layout, Shape, expand_ellipsis
 
 Transform = Callable[[Layout], Layout | None]
@@ -44,7 +44,7 @@ def joined(parts: Sequence[Expr], axis: int) -> Expr:
 def sliced(expr: Expr, index: Index) -> Expr:
     """Basic indexing."""
     items = index if isinstance(index, tuple) else (index,)
-    if isinstance(expr, (Source, Stored)) and expr.rows is not None:
+    if isinstance(expr, View) and expr.rows is not None:
         return _sliced_rows(expr, expand_ellipsis(items, len(expr.shape)))
     if isinstance(expr, Reduce) and expr.last_axis and not expr.keepdims:
         return _sliced_reduction(expr, items)
@@ -81,7 +81,7 @@ def gathered(expr: Expr, rows: np.ndarray) -> Expr:
 
 
 def _gathered(expr: Expr, rows: np.ndarray) -> Expr:
-    if isinstance(expr, (Source, Stored)):
+    if isinstance(expr, View):
         if expr.rows is not None:
             rows = expr.rows[rows]
         return _rows_of(expr, rows, Layout((rows.size, *expr.shape[1:]), expr.layout.strides, expr.layout.offset))
@@ -90,20 +90,14 @@ def _gathered(expr: Expr, rows: np.ndarray) -> Expr:
     return _gathered(Stored(expr, Layout.contiguous(expr.shape)), rows)
 
 
-def _rows_of(expr: Source | Stored, rows: np.ndarray, layout: Layout) -> Expr:
+def _rows_of(expr: View, rows: np.ndarray, layout: Layout) -> Expr:
     """A leaf whose axis 0 is looked up in ``rows``; one row is a plain view, so that it can be broadcast."""
     if rows.size == 1:
         offset = layout.offset + int(rows[0]) * layout.strides[0]
-        return _with_layout(expr, Layout(layout.shape, layout.strides, offset))
-    picked = _with_layout(expr, layout, np.ascontiguousarray(rows))
+        return expr.through(Layout(layout.shape, layout.strides, offset))
+    picked = expr.through(layout, np.ascontiguousarray(rows))
     # Passes look rows up between runs of columns, so a vector of looked-up elements is stored first.
     return picked if len(layout.shape) > 1 else Stored(picked, Layout.contiguous(layout.shape))
-
-
-def _with_layout(expr: Source | Stored, layout: Layout, rows: np.ndarray | None = None) -> Expr:
-    if isinstance(expr, Source):
-        return Source(expr.storage, expr.dtype, layout, rows)
-    return Stored(expr.inner, layout, rows)
 
 
 def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
@@ -114,6 +108,7 @@ def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
 
 
 def _transformed(expr: Expr, transform: Transform) -> Expr:
+    expr = values_of(expr)
     pushed = _pushed(expr, transform)
     if pushed is not None:
         return pushed
@@ -123,17 +118,12 @@ def _transformed(expr: Expr, transform: Transform) -> Expr:
 
 
 def _pushed(expr: Expr, transform: Transform) -> Expr | None:
-    if isinstance(expr, Blocks):
-        return _pushed(expr.values, transform)
-    if isinstance(expr, Source) and expr.rows is None:
+    if isinstance(expr, View) and expr.rows is None:
         layout = transform(expr.layout)
-        return None if layout is None else Source(expr.storage, expr.dtype, layout)
+        return None if layout is None else expr.through(layout)
     if isinstance(expr, Counter):
         layout = transform(expr.layout)
         return None if layout is None else counter(expr.op, layout, expr.key)
-    if isinstance(expr, Stored) and expr.rows is None:
-        layout = transform(expr.layout)
-        return None if layout is None else Stored(expr.inner, layout)
     if isinstance(expr, Map):
         return _pushed_map(expr, transform)
     return None
@@ -161,7 +151,7 @@ def _pushed_constant(expr: Map, transform: Transform) -> Expr | None:
     return None if layout is None else Stored(expr, layout)
 
 
-def _sliced_rows(expr: Source | Stored, items: list[int | slice | None]) -> Expr:
+def _sliced_rows(expr: View, items: list[int | slice | None]) -> Expr:
     assert expr.rows is not None
     first, rest = items[0], tuple(items[1:])
     inner = Layout(expr.shape[1:], expr.layout.strides[1:], expr.layout.offset)

@@ -12,7 +12,7 @@ import pytest
 import lbrx
 from lbrx.jobs.compare.diff import diff_models, positions_of, short_labels
 from lbrx.ops.difference import Sums, compare
-from lbrx.tensors.expr import Blocks
+from lbrx.tensors.coded import Blocks
 
 
 def random_array(seed: int, *shape: int) -> npt.NDArray[np.float32]:

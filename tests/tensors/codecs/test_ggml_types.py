@@ -16,7 +16,7 @@ from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import Codec, codec, encodable
-from lbrx.tensors.expr import Blocks
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import CpuStorage
 
 GOLDEN = support.GOLDEN / "ggml"

@@ -48,6 +48,15 @@ def test_codings_of_small_floats(name: str) -> None:
     assert np.array_equal(mlx.dequantize(coded.weight, coded.scales, None, mode).numpy(), ROWS[f"{name}_values"])
 
 
+def test_scales_may_be_views_and_expressions() -> None:
+    mode = mlx.MlxMode(bits=8, group_size=32)
+    coded = encoded_mlx(lbrx.tensor(INPUT), mode)
+    assert coded.biases is not None
+    expected = mlx.dequantize(coded.weight, coded.scales, coded.biases, mode).numpy()
+    scales = lbrx.concat([coded.scales, coded.scales])[len(INPUT) :]
+    assert np.array_equal(mlx.dequantize(coded.weight, scales, coded.biases * 1, mode).numpy(), expected)
+
+
 def test_files_keep_the_parts(tmp_path: Path) -> None:
     mode = mlx.MlxMode(bits=3, group_size=32)
     coded = encoded_mlx(lbrx.tensor(INPUT).to("bf16"), mode)

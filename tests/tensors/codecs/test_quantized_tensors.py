@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
+from lbrx.devices.cpu.codecs.decode import decode, decode_blocks
 from lbrx.engine.encode import EncodedStorage
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors.codecs.codec import Codec, codec
-from lbrx.tensors.codecs.decoded import decoded_blocks
-from lbrx.tensors.expr import Blocks
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import CpuStorage
 
 Floats = npt.NDArray[np.float32]
@@ -171,8 +171,8 @@ def test_a_codebook_lives_as_long_as_it_is_read() -> None:
     )
     blocks = np.random.default_rng(7).integers(0, 0x3C, kept.block_bytes, dtype=np.uint8)
     seen, expected = np.empty((2, kept.block_elements), np.float32)
-    kept.decode(blocks.ctypes.data, expected.ctypes.data, 1)
-    forgetful.decode(blocks.ctypes.data, seen.ctypes.data, 1)
+    decode_blocks(kept, CpuStorage(blocks), (), 0, expected.view(np.uint8))
+    decode_blocks(forgetful, CpuStorage(blocks), (), 0, seen.view(np.uint8))
     assert np.abs(expected).max() > 0
     np.testing.assert_array_equal(seen, expected)
 
@@ -182,8 +182,9 @@ def test_a_codebook_lives_as_long_as_it_is_read() -> None:
 def test_any_window_of_decoded_blocks_can_be_read(data: st.DataObject) -> None:
     record = codec("q8_0")
     blocks = np.random.default_rng(6).integers(0, 0x3C, 5 * record.block_bytes, dtype=np.uint8)
-    storage = decoded_blocks(CpuStorage(blocks), record)
-    whole = storage.read_at(0, storage.nbytes)
-    start = data.draw(st.integers(0, storage.nbytes))
-    length = data.draw(st.integers(0, storage.nbytes - start))
-    assert storage.read_at(start, length).tobytes() == whole[start : start + length].tobytes()
+    whole = np.empty(5 * 4 * record.block_elements, np.uint8)
+    decode_blocks(record, CpuStorage(blocks), (), 0, whole)
+    start = data.draw(st.integers(0, whole.size))
+    window = np.empty(data.draw(st.integers(0, whole.size - start)), np.uint8)
+    decode(record, CpuStorage(blocks), (), start, window)
+    assert window.tobytes() == whole[start : start + window.size].tobytes()

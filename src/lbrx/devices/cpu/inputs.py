@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lbrx.base.system import seems_cached
 from lbrx.devices.cpu.build.kernel_cache import CompiledProgram
+from lbrx.devices.cpu.codecs.decode import read_elements
 from lbrx.engine.fuse import BoundLeaf, BoundPass
 from lbrx.memory.prefetch import ReadAhead, Span
 from lbrx.memory.resident import resident_window
@@ -53,7 +54,7 @@ class LeafInputs:
             ints[slots[f"leaf{number}.axis"]] = leaf.rows_axis
         if leaf.storage is None:
             return
-        address = leaf.storage.address
+        address = None if leaf.codec is not None else leaf.storage.address
         if address is None:
             self.copied.append((number, leaf))
             self.watched.append((number, leaf))
@@ -69,7 +70,7 @@ class LeafInputs:
 
     def read_ahead(self, chunks: int, size: int) -> ReadAhead | None:
         """What reads files ahead of the chunks; None for a short pass, or for files that the system holds already."""
-        mapped = [(number, leaf, leaf.storage) for number, leaf in self.watched]
+        mapped = [(number, leaf, leaf.storage) for number, leaf in self.watched if leaf.codec is None]
         files = [(number, leaf, storage) for number, leaf, storage in mapped if isinstance(storage, MmapStorage)]
         if sum(storage.nbytes for _, _, storage in files) < READ_AHEAD_BYTES:
             return None
@@ -91,21 +92,21 @@ class LeafInputs:
         for number, leaf in self.watched:
             storage = leaf.storage
             assert storage is not None
-            if storage.address is not None:
+            if leaf.codec is None and storage.address is not None:
                 if isinstance(storage, MmapStorage) and id(storage.file) not in checked:
                     checked.add(id(storage.file))
                     storage.file.check_unchanged()
                 continue
             start, stop = self._byte_span(number, leaf, lo, hi)
             buffer = borrow(max(stop - start, 1))
-            storage.read_into(start, buffer[: stop - start])
+            read_elements(leaf, start, buffer[: stop - start])
             ints[self.slots[f"leaf{number}.address"]] = buffer.ctypes.data - start + self._skipped_bytes(leaf)
 
     def done(self, lo: int, hi: int) -> None:
         """After a chunk: its mapped pages may be dropped."""
         for number, leaf in self.watched:
             storage = leaf.storage
-            if isinstance(storage, MmapStorage) and storage.file.pinned is not None:
+            if leaf.codec is None and isinstance(storage, MmapStorage) and storage.file.pinned is not None:
                 start, stop = self._byte_span(number, leaf, lo, hi)
                 resident_window.touched(storage.file.pinned, storage.offset + start, stop - start)
 

@@ -14,6 +14,7 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import read_ahead
 from lbrx.base.threads import run_chunks
+from lbrx.devices.cpu.codecs.decode import read_elements
 from lbrx.devices.metal.codegen.signature import Signature
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.storage import MetalStorage, wrapped_windows
@@ -69,12 +70,12 @@ class LeafBindings:
         return sum(
             leaf.dtype.itemsize
             for leaf, spec in leaves
-            if leaf.storage is not None and spec.step != "zero" and not _is_in_place(leaf.storage)
+            if leaf.storage is not None and spec.step != "zero" and not _is_in_place(leaf)
         )
 
     def bind(self, lo: int, hi: int, inputs: BoundInputs) -> None:
         """The arguments of a dispatch over elements ``lo`` to ``hi``."""
-        bindings: dict[tuple[int, int, int], BufferBinding] = {}
+        bindings: dict[tuple[int, int, int, int], BufferBinding] = {}
         for number, leaf in enumerate(self.bound.leaves):
             self._set_numbers(inputs.numbers, number, leaf)
             if leaf.rows is not None:
@@ -85,9 +86,9 @@ class LeafBindings:
             bits = leaf.dtype.bits
             start, stop = first * bits // 8, -(-last * bits // 8)
             inputs.numbers[f"offset{number}"] = leaf.offset - start * 8 // bits
-            key = (id(leaf.storage), start, stop)
+            key = (id(leaf.storage), id(leaf.codec), start, stop)
             if key not in bindings:
-                bindings[key] = self._source(leaf.storage, start, stop, leaf.dtype.itemsize, inputs)
+                bindings[key] = self._source(leaf, start, stop, inputs)
                 inputs.read_bytes += stop - start
             inputs.arguments[self._index(f"leaf{number}")] = bindings[key]
         if "walk" in self.signature.buffers:
@@ -105,8 +106,12 @@ class LeafBindings:
         if leaf.origin in ("uniform", "normal"):
             numbers[f"key0_{number}"], numbers[f"key1_{number}"] = leaf.key
 
-    def _source(self, storage: Storage, start: int, stop: int, item_bytes: int, inputs: BoundInputs) -> BufferBinding:
+    def _source(self, leaf: BoundLeaf, start: int, stop: int, inputs: BoundInputs) -> BufferBinding:
+        storage, item_bytes = leaf.storage, leaf.dtype.itemsize
+        assert storage is not None
         inputs.storages.append(storage)
+        if leaf.codec is not None:
+            return self._read(leaf, start, stop, inputs)
         if isinstance(storage, MetalStorage) and storage.is_on(self.context):
             binding = storage.binding(start, stop)
             if binding.offset % item_bytes == 0:
@@ -119,9 +124,12 @@ class LeafBindings:
                 inputs.mapped.append((storage, start, stop))
                 return BufferBinding(window.buffer, window.offset, stop - start)
             storage.file.check_unchanged()
+        return self._read(leaf, start, stop, inputs)
+
+    def _read(self, leaf: BoundLeaf, start: int, stop: int, inputs: BoundInputs) -> BufferBinding:
         buffer = self.context.get_buffer(stop - start)
         inputs.lent.append(buffer)
-        _read(storage, start, buffer.view())
+        _read(leaf, start, buffer.view())
         transfers(self.context).add(copied_bytes=stop - start)
         return BufferBinding(buffer)
 
@@ -138,20 +146,23 @@ class LeafBindings:
         return data.tobytes() if data.nbytes <= LARGEST_BYTES_ARGUMENT else self._copied(data.view(np.uint8), inputs)
 
 
-def _read(storage: Storage, start: int, memory: Bytes) -> None:
-    """Copy or decode bytes of a storage on all threads."""
+def _read(leaf: BoundLeaf, start: int, memory: Bytes) -> None:
+    """Copy or decode elements of a leaf on all threads."""
 
     def worker() -> Callable[[int], None]:
         def step(number: int) -> None:
             low = number * _READ_BYTES
-            storage.read_into(start + low, memory[low : low + _READ_BYTES])
+            read_elements(leaf, start + low, memory[low : low + _READ_BYTES])
 
         return step
 
     run_chunks(-(-memory.size // _READ_BYTES), settings.threads, worker)
 
 
-def _is_in_place(storage: Storage) -> bool:
+def _is_in_place(leaf: BoundLeaf) -> bool:
+    if leaf.codec is not None:
+        return False
+    storage = leaf.storage
     return isinstance(storage, MetalStorage) or (isinstance(storage, MmapStorage) and storage.address is not None)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.devices.cpu.codecs.decode import decode
 from lbrx.devices.numpy.operations import OPERATIONS, Array, cast, decoded, encoded, order_key, typed
 from lbrx.devices.numpy.random import normal, uniform
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK
@@ -14,9 +15,8 @@ from lbrx.engine.destination import Destination
 from lbrx.engine.fuse import BoundLeaf, BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, RANK_OPS, ROW_OPS, ROWS, Instruction, Leaf, Sink
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
-from lbrx.memory.resident import resident_window
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.storage import MmapStorage
+from lbrx.tensors.storage import drop_behind
 
 Ints = npt.NDArray[np.int64]
 Partials = tuple[list[Any], list[int]]
@@ -85,10 +85,12 @@ def _leaf_values(spec: Leaf, leaf: BoundLeaf, coordinates: tuple[Ints, ...]) -> 
     assert leaf.storage is not None
     bits = leaf.dtype.bits
     start, stop = int(index.min()) * bits // 8, -(-(int(index.max()) + 1) * bits // 8)
-    data = leaf.storage.read_at(start, stop - start)
-    elements = decoded(data, index - start * 8 // bits, leaf.dtype)
-    if isinstance(leaf.storage, MmapStorage) and leaf.storage.file.pinned is not None:
-        resident_window.touched(leaf.storage.file.pinned, leaf.storage.offset + start, stop - start)
+    if leaf.codec is not None:
+        data = np.empty(stop - start, np.uint8)
+        decode(leaf.codec, leaf.storage, leaf.numbers, start, data)
+        return decoded(data, index - start * 8 // bits, leaf.dtype)
+    elements = decoded(leaf.storage.read_at(start, stop - start), index - start * 8 // bits, leaf.dtype)
+    drop_behind(leaf.storage, start, stop - start)
     return elements
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from lbrx.engine.encode import EncodedStorage
 from lbrx.errors import LbrxError
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import evaluate
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage import Bytes
 from lbrx.tensors.tensor import Tensor
 

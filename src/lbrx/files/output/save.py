@@ -19,8 +19,9 @@ from lbrx.files.formats import shards
 from lbrx.files.formats.header import FileLayout, Slot, TensorSpec
 from lbrx.files.output.file_writer import FileDestination, FileWriter, writing
 from lbrx.files.output.options import Progress, ProgressCallback
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import Blocks, Expr
+from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
 
 _NO_LIMIT = 1 << 62

@@ -20,8 +20,8 @@ from lbrx.ops.difference import Sums, compare
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import Blocks
 from lbrx.tensors.tensor import Tensor
 
 FORMAT_METADATA = {"format": "mlx"}

@@ -9,13 +9,13 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.jobs.convert.mlx_units import LOSSLESS, PACKERS, Numbers, unpack_bits
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.decoded import drop_behind
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import evaluate
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.expr import Source
 from lbrx.tensors.shape import Layout
-from lbrx.tensors.storage import Bytes, ReadStorage, Storage
+from lbrx.tensors.storage import Bytes, ReadStorage, Storage, drop_behind
 from lbrx.tensors.tensor import Tensor
 
 _VALUES_AT_ONCE = 1 << 16  # codes that are unpacked in one go: they stay in the processor's cache

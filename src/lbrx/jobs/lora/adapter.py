@@ -15,7 +15,7 @@ from lbrx.errors import DTypeError, FileError, FormatError, ShapeError, TensorNo
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.jobs.lora.config import WEIGHTS_NAME, AdapterConfig, read_config
 from lbrx.jobs.lora.low_rank import Factor, low_rank_product, matrix_factor
-from lbrx.tensors.expr import Blocks
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.tensor import Tensor, TensorMetadata
 
 PREFIX = "base_model.model."  # how PEFT wraps the names of the model

@@ -17,9 +17,9 @@ from lbrx.jobs.lora.adapter import PREFIX
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.jobs.lora.spool import Spool
 from lbrx.jobs.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import evaluate
 from lbrx.tensors.dtype import dtype
-from lbrx.tensors.expr import Blocks
 from lbrx.tensors.tensor import Tensor
 
 DEFAULT_RANK = 32

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.models.architectures.dimensions import Dimensions
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import concat
-from lbrx.tensors.expr import Blocks
 from lbrx.tensors.storage_views import GatheredStorage, JoinedStorage, storage_piece
 from lbrx.tensors.tensor import Tensor
 

@@ -22,8 +22,8 @@ class Codec:
     ``kernels`` is the path of a module, such as ``package.module``, or the name of one in
     ``lbrx.devices.cpu.kernels.codecs``, with functions over addresses of f32 values and of blocks:
     ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, where an importance matrix can be
-    taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. ``codebook`` gives the
-    table that a decoder gets as its last argument.
+    taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. After the count, a decoder gets the
+    addresses of the ``numbers`` of the blocks as f32, its parameters, and the table that ``codebook`` gives.
 
     >>> codec("Q4_K").block_bytes, codec("q4_k").bits
     (144, 4.5)
@@ -39,6 +39,9 @@ class Codec:
     codebook: Callable[[], npt.NDArray[Any]] | None = None
     encoder: str = "encode"  # the function of the module that codes without an importance matrix
     parameters: tuple[int, ...] = ()  # what it is given besides
+    decoder: str = "decode"
+    decoder_parameters: tuple[int, ...] = ()
+    numbers: tuple[npt.DTypeLike, ...] = ()  # types of what is stored apart for each block: a scale, then an offset
 
     @property
     def bits(self) -> float:
@@ -72,12 +75,6 @@ class Codec:
         if not self.takes_imatrix:
             raise UsageError(f"{self.name} takes no importance matrix")
         kernel(self.kernels, "encode_weighted", 5)(values, blocks, rows, blocks_per_row, weights)
-
-    def decode(self, blocks: int, values: int, count: int) -> None:
-        """Turn ``count`` blocks at one address into f32 values at another."""
-        table = None if self.codebook is None else self.codebook()  # kept until the kernel is done with it
-        addresses = () if table is None else (table.ctypes.data,)
-        kernel(self.kernels, "decode", 3 + len(addresses))(blocks, values, count, *addresses)
 
     def _check_can_encode(self) -> None:
         if not self.can_encode:

@@ -6,12 +6,12 @@ all codes for a range that always has 0 in it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
-from lbrx.tensors.codecs.groups import Floats, decoded_groups, numbers_from
-from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.codecs.codec import Codec
+from lbrx.tensors.codecs.groups import MODULE
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.expr import Source
 from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Storage
@@ -40,22 +40,21 @@ def join_integers(
     scheme: str, shape: Shape, codes: Storage, scales: Source, zero_points: Source | None
 ) -> IntegerCoding:
     """The coding whose parts these are."""
+    coding = integer_codec(scheme, shape[-1] // scales.shape[-1])
+    return IntegerCoding(Blocks(codes, scheme, shape, coding, (scales, zero_points)), scales, zero_points)
+
+
+def integer_codec(scheme: str, group_size: int) -> Codec:
     bits = integer_bits(scheme)
-    group_size = shape[-1] // scales.shape[-1]
-    read_zero_points = _zeros if zero_points is None else numbers_from(zero_points.storage, np.int8)
-    decoded = decoded_groups(
-        codes,
-        bits,
+    return Codec(
+        scheme,
         group_size,
-        "decode_integers",
-        (numbers_from(scales.storage, scales.dtype.numpy), read_zero_points),
-        (group_size, bits),
+        group_size * bits // 8,
+        MODULE,
+        decoder="decode_integers",
+        decoder_parameters=(group_size, bits),
+        numbers=("f4", "i1"),
     )
-    return IntegerCoding(Blocks(codes, scheme, shape, decoded), scales, zero_points)
-
-
-def _zeros(_first: int, count: int) -> Floats:
-    return np.zeros(count, np.float32)
 
 
 def integer_bits(scheme: str) -> int:

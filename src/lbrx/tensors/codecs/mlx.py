@@ -6,19 +6,18 @@ on a CPU; values of half types are coded from their exact f32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
-from lbrx.tensors.codecs.decoded import DecodedStorage
-from lbrx.tensors.codecs.groups import Floats, decoded_groups, groups_shape, numbers_from
-from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.codecs.codec import Codec
+from lbrx.tensors.codecs.groups import MODULE, groups_shape
+from lbrx.tensors.coded import Blocks, Decode
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.expr import Expr
 from lbrx.tensors.shape import Layout
-from lbrx.tensors.storage import Storage
 from lbrx.tensors.tensor import Tensor
 
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
@@ -72,31 +71,26 @@ def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxM
         raise ShapeError(f"scales of shape {scales.shape} do not fit a weight of {weight.shape} words coded as {mode}")
     if (biases is not None) != (mode.mode == "affine") or (biases is not None and biases.shape != scales.shape):
         raise ShapeError(f"MLX {mode.mode}: biases go with affine coding, and have the shape of the scales")
-    decoded = _decoded(_stored(weight), scales, biases, mode)
-    return Tensor(Source(decoded, DTYPES["f32"], Layout.contiguous(shape)))
+    numbers = (scales,) if biases is None else (scales, biases)
+    parts = (_bytes_of(weight.expr), *(number.expr for number in numbers))
+    coding = mlx_codec(mode, tuple(number.dtype for number in numbers))
+    return Tensor(Decode(parts, coding, Layout.contiguous(shape)))
 
 
-def _decoded(codes: Storage, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> DecodedStorage:
+def mlx_codec(mode: MlxMode, numbers: tuple[DType, ...]) -> Codec:
+    """The codec of a mode; ``numbers`` are the dtypes of scales and biases."""
     size, bits = mode.group_size, mode.bits
-    if biases is not None:
-        numbers = (_numbers(scales), _numbers(biases))
-        return decoded_groups(codes, bits, size, "decode", numbers, (size, bits), AFFINE)
+    name = f"mlx_{mode.mode}"
+    if mode.mode == "affine":
+        types = tuple(number.numpy for number in numbers)
+        return Codec(name, size, mode.group_bytes, AFFINE, decoder_parameters=(size, bits), numbers=types)
     scale_type: Any = ml_dtypes.float8_e4m3fn if mode.mode == "nvfp4" else ml_dtypes.float8_e8m0fnu
     decoder = "decode_e2m1" if bits == 4 else "decode_e4m3"
-    return decoded_groups(codes, bits, size, decoder, (numbers_from(_stored(scales), scale_type),), (size,))
+    parameters = (size,)
+    return Codec(
+        name, size, mode.group_bytes, MODULE, decoder=decoder, decoder_parameters=parameters, numbers=(scale_type,)
+    )
 
 
-def _numbers(tensor: Tensor) -> Callable[[int, int], Floats]:
-    return numbers_from(_stored(tensor), tensor.dtype.numpy)
-
-
-def _stored(tensor: Tensor) -> Storage:
-    """The storage of all elements of a tensor in order."""
-    expr = tensor.expr
-    if isinstance(expr, Blocks):
-        return expr.storage
-    if isinstance(expr, Source) and expr.rows is None and expr.layout == Layout.contiguous(expr.shape):
-        return expr.storage
-    storage = tensor.realize().storage
-    assert storage is not None
-    return storage
+def _bytes_of(words: Expr) -> Expr:
+    return words.stored if isinstance(words, Blocks) else words

@@ -47,6 +47,11 @@ def kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
     return call
 
 
+def codec_kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
+    """A function of a codec's kernels: ``module`` is in ``kernels.codecs``, or the path of one of another package."""
+    return kernel(module if "." in module else f"codecs.{module}", function, arguments)
+
+
 def run(module: str, function: str, *arguments: int) -> None:
     """Run a kernel."""
     kernel(module, function, len(arguments))(*arguments)

@@ -18,8 +18,9 @@ from lbrx.engine.blas import in_ranges
 from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.decoded import drop_behind
-from lbrx.tensors.expr import Blocks, Expr
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.expr import Expr
+from lbrx.tensors.storage import drop_behind
 
 _SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
 _PANEL_VECTORS, _CODED_COLUMNS = 16, 32

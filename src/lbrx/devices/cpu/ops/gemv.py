@@ -28,7 +28,7 @@ from lbrx.engine.arrays import Floats
 from lbrx.engine.blas import in_ranges
 from lbrx.memory.scratch import borrowing
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.expr import Blocks
+from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import Bytes
 from lbrx.tensors.tensor import Tensor
 

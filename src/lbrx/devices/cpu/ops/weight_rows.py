@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.cpu.build.native import address, run
+from lbrx.devices.cpu.codecs.decode import read_elements
 from lbrx.engine.arrays import Floats
+from lbrx.engine.fuse import BoundLeaf, Known
 from lbrx.errors import ShapeError
-from lbrx.tensors.codecs.decoded import drop_behind
-from lbrx.tensors.expr import Blocks, Source
-from lbrx.tensors.storage import Bytes, Storage
+from lbrx.tensors.coded import Decode
+from lbrx.tensors.expr import Source, View, values_of
+from lbrx.tensors.storage import Bytes, Storage, drop_behind
 from lbrx.tensors.tensor import Tensor
 
 _HALVES = ("f16", "bf16")
@@ -26,14 +28,17 @@ class Rows(Protocol):
 
 
 class DecodedRows:
-    """Rows of a storage of f32 without an address: decoded, or read from a file that cannot be mapped."""
+    """Rows of f32 without an address: decoded, or read from a file that cannot be mapped."""
 
-    def __init__(self, source: Source) -> None:
-        self._storage, self._columns, self._offset = source.storage, source.shape[1], source.layout.offset
+    def __init__(self, source: View) -> None:
+        storage, _, numbers = Known().input_of(source)
+        codec = source.codec if isinstance(source, Decode) else None
+        self._leaf = BoundLeaf("source", source.dtype, storage, (0, 0), 0, codec=codec, numbers=numbers)
+        self._columns, self._offset = source.shape[1], source.layout.offset
 
     def read(self, first: int, stop: int, out: Floats) -> None:
         start, stop = (4 * (self._offset + row * self._columns) for row in (first, stop))
-        self._storage.read_into(start, out.reshape(-1).view(np.uint8)[: stop - start])
+        read_elements(self._leaf, start, out.reshape(-1).view(np.uint8)[: stop - start])
 
 
 class HalfRows:
@@ -97,9 +102,11 @@ def rows_of(weight: Tensor) -> Rows:
     """What reads the rows of a matrix best."""
     if weight.ndim != 2:
         raise ShapeError(f"a weight has shape {weight.shape}; expected two axes, outputs and inputs")
-    source = weight.expr.values if isinstance(weight.expr, Blocks) else weight.expr
-    if not isinstance(source, Source) or source.rows is not None or not weight.size:
+    source = values_of(weight.expr)
+    if not isinstance(source, (Source, Decode)) or source.rows is not None or not source.is_simple or not weight.size:
         return ComputedRows(weight)
+    if isinstance(source, Decode):
+        return DecodedRows(source) if source.layout.is_contiguous else ComputedRows(weight)
     dtype_name, start = source.dtype.name, source.storage.address
     if dtype_name == "f32" and start is not None and start % 4 == 0 and source.layout.strides[1] == 1:
         return MappedRows(Tensor(source).numpy(), source.storage, 4 * source.layout.offset)

@@ -16,7 +16,8 @@ from lbrx.devices.metal.ops.arrays import (
 from lbrx.devices.metal.ops.linear import plain_weight
 from lbrx.errors import DTypeError, ShapeError
 from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight
-from lbrx.tensors.expr import Blocks, Source
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.expr import Source
 from lbrx.tensors.storage import Storage
 from lbrx.tensors.tensor import Tensor
 
