@@ -61,6 +61,25 @@ METHODS: dict[str, str] = {
 """The functions of the built-in merge methods; their signatures describe their parameters."""
 
 
+FAMILIES: dict[str, str] = {
+    "llama": "lbrx.models.architectures.families.llama:LLAMA",
+    "mistral": "lbrx.models.architectures.families.mistral:MISTRAL",
+    "mixtral": "lbrx.models.architectures.families.mistral:MIXTRAL",
+    "qwen2": "lbrx.models.architectures.families.qwen:QWEN2",
+    "qwen2_moe": "lbrx.models.architectures.families.qwen:QWEN2_MOE",
+    "qwen3": "lbrx.models.architectures.families.qwen:QWEN3",
+    "qwen3_moe": "lbrx.models.architectures.families.qwen:QWEN3_MOE",
+    "gemma": "lbrx.models.architectures.families.gemma:GEMMA",
+    "gemma2": "lbrx.models.architectures.families.gemma:GEMMA2",
+    "gemma3": "lbrx.models.architectures.families.gemma:GEMMA3",
+    "phi3": "lbrx.models.architectures.families.phi3:PHI3",
+    "gpt2": "lbrx.models.architectures.families.gpt2:GPT2",
+    "gpt_neox": "lbrx.models.architectures.families.gpt_neox:GPT_NEOX",
+    "stablelm": "lbrx.models.architectures.families.stablelm:STABLELM",
+    "falcon": "lbrx.models.architectures.families.falcon:FALCON",
+}
+"""Model families, as records of `lbrx.models.architectures.family.Family`."""
+
 CODECS: dict[str, str] = {
     "q4_0": "lbrx.tensors.codecs.legacy:Q4_0",
     "q4_1": "lbrx.tensors.codecs.legacy:Q4_1",

@@ -14,13 +14,13 @@ from support.cli_running import lbrx_command
 
 
 def test_random_models_are_whole_llama_models(tmp_path: Path) -> None:
-    from lbrx.models.architectures import check_names, check_shapes, find_architecture
+    from lbrx.models.architectures import check_names, check_shapes, find_family
 
     base = lbrx.open(models.write_model(tmp_path / "base", models.base_tensors()))
     tuned = lbrx.open(models.write_model(tmp_path / "tuned", models.tuned_tensors(base)))
     for model in (base, tuned):
         assert model.config is not None
-        llama = find_architecture(model.config)
+        llama = find_family(model.config)
         assert check_names(llama, model.config, list(model)) == []
         assert check_shapes(llama, model.config, {name: tensor.shape for name, tensor in model.items()}) == []
     name = "model.layers.{}.mlp.up_proj.weight"

@@ -114,7 +114,7 @@ def test_longrope_becomes_two_tensors(tmp_path: Path) -> None:
 
 def test_factors_of_the_wrong_number_are_an_error(tmp_path: Path) -> None:
     values = {"type": "longrope", "long_factor": [1.0] * 8, "short_factor": [1.0] * 7}
-    with pytest.raises(UsageError, match=r"'short_factor' of config.json has 7 values; expected 8"):
+    with pytest.raises(UsageError, match=r"config.json: rope_scaling: 'short_factor' has 7 values; expected 8"):
         converted(tmp_path, "phi3", rope_scaling=values)
 
 
@@ -134,7 +134,7 @@ def test_rotations_of_full_and_sliding_layers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("model_type", "rope_type"), [("qwen2", "llama3"), ("llama", "longrope"), ("phi3", "yarn")])
 def test_rotations_that_llama_cpp_does_not_have_are_errors(tmp_path: Path, model_type: str, rope_type: str) -> None:
-    with pytest.raises(UsageError, match=f"rope type '{rope_type}' of config.json is not one that llama.cpp has"):
+    with pytest.raises(UsageError, match=f"config.json: rope type '{rope_type}' is not one that llama.cpp has"):
         converted(tmp_path, model_type, rope_scaling={"rope_type": rope_type, "factor": 2.0})
 
 

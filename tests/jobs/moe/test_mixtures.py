@@ -16,7 +16,7 @@ from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.output.options import Progress
 from lbrx.jobs.merge.recipe import RecipeError
 from lbrx.jobs.moe import MoePlan, parse_moe_recipe, plan_moe, write_moe
-from lbrx.models.architectures import check_names, check_shapes, find_architecture
+from lbrx.models.architectures import check_names, check_shapes, find_family
 from support.small_models import GOLDEN, HIDDEN, INNER, LAYERS, Array, config, golden, tensors, write_model
 
 MIXTRAL_NAMES = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
@@ -60,7 +60,7 @@ def test_a_mixtral_model_of_the_golden_models(tmp_path: Path) -> None:
         "num_experts_per_tok": 2,
         "sliding_window": None,
     }
-    architecture = find_architecture(settings)
+    architecture = find_family(settings)
     shapes = {name: value.shape for name, value in written.items()}
     assert check_names(architecture, settings, shapes) == check_shapes(architecture, settings, shapes) == []
 
@@ -136,7 +136,7 @@ def test_a_qwen2_moe_model(tmp_path: Path, model_type: str) -> None:
     assert (settings["num_experts"], settings["num_experts_per_tok"]) == (2, 1)
     assert settings["moe_intermediate_size"] == settings["shared_expert_intermediate_size"] == INNER
     assert (settings["decoder_sparse_step"], settings["norm_topk_prob"]) == (1, True)
-    architecture = find_architecture(settings)
+    architecture = find_family(settings)
     shapes = {name: value.shape for name, value in written.items()}
     assert check_names(architecture, settings, shapes) == check_shapes(architecture, settings, shapes) == []
 

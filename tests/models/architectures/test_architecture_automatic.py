@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbrx.models.architectures import Architecture, Naming, automatic, find_architecture
+from lbrx.models.architectures import Family, Naming, automatic, find_family
 from lbrx.models.architectures.stacks import find_stacks, layer_number, main_stack
 from support.tiny_architectures import TINY, Tiny
 
 every_tiny = pytest.mark.parametrize("tiny", TINY.values(), ids=TINY)
 
 
-def _places(architecture: Architecture, config: dict[str, object], names: list[str]) -> set[tuple[object, ...]]:
+def _places(architecture: Family, config: dict[str, object], names: list[str]) -> set[tuple[object, ...]]:
     roles = architecture.tensors(config, names)
     return {(role.name, role.part, role.layer, role.is_vocabulary, role.is_known) for role in roles}
 
@@ -23,7 +23,7 @@ def _places(architecture: Architecture, config: dict[str, object], names: list[s
 @every_tiny
 def test_automatic_mode_agrees_with_the_table(tiny: Tiny) -> None:
     names = tiny.names()
-    table = find_architecture(tiny.config)
+    table = find_family(tiny.config)
     inferred = automatic(reversed(names))
     assert _places(inferred, {}, names) == _places(table, tiny.config, names)
     assert inferred.layer_count({}) == table.layer_count(tiny.config)
@@ -38,7 +38,7 @@ def test_automatic_mode_agrees_on_a_single_layer(tiny: Tiny) -> None:
     """One layer with several experts or heads: the larger range of numbers is not that of the layers."""
     names = [*tiny.pre, *(name.replace("{i}", "0") for name in tiny.layer), *tiny.post]
     config = {**tiny.config, "num_hidden_layers": 1, "n_layer": 1}
-    assert _places(automatic(names), {}, names) == _places(find_architecture(config), config, names)
+    assert _places(automatic(names), {}, names) == _places(find_family(config), config, names)
 
 
 def test_longer_vision_tower_does_not_become_the_layers() -> None:

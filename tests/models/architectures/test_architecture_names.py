@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbrx.errors import UsageError
-from lbrx.models.architectures import Naming, find_architecture
+from lbrx.models.architectures import Naming, find_family
 from support.tiny_architectures import TINY, Tiny
 
 every_tiny = pytest.mark.parametrize("tiny", TINY.values(), ids=TINY)
@@ -34,13 +34,13 @@ TOWER = [
 
 
 def _gemma3_names(base: str) -> list[str]:
-    names = [role.name for role in find_architecture(GEMMA3_VISION).tensors(GEMMA3_VISION)]
+    names = [role.name for role in find_family(GEMMA3_VISION).tensors(GEMMA3_VISION)]
     return [name.replace("model.", base, 1) for name in names]
 
 
 @pytest.mark.parametrize("base", ["language_model.model.", "model.language_model."])
 def test_language_model_inside_of_a_multi_modal_one(base: str) -> None:
-    architecture = find_architecture(GEMMA3_VISION)
+    architecture = find_family(GEMMA3_VISION)
     names = [*_gemma3_names(base), *TOWER]
     assert architecture.missing(GEMMA3_VISION, names) == []
     shapes = architecture.expected_shapes(GEMMA3_VISION, names)
@@ -50,7 +50,7 @@ def test_language_model_inside_of_a_multi_modal_one(base: str) -> None:
 
 
 def test_towers_are_carried_along_before_the_layers_with_their_own_numbers() -> None:
-    architecture = find_architecture(GEMMA3_VISION)
+    architecture = find_family(GEMMA3_VISION)
     unclaimed = architecture.unclaimed(GEMMA3_VISION, [*_gemma3_names("language_model.model."), *TOWER])
     assert [role.name for role in unclaimed] == sorted(TOWER)
     assert {(role.part, role.layer, role.is_known) for role in unclaimed} == {("pre", None, False)}
@@ -61,7 +61,7 @@ def test_towers_are_carried_along_before_the_layers_with_their_own_numbers() -> 
 
 def test_names_with_other_prefixes_are_the_same_tensors() -> None:
     tiny = TINY["gpt2"]
-    architecture = find_architecture(tiny.config)
+    architecture = find_family(tiny.config)
     bare = [name.removeprefix("transformer.") for name in tiny.names()]
     assert architecture.naming(bare) == Naming("")
     assert architecture.missing(tiny.config, bare) == []
@@ -71,7 +71,7 @@ def test_names_with_other_prefixes_are_the_same_tensors() -> None:
 
 
 def test_translation_knows_the_head_and_leaves_strangers_alone() -> None:
-    architecture = find_architecture({"model_type": "gemma3"})
+    architecture = find_family({"model_type": "gemma3"})
     vision = Naming("language_model.model.", "language_model.")
     assert architecture.translate("lm_head.weight", vision) == "language_model.lm_head.weight"
     assert architecture.translate("model.norm.weight", vision) == "language_model.model.norm.weight"
@@ -81,7 +81,7 @@ def test_translation_knows_the_head_and_leaves_strangers_alone() -> None:
 
 def test_tied_head_is_supplied_by_the_embedding_only_when_the_config_ties_them() -> None:
     tiny = TINY["llama"]
-    architecture = find_architecture(tiny.config)
+    architecture = find_family(tiny.config)
     tied = {**tiny.config, "tie_word_embeddings": True}
     names = [name for name in tiny.names() if name != "lm_head.weight"]
     assert architecture.source_name("lm_head.weight", tied, names) == "model.embed_tokens.weight"
@@ -93,7 +93,7 @@ def test_tied_head_is_supplied_by_the_embedding_only_when_the_config_ties_them()
 
 def test_tied_head_that_is_in_the_file_is_kept() -> None:
     config = {**TINY["llama"].config, "tie_word_embeddings": True}
-    roles = find_architecture(config).tensors(config, TINY["llama"].names())
+    roles = find_family(config).tensors(config, TINY["llama"].names())
     head = next(role for role in roles if role.name == "lm_head.weight")
     assert (head.tied_to, head.optional, head.part) == ("model.embed_tokens.weight", True, "post")
 
@@ -101,23 +101,23 @@ def test_tied_head_that_is_in_the_file_is_kept() -> None:
 def test_embedding_may_be_stored_under_the_name_of_the_tied_head() -> None:
     config = {**TINY["llama"].config, "tie_word_embeddings": True}
     names = [name for name in TINY["llama"].names() if name != "model.embed_tokens.weight"]
-    architecture = find_architecture(config)
+    architecture = find_family(config)
     assert architecture.source_name("model.embed_tokens.weight", config, names) == "lm_head.weight"
     assert architecture.missing(config, names) == []
 
 
 def test_tying_is_read_from_the_nested_config_then_from_the_top_then_by_default() -> None:
-    gemma3 = find_architecture(GEMMA3_VISION)
+    gemma3 = find_family(GEMMA3_VISION)
     assert gemma3.is_tied(GEMMA3_VISION)
     assert not gemma3.is_tied({**GEMMA3_VISION, "tie_word_embeddings": False})
     nested = {"text_config": {"tie_word_embeddings": True}, "tie_word_embeddings": False}
     assert gemma3.is_tied(nested)
-    assert not find_architecture({"model_type": "llama"}).is_tied({})
+    assert not find_family({"model_type": "llama"}).is_tied({})
 
 
 @every_tiny
 def test_unknown_tensors_are_all_placed(tiny: Tiny) -> None:
-    architecture = find_architecture(tiny.config)
+    architecture = find_family(tiny.config)
     prefix = tiny.layer[0].partition("{i}")[0]
     strangers = {
         f"{prefix}1.adapter.lora_a": ("layer", 1),
@@ -135,7 +135,7 @@ def test_unknown_tensors_are_all_placed(tiny: Tiny) -> None:
 
 def test_unknown_tensors_stand_behind_the_known_ones_of_their_layer() -> None:
     tiny = TINY["llama"]
-    roles = find_architecture(tiny.config).tensors(tiny.config, [*tiny.names(), "model.layers.0.a"])
+    roles = find_family(tiny.config).tensors(tiny.config, [*tiny.names(), "model.layers.0.a"])
     names = [role.name for role in roles]
     assert names.index("model.layers.0.a") == 1 + len(tiny.layer)
     assert names[names.index("model.layers.0.a") + 1].startswith("model.layers.1.")
@@ -144,7 +144,7 @@ def test_unknown_tensors_stand_behind_the_known_ones_of_their_layer() -> None:
 @every_tiny
 @given(target=st.integers(min_value=0, max_value=200))
 def test_renaming_a_layer_changes_its_number_and_nothing_else(tiny: Tiny, target: int) -> None:
-    architecture = find_architecture(tiny.config)
+    architecture = find_family(tiny.config)
     for template in tiny.layer:
         source_name, target_name = template.replace("{i}", "1"), template.replace("{i}", str(target))
         assert architecture.rename_layer(source_name, 1, target) == target_name
@@ -152,7 +152,7 @@ def test_renaming_a_layer_changes_its_number_and_nothing_else(tiny: Tiny, target
 
 
 def test_renaming_refuses_a_tensor_of_another_layer() -> None:
-    architecture = find_architecture({"model_type": "llama"})
+    architecture = find_family({"model_type": "llama"})
     with pytest.raises(UsageError, match=r"'model\.layers\.11\.x' is not in layer 1 .* 'model\.layers\.1\.'"):
         architecture.rename_layer("model.layers.11.x", 1, 2)
     with pytest.raises(UsageError, match=r"'model\.norm\.weight' is not in layer 0"):
@@ -171,4 +171,4 @@ def test_renaming_refuses_a_tensor_of_another_layer() -> None:
 )
 def test_tensors_with_one_row_per_token(model: str, rows: tuple[str, ...]) -> None:
     tiny = TINY[model]
-    assert find_architecture(tiny.config).vocabulary_rows(tiny.config, tiny.names()) == rows
+    assert find_family(tiny.config).vocabulary_rows(tiny.config, tiny.names()) == rows

@@ -12,8 +12,8 @@ import pytest
 import lbrx
 from lbrx.errors import FormatError, ShapeError, TensorNotFound, UsageError
 from lbrx.models.inference import LanguageModel, open_model
-from lbrx.models.inference.gguf_config import spec_of_metadata
-from lbrx.models.inference.hf_config import spec_of_config
+from lbrx.models.inference.opening import spec_of_gguf
+from lbrx.models.inference.spec import spec_of_config
 from lbrx.tensors.rope import RopeConfig
 from support.tiny_decoders import VOCABULARY, tiny_arrays, tiny_config, tiny_shapes, write_tiny
 
@@ -84,7 +84,7 @@ def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
         "rope.scaling.factor": 8.0,
     }
     metadata = {"general.architecture": "gemma3", **{f"gemma3.{key}": value for key, value in keys.items()}}
-    spec = spec_of_metadata(metadata, "a.gguf", vocabulary=VOCABULARY)
+    spec = spec_of_gguf({**metadata, "gemma3.vocab_size": VOCABULARY}, {}, "a.gguf")
     assert (spec.heads, spec.kv_heads, spec.head_dim, spec.norm_adds_one) == (4, 2, 32, False)
     assert [layer.window for layer in spec.layers] == [5, 5, 5, 5, 5, None]
     assert spec.layers[0].rope == RopeConfig(10_000.0, 32)
@@ -102,7 +102,7 @@ def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
         ({"model_type": "mamba"}, "models of type 'mamba' cannot be run; expected one of gemma2, gemma3"),
         ({"hidden_size": None}, "has no 'hidden_size'; expected a whole number above zero"),
         ({"hidden_size": "64"}, "'hidden_size' is '64'; expected a whole number above zero"),
-        ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1; expected a whole number above zero"),
+        ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1; expected a whole number from 1 to 1000"),
         ({"num_key_value_heads": 3}, "4 heads cannot share 3 heads of keys; expected a divisor"),
         ({"hidden_act": "relu"}, "'hidden_act' is 'relu'; expected one of silu, swish"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "positions of type 'dynamic' are not known"),

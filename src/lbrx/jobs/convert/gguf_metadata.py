@@ -1,4 +1,4 @@
-"""What llama.cpp wants to know of a model: the key-values of a GGUF file, made from a config.json."""
+"""Key-values of a GGUF file about the model as a whole and about the Hugging Face model that it came from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lbrx.errors import UsageError
+import numpy as np
+
+from lbrx.errors import FormatError
+from lbrx.files.formats.strict_json import parse_object
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.file_types import FILE_TYPES, FLOAT_TYPES, QUANTIZATION_VERSION
-from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
-from lbrx.models.architectures.gguf_families import Family
-from lbrx.models.architectures.rope import longrope_attention_factor, scaling_metadata
-from lbrx.models.architectures.scope import text_section
+from lbrx.models.architectures.config import text_section
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.gguf_metadata import TORCH_NAMES, gguf_of, main_type, metadata_of_config
+from lbrx.models.architectures.rope import rope_section
+from lbrx.models.architectures.table import family_of_type
+from lbrx.tensors.dtype import DTYPES
 
 CONFIG_KEY = "lbrx.hf.config"  # the JSON of config.json
 DTYPE_KEY = "lbrx.hf.dtype"  # the type of tensors in the Hugging Face model
@@ -22,125 +27,17 @@ TIED_HEAD_KEY = "lbrx.hf.has_tied_head"  # whether the model stores a head that 
 NORM_REST_PREFIX = "lbrx.hf.norm_rest."  # what rounding took from a norm when 1 was added
 
 
-def model_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> dict[str, Any]:
-    """The key-values ``{arch}.*``: sizes, attention, rotation and experts."""
-    pairs: dict[str, Any] = {
-        "block_count": sizes.layers,
-        "context_length": settings.count("max_position_embeddings"),
-        "embedding_length": sizes.hidden,
-        "feed_forward_length": sizes.feed_forward,
-        "attention.head_count": sizes.heads,
-        "attention.head_count_kv": sizes.key_heads,
-        "attention.key_length": sizes.head,
-        "attention.value_length": sizes.head,
-        "attention.layer_norm_rms_epsilon": settings.number("rms_norm_eps"),
-        "vocab_size": sizes.vocab,
-        **_rope_metadata(family, settings, sizes, rope),
-        **_window_metadata(family, settings, sizes),
-    }
-    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if family.is_gemma and settings.get(key) is not None:
-            pairs[key] = settings.number(key)
-    if family.is_mixture:
-        pairs |= {"expert_count": sizes.experts, "expert_used_count": settings.count("num_experts_per_tok")}
-    if settings.get("moe_intermediate_size") is not None and family.is_mixture:
-        pairs["expert_feed_forward_length"] = sizes.expert_feed_forward
-    if sizes.shared_feed_forward:
-        pairs["expert_shared_feed_forward_length"] = sizes.shared_feed_forward
-    return {f"{family.architecture}.{key}": value for key, value in pairs.items()}
-
-
-def _rope_metadata(family: Family, settings: ConfigValues, sizes: Dimensions, rope: ConfigValues) -> dict[str, Any]:
-    rope_type = rope.get("rope_type")
-    if rope_type not in (*family.rope_types, "dynamic"):
-        raise UsageError(
-            f"{settings.where}: rope type {rope_type!r} of config.json is not one that llama.cpp has for "
-            f"{family.architecture}; expected one of {', '.join(family.rope_types)}"
-        )
-    pairs: dict[str, Any] = {
-        "rope.dimension_count": rotated_elements(sizes, rope),
-        "rope.freq_base": rope.number("rope_theta"),
-    }
-    if rope.get("rope_local_base_freq") is not None and family.llama_cpp_period is not None:
-        pairs["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
-    context = settings.count("max_position_embeddings")
-    pairs |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
-    if family.model_type == "phi3":
-        original = original_length(settings, rope)
-        pairs["rope.scaling.original_context_length"] = original
-        if rope_type == "longrope":
-            pairs["rope.scaling.attn_factor"] = longrope_attention_factor(context, original)
-    return pairs
-
-
-def rotated_elements(sizes: Dimensions, rope: ConfigValues) -> int:
-    """How many elements of each head are rotated."""
-    return int(rope.number("partial_rotary_factor", default=1.0) * sizes.head)
-
-
-def original_length(settings: ConfigValues, rope: ConfigValues) -> int:
-    """The context length that a Phi-3 model was first trained for."""
-    default = settings.count("original_max_position_embeddings", "max_position_embeddings")
-    return int(rope.number("original_max_position_embeddings", default=default))
-
-
-def _window_metadata(family: Family, settings: ConfigValues, sizes: Dimensions) -> dict[str, Any]:
-    """The sliding window, and which layers have it if they are not those that llama.cpp expects."""
-    if family.model_type == "phi3":
-        return {"attention.sliding_window": settings.get("sliding_window") or 0}
-    if family.llama_cpp_period is None:
-        return {}
-    period = full_attention_period(family, settings, sizes)
-    if period == 1:
-        return {}
-    pairs = {"attention.sliding_window": settings.count("sliding_window")}
-    return pairs if period == family.llama_cpp_period else {**pairs, "attention.sliding_window_pattern": period}
-
-
-def full_attention_period(family: Family, settings: ConfigValues, sizes: Dimensions) -> int:
-    """Every how many layers one has full attention; 1 if all have."""
-    assert family.llama_cpp_period is not None
-    layer_types = settings.get("layer_types")
-    if layer_types is None:
-        period = settings.get("sliding_window_pattern", "_sliding_window_pattern") or family.llama_cpp_period
-        return int(period)
-    is_full = [layer_type == "full_attention" for layer_type in layer_types]
-    candidates: tuple[int, ...] = (family.llama_cpp_period, *range(1, sizes.layers + 2))
-    for candidate in candidates:
-        if is_full == [(layer + 1) % candidate == 0 for layer in range(sizes.layers)]:
-            return candidate
-    raise UsageError(
-        f"{settings.where}: 'layer_types' of config.json mixes full and sliding attention irregularly; "
-        "llama.cpp can only have every n-th layer with full attention"
-    )
-
-
-def general_metadata(family: Family, tensors: Sequence[PlannedTensor], name: str, sizes: Dimensions) -> dict[str, Any]:
+def general_metadata(family: Family, tensors: Sequence[PlannedTensor], name: str, experts: int) -> dict[str, Any]:
     """The key-values ``general.*``."""
     main = main_type(tensors)
     return {
-        "general.architecture": family.architecture,
+        "general.architecture": gguf_of(family).name,
         "general.type": "model",
         "general.name": name,
-        "general.size_label": size_label(tensors, sizes.experts),
+        "general.size_label": size_label(tensors, experts),
         "general.file_type": FILE_TYPES[main if main in FLOAT_TYPES else "f16"].number,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
-
-
-def main_type(tensors: Sequence[PlannedTensor]) -> str:
-    """The type that most elements of matrices have.
-
-    >>> import lbrx
-    >>> values = (lbrx.full((8, 8), 0, "bf16"), lbrx.full((99,), 0, "f32"))
-    >>> main_type([PlannedTensor.of("w", value) for value in values])
-    'bf16'
-    """
-    totals: dict[str, int] = {}
-    for tensor in tensors:
-        if len(tensor.shape) > 1:
-            totals[tensor.type_name] = totals.get(tensor.type_name, 0) + math.prod(tensor.shape)
-    return max(totals, key=lambda name: totals[name], default="f32")
 
 
 def size_label(tensors: Sequence[PlannedTensor], experts: int) -> str:
@@ -181,16 +78,67 @@ def source_metadata(config: Mapping[str, Any], dtypes: Mapping[str, str]) -> dic
 def text_config(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """The config.json of the language model alone: of a multimodal model its text section.
 
-    >>> from lbrx.models.architectures.gguf_families import FAMILIES
+    >>> from lbrx.models.architectures.table import load_family
     >>> nested = {"model_type": "gemma3", "dtype": "bfloat16", "text_config": {"hidden_size": 8}}
-    >>> text_config(nested, FAMILIES["gemma3_text"])["architectures"]
+    >>> text_config(nested, load_family("gemma3"))["architectures"]
     ['Gemma3ForCausalLM']
     """
     section = text_section(config)
     if section is config:
         return dict(config)
     outer = {key: config[key] for key in _SHARED_KEYS if config.get(key) is not None}
-    return {"architectures": [family.class_name], **outer, **section, "model_type": family.model_type}
+    return {"architectures": [family.class_names[0]], **outer, **section, "model_type": family.model_type}
 
 
 _SHARED_KEYS = ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+
+
+def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict[str, Any]] | None:
+    """The config.json that lbrx put into the file, None if there is none or other key-values disagree with it."""
+    text = metadata.get(CONFIG_KEY)
+    if not isinstance(text, str):
+        return None
+    config = parse_object(text, f"{where}: key {CONFIG_KEY!r}", unique_keys=False)
+    family = family_of_type(config.get("model_type"))
+    if family is None or family.gguf is None:
+        return None
+    settings = family.whole_config(config, (), f"{where}: key {CONFIG_KEY!r}")
+    expected = metadata_of_config(family, settings, rope_section(settings))
+    is_same = all(_is_alike(metadata.get(key), value) for key, value in expected.items())
+    return (family, config) if is_same else None
+
+
+def _is_alike(value: Any, expected: Any) -> bool:
+    if isinstance(expected, float) and isinstance(value, int | float):
+        return bool(np.float32(value) == np.float32(expected))
+    return bool(value == expected)
+
+
+def with_dtype(config: Mapping[str, Any], type_name: str) -> dict[str, Any]:
+    """A config that names the type that most weights have.
+
+    >>> with_dtype({"torch_dtype": "float32"}, "bf16")
+    {'torch_dtype': 'bfloat16'}
+    """
+    name = TORCH_NAMES.get(type_name)
+    key = "dtype" if "dtype" in config else "torch_dtype"
+    if name is None or type_name not in DTYPES:
+        return dict(config)
+    return {**config, key: name}
+
+
+def stored_dtypes(text: Any, where: str) -> dict[str, str]:
+    """The types of tensors that differ from the usual one, checked.
+
+    >>> stored_dtypes('{"a": "f32"}', "a.gguf")
+    {'a': 'f32'}
+    """
+    if text is None:
+        return {}
+    try:
+        dtypes = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{where}: the types of tensors are not JSON: {error}") from error
+    if not isinstance(dtypes, dict) or any(name not in DTYPES for name in dtypes.values()):
+        raise FormatError(f"{where}: the types of tensors are {text!r:.60}; expected an object of dtypes")
+    return dtypes

@@ -6,28 +6,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import FormatError
+from lbrx.errors import FormatError, UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.plan import SideFile
-from lbrx.jobs.convert.gguf_config import made_config, stored_config, stored_dtypes, with_dtype
 from lbrx.jobs.convert.gguf_metadata import (
     CONFIG_KEY,
     DTYPE_KEY,
     DTYPES_KEY,
     NORM_REST_PREFIX,
     TIED_HEAD_KEY,
-    main_type,
+    stored_config,
+    stored_dtypes,
+    with_dtype,
 )
-from lbrx.jobs.convert.matching import Match, match_tensors, rule_uses
-from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
-from lbrx.models.architectures.gguf_families import Family, Rule, family_of_gguf
-from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
-from lbrx.models.architectures.value_changes import stack_part
+from lbrx.jobs.convert.hf_to_gguf import HEAD
+from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
+from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.gguf_metadata import config_of_metadata, main_type
+from lbrx.models.architectures.records import Weight
+from lbrx.models.architectures.rope import ROPE_TENSORS
+from lbrx.models.architectures.table import family_of_gguf, gguf_names
+from lbrx.models.architectures.value_changes import stack_part, to_hf
 from lbrx.tensors.dtype import DTYPES, dtype
 from lbrx.tensors.tensor import Tensor, tensor
 
-_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
-_ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
+GGUF_EMBEDDING, GGUF_HEAD = "token_embd.weight", "output.weight"
 _NO_TOKENIZERS = (None, "none", "no_vocab")
 
 
@@ -49,23 +53,20 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
     if stored is not None:
         family, config = stored
     else:
-        family = family_of_gguf(metadata, where)
-        config, notes = made_config(family, metadata, contents.by_name, where)
+        family = find_gguf_family(metadata, where)
+        config, notes = config_of_metadata(family, metadata, contents.by_name, where)
         warnings += notes
         if CONFIG_KEY in metadata:
             warnings.append(f"{where}: its key-values were changed; config.json is made from them, not the stored one")
-    settings = ConfigValues(config, family.defaults, where)
-    sizes = Dimensions.of(settings, family.is_mixture)
+    settings = family.whole_config(config, contents.by_name.keys(), f"{where}: config.json")
     matches = match_tensors(
-        rule_uses(family, sizes),
-        {each.name: each for each in contents.tensors if each.name not in _ROPE_TENSORS},
-        names_of=lambda use: (use.gguf_name,),
-        shape_of=lambda rule: _gguf_shape(rule, sizes),
+        tensor_pairs(family, settings),
+        {each.name: each for each in contents.tensors if each.name not in ROPE_TENSORS},
+        to_gguf=False,
         where=where,
     )
     types = _Types.of(contents, type_name, keep_quantized, where)
-    making = _Making(family, sizes, types, metadata)
-    tensors = tuple(making.all(matches, is_tied=bool(settings.get("tie_word_embeddings"))))
+    tensors = tuple(_Making(settings, types, metadata).all(matches, is_tied=family.is_tied(config)))
     return Contents(
         "safetensors",
         tensors,
@@ -77,9 +78,21 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
     )
 
 
-def _gguf_shape(rule: Rule, sizes: Dimensions) -> tuple[int, ...]:
-    shape = sizes.shape(rule.shape)
-    return (sizes.experts, *shape) if rule.is_stack else shape
+def find_gguf_family(metadata: Mapping[str, Any], where: str) -> Family:
+    """The family of a GGUF file that can be converted.
+
+    >>> find_gguf_family({"general.architecture": "phi3"}, "a.gguf").name
+    'phi3'
+    """
+    family = family_of_gguf(metadata)
+    if family is not None:
+        return family
+    name = metadata.get("general.architecture")
+    experts = " with experts" if metadata.get(f"{name}.expert_count") else ""
+    raise UsageError(
+        f"{where}: general.architecture is {name!r}{experts}, which cannot be converted; "
+        f"expected one of {', '.join(gguf_names())}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +116,10 @@ class _Types:
             raise FormatError(f"{where}: key {DTYPE_KEY!r} is {usual!r:.60}; expected one of {', '.join(DTYPES)}")
         return cls(usual, stored_dtypes(contents.metadata.get(DTYPES_KEY), where), True, keep_quantized)
 
-    def of_tensor(self, name: str, rule: Rule, own: str) -> str:
+    def of_tensor(self, name: str, weight: Weight, own: str) -> str:
         if own not in DTYPES and self.keep_quantized:
             return own
-        if self.is_fixed or own not in DTYPES or rule.is_always_f32:
+        if self.is_fixed or own not in DTYPES or weight.is_always_f32:
             return self.others.get(name, self.usual)
         return own
 
@@ -115,41 +128,36 @@ class _Types:
 class _Making:
     """Builds the tensors of the Hugging Face model."""
 
-    family: Family
-    sizes: Dimensions
+    config: Config
     types: _Types
     metadata: Mapping[str, Any]
 
     def all(self, matches: list[Match], *, is_tied: bool) -> Iterator[PlannedTensor]:
         has_head = not is_tied or bool(self.metadata.get(TIED_HEAD_KEY))
-        by_name = {match.use.gguf_name: match for match in matches}
+        by_name = {match.pair.weight.gguf: match for match in matches}
         for match in matches:
-            if match.use.gguf_name != _HEAD or has_head:
+            if match.pair.weight.gguf != GGUF_HEAD or has_head:
                 yield from self._tensors(match)
-        if has_head and _HEAD not in by_name:
-            rule = next(rule for rule in self.family.rules if rule.gguf == _HEAD)
-            embedding = next(self._tensors(by_name[_EMBEDDING]))
-            yield embedding.renamed(rule.hf)
+        if has_head and GGUF_HEAD not in by_name:
+            yield next(self._tensors(by_name[GGUF_EMBEDDING])).renamed(HEAD)
 
     def _tensors(self, match: Match) -> Iterator[PlannedTensor]:
-        source, rule = match.tensors[0], match.use.rule
-        for number, name in enumerate(match.use.hf_names):
-            wanted = self.types.of_tensor(name, rule, source.type_name)
-            make = self._maker(match, number if rule.is_stack else None, wanted)
-            yield PlannedTensor(name, wanted, self.sizes.shape(rule.shape), make)
+        source, pair = match.tensors[0], match.pair
+        for number, name in enumerate(pair.hf_names):
+            wanted = self.types.of_tensor(name, pair.weight, source.type_name)
+            make = self._maker(match, None if pair.weight.items is None else number, wanted)
+            yield PlannedTensor(name, wanted, pair.shape, make)
 
     def _maker(self, match: Match, number: int | None, wanted: str) -> Callable[[], Tensor]:
-        source, change = match.tensors[0], match.use.rule.change
-        rest = self.metadata.get(NORM_REST_PREFIX + match.use.gguf_name)
-        shape = self.sizes.shape(match.use.rule.shape)
+        source, pair = match.tensors[0], match.pair
+        rest = self.metadata.get(NORM_REST_PREFIX + pair.gguf_name)
 
         def make() -> Tensor:
             value = source.make() if number is None else stack_part(source.make(), number)
-            if change is not None:
-                value = change.to_hf(value, self.sizes)
+            value = to_hf(value, pair.weight, self.config)
             if rest is not None:
                 value = value + tensor(rest)
-            value = value if value.shape == shape else value.reshape(shape)
+            value = value if value.shape == pair.shape else value.reshape(pair.shape)
             return value if value.type_name == wanted else value.to(wanted)
 
         return make

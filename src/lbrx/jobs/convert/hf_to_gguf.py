@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import UsageError
+from lbrx.errors import UsageError, nearest
 from lbrx.files.formats.gguf_encode import typed_metadata
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.formats.gguf_values import GgufMetadata
@@ -20,28 +20,27 @@ from lbrx.jobs.convert.gguf_metadata import (
     NORM_REST_PREFIX,
     TIED_HEAD_KEY,
     general_metadata,
-    model_metadata,
-    rotated_elements,
     source_metadata,
     text_config,
 )
-from lbrx.jobs.convert.matching import Match, match_tensors, rule_uses
-from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
-from lbrx.models.architectures.gguf_families import Family, family_of_config
+from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
+from lbrx.models.architectures.config import Config, Values, text_section
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.gguf_metadata import gguf_of, metadata_of_config, rotated_elements
 from lbrx.models.architectures.rope import (
     LONG_FACTORS,
     ROPE_FREQUENCIES,
     SHORT_FACTORS,
     llama3_factors,
     longrope_factors,
-    rope_settings,
+    rope_section,
 )
-from lbrx.models.architectures.value_changes import stacked
+from lbrx.models.architectures.table import all_families, family_of_model_type
+from lbrx.models.architectures.value_changes import stacked, to_gguf
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_TEXT_PREFIXES = (("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.", ""))
 _OTHER_MODULES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 _BUFFERS = (".rotary_emb.inv_freq", ".masked_bias", ".attention.bias")
 
@@ -63,26 +62,23 @@ def hf_to_gguf(
     where = "the model" if contents.directory is None else str(contents.directory)
     if type_name is not None and type_name not in FLOAT_TYPES:
         raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(FLOAT_TYPES)}")
-    family = family_of_config(contents.config, where)
+    family = convertible_family(contents.config, where)
     assert contents.config is not None
-    settings = ConfigValues(contents.config, family.defaults, where)
-    sizes, rope = Dimensions.of(settings, family.is_mixture), rope_settings(settings)
-    check_supported(family, settings)
-    described = model_metadata(family, settings, sizes, rope)
-    tensors, lost = _language_tensors(contents.tensors)
+    tensors, lost = _language_tensors(contents.tensors, family)
+    config = family.whole_config(contents.config, [each.name for each in tensors], f"{where}: config.json")
+    rope = rope_section(config)
+    check_supported(family, config)
+    described = metadata_of_config(family, config, rope)
     matches = match_tensors(
-        rule_uses(family, sizes),
-        {each.name: each for each in tensors},
-        names_of=lambda use: use.hf_names,
-        shape_of=lambda rule: sizes.shape(rule.shape),
-        where=where,
+        tensor_pairs(family, config), {each.name: each for each in tensors}, to_gguf=True, where=where
     )
-    matches, head_metadata = _decide_head(family, matches, settings)
-    planned = [*_rope_tensors(rope, sizes), *(_planned(match, sizes, type_name) for match in matches)]
+    matches, head_metadata = _decide_head(family, matches, family.is_tied(contents.config), where)
+    planned = [*_rope_tensors(rope, config), *(_planned(match, config, type_name) for match in matches)]
     vocabulary = tokenizer_metadata if tokenizer_metadata is not None else _tokenizer_metadata(contents, where)
-    _check_vocabulary(vocabulary, sizes, where)
+    _check_vocabulary(vocabulary, config.count("vocab_size"), where)
+    experts = 0 if family.expert_count is None else config.count(family.expert_count)
     metadata = {
-        **general_metadata(family, planned, _model_name(contents, settings), sizes),
+        **general_metadata(family, planned, _model_name(contents, config), experts),
         **described,
         **vocabulary,
         **source_metadata(text_config(contents.config, family), {each.name: _hf_type(each) for each in tensors}),
@@ -95,11 +91,30 @@ def hf_to_gguf(
         GgufMetadata(typed_metadata(metadata)),
         sources=contents.sources,
         directory=contents.directory,
-        warnings=(*contents.warnings, *lost, *differences(family, settings, sizes, rope)),
+        warnings=(*contents.warnings, *lost, *differences(family, config, rope)),
     )
 
 
-def _language_tensors(tensors: Sequence[PlannedTensor]) -> tuple[list[PlannedTensor], list[str]]:
+def convertible_family(config: Values | None, where: str) -> Family:
+    """The family of a config.json that can be converted; of a multimodal model that of its language model.
+
+    >>> convertible_family({"model_type": "mistral"}, "a model").name
+    'mistral'
+    """
+    if config is None:
+        raise UsageError(f"{where}: has no config.json, which names the architecture")
+    family = family_of_model_type(config)
+    if family is not None and family.gguf is not None:
+        return family
+    known = [family.model_type for family in all_families() if family.gguf is not None]
+    model_type = text_section(config).get("model_type") or config.get("model_type")
+    raise UsageError(
+        f"{where}: the model_type of config.json is {model_type!r}, which cannot be converted; "
+        f"expected one of {', '.join(known)}{nearest(str(model_type), known)}"
+    )
+
+
+def _language_tensors(tensors: Sequence[PlannedTensor], family: Family) -> tuple[list[PlannedTensor], list[str]]:
     """The tensors of the language model under the names that it has alone, and a word about those left behind."""
     language: list[PlannedTensor] = []
     others = 0
@@ -107,53 +122,45 @@ def _language_tensors(tensors: Sequence[PlannedTensor]) -> tuple[list[PlannedTen
         if each.name.startswith(_OTHER_MODULES):
             others += 1
         elif not each.name.endswith(_BUFFERS):
-            language.append(each.renamed(_text_name(each.name)))
+            language.append(each.renamed(family.translate(each.name, family.namings[0])))
     return language, [f"{others} tensors of the vision model are left out: only the language model is converted"] * (
         others > 0
     )
 
 
-def _text_name(name: str) -> str:
-    for prefix, short in _TEXT_PREFIXES:
-        if name.startswith(prefix):
-            return short + name.removeprefix(prefix)
-    return name
-
-
-def _decide_head(family: Family, matches: list[Match], settings: ConfigValues) -> tuple[list[Match], dict[str, Any]]:
+def _decide_head(family: Family, matches: list[Match], is_tied: bool, where: str) -> tuple[list[Match], dict[str, Any]]:
     """The tensors to write. A head that is the embedding is left out, or added where llama.cpp wants it."""
-    head = next((match for match in matches if match.use.rule.hf == HEAD), None)
-    if not settings.get("tie_word_embeddings"):
-        if head is None or family.never_has_output:
+    head = next((match for match in matches if match.pair.hf_names == (HEAD,)), None)
+    if not is_tied:
+        if head is None or gguf_of(family).never_has_output:
             problem = (
                 f"tensor {HEAD!r} is missing" if head is None else f"llama.cpp has no {HEAD!r} for {family.model_type}"
             )
-            raise UsageError(f"{settings.where}: {problem}, but 'tie_word_embeddings' of config.json is false")
+            raise UsageError(f"{where}: {problem}, but 'tie_word_embeddings' of config.json is false")
         return matches, {}
     without = [match for match in matches if match is not head]
-    if family.has_output_when_tied:
-        embedding = next(match for match in matches if match.use.rule.hf == EMBEDDING)
-        rule = next(rule for rule in family.rules if rule.hf == HEAD)
-        copy = replace(embedding.use, rule=rule, gguf_name=rule.gguf)
+    if gguf_of(family).has_output_when_tied:
+        embedding = next(match for match in matches if match.pair.hf_names == (EMBEDDING,))
+        weight = family.by_gguf_name["output.weight"]
+        copy = replace(embedding.pair, weight=weight, gguf_name=str(weight.gguf))
         without.append(Match(copy, embedding.tensors))
     return without, {} if head is None else {TIED_HEAD_KEY: True}
 
 
-def _planned(match: Match, sizes: Dimensions, type_name: str | None) -> PlannedTensor:
-    rule, parts = match.use.rule, match.tensors
+def _planned(match: Match, config: Config, type_name: str | None) -> PlannedTensor:
+    weight, parts = match.pair.weight, match.tensors
     type_names = {part.type_name for part in parts}
     own = "f32" if len(type_names) > 1 else _gguf_type(parts[0].name, type_names.pop())
-    wanted = "f32" if rule.is_always_f32 else type_name or own
+    wanted = "f32" if weight.is_always_f32 else type_name or own
+    is_stack = weight.items is not None
 
     def make() -> Tensor:
-        values = [part.make() for part in parts]
-        if rule.change is not None:
-            values = [rule.change.to_gguf(value, sizes) for value in values]
+        values = [to_gguf(part.make(), weight, config) for part in parts]
         values = [value if value.type_name == wanted else value.to(wanted) for value in values]
-        return stacked(values) if rule.is_stack else values[0]
+        return stacked(values) if is_stack else values[0]
 
-    shape = (len(parts), *parts[0].shape) if rule.is_stack else parts[0].shape
-    return PlannedTensor(match.use.gguf_name, wanted, shape, make)
+    shape = (len(parts), *parts[0].shape) if is_stack else parts[0].shape
+    return PlannedTensor(match.pair.gguf_name, wanted, shape, make)
 
 
 def _gguf_type(name: str, type_name: str) -> str:
@@ -173,11 +180,11 @@ def _hf_type(planned: PlannedTensor) -> str:
     return planned.type_name if planned.type_name in DTYPES else "bf16"
 
 
-def _rope_tensors(rope: ConfigValues, sizes: Dimensions) -> list[PlannedTensor]:
+def _rope_tensors(rope: Config, config: Config) -> list[PlannedTensor]:
     if rope.get("rope_type") == "llama3":
-        return [_vector(ROPE_FREQUENCIES, llama3_factors(rope, sizes.head))]
+        return [_vector(ROPE_FREQUENCIES, llama3_factors(rope, config.count("head_dim")))]
     if rope.get("rope_type") == "longrope":
-        count = rotated_elements(sizes, rope) // 2
+        count = rotated_elements(config, rope) // 2
         factors = ((LONG_FACTORS, "long_factor"), (SHORT_FACTORS, "short_factor"))
         return [_vector(name, longrope_factors(rope, key, count)) for name, key in factors]
     return []
@@ -191,7 +198,7 @@ def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
     """What f32 cannot hold of 1 + weight, for norms that would not come back as they were."""
     rests: dict[str, Any] = {}
     for match in matches:
-        if match.use.rule.change is None or match.use.rule.change.is_exact:
+        if not match.pair.weight.adds_one:
             continue
         stored = match.tensors[0].make()
         if not stored.is_view:
@@ -199,7 +206,7 @@ def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
         weights = stored.numpy().astype(np.float64)
         rest = weights - ((weights.astype(np.float32) + np.float32(1)).astype(np.float64) - 1)
         if rest.any():
-            rests[NORM_REST_PREFIX + match.use.gguf_name] = rest.astype(np.float32)
+            rests[NORM_REST_PREFIX + match.pair.gguf_name] = rest.astype(np.float32)
     return rests
 
 
@@ -211,15 +218,15 @@ def _tokenizer_metadata(contents: Contents, where: str) -> Mapping[str, Any]:
     return gguf_tokenizer_metadata(contents.directory, contents.config or {})
 
 
-def _check_vocabulary(metadata: Mapping[str, Any], sizes: Dimensions, where: str) -> None:
+def _check_vocabulary(metadata: Mapping[str, Any], rows: int, where: str) -> None:
     tokens = metadata.get("tokenizer.ggml.tokens")
     listed = getattr(tokens, "value", tokens)
-    if listed is not None and len(listed) != sizes.vocab:
+    if listed is not None and len(listed) != rows:
         raise UsageError(
-            f"{where}: the tokenizer has {len(listed)} tokens, but the embedding {sizes.vocab} rows; expected as many"
+            f"{where}: the tokenizer has {len(listed)} tokens, but the embedding {rows} rows; expected as many"
         )
 
 
-def _model_name(contents: Contents, settings: ConfigValues) -> str:
-    given = str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
+def _model_name(contents: Contents, config: Config) -> str:
+    given = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
     return given or ("model" if contents.directory is None else contents.directory.resolve().name)

@@ -1,75 +1,91 @@
-"""Which tensors of a model the rules of its family name, checked: nothing missing, nothing left over, shapes right."""
+"""Which tensors of a model its family names, checked: nothing missing, nothing left over, shapes right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
-from lbrx.models.architectures.dimensions import Dimensions
-from lbrx.models.architectures.gguf_families import Family, Rule
+from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.records import Weight
 
 _LISTED_PROBLEMS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class RuleUse:
-    """One use of a rule: its name in GGUF and the names, one for each expert of a stack, that it has in the other."""
+class Pair:
+    """A tensor of GGUF and the names, one for each expert of a stack, that its values have in Hugging Face models."""
 
-    rule: Rule
+    weight: Weight
     gguf_name: str
     hf_names: tuple[str, ...]
+    shape: tuple[int, ...]  # of each Hugging Face tensor
+    is_required: bool
+
+    @property
+    def gguf_shape(self) -> tuple[int, ...]:
+        return self.shape if self.weight.items is None else (len(self.hf_names), *self.shape)
 
 
-def rule_uses(family: Family, sizes: Dimensions) -> Iterator[RuleUse]:
+def tensor_pairs(family: Family, config: Config) -> Iterator[Pair]:
     """Every tensor that a model of the family can have, in the order in which files have them."""
-    outer = [rule for rule in family.rules if not rule.is_per_layer]
-    layered = [rule for rule in family.rules if rule.is_per_layer]
-    yield from (_rule_use(rule, None, sizes) for rule in outer[:1])
-    for layer in range(sizes.layers):
-        yield from (_rule_use(rule, layer, sizes) for rule in layered)
-    yield from (_rule_use(rule, None, sizes) for rule in outer[1:])
+    usual = family.config({})
+
+    def pair(weight: Weight, layer: int | None) -> Pair:
+        assert weight.gguf is not None
+        assert weight.shape is not None
+        items = (None,) if weight.items is None else range(config.size(weight.items))
+        names = tuple(family.namings[0].expand(weight.name, layer, item) for item in items)
+        is_needed = weight.needed_when is None or bool(usual.evaluate(weight.needed_when, layer=0))
+        is_required = is_needed and not weight.optional and weight.tied_to is None
+        gguf_name = weight.gguf.replace("{layer}", str(layer))
+        return Pair(weight, gguf_name, names, config.shape(weight.shape), is_required)
+
+    for weight in _in_gguf(family.pre):
+        yield pair(weight, None)
+    layered = _in_gguf(family.layer)
+    for layer in range(config.count(family.layers_key)):
+        yield from (pair(weight, layer) for weight in layered)
+    for weight in _in_gguf(family.post):
+        yield pair(weight, None)
 
 
-def _rule_use(rule: Rule, layer: int | None, sizes: Dimensions) -> RuleUse:
-    experts = range(sizes.experts) if rule.is_stack else (0,)
-    hf_names = tuple(rule.hf.format(layer=layer, expert=expert) for expert in experts)
-    return RuleUse(rule, rule.gguf.format(layer=layer), hf_names)
+def _in_gguf(weights: Sequence[Weight]) -> list[Weight]:
+    """The weights that GGUF has; in each module matrices come before biases."""
+    known = [weight for weight in weights if weight.gguf is not None and weight.in_gguf]
+    runs = groupby(known, key=lambda weight: (weight.name.rsplit(".", 2)[0], "norm" in weight.name))
+    return [weight for _, run in runs for weight in sorted(run, key=lambda each: each.name.endswith(".bias"))]
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A use of a rule, and the model's tensors for it: as many as it has names in the model's format."""
+    """A pair, and the model's tensors for it: as many as it has names in the model's format."""
 
-    use: RuleUse
+    pair: Pair
     tensors: tuple[PlannedTensor, ...]
 
 
 def match_tensors(
-    wanted: Iterator[RuleUse],
-    tensors: Mapping[str, PlannedTensor],
-    *,
-    names_of: Callable[[RuleUse], Sequence[str]],
-    shape_of: Callable[[Rule], tuple[int, ...]],
-    where: str,
+    wanted: Iterator[Pair], tensors: Mapping[str, PlannedTensor], *, to_gguf: bool, where: str
 ) -> list[Match]:
-    """Give every use of a rule its tensors; one error names all that are missing, left over or of another shape."""
+    """Give every pair its tensors; one error names all that are missing, left over or of another shape."""
     matches: list[Match] = []
     problems: list[str] = []
     unused = dict.fromkeys(tensors)
-    for use in wanted:
-        names = names_of(use)
+    for pair in wanted:
+        names, expected = (pair.hf_names, pair.shape) if to_gguf else ((pair.gguf_name,), pair.gguf_shape)
         held = [tensors[name] for name in names if name in tensors]
-        if use.rule.is_required or held:
+        if pair.is_required or held:
             problems += [f"tensor {name!r} is missing" for name in names if name not in tensors]
-        expected = shape_of(use.rule)
         for tensor in held:
             unused.pop(tensor.name, None)
-            if _without_ones(tensor.shape) != _without_ones(expected):
+            if without_ones(tensor.shape) != without_ones(expected):
                 problems.append(f"tensor {tensor.name!r} has shape {tensor.shape}, expected {expected}")
         if len(held) == len(names):
-            matches.append(Match(use, tuple(held)))
+            matches.append(Match(pair, tuple(held)))
     problems += [f"tensor {name!r} has no place in the other format" for name in unused]
     if problems:
         listed = "; ".join(problems[:_LISTED_PROBLEMS])
@@ -78,6 +94,6 @@ def match_tensors(
     return matches
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The axes that count: some files have a gate as a vector, others as a matrix of one row."""
     return tuple(size for size in shape if size != 1)

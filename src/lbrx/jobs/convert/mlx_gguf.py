@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from lbrx.files.output.contents import Contents, PlannedTensor
-from lbrx.jobs.convert.gguf_metadata import DTYPE_KEY, main_type
+from lbrx.jobs.convert.gguf_metadata import DTYPE_KEY
 from lbrx.jobs.convert.mlx_directory import hf_to_mlx
 from lbrx.jobs.convert.mlx_repack import as_blocks, ggml_type_of
+from lbrx.models.architectures.gguf_metadata import main_type
 from lbrx.models.architectures.mlx_experts import separate_experts
 from lbrx.models.architectures.mlx_weights import CodedWeight, as_hf, coded_weights
 from lbrx.tensors.dtype import DTYPES

@@ -9,13 +9,6 @@ from lbrx.jobs.moe.layouts import MoeLayout
 from lbrx.jobs.moe.recipe import MoeRecipe
 from lbrx.models.architectures import stacked_config
 
-# What a config of a dense model means by leaving a key out, where a mixture's config would mean something else.
-_DENSE_DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "hidden_act": "silu"},
-    "mistral": {"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "hidden_act": "silu"},
-    "qwen2": {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "hidden_act": "silu"},
-}
-_DEFAULT_ROPE_THETA = 10000.0
 _SIZE_KEYS = (
     "vocab_size",
     "hidden_size",
@@ -33,13 +26,13 @@ def moe_config(recipe: MoeRecipe, layout: MoeLayout, base: InputModel) -> dict[s
     config = stacked_config(base.config, dtype=recipe.dtype)
     for key in _DROPPED_KEYS:
         config.pop(key, None)
-    for key, value in _DENSE_DEFAULTS[base.architecture.name].items():
-        config.setdefault(key, value)
+    dense = base.architecture.config(base.config)
+    for key in ("max_position_embeddings", "rms_norm_eps", "hidden_act"):
+        config.setdefault(key, dense.get(key) or "silu")
     if "rope_parameters" not in config:
-        config.setdefault("rope_theta", _DEFAULT_ROPE_THETA)
-    scope = base.architecture.scope(base.config)
+        config.setdefault("rope_theta", dense.value("rope_theta"))
     for key in _SIZE_KEYS:
-        config[key] = scope.whole_number(key)
+        config[key] = dense.size(key)
     config["architectures"] = [layout.class_name]
     config["model_type"] = layout.name
     config["tie_word_embeddings"] = base.architecture.is_tied(base.config)

@@ -18,7 +18,7 @@ from lbrx.jobs.moe.config import lost_windows, moe_config
 from lbrx.jobs.moe.gates import Gates
 from lbrx.jobs.moe.layouts import MATRICES, MoeLayout, choose_layout
 from lbrx.jobs.moe.recipe import PROMPTED_GATES, Expert, MoeRecipe
-from lbrx.models.architectures import Naming, TensorRole, check_names, check_shapes, find_architecture
+from lbrx.models.architectures import Naming, TensorRole, check_names, check_shapes, find_family
 from lbrx.tensors.creation import full, normal
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.tensor import Tensor
@@ -201,7 +201,7 @@ class _Mixer:
 
 def _check_output(recipe: MoeRecipe, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """The output is checked as an input would be."""
-    architecture = find_architecture(config)
+    architecture = find_family(config)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     problems = [*check_names(architecture, config, shapes), *check_shapes(architecture, config, shapes)]
     _raise_problems(recipe, problems)

@@ -8,17 +8,15 @@ from typing import Any
 from lbrx.errors import FormatError, LbrxError, UsageError
 from lbrx.files.checkpoint.opening import Checkpoint
 from lbrx.files.output.contents import PlannedTensor
-from lbrx.jobs.convert.gguf_config import made_config
-from lbrx.jobs.convert.matching import rule_uses
+from lbrx.jobs.convert.gguf_to_hf import GGUF_EMBEDDING, find_gguf_family
+from lbrx.jobs.convert.matching import tensor_pairs, without_ones
 from lbrx.jobs.verify.records import Finding, error, failure, note, warning
-from lbrx.models.architectures import check_names, check_shapes, known_architecture
-from lbrx.models.architectures.dimensions import ConfigValues, Dimensions
-from lbrx.models.architectures.gguf_families import Family, family_of_gguf
-from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES, SHORT_FACTORS
+from lbrx.models.architectures import Family, check_names, check_shapes, known_family
+from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
+from lbrx.models.architectures.rope import ROPE_TENSORS
 
 Shapes = Mapping[str, tuple[int, ...]]
-EMBEDDING = "token_embd.weight"
-_ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 
 
 def model_shapes(model: Checkpoint) -> Shapes:
@@ -37,7 +35,7 @@ def check_config(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
     if model.config is None:
         yield note(where, "has no config.json: names and shapes are not checked")
         return
-    architecture = known_architecture(model.config)
+    architecture = known_family(model.config)
     if architecture is None:
         yield note(where, f"model_type is {model.config.get('model_type')!r:.60}: names and shapes are not checked")
         return
@@ -59,39 +57,33 @@ def check_gguf(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
     """A GGUF file's tensors against its key-values."""
     where = str(model.path)
     try:
-        family = family_of_gguf(model.metadata, where)
+        family = find_gguf_family(model.metadata, where)
     except UsageError as unknown:
         yield note(where, f"names and shapes are not checked: {unknown}")
         return
     try:
-        sizes = _sizes(model, family, where)
+        config = _config(model, family, where)
     except (FormatError, UsageError) as broken:
         yield failure(where, broken)
         return
-    unused = dict.fromkeys(name for name in shapes if name not in _ROPE_TENSORS)
-    for use in rule_uses(family, sizes):
-        shape = sizes.shape(use.rule.shape)
-        expected = (sizes.experts, *shape) if use.rule.is_stack else shape
-        stored_shape = shapes.get(use.gguf_name)
-        unused.pop(use.gguf_name, None)
-        if stored_shape is None and use.rule.is_required:
-            yield error(
-                where, f"tensor {use.gguf_name!r} is missing; the architecture {family.architecture!r} needs it"
-            )
-        elif stored_shape is not None and _without_ones(stored_shape) != _without_ones(expected):
-            yield error(use.gguf_name, f"has shape {stored_shape}, expected {expected} from the file's key-values")
-    for name in unused:
-        yield warning(name, f"is not a tensor that the architecture {family.architecture!r} knows")
+    unused = dict.fromkeys(name for name in shapes if name not in ROPE_TENSORS)
+    name = gguf_of(family).name
+    for pair in tensor_pairs(family, config):
+        stored_shape = shapes.get(pair.gguf_name)
+        unused.pop(pair.gguf_name, None)
+        if stored_shape is None and pair.is_required:
+            yield error(where, f"tensor {pair.gguf_name!r} is missing; the architecture {name!r} needs it")
+        elif stored_shape is not None and without_ones(stored_shape) != without_ones(pair.gguf_shape):
+            expected = f"expected {pair.gguf_shape} from the file's key-values"
+            yield error(pair.gguf_name, f"has shape {stored_shape}, {expected}")
+    for extra in unused:
+        yield warning(extra, f"is not a tensor that the architecture {name!r} knows")
 
 
-def _sizes(model: Checkpoint, family: Family, where: str) -> Dimensions:
+def _config(model: Checkpoint, family: Family, where: str) -> Config:
     tensors = {name: PlannedTensor.of(name, tensor) for name, tensor in model.items()}
-    config, _ = made_config(family, model.metadata, tensors, where)
-    return Dimensions.of(ConfigValues(config, family.defaults, where), family.is_mixture)
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+    values, _ = config_of_metadata(family, model.metadata, tensors, where)
+    return family.whole_config(values, tensors.keys(), where)
 
 
 def check_vocabulary(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
@@ -104,11 +96,11 @@ def check_vocabulary(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
 
 def _check_gguf_vocabulary(metadata: Mapping[str, Any], shapes: Shapes) -> Iterator[Finding]:
     tokens = metadata.get("tokenizer.ggml.tokens")
-    rows = shapes[EMBEDDING][0] if shapes.get(EMBEDDING) else None
+    rows = shapes[GGUF_EMBEDDING][0] if shapes.get(GGUF_EMBEDDING) else None
     if tokens is None or rows is None:
         yield note("tokenizer", "the file has no tokens or no embedding: they are not compared")
     elif len(tokens) != rows:
-        yield error("tokenizer", f"has {len(tokens)} tokens, but {EMBEDDING!r} has {rows} rows")
+        yield error("tokenizer", f"has {len(tokens)} tokens, but {GGUF_EMBEDDING!r} has {rows} rows")
     for key in ("scores", "token_type"):
         values = metadata.get(f"tokenizer.ggml.{key}")
         if tokens is not None and values is not None and len(values) != len(tokens):
@@ -118,7 +110,7 @@ def _check_gguf_vocabulary(metadata: Mapping[str, Any], shapes: Shapes) -> Itera
 def _check_tokenizer(model: Checkpoint, config: Mapping[str, Any], shapes: Shapes) -> Iterator[Finding]:
     from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, read_tokenizer
 
-    architecture = known_architecture(config)
+    architecture = known_family(config)
     if architecture is None:
         return
     directory = model.path if model.path.is_dir() else model.path.parent

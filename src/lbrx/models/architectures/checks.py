@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.models.architectures.architecture import Architecture
-from lbrx.models.architectures.scope import Config
-from lbrx.models.architectures.table import AUTOMATIC, known_architecture
+from lbrx.models.architectures.config import Values
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.table import AUTOMATIC, known_family
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -25,16 +25,16 @@ class ModelHeader:
     """
 
     label: str  # how messages name the model
-    config: Config
+    config: Values
     shapes: Shapes
 
 
-def check_names(architecture: Architecture, config: Config, names: Collection[str]) -> list[str]:
+def check_names(architecture: Family, config: Values, names: Collection[str]) -> list[str]:
     """Tensors that a model should have and does not, and layers beyond those that its config counts.
 
-    >>> from lbrx.models.architectures import find_architecture
+    >>> from lbrx.models.architectures import find_family
     >>> config = {"model_type": "llama", "num_hidden_layers": 0, "tie_word_embeddings": True}
-    >>> check_names(find_architecture(config), config, {"model.embed_tokens.weight"})
+    >>> check_names(find_family(config), config, {"model.embed_tokens.weight"})
     ["tensor 'model.norm.weight' is missing; the architecture 'llama' needs it"]
     """
     problems = [
@@ -51,12 +51,12 @@ def check_names(architecture: Architecture, config: Config, names: Collection[st
     return problems
 
 
-def check_shapes(architecture: Architecture, config: Config, shapes: Shapes) -> list[str]:
+def check_shapes(architecture: Family, config: Values, shapes: Shapes) -> list[str]:
     """Tensors whose shapes are not those that the architecture and the config demand.
 
-    >>> from lbrx.models.architectures import find_architecture
+    >>> from lbrx.models.architectures import find_family
     >>> config = {"model_type": "llama", "num_hidden_layers": 0, "hidden_size": 8}
-    >>> check_shapes(find_architecture(config), config, {"model.norm.weight": (9,)})
+    >>> check_shapes(find_family(config), config, {"model.norm.weight": (9,)})
     ["tensor 'model.norm.weight' has shape (9,), expected (8,) from config.json's (hidden_size)"]
     """
     problems = []
@@ -71,7 +71,7 @@ def check_shapes(architecture: Architecture, config: Config, shapes: Shapes) -> 
     return problems
 
 
-def check_models(architecture: Architecture, models: Sequence[ModelHeader]) -> list[str]:
+def check_models(architecture: Family, models: Sequence[ModelHeader]) -> list[str]:
     """What keeps models from being merged tensor by tensor: architectures, names, shapes, vocabularies.
 
     The first model is the one that the others are compared with.
@@ -90,10 +90,10 @@ def check_models(architecture: Architecture, models: Sequence[ModelHeader]) -> l
     return problems
 
 
-def _architecture_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
+def _architecture_problems(architecture: Family, first: ModelHeader, other: ModelHeader) -> list[str]:
     if architecture.name == AUTOMATIC:
         return []
-    other_architecture = known_architecture(other.config)
+    other_architecture = known_family(other.config)
     if other_architecture is architecture:
         return []
     name = (
@@ -104,7 +104,7 @@ def _architecture_problems(architecture: Architecture, first: ModelHeader, other
     return [f"the architecture of {other.label} is {name}, but that of {first.label} is {architecture.name!r}"]
 
 
-def _presence_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
+def _presence_problems(architecture: Family, first: ModelHeader, other: ModelHeader) -> list[str]:
     problems = []
     for here, there in ((first, other), (other, first)):
         names = there.shapes.keys()
@@ -116,7 +116,7 @@ def _presence_problems(architecture: Architecture, first: ModelHeader, other: Mo
     return problems
 
 
-def _shape_problems(architecture: Architecture, first: ModelHeader, other: ModelHeader) -> list[str]:
+def _shape_problems(architecture: Family, first: ModelHeader, other: ModelHeader) -> list[str]:
     problems = []
     names = other.shapes.keys()
     vocabulary = set(architecture.vocabulary_rows(first.config, first.shapes.keys()))

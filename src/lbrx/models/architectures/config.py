@@ -1,226 +1,222 @@
-"""The config.json of a model whose layers, vocabulary or dtype are no longer those of its inputs."""
+"""The one reader of config values: typed access with bounds, and expressions such as ``heads * head_dim``.
+
+Families are data: shapes and conditions are written as text and evaluated here. The language is a small part of
+Python's: names, numbers, strings, ``+ - * // %``, comparisons, ``in``, ``and or not`` and ``a if b else c``. There
+are no calls, attributes or subscripts.
+"""
 
 from __future__ import annotations
 
-import copy
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
 
-from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import UsageError
-from lbrx.models.architectures.architecture import Architecture, LayerRule
-from lbrx.models.architectures.scope import Config, text_section
-from lbrx.models.architectures.table import known_architecture
-from lbrx.tensors.dtype import DType
-from lbrx.tensors.dtype import dtype as dtype_of
+from lbrx.errors import LbrxError, UsageError, nearest
 
-LayerSource = int | tuple[int, int]  # a layer of the config itself, or (index of a source config, layer)
+Values = Mapping[str, Any]  # a config.json as parsed
 
-_LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-_DTYPE_KEYS = ("torch_dtype", "dtype")
-_UNKNOWN = Architecture("unknown", (), (), (), (), (), layer_prefix="")
-# Lists with one value per layer. Others are recognised by their names and lengths.
-_PER_LAYER_KEYS = frozenset({"layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers"})
-_PER_LAYER_NAME = re.compile(r"(^|_)layer_|_types$|_per_layer$|_pattern$")
-# Lists of the numbers of some layers.
-_LAYER_INDEX_KEYS = ("mlp_only_layers", "moe_layers", "cross_attention_layers", "rope_scaling_layers")
-_LAYER_INDEX_NAME = re.compile(r"_(ids|idxs|indices|indexes|layers)$")
+MOST = 1 << 40  # no size of a model is larger
+HEAD_DIM = "hidden_size // num_attention_heads"
+# What null means: another value than the family's default, or that there is no such thing. Elsewhere it means absent.
+_MEANINGS_OF_NULL: dict[str, Any] = {
+    "num_key_value_heads": "num_attention_heads",
+    "head_dim": HEAD_DIM,
+    "sliding_window": None,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+}
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, container: item in container,
+    ast.NotIn: lambda item, container: item not in container,
+}
 
 
-def stacked_config(
-    config: Config,
-    layer_sources: Sequence[LayerSource] | None = None,
-    *,
-    source_configs: Sequence[Config] = (),
-    vocab_size: int | None = None,
-    dtype: DType | str | None = None,
-    architecture: Architecture | None = None,
-) -> dict[str, Any]:
-    """A copy of ``config`` for an output made of the given layers; None leaves the layers as they are.
+def text_section(config: Values) -> Values:
+    """The part of a config.json that describes the language model: ``text_config`` if there is one.
 
-    ``layer_sources`` says for every output layer which layer it was: a number is a layer of ``config`` itself,
-    a pair is a layer of one of ``source_configs``. The number of layers, lists with one value per layer and
-    lists of layer numbers follow. What the architecture implies by a layer's position, such as every sixth
-    layer of Gemma 3 having full attention, is written out if the new order would imply something else.
-
-    >>> config = {"num_hidden_layers": 3, "layer_types": ["full", "sliding", "full"]}
-    >>> stacked_config(config, [0, 1, 1, 2])
-    {'num_hidden_layers': 4, 'layer_types': ['full', 'sliding', 'sliding', 'full']}
-    >>> stacked_config({"vocab_size": 64, "torch_dtype": "float32"}, vocab_size=80, dtype="bf16")
-    {'vocab_size': 80, 'torch_dtype': 'bfloat16'}
+    >>> text_section({"model_type": "gemma3", "text_config": {"hidden_size": 8}})
+    {'hidden_size': 8}
     """
-    result = copy.deepcopy(dict(config))
-    if layer_sources is not None:
-        architecture = architecture or known_architecture(config) or _UNKNOWN
-        layers = [_find_layer(source, config, source_configs, architecture) for source in layer_sources]
-        updates = _layer_updates(config, layers, architecture)
-        _language_section(result).update(updates)
-        # Multi-modal configs may repeat keys of the language model at the top.
-        result.update({key: value for key, value in updates.items() if key in result})
-    if vocab_size is not None:
-        _set_vocab_size(result, vocab_size)
-    if dtype is not None:
-        _set_dtype(result, dtype_of(dtype))
-    return result
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """Where a layer of the output comes from."""
-
-    config: Config
-    number: int
-
-
-def _find_layer(
-    source: LayerSource, config: Config, source_configs: Sequence[Config], architecture: Architecture
-) -> _Layer:
-    if isinstance(source, int):
-        layer = _Layer(config, source)
-    elif 0 <= source[0] < len(source_configs):
-        layer = _Layer(source_configs[source[0]], source[1])
-    else:
-        raise UsageError(f"layer source {source} names model {source[0]}, but there are {len(source_configs)}")
-    layer_count = _layer_count(layer.config, architecture)
-    if not 0 <= layer.number < layer_count:
-        raise UsageError(f"layer source {source}: the model has {layer_count} layers, numbered from 0")
-    return layer
-
-
-def _layer_count(config: Config, architecture: Architecture) -> int:
-    section = text_section(config)
-    key = _layers_key(section, architecture)
-    count = section.get(key)
-    if count is None:
-        return architecture.layer_count(config)
-    if not isinstance(count, int):
-        raise UsageError(f"config.json: {key!r} is {count!r}; expected the number of layers")
-    return count
-
-
-def _layers_key(section: Config, architecture: Architecture) -> str:
-    """The key that holds the number of layers, or the one that should."""
-    keys = (architecture.layers_key, *_LAYER_COUNT_KEYS)
-    return next((key for key in keys if section.get(key) is not None), keys[0])
-
-
-def _layer_updates(config: Config, layers: Sequence[_Layer], architecture: Architecture) -> dict[str, Any]:
-    """The keys that change in the language model's section of a config with these layers."""
-    rules = architecture.layer_rules
-    section = text_section(config)
-    updates: dict[str, Any] = {_layers_key(section, architecture): len(layers)}
-    for key in _per_layer_keys(config, layers, architecture):
-        updates[key] = [_listed_value(key, layer, architecture) for layer in layers]
-    for rule in rules:
-        if rule.key not in updates:
-            updates |= _explicit_rule(rule, config, layers, architecture)
-    for key in _LAYER_INDEX_KEYS:
-        is_used = any(_is_list(text_section(source).get(key)) for source in _configs(config, layers))
-        if is_used and all(rule.key != key for rule in rules):
-            updates[key] = [i for i, layer in enumerate(layers) if _is_indexed(key, layer)]
-    return updates | _window_updates(config, layers, updates, architecture)
-
-
-def _configs(config: Config, layers: Sequence[_Layer]) -> tuple[Config, ...]:
-    return config, *(layer.config for layer in layers)
-
-
-def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, list | tuple)
-
-
-def _per_layer_keys(config: Config, layers: Sequence[_Layer], architecture: Architecture) -> list[str]:
-    """The keys that hold one value per layer in any of the configs, those of the output's config first."""
-    keys: dict[str, None] = {}
-    for source in _configs(config, layers):
-        layer_count = _layer_count(source, architecture)
-        for key, value in text_section(source).items():
-            if not _is_list(value) or key in _LAYER_INDEX_KEYS:
-                continue
-            is_named_so = _PER_LAYER_NAME.search(key) is not None and _LAYER_INDEX_NAME.search(key) is None
-            if key in _PER_LAYER_KEYS or (is_named_so and len(value) == layer_count):
-                keys[key] = None
-    return list(keys)
-
-
-def _listed_value(key: str, layer: _Layer, architecture: Architecture) -> Any:
-    """A layer's value in a list of its config, or what the architecture implies if there is no list."""
-    values = text_section(layer.config).get(key)
-    if not _is_list(values):
-        rule = next((rule for rule in architecture.layer_rules if rule.key == key), None)
-        if rule is None:
-            raise UsageError(f"config.json has no list {key!r}, but that of another model to be stacked has one")
-        return _implied(rule, layer, architecture)
-    layer_count = _layer_count(layer.config, architecture)
-    if len(values) != layer_count:
-        raise UsageError(
-            f"config.json: {key!r} has {len(values)} values; expected one for each of {layer_count} layers"
-        )
-    return values[layer.number]
-
-
-def _implied(rule: LayerRule, layer: _Layer, architecture: Architecture) -> Any:
-    return architecture.scope(layer.config).evaluate(rule.value, layer=layer.number)
-
-
-def _explicit_rule(
-    rule: LayerRule, config: Config, layers: Sequence[_Layer], architecture: Architecture
-) -> dict[str, Any]:
-    """The keys that keep a property of the layers, empty if their new order implies it anyway."""
-    values = [_implied(rule, layer, architecture) for layer in layers]
-    if values == [_implied(rule, _Layer(config, i), architecture) for i in range(len(layers))]:
-        return {}
-    if rule.is_index_list:
-        return {rule.key: [i for i, value in enumerate(values) if value], **dict(rule.resets)}
-    return {rule.key: values, **dict(rule.resets)}
-
-
-def _is_indexed(key: str, layer: _Layer) -> bool:
-    return layer.number in (text_section(layer.config).get(key) or ())
-
-
-def _window_updates(
-    config: Config, layers: Sequence[_Layer], updates: Mapping[str, Any], architecture: Architecture
-) -> dict[str, Any]:
-    """Keep ``max_window_layers`` in step: the layers before that number have full attention."""
-    sections = [text_section(source) for source in _configs(config, layers)]
-    if not any(section.get("use_sliding_window") and "max_window_layers" in section for section in sections):
-        return {}
-    if "layer_types" in updates:
-        is_windowed = [layer_type != "full_attention" for layer_type in updates["layer_types"]]
-        return {"max_window_layers": [*is_windowed, True].index(True)}
-    has_rule = any(rule.key == "layer_types" for rule in architecture.layer_rules)
-    is_moved = [layer.number for layer in layers] != list(range(_layer_count(config, architecture)))
-    if is_moved and not has_rule:
-        raise UsageError(
-            "config.json: 'max_window_layers' chooses layers by their position, which stacking changes; "
-            "expected a 'layer_types' list that names each layer's attention"
-        )
-    return {}
-
-
-def _language_section(config: dict[str, Any]) -> dict[str, Any]:
     nested = config.get("text_config")
-    return nested if isinstance(nested, dict) else config
+    return nested if isinstance(nested, Mapping) else config
 
 
-def _set_vocab_size(config: dict[str, Any], vocab_size: int) -> None:
-    _language_section(config)["vocab_size"] = vocab_size
-    if "vocab_size" in config:
-        config["vocab_size"] = vocab_size
+class Config:
+    """The values of a config.json or of GGUF metadata, checked as they are read.
+
+    Keys of the language model's section come first, then those of the whole, then defaults. A default that is text is
+    an expression, so that ``head_dim`` may be ``hidden_size // num_attention_heads``. Null counts as absent.
+    ``where`` begins all errors.
+
+    >>> config = Config({"hidden_size": 8, "theta": None}, {"head_dim": "hidden_size // 2", "theta": 1e4})
+    >>> config.count("hidden_size"), config.size("2 * head_dim"), config.number("theta")
+    (8, 8, 10000.0)
+    >>> config.evaluate("layer % 2 == 1", layer=3)
+    True
+    >>> config.count("hidden_size", at_most=4)
+    Traceback (most recent call last):
+    lbrx.errors.UsageError: config.json: 'hidden_size' is 8; expected a whole number from 1 to 4
+    """
+
+    def __init__(
+        self,
+        values: Values,
+        defaults: Values | None = None,
+        where: str = "config.json",
+        error_class: type[LbrxError] = UsageError,
+    ) -> None:
+        given = {**values, **text_section(values)}
+        self._given = {key: value for key, value in given.items() if value is not None}
+        nulls = {key: value for key, value in _MEANINGS_OF_NULL.items() if given.get(key, "") is None}
+        self._defaults = {**(defaults or {}), **nulls}
+        self.error_class = error_class
+        self.where = where
+
+    def get(self, *keys: str) -> Any:
+        """The first of these keys that has a value, else the first that has a default, else None.
+
+        >>> Config({"sliding_window": None}, {"sliding_window": 4096}).get("sliding_window") is None
+        True
+        """
+        key = next((key for values in (self._given, self._defaults) for key in keys if key in values), None)
+        return None if key is None else self.value(key)
+
+    def value(self, key: str, *, expected: str = "a value", **local: Any) -> Any:
+        """The value of one key, or its default.
+
+        >>> Config({"n_layer": 2}, {"num_hidden_layers": "n_layer"}).value("num_hidden_layers")
+        2
+        """
+        if key in local:
+            return local[key]
+        if key in self._given:
+            return self._given[key]
+        if key not in self._defaults:
+            raise self.wrong(f"has no {key!r}; expected {expected}{nearest(key, self._given)}")
+        default = self._defaults[key]
+        return self.evaluate(default, **local) if isinstance(default, str) else default
+
+    def demand(self, *keys: str) -> None:
+        """Raise if a key has no value of its own, whatever its default is."""
+        for key in keys:
+            if key not in self._given:
+                raise self.wrong(f"has no {key!r}; expected a whole number above zero{nearest(key, self._given)}")
+
+    def count(self, key: str, *, at_least: int = 1, at_most: int = MOST) -> int:
+        """A whole number within bounds."""
+        expected = "a whole number above zero" if at_least == 1 else f"a whole number of at least {at_least}"
+        value = self.value(key, expected=expected)
+        if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
+            if at_most < MOST:
+                expected = f"a whole number from {at_least} to {at_most}"
+            raise self.wrong(f"{key!r} is {value!r:.60}; expected {expected}")
+        return value
+
+    def number(self, *keys: str, default: float | None = None) -> float:
+        """A finite number above zero: that of the first key that has one, else the family's default or ``default``."""
+        expected = "a number above zero"
+        value = self.get(*keys)
+        if value is None:
+            value = self.value(keys[0], expected=expected) if default is None else default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.wrong(f"{keys[0]!r} is {value!r:.60}; expected {expected}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false. The default of the family comes before ``default``."""
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(f"{key!r} is {value!r:.60}; expected true or false")
+        return default if value is None else value
+
+    def text(self, key: str, default: str) -> str:
+        value = self._given.get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(f"{key!r} is {value!r:.60}; expected text")
+        return value
+
+    def per_layer(self, key: str, layers: int, allowed: Sequence[Any]) -> Sequence[Any] | None:
+        """A list with one of the allowed values for each layer, or None."""
+        values = self._given.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, list | tuple) or len(values) != layers or any(each not in allowed for each in values):
+            known = " or ".join(map(repr, allowed))
+            raise self.wrong(f"{key!r} is {values!r}; expected {known} for each of {layers} layers")
+        return values
+
+    def wrong(self, problem: str) -> LbrxError:
+        """The error for a value that cannot be used."""
+        return self.error_class(f"{self.where}: {problem}")
+
+    def evaluate(self, expression: str | int, **local: Any) -> Any:
+        """The value of an expression; ``local`` names come before the config's.
+
+        >>> Config({"vocab_size": 64}).evaluate("vocab_size + 1")
+        65
+        """
+        if isinstance(expression, int):
+            return expression
+        try:
+            return self._value_of(_parsed(expression), local)
+        except (TypeError, ZeroDivisionError) as error:
+            raise self.wrong(
+                f"cannot compute {expression!r} from its values: {error}; expected whole numbers"
+            ) from error
+
+    def size(self, expression: str | int, *, at_most: int = MOST) -> int:
+        """The value of an expression that must be a whole number, not negative.
+
+        >>> Config({"hidden_size": 8}).size("4 * hidden_size")
+        32
+        """
+        value = self.evaluate(expression)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= at_most:
+            bound = "" if at_most == MOST else f" of at most {at_most}"
+            raise self.wrong(f"{expression!r} is {value!r:.60}; expected a whole number{bound}")
+        return value
+
+    def shape(self, dimensions: Sequence[str | int]) -> tuple[int, ...]:
+        """The sizes of a tensor."""
+        return tuple(map(self.size, dimensions))
+
+    def _value_of(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant(value=constant):
+                return constant
+            case ast.Name(id=key):
+                return self.value(key, **local)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return _BINARY[type(op)](self._value_of(left, local), self._value_of(right, local))
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
+                return _COMPARE[type(op)](self._value_of(left, local), self._value_of(right, local))
+            case ast.BoolOp(op=ast.And(), values=values):
+                return all(self._value_of(value, local) for value in values)
+            case ast.BoolOp(values=values):
+                return any(self._value_of(value, local) for value in values)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not self._value_of(operand, local)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._value_of(body if self._value_of(test, local) else orelse, local)
+        raise UsageError(f"{ast.unparse(node)!r} is not allowed in an architecture's expression")
 
 
-def _set_dtype(config: dict[str, Any], dtype: DType) -> None:
-    """Set the dtype wherever the config or a part of it names one, or at the top if nothing does."""
-    is_part = {key: key.endswith("_config") and key != "quantization_config" for key in config}
-    nested = [value for key, value in config.items() if is_part[key]]
-    holders = [
-        (section, key)
-        for section in (config, *nested)
-        if isinstance(section, dict)
-        for key in _DTYPE_KEYS
-        if section.get(key) is not None
-    ]
-    for section, key in holders or [(config, _DTYPE_KEYS[0])]:
-        section[key] = dtype.numpy_name
+@cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression, mode="eval").body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lbrx.models.architectures import known_architecture
+from lbrx.models.architectures import known_family
 
 _EXPERT_COUNTS = (
     "num_experts",
@@ -31,7 +31,7 @@ def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def tied_embeddings(config: Mapping[str, Any] | None) -> bool | None:
     """Whether the head is the embedding: mlx_lm assumes other defaults than transformers. None if nobody knows."""
-    architecture = None if config is None else known_architecture(config)
+    architecture = None if config is None else known_family(config)
     return None if config is None or architecture is None else architecture.is_tied(config)
 
 

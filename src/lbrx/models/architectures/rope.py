@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import FormatError, UsageError
-from lbrx.models.architectures.dimensions import ConfigValues
+from lbrx.errors import FormatError
+from lbrx.models.architectures.config import Config
 
 Floats = npt.NDArray[np.float32]
 FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 ROPE_FREQUENCIES = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
 # What config.json calls a value of YaRN, and the end of its key in GGUF.
 _YARN_KEYS = (
     (("extrapolation_factor",), "yarn_ext_factor"),
@@ -27,58 +28,52 @@ _LLAMA3_DEFAULTS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_m
 _TRAINED_LENGTHS = tuple(1 << power for power in range(5, 21))
 
 
-def rope_section(config: Mapping[str, Any], where: str, layer_type: str = FULL_ATTENTION) -> tuple[str, dict[str, Any]]:
-    """All rope settings of a config.json for one type of layers, and where they are, for errors.
+def rope_section(config: Config, layer_type: str = FULL_ATTENTION) -> Config:
+    """All rope settings of a config.json for one type of layers.
 
     Transformers 5 has them in ``rope_parameters``, by layer type if layers differ. Before, ``rope_theta``,
     ``rope_local_base_freq`` (layers with a sliding window) and ``partial_rotary_factor`` were outside ``rope_scaling``.
 
-    >>> old = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    >>> new = {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}}
-    >>> [(found["rope_type"], found["rope_theta"]) for _, found in (rope_section(c, "a model") for c in (old, new))]
+    >>> old = Config({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}})
+    >>> new = Config({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}})
+    >>> [(rope.get("rope_type"), rope.number("rope_theta")) for rope in map(rope_section, (old, new))]
     [('linear', 500000.0), ('linear', 500000.0)]
     """
     key = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
-    section = {} if config.get(key) is None else config[key]
+    given = config.get(key)
+    section = {} if given is None else given
     if not isinstance(section, Mapping):
-        raise FormatError(f"{where}: {key!r} is {section!r}; expected an object")
+        raise FormatError(f"{config.where}: {key!r} is {section!r}; expected an object")
     local_theta, is_local = config.get("rope_local_base_freq"), layer_type == SLIDING_ATTENTION
     if FULL_ATTENTION in section:
         local_theta = section.get(SLIDING_ATTENTION, {}).get("rope_theta", local_theta)
         section = section.get(layer_type, {})
     elif is_local and local_theta is not None and key == "rope_scaling":
         section = {}  # only full attention is scaled
+    rope_type = str(section.get("rope_type") or section.get("type") or "default").lower()
     values = {
         "rope_theta": local_theta if is_local and local_theta is not None else config.get("rope_theta"),
         "rope_local_base_freq": local_theta,
         "partial_rotary_factor": config.get("partial_rotary_factor"),
         **{name: value for name, value in section.items() if value is not None},
-        "rope_type": section.get("rope_type") or section.get("type") or "default",
+        "rope_type": {"su": "longrope"}.get(rope_type, rope_type),
     }
-    return f"{where}: {key}", values
+    return Config(values, where=f"{config.where}: {key}" if given else config.where, error_class=config.error_class)
 
 
-def rope_settings(settings: ConfigValues) -> ConfigValues:
-    """The rope settings of layers with full attention, checked as they are read."""
-    _, section = rope_section(settings.values, settings.where)
-    rope_type = str(section["rope_type"]).lower()
-    section["rope_type"] = {"su": "longrope"}.get(rope_type, rope_type)
-    return ConfigValues(section, {}, f"{settings.where}: rope type {rope_type!r}")
-
-
-def longrope_factors(rope: ConfigValues, key: str, count: int) -> Floats:
+def longrope_factors(rope: Config, key: str, count: int) -> Floats:
     """One of the two lists of factors of longrope."""
     factors = rope.get(key)
     if not isinstance(factors, Sequence) or len(factors) != count:
         size = len(factors) if isinstance(factors, Sequence) else "no"
-        raise UsageError(f"{rope.where}: {key!r} of config.json has {size} values; expected {count}")
+        raise rope.wrong(f"{key!r} has {size} values; expected {count}")
     return np.array(factors, np.float32)
 
 
-def scaling_metadata(rope: ConfigValues, context_length: int) -> dict[str, Any]:
+def scaling_metadata(rope: Config, context_length: int) -> dict[str, Any]:
     """The ends of the keys ``{arch}.rope.scaling.*`` for linear scaling and YaRN.
 
-    >>> scaling_metadata(ConfigValues({"rope_type": "linear", "factor": 4}, {}, "a model"), 4096)
+    >>> scaling_metadata(Config({"rope_type": "linear", "factor": 4}), 4096)
     {'type': 'linear', 'factor': 4.0}
     """
     rope_type = rope.get("rope_type")
@@ -113,12 +108,12 @@ def scaling_config(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] |
     return section
 
 
-def llama3_factors(rope: ConfigValues, head: int) -> Floats:
+def llama3_factors(rope: Config, head: int) -> Floats:
     """By how much the rotation of each pair is slowed down (``rope_type`` llama3).
 
     Short waves keep their length, long ones are stretched by ``factor``, those between by something between.
 
-    >>> llama3_factors(ConfigValues({"rope_theta": 5e5, "factor": 8.0}, {}, "a model"), 8).round(2).tolist()
+    >>> llama3_factors(Config({"rope_theta": 5e5, "factor": 8.0}), 8).round(2).tolist()
     [1.0, 1.0, 2.690000057220459, 8.0]
     """
     frequencies = 1.0 / rope.number("rope_theta") ** (np.arange(0, head, 2, dtype=np.float64) / head)
@@ -134,7 +129,7 @@ def llama3_factors(rope: ConfigValues, head: int) -> Floats:
 def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | None:
     """The ``rope_scaling`` of which these are the factors; None if it has not the frequency factors of Llama 3.
 
-    >>> rope = ConfigValues({"rope_theta": 5e5, "factor": 32.0}, {}, "a model")
+    >>> rope = Config({"rope_theta": 5e5, "factor": 32.0})
     >>> llama3_config(llama3_factors(rope, 64), 5e5, 64)["factor"]
     32.0
     """
@@ -142,7 +137,7 @@ def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | 
     for length in (usual, *_TRAINED_LENGTHS):
         known = {**_LLAMA3_DEFAULTS, "original_max_position_embeddings": length}
         section = {"rope_type": "llama3", "factor": float(factors.max()), **known}
-        expected = llama3_factors(ConfigValues(section, {"rope_theta": theta}, ""), head)
+        expected = llama3_factors(Config({**section, "rope_theta": theta}), head)
         if factors.shape == expected.shape and np.allclose(factors, expected, rtol=1e-4):
             return section
     return None

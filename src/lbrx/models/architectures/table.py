@@ -1,28 +1,15 @@
-"""Which architecture a config.json names."""
+"""Which family a config.json or a GGUF file names."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
 
 from lbrx.errors import UsageError, nearest
-from lbrx.models.architectures.architecture import Architecture, Naming, Weight
-from lbrx.models.architectures.decoders import (
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    LLAMA,
-    MISTRAL,
-    MIXTRAL,
-    PHI3,
-    QWEN2,
-    QWEN2_MOE,
-    QWEN3,
-    QWEN3_MOE,
-    STABLELM,
-)
-from lbrx.models.architectures.early import FALCON, GPT2, GPT_NEOX
-from lbrx.models.architectures.scope import Config, text_section
+from lbrx.models.architectures.config import Values, text_section
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.records import Naming, Weight
 from lbrx.models.architectures.stacks import (
     Part,
     Stack,
@@ -32,73 +19,104 @@ from lbrx.models.architectures.stacks import (
     main_stack,
     part_by_name,
 )
-
-ARCHITECTURES: dict[str, Architecture] = {
-    architecture.name: architecture
-    for architecture in (
-        LLAMA,
-        MISTRAL,
-        MIXTRAL,
-        QWEN2,
-        QWEN2_MOE,
-        QWEN3,
-        QWEN3_MOE,
-        GEMMA,
-        GEMMA2,
-        GEMMA3,
-        PHI3,
-        GPT2,
-        GPT_NEOX,
-        STABLELM,
-        FALCON,
-    )
-}
-
-_BY_CLASS = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.class_names}
-_BY_MODEL_TYPE = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.model_types}
+from lbrx.registry import FAMILIES, load
 
 
-def known_architecture(config: Config) -> Architecture | None:
-    """The architecture that a config names, or None if it is not in the table.
+@cache
+def load_family(name: str) -> Family:
+    """The family of a name in the registry.
+
+    >>> load_family("gemma3").model_types
+    ('gemma3_text', 'gemma3')
+    """
+    family: Family = load(FAMILIES[name])
+    return family
+
+
+def all_families() -> Iterator[Family]:
+    """Every family, in the order of the registry."""
+    return map(load_family, FAMILIES)
+
+
+def _candidates(name: object) -> Iterator[Family]:
+    """The family of this name, then every one: what follows it is imported only if it does not fit."""
+    if isinstance(name, str) and name in FAMILIES:
+        yield load_family(name)
+    yield from all_families()
+
+
+def family_of_type(model_type: object) -> Family | None:
+    """The family of a ``model_type``, or None."""
+    return next((family for family in _candidates(model_type) if model_type in family.model_types), None)
+
+
+def known_family(config: Values) -> Family | None:
+    """The family that a config names, or None if there is no record of it.
 
     The class counts first, then the model type, then those of the language model in a multi-modal config.
 
-    >>> known_architecture({"architectures": ["MistralForCausalLM"]}).name
+    >>> known_family({"architectures": ["MistralForCausalLM"]}).name
     'mistral'
-    >>> known_architecture({"model_type": "unheard-of"}) is None
+    >>> known_family({"model_type": "unheard-of"}) is None
     True
     """
     for section in (config, text_section(config)):
+        model_type = section.get("model_type", "")
         classes = section.get("architectures") or [""]
-        architecture = _BY_CLASS.get(classes[0]) or _BY_MODEL_TYPE.get(section.get("model_type", ""))
-        if architecture is not None:
-            return architecture
+        named = (family for family in _candidates(model_type) if classes[0] in family.class_names)
+        family = next(named, None) or family_of_type(model_type)
+        if family is not None:
+            return family
     return None
 
 
-def find_architecture(config: Config) -> Architecture:
-    """The architecture that a config.json names.
+def find_family(config: Values) -> Family:
+    """The family that a config.json names.
 
-    >>> find_architecture({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}).name
+    >>> find_family({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}).name
     'qwen2'
     """
-    architecture = known_architecture(config)
-    if architecture is not None:
-        return architecture
+    family = known_family(config)
+    if family is not None:
+        return family
     classes, model_type = config.get("architectures"), config.get("model_type")
-    hint = nearest(str(model_type), ARCHITECTURES)
+    hint = nearest(str(model_type), FAMILIES)
     raise UsageError(
         f"config.json: unknown architecture (architectures: {classes!r}, model_type: {model_type!r}); "
-        f"expected one of {', '.join(ARCHITECTURES)}{hint}; "
+        f"expected one of {', '.join(FAMILIES)}{hint}; "
         "the automatic mode merges any models whose tensors have equal names"
     )
+
+
+def family_of_model_type(config: Values) -> Family | None:
+    """The family of the language model that a config describes, by ``model_type`` alone."""
+    return family_of_type(text_section(config).get("model_type") or config.get("model_type"))
+
+
+def family_of_gguf(metadata: Values) -> Family | None:
+    """The family of a GGUF file. Mistral and Llama are one architecture there, and Llama stands for both.
+
+    >>> family_of_gguf({"general.architecture": "llama", "llama.expert_count": 8}).model_type
+    'mixtral'
+    """
+    name = metadata.get("general.architecture")
+    is_mixture = bool(metadata.get(f"{name}.expert_count", 0))
+    for family in _candidates(name):
+        if family.gguf is not None and family.gguf.name == name and (family.expert_count is not None) == is_mixture:
+            return family
+    return None
+
+
+def gguf_names() -> tuple[str, ...]:
+    """What GGUF calls the families that can be converted."""
+    return tuple(dict.fromkeys(family.gguf.name for family in all_families() if family.gguf is not None))
 
 
 AUTOMATIC = "automatic"
 
 
-def automatic(names: Iterable[str]) -> Architecture:
-    """An architecture whose tensors are exactly those named.
+def automatic(names: Iterable[str]) -> Family:
+    """A family whose tensors are exactly those named.
 
     The layers are those of the language model: a numbered stack without gaps, outside of vision and audio
     towers. The towers' layers are not renumbered; their tensors stand in modules of their own. Tensors that
@@ -121,7 +139,7 @@ def automatic(names: Iterable[str]) -> Architecture:
         else:
             weight = Weight(name, is_vocabulary=is_vocabulary_name(name, stack.container))
             outside[part_by_name(name, stack.container)].append(weight)
-    return Architecture(
+    return Family(
         name=AUTOMATIC,
         model_types=(),
         class_names=(),

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.gguf_types import GGML_TYPES
-from lbrx.models.architectures.dimensions import Dimensions
+from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.records import Weight
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import concat
 from lbrx.tensors.storage_views import GatheredStorage, JoinedStorage, storage_piece
 from lbrx.tensors.tensor import Tensor
 
 RowNumbers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of values and its inverse. ``is_exact`` tells whether both are exact in the tensor's own type."""
-
-    to_gguf: Callable[[Tensor, Dimensions], Tensor]
-    to_hf: Callable[[Tensor, Dimensions], Tensor]
-    is_exact: bool = True
 
 
 def pair_rows(rows: int, heads: int) -> RowNumbers:
@@ -96,19 +87,19 @@ def _ggml_blocks(tensor: Tensor) -> Blocks | None:
     return expr if isinstance(expr, Blocks) and expr.codec in GGML_TYPES else None
 
 
-def _to_pairs(heads: Callable[[Dimensions], int]) -> Change:
-    return Change(
-        lambda tensor, sizes: picked_rows(tensor, pair_rows(tensor.shape[0], heads(sizes))),
-        lambda tensor, sizes: picked_rows(tensor, half_rows(tensor.shape[0], heads(sizes))),
-    )
+def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
+    """The values that GGUF has of a tensor.
+
+    llama.cpp rotates neighbouring elements of a head, transformers those that are half a head apart. The norms of
+    Gemma multiply by 1 + weight; GGUF has the sum.
+    """
+    if weight.paired_by is not None:
+        return picked_rows(tensor, pair_rows(tensor.shape[0], config.count(weight.paired_by)))
+    return tensor.to("f32") + 1 if weight.adds_one else tensor
 
 
-# llama.cpp rotates neighbouring elements of a head, transformers those that are half a head apart.
-HALVES_TO_PAIRS_QUERY = _to_pairs(lambda sizes: sizes.heads)
-HALVES_TO_PAIRS_KEY = _to_pairs(lambda sizes: sizes.key_heads)
-# The norms of Gemma multiply by 1 + weight; GGUF has the sum. It is undone in f64, where the difference is exact.
-SHIFTED = Change(
-    lambda tensor, _: tensor.to("f32") + 1,
-    lambda tensor, _: tensor.to("f64") - 1,
-    is_exact=False,
-)
+def to_hf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
+    """The inverse of ``to_gguf``. Subtracting 1 in f64 is exact."""
+    if weight.paired_by is not None:
+        return picked_rows(tensor, half_rows(tensor.shape[0], config.count(weight.paired_by)))
+    return tensor.to("f64") - 1 if weight.adds_one else tensor

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lbrx.models.inference.cache import KeyValueCache
 from lbrx.models.inference.experts import mixed_experts
 from lbrx.models.inference.positions import Rotation
-from lbrx.models.inference.spec import LayerSpec, ModelSpec
+from lbrx.models.inference.spec import ModelSpec
 from lbrx.models.inference.weights import AttentionWeights, ExpertWeights, Floats, LayerWeights, Matrix, MlpWeights
 from lbrx.ops import attention, gelu_mul, linear, rms_norm, silu_mul
 
@@ -21,17 +23,17 @@ def run_block(
     cache: KeyValueCache,
 ) -> Floats:
     """The hidden states ``[n, hidden]`` of new tokens after a layer; its keys and values go into the cache."""
-    layer = spec.layers[number]
-    normed = normalized(hidden, weights.norms["attention_norm"], spec)
-    attended = _attention(normed, spec, layer, number, weights.attention, rotation, cache)
-    hidden = hidden + _after(attended, "after_attention_norm", weights, spec)
-    normed = normalized(hidden, weights.norms["mlp_norm"], spec)
+    normed = _normed(hidden, "attn_norm", weights, spec)
+    attended = _attention(normed, spec, number, weights.attention, rotation, cache)
+    hidden = hidden + _normed(attended, "post_attention_norm", weights, spec)
+    normed = _normed(hidden, "ffn_norm", weights, spec)
     if isinstance(weights.mlp, ExpertWeights):
-        used = spec.experts.used if spec.experts is not None else 1
-        updated = mixed_experts(normed, weights.mlp, used, lambda rows, expert: run_mlp(rows, expert, spec))
+        updated = mixed_experts(
+            normed, weights.mlp, spec.experts_used, lambda rows, expert: run_mlp(rows, expert, spec)
+        )
     else:
         updated = run_mlp(normed, weights.mlp, spec)
-    return hidden + _after(updated, "after_mlp_norm", weights, spec)
+    return hidden + _normed(updated, "post_ffw_norm", weights, spec)
 
 
 def normalized(values: Floats, weight: Floats, spec: ModelSpec) -> Floats:
@@ -39,34 +41,35 @@ def normalized(values: Floats, weight: Floats, spec: ModelSpec) -> Floats:
     return rms_norm(values, weight, spec.norm_epsilon, add_one=spec.norm_adds_one)
 
 
-def _after(values: Floats, role: str, weights: LayerWeights, spec: ModelSpec) -> Floats:
-    norm = weights.norms.get(role)
+def _normed(values: Floats, name: str, weights: LayerWeights, spec: ModelSpec) -> Floats:
+    """Values after a norm of a layer, or as they are if the family has no such norm."""
+    norm = weights.norms.get(name)
     return values if norm is None else normalized(values, norm, spec)
 
 
 def run_mlp(values: Floats, weights: MlpWeights, spec: ModelSpec) -> Floats:
     """``down(activation(gate(x)) * up(x))``."""
     gate, up = _projected(values, weights.gate_up, (spec.intermediate, spec.intermediate))
-    gated = silu_mul(gate, up) if spec.family.activation == "silu" else gelu_mul(gate, up)
+    gated = silu_mul(gate, up) if spec.decoder.mlp.activation == "silu" else gelu_mul(gate, up)
     return _times(gated, weights.down)
 
 
 def _attention(
     values: Floats,
     spec: ModelSpec,
-    layer: LayerSpec,
     number: int,
     weights: AttentionWeights,
     rotation: Rotation,
     cache: KeyValueCache,
 ) -> Floats:
-    tokens = len(values)
+    tokens, layer = len(values), spec.layers[number]
     widths = (spec.query_width, spec.key_width, spec.key_width)
-    queries, keys, new_values = (
-        _heads(part, spec.head_dim) for part in _projected(values, weights.projections, widths)
-    )
-    if weights.query_norm is not None and weights.key_norm is not None:
-        queries, keys = normalized(queries, weights.query_norm, spec), normalized(keys, weights.key_norm, spec)
+    projected = _projected(values, weights.projections, widths)
+    if spec.decoder.attention.qk_norm == "row":
+        projected[:2] = _qk_normed(projected[:2], weights, spec)
+    queries, keys, new_values = (_heads(part, spec.head_dim) for part in projected)
+    if spec.decoder.attention.qk_norm == "head":
+        queries, keys = _qk_normed([queries, keys], weights, spec)
     positions = np.arange(cache.length, cache.length + tokens)
     queries, keys = (rotation.applied(part, positions, layer.rope, spec.rope_style) for part in (queries, keys))
     all_keys, all_values = cache.extend(number, keys, new_values)
@@ -81,6 +84,13 @@ def _attention(
         offset=cache.length,
     )
     return _times(np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(tokens, spec.query_width), weights.output)
+
+
+def _qk_normed(values: Sequence[Floats], weights: AttentionWeights, spec: ModelSpec) -> list[Floats]:
+    assert weights.query_norm is not None
+    assert weights.key_norm is not None
+    norms = (weights.query_norm, weights.key_norm)
+    return [normalized(part, norm, spec) for part, norm in zip(values, norms, strict=True)]
 
 
 def _heads(values: Floats, head_dim: int) -> Floats:

@@ -131,7 +131,7 @@ class LanguageModel:
 
     def _embedded(self, tokens: npt.NDArray[np.int64]) -> Floats:
         hidden = embedding(tokens, self._weights.embedding)
-        return hidden * np.float32(math.sqrt(self.spec.hidden)) if self.spec.family.scales_embeddings else hidden
+        return hidden * np.float32(math.sqrt(self.spec.hidden)) if self.spec.decoder.scales_embeddings else hidden
 
     def _output(self, hidden: Floats) -> Floats:
         logits = linear(np.ascontiguousarray(hidden), self._weights.output)

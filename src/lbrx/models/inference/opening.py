@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from lbrx.errors import FormatError
+from lbrx.errors import FormatError, UsageError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
-from lbrx.models.inference.gguf_config import spec_of_metadata
-from lbrx.models.inference.hf_config import spec_of_config
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
+from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES
+from lbrx.models.architectures.table import all_families, family_of_gguf
 from lbrx.models.inference.language_model import LanguageModel
-from lbrx.models.inference.names import GGUF_NAMES, hf_names
-from lbrx.models.inference.spec import ModelSpec
+from lbrx.models.inference.spec import ModelSpec, spec_of_config
 from lbrx.models.inference.weights import TensorSource, read_weights
+from lbrx.tensors.tensor import Tensor
 
-_LONG_FACTORS = "rope_factors_long.weight"
+_SCALING_TYPES = ("none", "linear", "yarn")
 
 
 def open_model(path: str | Path) -> LanguageModel:
@@ -32,25 +36,41 @@ def open_model(path: str | Path) -> LanguageModel:
         raise FormatError(
             f"{model_path}: has no config.json beside it; expected the directory of a model, or a GGUF file"
         )
-    spec = spec_of_config(checkpoint.config, str(model_path / "config.json"))
+    spec = spec_of_config(checkpoint.config, str(model_path / "config.json"), frozenset(checkpoint))
     if "quantization" in checkpoint.config:
         return _open_mlx(model_path, spec)
-    source = TensorSource(str(model_path), frozenset(checkpoint), checkpoint.__getitem__)
-    return _opened(model_path, source, spec)
+    return _opened(model_path, checkpoint, spec)
 
 
-def _opened(model_path: Path, source: TensorSource, spec: ModelSpec) -> LanguageModel:
-    names = hf_names(sorted(source.names), spec.family.norms_after_blocks)
-    return LanguageModel(model_path, spec, read_weights(source, names, spec))
+def _opened(model_path: Path, tensors: Mapping[str, Tensor], spec: ModelSpec) -> LanguageModel:
+    source = TensorSource(str(model_path), frozenset(tensors), tensors.__getitem__)
+    return LanguageModel(model_path, spec, read_weights(source, spec))
 
 
 def _open_gguf(model_path: Path, checkpoint: Checkpoint) -> LanguageModel:
-    source = TensorSource(str(model_path), frozenset(checkpoint), checkpoint.__getitem__)
-    if source.has(_LONG_FACTORS):
-        raise FormatError(f"{model_path}: has positions for long texts ({_LONG_FACTORS}), which cannot be run")
-    rows = checkpoint[GGUF_NAMES.embedding].shape[0] if source.has(GGUF_NAMES.embedding) else None
-    spec = spec_of_metadata(checkpoint.metadata, str(model_path), rows)
-    return LanguageModel(model_path, spec, read_weights(source, GGUF_NAMES, spec))
+    if LONG_FACTORS in checkpoint:
+        raise FormatError(f"{model_path}: has positions for long texts ({LONG_FACTORS}), which cannot be run")
+    return _opened(model_path, checkpoint, spec_of_gguf(checkpoint.metadata, checkpoint, str(model_path)))
+
+
+def spec_of_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> ModelSpec:
+    """The spec that the key-values of a GGUF file describe."""
+    family, name = family_of_gguf(metadata), metadata.get("general.architecture")
+    if family is None or family.decoder is None:
+        known = dict.fromkeys(gguf_of(each).name for each in all_families() if each.gguf and each.decoder)
+        raise UsageError(f"{where}: models of architecture {name!r} cannot be run; expected one of {', '.join(known)}")
+    scaling = metadata.get(f"{name}.rope.scaling.type", "none")
+    if scaling not in _SCALING_TYPES:
+        known_types = ", ".join(_SCALING_TYPES)
+        raise UsageError(f"{where}: positions of type {scaling!r} are not known; expected one of {known_types}")
+    head_sizes = {metadata.get(f"{name}.attention.{part}_length") for part in ("key", "value")} - {None}
+    if len(head_sizes) > 1:
+        raise UsageError(f"{where}: keys and values have heads of different sizes; expected one size for both")
+    planned = {each: PlannedTensor.of(each, tensor) for each, tensor in tensors.items()}
+    config, _ = config_of_metadata(family, metadata, planned, where)
+    if ROPE_FREQUENCIES in tensors:
+        config["rope_scaling"] = None  # the factors are in the file
+    return spec_of_config(config, where, planned.keys(), is_gguf=True)
 
 
 def _open_mlx(model_path: Path, spec: ModelSpec) -> LanguageModel:
@@ -58,4 +78,4 @@ def _open_mlx(model_path: Path, spec: ModelSpec) -> LanguageModel:
 
     contents = mlx_to_hf(read_mlx(model_path))
     source = TensorSource(str(model_path), frozenset(contents.by_name), lambda name: contents.by_name[name].make())
-    return _opened(model_path, source, spec)
+    return LanguageModel(model_path, spec, read_weights(source, spec))

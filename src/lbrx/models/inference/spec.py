@@ -1,21 +1,26 @@
-"""What a decoder is made of: sizes and options, read from a config before any weight is looked at."""
+"""The sizes and options of a model that runs, read from its config before any weight is looked at."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection, Sequence
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FormatError, UsageError
+from lbrx.models.architectures.config import Config, Values
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.records import Activation, Decoder
+from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION, rope_section
+from lbrx.models.architectures.table import all_families, family_of_model_type
 from lbrx.tensors.rope import RopeConfig, RopeStyle
 
-Activation = Literal["silu", "gelu"]
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertSpec:
-    """A mixture of experts: how many there are, and how many see a token."""
-
-    count: int
-    used: int
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu",
+    "gelu_tanh": "gelu",
+}
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +33,12 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A decoder. The options of a family of models are in ``family``; the rest comes from the config."""
+    """A model that runs: its family, its config, and what is read from both."""
 
-    family: DecoderFamily
+    family: Family
+    decoder: Decoder
+    config: Config
+    is_gguf: bool  # whether names and values of weights are those of GGUF
     hidden: int
     intermediate: int
     heads: int
@@ -43,13 +51,10 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     rope_style: RopeStyle
     norm_adds_one: bool
-    has_qkv_bias: bool
-    has_output_bias: bool
-    has_mlp_bias: bool
-    is_tied: bool | None  # None: tied if there is no output matrix
-    attention_softcap: float | None = None
-    final_softcap: float | None = None
-    experts: ExpertSpec | None = None
+    is_tied: bool
+    attention_softcap: float | None
+    final_softcap: float | None
+    experts_used: int  # by each token; 0 if there are none
 
     @property
     def query_width(self) -> int:
@@ -60,92 +65,124 @@ class ModelSpec:
         return self.kv_heads * self.head_dim
 
 
-WindowRule = Literal["none", "every", "alternating", "five_of_six", "upper"]
+def family_to_run(config: Values, where: str) -> Family:
+    """The family that a config.json names, if it can be run.
 
-
-@dataclass(frozen=True, slots=True)
-class DecoderFamily:
-    """What all models of an architecture have in common.
-
-    ``windows`` says which layers look back over a window only, where the config does not list them: ``alternating``
-    is every even layer, ``five_of_six`` all but every sixth, ``upper`` those from ``max_window_layers`` on.
-    ``permuted_in_gguf``: GGUF files have the rows of queries and keys in the order of interleaved rotation.
+    >>> family_to_run({"model_type": "gemma3_text"}, "config.json").name
+    'gemma3'
     """
-
-    name: str
-    activation: Activation = "silu"
-    windows: WindowRule = "none"
-    norms_add_one: bool = False
-    norms_after_blocks: bool = False
-    query_key_norms: bool = False
-    query_key_value_bias: bool = False
-    scales_embeddings: bool = False
-    fused_projections: bool = False
-    permuted_in_gguf: bool = False
-    tied_by_default: bool = False
-    default_rope_theta: float = 10_000.0
-    default_window: int | None = None
-    # The layer counts of models whose queries are scaled by hidden / heads instead of the size of a head. GGUF files
-    # do not tell.
-    wide_scale_layers: int | None = None
-
-
-FAMILIES: dict[str, DecoderFamily] = {
-    family.name: family
-    for family in (
-        DecoderFamily("llama", permuted_in_gguf=True),
-        DecoderFamily("mistral", windows="every", permuted_in_gguf=True),
-        DecoderFamily("mixtral", windows="every", permuted_in_gguf=True, default_rope_theta=1_000_000.0),
-        DecoderFamily("qwen2", windows="upper", query_key_value_bias=True),
-        DecoderFamily("qwen3", windows="upper", query_key_norms=True),
-        DecoderFamily(
-            "gemma2",
-            activation="gelu",
-            windows="alternating",
-            norms_add_one=True,
-            norms_after_blocks=True,
-            scales_embeddings=True,
-            tied_by_default=True,
-            default_window=4096,
-            wide_scale_layers=46,
-        ),
-        DecoderFamily(
-            "gemma3",
-            activation="gelu",
-            windows="five_of_six",
-            norms_add_one=True,
-            norms_after_blocks=True,
-            query_key_norms=True,
-            scales_embeddings=True,
-            tied_by_default=True,
-            default_rope_theta=1_000_000.0,
-            default_window=4096,
-            wide_scale_layers=62,
-        ),
-        DecoderFamily("phi3", windows="every", fused_projections=True),
+    family = family_of_model_type(config)
+    if family is not None and family.decoder is not None:
+        return family
+    known = sorted(name for family in all_families() if family.decoder is not None for name in family.model_types)
+    raise UsageError(
+        f"{where}: models of type {config.get('model_type')!r} cannot be run; expected one of {', '.join(known)}"
     )
-}
-"""The architectures that can be run. A new one is a line here, if it needs no new option."""
-
-HF_MODEL_TYPES: dict[str, str] = {name: name for name in FAMILIES} | {"gemma3_text": "gemma3"}
-"""``model_type`` of a config.json to the family."""
-
-GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
-"""``general.architecture`` of GGUF files; Mistral and Mixtral are ``llama`` there."""
 
 
-def windowed_layers(rule: WindowRule, layers: int, first_upper: int) -> tuple[bool, ...]:
-    """Which layers of a model have a window, by the rule of its family.
+def spec_of_config(
+    values: Values, where: str = "config.json", names: Collection[str] = (), *, is_gguf: bool = False
+) -> ModelSpec:
+    """The spec that a config.json describes; ``where`` is the file for errors, ``names`` are its tensors.
 
-    >>> windowed_layers("alternating", 4, 0), windowed_layers("upper", 3, 2)
-    ((True, False, True, False), (False, False, True))
+    >>> sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
+    >>> spec = spec_of_config({"model_type": "llama", "vocab_size": 128, **sizes})
+    >>> spec.head_dim, len(spec.layers)
+    (16, 2)
     """
-    return tuple(_is_windowed(rule, layer, first_upper) for layer in range(layers))
+    family = family_to_run(values, where)
+    assert family.decoder is not None
+    decoder, config = family.decoder, family.whole_config(values, names, where, FormatError)
+    heads, kv_heads, head_dim = (
+        config.count(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")
+    )
+    if heads % kv_heads:
+        raise FormatError(f"{where}: {heads} heads cannot share {kv_heads} heads of keys; expected a divisor")
+    _check_activation(config, decoder.mlp.activation)
+    config.flag("tie_word_embeddings", default=False)
+    query = family.by_gguf_name.get("attn_q.weight")
+    is_paired = is_gguf and query is not None and query.paired_by is not None
+    return ModelSpec(
+        family=family,
+        decoder=decoder,
+        config=config,
+        is_gguf=is_gguf,
+        hidden=config.count("hidden_size"),
+        intermediate=config.count("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocabulary=config.count("vocab_size"),
+        context_length=config.count("max_position_embeddings"),
+        norm_epsilon=config.number("rms_norm_eps"),
+        attention_scale=config.number("query_pre_attn_scalar", default=head_dim) ** -0.5,
+        layers=_layers(config, family, head_dim),
+        rope_style="interleaved" if is_paired else decoder.rope,
+        norm_adds_one=decoder.norm.adds_one and not is_gguf,  # GGUF files have the one added already
+        is_tied=family.is_tied(values),
+        attention_softcap=_optional_number(config, "attn_logit_softcapping"),
+        final_softcap=_optional_number(config, "final_logit_softcapping"),
+        experts_used=0 if family.expert_count is None else _experts_used(config, family.expert_count),
+    )
 
 
-def _is_windowed(rule: WindowRule, layer: int, first_upper: int) -> bool:
-    if rule == "alternating":
-        return layer % 2 == 0
-    if rule == "five_of_six":
-        return layer % 6 != 5
-    return layer >= first_upper if rule == "upper" else rule == "every"
+def _optional_number(config: Config, key: str) -> float | None:
+    return None if config.get(key) is None else config.number(key)
+
+
+def _check_activation(config: Config, activation: Activation) -> None:
+    """Gemma's older configs have ``hidden_act``, which is not used, next to ``hidden_activation``."""
+    key = "hidden_act" if config.get("hidden_activation") is None else "hidden_activation"
+    known = sorted(name for name, meaning in _ACTIVATIONS.items() if meaning == activation)
+    name = config.text(key, known[0])
+    if name not in known:
+        raise UsageError(f"{config.where}: {key!r} is {name!r}; expected one of {', '.join(known)}")
+
+
+def _experts_used(config: Config, count_key: str) -> int:
+    count, used = config.count(count_key), config.count("num_experts_per_tok")
+    if used > count:
+        raise FormatError(f"{config.where}: {used} experts of {count} are used for a token; expected at most {count}")
+    return used
+
+
+# -- layers: windows and positions -------------------------------------------------------------------------------------
+
+
+def _layers(config: Config, family: Family, head_dim: int) -> tuple[LayerSpec, ...]:
+    count = config.count("num_hidden_layers", at_least=0)
+    rule = next((rule.value for rule in family.layer_rules if rule.key == "layer_types"), None)
+    width = None
+    if rule is not None and config.flag("use_sliding_window", default=True) and config.get("sliding_window"):
+        width = config.count("sliding_window")
+    types: Sequence[str] = [FULL_ATTENTION] * count
+    if rule is not None and width is not None:
+        listed = config.per_layer("layer_types", count, (SLIDING_ATTENTION, FULL_ATTENTION))
+        types = listed or [config.evaluate(rule, layer=layer) for layer in range(count)]
+    ropes = {each: _rope(config, head_dim, each) for each in (FULL_ATTENTION, SLIDING_ATTENTION)}
+    return tuple(LayerSpec(None if each == FULL_ATTENTION else width, ropes[each]) for each in types)
+
+
+def _rope(config: Config, head_dim: int, layer_type: str) -> RopeConfig:
+    """The rotation in layers of one type."""
+    rope = rope_section(config, layer_type)
+    theta, dims = rope.number("rope_theta"), int(head_dim * rope.number("partial_rotary_factor", default=1.0))
+    rope_type = rope.get("rope_type")
+    if rope_type not in _ROPE_TYPES:
+        known = ", ".join(_ROPE_TYPES)
+        raise UsageError(f"{rope.where}: positions of type {rope_type!r} are not known; expected one of {known}")
+    if rope_type == "default":
+        return RopeConfig(theta, dims)
+    context = config.count("max_position_embeddings")
+    return RopeConfig(
+        theta,
+        dims,
+        rope_type,
+        factor=rope.number("factor"),
+        original_context=int(rope.number("original_max_position_embeddings", default=context)),
+        low_frequency_factor=rope.number("low_freq_factor", default=1.0),
+        high_frequency_factor=rope.number("high_freq_factor", default=4.0),
+        beta_fast=rope.number("beta_fast", default=32.0),
+        beta_slow=rope.number("beta_slow", default=1.0),
+        attention_factor=_optional_number(rope, "attention_factor"),
+    )

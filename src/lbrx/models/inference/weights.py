@@ -1,4 +1,4 @@
-"""The weights of a decoder, taken from a file by their roles: nothing is read but the small vectors."""
+"""The weights of a decoder, taken from a file by what GGUF calls them: nothing is read but the small vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, TensorNotFound
-from lbrx.models.inference.names import Names, norm_roles
+from lbrx.models.architectures.parts import ALWAYS
+from lbrx.models.architectures.records import Experts, Weight
+from lbrx.models.architectures.rope import ROPE_FREQUENCIES
 from lbrx.models.inference.spec import ModelSpec
 from lbrx.ops import matrix
 from lbrx.tensors.tensor import Tensor
@@ -53,7 +55,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """A block: attention and MLP, with the norms before them, and after them where the family has such."""
+    """A block: attention, MLP, and the norms before or after them, by their names in GGUF."""
 
     norms: dict[str, Floats]
     attention: AttentionWeights
@@ -91,104 +93,95 @@ class TensorSource:
             raise ShapeError(f"{self.where}: tensor {name!r} has shape {weight.shape}; expected {tuple(shape)}")
         return weight
 
-    def vector(self, name: str, size: int) -> Floats:
-        """The values of a small tensor."""
-        return np.ascontiguousarray(self.tensor(name, (size,)).numpy(), dtype=np.float32)
 
-
-def read_weights(source: TensorSource, names: Names, spec: ModelSpec) -> ModelWeights:
-    """Every tensor that the spec asks for, with its shape checked."""
-    embedding = source.tensor(names.embedding, (spec.vocabulary, spec.hidden))
-    is_tied = not source.has(names.output) if spec.is_tied is None else spec.is_tied
-    output = embedding if is_tied else source.tensor(names.output, (spec.vocabulary, spec.hidden))
+def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
+    """Every tensor that the decoder of the family asks for, with its shape checked."""
+    reader = _Reader(source, spec)
+    embedding = reader.tensor("token_embd.weight")
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(_layer(source, names, spec, number) for number in range(len(spec.layers))),
-        final_norm=_norm(source, names.final_norm, spec.hidden),
-        output=output,
-        rope_factors=_rope_factors(source, names, spec),
+        layers=tuple(reader.layer(number) for number in range(len(spec.layers))),
+        final_norm=reader.vector("output_norm.weight"),
+        output=embedding if spec.is_tied else reader.tensor("output.weight"),
+        rope_factors=reader.rope_factors(),
     )
 
 
-def _norm(source: TensorSource, name: str, size: int) -> Floats:
-    return source.vector(name, size)
+class _Reader:
+    """Finds tensors by their names in GGUF, under the names and shapes that the family gives them in this file."""
 
+    def __init__(self, source: TensorSource, spec: ModelSpec) -> None:
+        self._source, self._spec = source, spec
+        self._naming = spec.family.naming(source.names)
 
-def _rope_factors(source: TensorSource, names: Names, spec: ModelSpec) -> Floats | None:
-    if names.rope_factors is None or not source.has(names.rope_factors):
-        return None
-    return source.vector(names.rope_factors, spec.layers[0].rope.dims // 2)
+    def _name(self, weight: Weight, layer: int | None, item: int | None = None) -> str:
+        template = str(weight.gguf) if self._spec.is_gguf else weight.name
+        return self._naming.expand(template, layer, item)
 
+    def _shape(self, weight: Weight) -> tuple[int, ...]:
+        assert weight.shape is not None
+        return self._spec.config.shape(weight.shape)
 
-def _layer(source: TensorSource, names: Names, spec: ModelSpec, number: int) -> LayerWeights:
-    norms = {role: _norm(source, names.of(number, role), spec.hidden) for role in norm_roles(spec)}
-    mlp: MlpWeights | ExpertWeights
-    if spec.experts is None:
-        mlp = _mlp(source, names, spec, number)
-    else:
-        mlp = _experts(source, names, spec, number)
-    return LayerWeights(norms, _attention(source, names, spec, number), mlp)
+    def tensor(self, gguf_name: str, layer: int | None = None) -> Tensor:
+        weight = self._spec.family.by_gguf_name[gguf_name]
+        return self._source.tensor(self._name(weight, layer), self._shape(weight))
 
+    def vector(self, gguf_name: str, layer: int | None = None) -> Floats:
+        return np.ascontiguousarray(self.tensor(gguf_name, layer).numpy(), dtype=np.float32)
 
-def _attention(source: TensorSource, names: Names, spec: ModelSpec, layer: int) -> AttentionWeights:
-    wide, narrow = spec.query_width, spec.key_width
+    def rope_factors(self) -> Floats | None:
+        if not self._spec.is_gguf or not self._source.has(ROPE_FREQUENCIES):
+            return None
+        factors = self._source.tensor(ROPE_FREQUENCIES, (self._spec.layers[0].rope.dims // 2,))
+        return np.ascontiguousarray(factors.numpy(), dtype=np.float32)
 
-    def matrix(role: str, rows: int, columns: int, has_bias: bool) -> Matrix:
-        weight = source.tensor(names.of(layer, role), (rows, columns))
-        return Matrix(weight, source.vector(names.of(layer, role, "bias"), rows) if has_bias else None)
-
-    def norm(role: str) -> Floats | None:
-        return _norm(source, names.of(layer, role), spec.head_dim) if spec.family.query_key_norms else None
-
-    if spec.family.fused_projections:
-        projections: tuple[Matrix, ...] = (
-            matrix("queries_keys_values", wide + 2 * narrow, spec.hidden, spec.has_qkv_bias),
+    def matrix(self, gguf_name: str, layer: int) -> Matrix:
+        """A matrix, and its bias if the model has one."""
+        bias = self._spec.family.by_gguf_name.get(f"{gguf_name}.bias")
+        has_bias = bias is not None and self._has_bias(bias, layer)
+        return Matrix(
+            self.tensor(f"{gguf_name}.weight", layer), self.vector(f"{gguf_name}.bias", layer) if has_bias else None
         )
-    else:
-        sizes = {"queries": wide, "keys": narrow, "values": narrow}
-        projections = tuple(matrix(role, rows, spec.hidden, spec.has_qkv_bias) for role, rows in sizes.items())
-    output = matrix("output", spec.hidden, wide, spec.has_output_bias)
-    return AttentionWeights(projections, output, norm("query_norm"), norm("key_norm"))
 
+    def _has_bias(self, bias: Weight, layer: int) -> bool:
+        """What the config says; GGUF files do not always tell, but hold the tensor."""
+        if self._spec.is_gguf and bias.needed_when != ALWAYS:
+            return self._source.has(self._name(bias, layer))
+        return bool(self._spec.config.evaluate(bias.needed_when or ALWAYS, layer=layer))
 
-def _mlp(source: TensorSource, names: Names, spec: ModelSpec, layer: int) -> MlpWeights:
-    def matrix(role: str, rows: int, columns: int) -> Matrix:
-        weight = source.tensor(names.of(layer, role), (rows, columns))
-        return Matrix(weight, source.vector(names.of(layer, role, "bias"), rows) if spec.has_mlp_bias else None)
+    def layer(self, layer: int) -> LayerWeights:
+        decoder = self._spec.decoder
+        norms = {name: self.vector(f"{name}.weight", layer) for name in decoder.norm.names}
+        mlp = self._experts(layer) if isinstance(decoder.mlp, Experts) else self._mlp(layer, decoder.mlp.is_joined)
+        return LayerWeights(norms, self._attention(layer), mlp)
 
-    inner, outer = spec.intermediate, spec.hidden
-    if spec.family.fused_projections:
-        gate_up: tuple[Matrix, ...] = (matrix("gate_up", 2 * inner, outer),)
-    else:
-        gate_up = (matrix("gate", inner, outer), matrix("up", inner, outer))
-    return MlpWeights(gate_up, matrix("down", outer, inner))
+    def _attention(self, layer: int) -> AttentionWeights:
+        attention = self._spec.decoder.attention
+        names = ("attn_qkv",) if attention.is_joined else ("attn_q", "attn_k", "attn_v")
+        norms = () if attention.qk_norm == "none" else ("attn_q_norm.weight", "attn_k_norm.weight")
+        return AttentionWeights(
+            tuple(self.matrix(name, layer) for name in names),
+            self.matrix("attn_output", layer),
+            *(self.vector(name, layer) for name in norms),
+        )
 
+    def _mlp(self, layer: int, is_joined: bool) -> MlpWeights:
+        names = ("ffn_up",) if is_joined else ("ffn_gate", "ffn_up")
+        return MlpWeights(tuple(self.matrix(name, layer) for name in names), self.matrix("ffn_down", layer))
 
-# -- experts -----------------------------------------------------------------------------------------------------------
+    def _experts(self, layer: int) -> ExpertWeights:
+        gates, ups, downs = (self._expert_matrices(f"ffn_{role}_exps.weight", layer) for role in ("gate", "up", "down"))
+        experts = (MlpWeights((gate, up), down) for gate, up, down in zip(gates, ups, downs, strict=True))
+        return ExpertWeights(Matrix(self.tensor("ffn_gate_inp.weight", layer)), tuple(experts))
 
-
-def _experts(source: TensorSource, names: Names, spec: ModelSpec, layer: int) -> ExpertWeights:
-    assert spec.experts is not None
-    count = spec.experts.count
-    router = Matrix(source.tensor(names.of(layer, "router"), (count, spec.hidden)))
-    shapes = {
-        "gate": (spec.intermediate, spec.hidden),
-        "up": (spec.intermediate, spec.hidden),
-        "down": (spec.hidden, spec.intermediate),
-    }
-    matrices = {role: _expert_matrices(source, names, layer, role, count, shape) for role, shape in shapes.items()}
-    experts = tuple(
-        MlpWeights((Matrix(gate), Matrix(up)), Matrix(down))
-        for gate, up, down in zip(matrices["gate"], matrices["up"], matrices["down"], strict=True)
-    )
-    return ExpertWeights(router, experts)
-
-
-def _expert_matrices(
-    source: TensorSource, names: Names, layer: int, role: str, count: int, shape: tuple[int, int]
-) -> tuple[Tensor, ...]:
-    stacked = names.of_stacked_experts(layer, role)
-    if names.single_experts is None or source.has(stacked):
-        stack = source.tensor(stacked, (count, *shape))
-        return tuple(matrix(stack, number) for number in range(count))
-    return tuple(source.tensor(names.of_expert(layer, expert, role), shape) for expert in range(count))
+    def _expert_matrices(self, gguf_name: str, layer: int) -> tuple[Matrix, ...]:
+        weight = self._spec.family.by_gguf_name[gguf_name]
+        assert weight.items is not None
+        assert weight.mlx is not None
+        count, shape = self._spec.config.size(weight.items), self._shape(weight)
+        stacked = self._name(weight, layer) if self._spec.is_gguf else self._naming.expand(weight.mlx, layer)
+        if self._spec.is_gguf or self._source.has(stacked):
+            stack = self._source.tensor(stacked, (count, *shape))
+            return tuple(Matrix(matrix(stack, number)) for number in range(count))
+        names = (self._name(weight, layer, number) for number in range(count))
+        return tuple(Matrix(self._source.tensor(name, shape)) for name in names)

@@ -101,7 +101,7 @@ def test_automatic_mode_merges_any_checkpoints_with_equal_names(folder: Path) ->
     assert not (folder / "out/config.json").exists()
 
 
-def test_automatic_mode_stacks_layers_of_unknown_architectures(folder: Path) -> None:
+def test_automatic_mode_stacks_layers_of_unknown_familys(folder: Path) -> None:
     shapes = {"tok.weight": (4, 2), "blocks.0.w": (3,), "blocks.1.w": (3,), "head.weight": (4, 2)}
     a, b = random_tensors(shapes, 1), random_tensors(shapes, 2)
     write_model(folder / "a", a, {"model_type": "unheard-of", "n_layer": 2})

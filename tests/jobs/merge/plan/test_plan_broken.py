@@ -177,7 +177,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "number of layers in words": (
         llamas(b={"num_hidden_layers": "two"}),
         LINEAR,
-        "b: config.json: 'num_hidden_layers' is 'two'; expected a whole number",
+        "b: config.json: 'num_hidden_layers' is 'two'; expected a whole number from 0 to 1000",
     ),
     "unknown override": (
         llamas(),

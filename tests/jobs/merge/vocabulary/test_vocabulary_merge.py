@@ -231,7 +231,7 @@ def test_a_changed_tokenizer_is_another_plan() -> None:
     assert {key for key in before if before[key] != after[key]} == {"vocabulary"}
 
 
-def test_an_unknown_architecture_has_no_known_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_family_has_no_known_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         Path(name).mkdir()

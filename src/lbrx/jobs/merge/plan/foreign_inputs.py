@@ -19,7 +19,7 @@ from lbrx.files.output.plan import digest
 from lbrx.jobs.convert.convert import in_format
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.merge.plan.records import TensorInfo
-from lbrx.models.architectures.gguf_families import GGUF_ARCHITECTURES
+from lbrx.models.architectures.table import gguf_names
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
 
@@ -35,7 +35,7 @@ def hugging_face_form(checkpoint: Checkpoint) -> Contents | None:
 def _is_known_model(checkpoint: Checkpoint) -> bool:
     """Whether a GGUF file is a whole model, not just some tensors."""
     architecture = checkpoint.metadata.get("general.architecture")
-    return architecture in GGUF_ARCHITECTURES and f"{architecture}.block_count" in checkpoint.metadata
+    return architecture in gguf_names() and f"{architecture}.block_count" in checkpoint.metadata
 
 
 def tensor_infos(contents: Contents) -> dict[str, TensorInfo]:

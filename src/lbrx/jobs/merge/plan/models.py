@@ -13,7 +13,9 @@ from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_chec
 from lbrx.jobs.merge.plan.expressions import StageTensors
 from lbrx.jobs.merge.plan.records import InputModel, StagePlan, TensorInfo
 from lbrx.jobs.merge.recipe import ModelRef
-from lbrx.models.architectures import ARCHITECTURES, Architecture, automatic, known_architecture
+from lbrx.models.architectures import Family, automatic, known_family
+from lbrx.models.architectures.table import family_of_type
+from lbrx.registry import FAMILIES
 from lbrx.tensors.tensor import Tensor
 
 
@@ -105,19 +107,19 @@ def _infos(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
     }
 
 
-def _architecture(ref: ModelRef, config: Mapping[str, Any], names: Mapping[str, TensorInfo]) -> Architecture:
+def _architecture(ref: ModelRef, config: Mapping[str, Any], names: Mapping[str, TensorInfo]) -> Family:
     """The architecture that the reference or the config names, or what the tensors' names tell."""
     if ref.architecture is not None:
-        named = ARCHITECTURES.get(ref.architecture) or known_architecture({"architectures": [ref.architecture]})
+        named = family_of_type(ref.architecture) or known_family({"architectures": [ref.architecture]})
         if named is None:
-            hint = nearest(ref.architecture, ARCHITECTURES) or f"; expected one of {', '.join(ARCHITECTURES)}"
+            hint = nearest(ref.architecture, FAMILIES) or f"; expected one of {', '.join(FAMILIES)}"
             raise UsageError(f"{ref}: unknown architecture {ref.architecture!r}{hint}")
         return named
-    architecture = known_architecture(config)
+    architecture = known_family(config)
     if architecture is None:
         return automatic(names)
     try:
-        architecture.layer_count(config)
+        architecture.layer_count(config, names)
     except LbrxError as error:
         raise UsageError(f"{ref}: {error}") from error
     return architecture

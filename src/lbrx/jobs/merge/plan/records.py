@@ -11,7 +11,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.header import FileHeader
 from lbrx.jobs.merge.methods import Method, TensorParameters
 from lbrx.jobs.merge.recipe import ModelRef, Recipe
-from lbrx.models.architectures import Architecture, ModelHeader
+from lbrx.models.architectures import Family, ModelHeader
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.tensor import Tensor
 
@@ -38,7 +38,7 @@ class InputModel:
     tensors: Mapping[str, Tensor]
     infos: Mapping[str, TensorInfo]
     config: Mapping[str, Any]
-    architecture: Architecture
+    architecture: Family
     directory: Path | None = None  # where its config and tokenizer files are
     files: tuple[FileHeader, ...] = ()
     adapter: Path | None = None  # the directory of a LoRA adapter that its tensors carry

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbrx.errors import UsageError
-from lbrx.models.architectures import automatic, find_architecture, stacked_config
+from lbrx.models.architectures import automatic, find_family, stacked_config
 from support.tiny_architectures import TINY, Tiny
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -30,7 +30,7 @@ def test_layer_count_is_written_under_the_key_that_the_config_uses(tiny: Tiny) -
     key = "n_layer" if "n_layer" in tiny.config else "num_hidden_layers"
     result = stacked_config(tiny.config, [0, 1, 1, 2, 2])
     assert result[key] == 5
-    assert find_architecture(result).layer_count(result) == 5
+    assert find_family(result).layer_count(result) == 5
 
 
 @given(sources=st.lists(st.integers(0, 3), min_size=1, max_size=9))
@@ -128,7 +128,7 @@ def test_windows_that_cannot_be_kept_are_an_error() -> None:
 def test_dense_layers_of_qwen_stay_dense(model: str, sources: list[int], step: int, dense: int) -> None:
     config = {**TINY[model].config, "mlp_only_layers": [dense], "decoder_sparse_step": step}
     result = stacked_config(config, sources)
-    architecture = find_architecture(config)
+    architecture = find_family(config)
 
     def sparse_layers(of: dict[str, Any]) -> set[int | None]:
         return {role.layer for role in architecture.tensors(of) if role.name.endswith(".mlp.gate.weight")}
@@ -190,7 +190,7 @@ def test_automatic_architecture_counts_layers_by_the_config() -> None:
         ({"num_hidden_layers": 2}, [-1], "layer source -1: the model has 2 layers"),
         ({"num_hidden_layers": 2}, [(1, 0)], r"layer source \(1, 0\) names model 1, but there are 0"),
         ({"num_hidden_layers": "two"}, [0], "'num_hidden_layers' is 'two'; expected the number of layers"),
-        ({"hidden_size": 2}, [0], "config.json has no 'num_hidden_layers'"),
+        ({"hidden_size": 2}, [0], "config.json: has no 'num_hidden_layers'"),
         (
             {"num_hidden_layers": 2, "layer_types": ["a"]},
             [0],

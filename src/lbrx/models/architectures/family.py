@@ -1,109 +1,41 @@
-"""The definition of an architecture, and how the tensors of a checkpoint are matched with it."""
+"""The record of a model family, and how the tensors of a checkpoint are matched with it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import UsageError
-from lbrx.models.architectures.scope import Config, Scope, text_section
+from lbrx.errors import LbrxError, UsageError
+from lbrx.models.architectures.config import MOST, Config, Values, text_section
+from lbrx.models.architectures.records import Decoder, Gguf, LayerRule, Naming, TensorRole, Weight
 from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
 
-Dimension = str | int  # an expression over the config's keys, or a number
-
-
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """The prefixes of the language model's tensors and of its head in one kind of checkpoint.
-
-    >>> Naming("model.").expand("{base}layers.{layer}.mlp.gate.weight", layer=3)
-    'model.layers.3.mlp.gate.weight'
-    """
-
-    base: str
-    head: str = ""
-
-    def expand(self, template: str, layer: int | None = None, item: int | None = None) -> str:
-        """A template with these prefixes and numbers filled in."""
-        name = template.replace("{base}", self.base).replace("{head}", self.head)
-        if layer is not None:
-            name = name.replace("{layer}", str(layer))
-        return name if item is None else name.replace("{item}", str(item))
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """One tensor of a definition, or one per layer and per item.
-
-    >>> Weight("{base}embed_tokens.weight", ("vocab_size", "hidden_size"), is_vocabulary=True).optional
-    False
-    """
-
-    name: str
-    shape: tuple[Dimension, ...] | None = None
-    optional: bool = False  # its absence is never an error
-    is_buffer: bool = False  # a constant that only some versions save, such as a mask
-    needed_when: str | None = None  # a condition on the config and ``layer``; None: always
-    replaced_by: tuple[str, ...] = ()  # templates of tensors that hold the same values in another layout
-    items: Dimension | None = None  # how many numbers ``{item}`` runs over
-    tied_to: str | None = None  # the template that supplies it when embeddings are tied
-    is_vocabulary: bool = False  # rows are tokens
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRule:
-    """A property that layers have by their position, and the key that can say it for each layer instead.
-
-    ``value`` is an expression over the config and ``layer``. With ``is_index_list`` the key holds the numbers
-    of the layers for which it is true, else one value per layer. ``resets`` are values for the keys that
-    would otherwise still imply the property.
-
-    >>> LayerRule("layer_types", "'sliding_attention' if layer % 2 else 'full_attention'").is_index_list
-    False
-    """
-
-    key: str
-    value: str
-    is_index_list: bool = False
-    resets: tuple[tuple[str, Any], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRole:
-    """What one tensor of a checkpoint is.
-
-    >>> TensorRole("model.norm.weight", "post", None, (8,), ("hidden_size",)).is_known
-    True
-    """
-
-    name: str
-    part: Part  # before the layers, in one, or after them
-    layer: int | None  # the layer's number, when part is "layer"
-    shape: tuple[int, ...] | None  # None: the definition does not say
-    dimensions: tuple[Dimension, ...] | None  # the shape as the definition writes it
-    optional: bool = False  # its absence is no error
-    is_buffer: bool = False  # a constant to copy, not to merge
-    tied_to: str | None = None  # the tensor that has the same values, because embeddings are tied
-    is_vocabulary: bool = False  # one row per token
-    is_known: bool = True  # False: in the files, but not in the definition
-    module: str = ""  # a tower beside the language model, such as "vision_tower"
-
-
 _PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
+_FEW = 1000  # layers or experts
 _CLASSES_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """The tensors of a family of models, as data.
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+# Text-only, then the language model inside of multi-modal checkpoints (old and new), then without a head.
+NAMINGS = (
+    Naming("model."),
+    Naming("language_model.model.", "language_model."),
+    Naming("model.language_model."),
+    Naming(""),
+)
 
-    >>> from lbrx.models.architectures import find_architecture
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """All that is known of a family of models, as data.
+
+    >>> from lbrx.models.architectures import find_family
     >>> config = {"model_type": "gpt2", "n_layer": 8}
-    >>> gpt2 = find_architecture(config)
+    >>> gpt2 = find_family(config)
     >>> gpt2.rename_layer("h.3.attn.c_attn.weight", 3, 7)
     'h.7.attn.c_attn.weight'
     >>> [role.name for role in gpt2.tensors(config)][:2]
@@ -111,41 +43,75 @@ class Architecture:
     """
 
     name: str
-    model_types: tuple[str, ...]
-    class_names: tuple[str, ...]
-    pre: tuple[Weight, ...]
+    model_types: tuple[str, ...]  # the first one is that of the language model alone
+    class_names: tuple[str, ...]  # the first one is that of the language model alone
+    pre: tuple[Weight, ...]  # before the layers
     layer: tuple[Weight, ...]
     post: tuple[Weight, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # for keys that a config leaves out
+    omitted_sizes: tuple[str, ...] = ()  # those of SIZES that configs leave out
+    tied_by_default: bool = False  # what a config without tie_word_embeddings means
     layer_prefix: str = "{base}layers.{layer}."  # empty: there are no layers
     layers_key: str = "num_hidden_layers"
-    namings: tuple[Naming, ...] = (Naming("model."),)
-    tied_by_default: bool = False  # what a config without tie_word_embeddings means
-    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)  # for keys that a config leaves out
+    namings: tuple[Naming, ...] = NAMINGS
     layer_rules: tuple[LayerRule, ...] = ()
+    gguf: Gguf | None = None  # None: cannot be converted
+    decoder: Decoder | None = None  # None: cannot be run
+    careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     inferred_layer_count: int | None = None  # set when the layers were counted by their names
 
-    def scope(self, config: Config) -> Scope:
-        """The values that the definition's expressions may name."""
-        classes = config.get("architectures") or _CLASSES_WITH_HEAD
+    @property
+    def model_type(self) -> str:
+        """That of the language model alone."""
+        return self.model_types[0]
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return (*self.pre, *self.layer, *self.post)
+
+    @cached_property
+    def by_gguf_name(self) -> dict[str, Weight]:
+        """The weights by their names in GGUF, those of layers without prefix."""
+        return {each.gguf.removeprefix("blk.{layer}."): each for each in self.weights if each.gguf is not None}
+
+    @property
+    def expert_count(self) -> str | None:
+        """The key that says how many experts a layer has; None if there are none."""
+        stack = self.by_gguf_name.get("ffn_gate_exps.weight")
+        return None if stack is None else str(stack.items)
+
+    def config(self, values: Values, where: str = "config.json", error_class: type[LbrxError] = UsageError) -> Config:
+        """The values of a config.json with the defaults of the family."""
+        classes = values.get("architectures") or _CLASSES_WITH_HEAD
         has_head = str(classes[0]).endswith(_CLASSES_WITH_HEAD)
-        return Scope(config, {**self.defaults, "has_language_head": has_head})
+        return Config(values, {**self.defaults, "has_language_head": has_head}, where, error_class)
 
-    def layer_count(self, config: Config) -> int:
-        """How many layers a model has.
+    def whole_config(
+        self, values: Values, names: Collection[str], where: str, error_class: type[LbrxError] = UsageError
+    ) -> Config:
+        """The same for a model that is to be converted or run: all sizes must be there."""
+        config = self.config(values, where, error_class)
+        config.demand(*(key for key in SIZES if key not in self.omitted_sizes))
+        for key in (*SIZES, *([] if self.expert_count is None else [self.expert_count])):
+            config.count(key, at_most=_most(names) if key in (self.layers_key, self.expert_count) else MOST)
+        return config
 
-        >>> from lbrx.models.architectures import find_architecture
-        >>> find_architecture({"model_type": "gpt2"}).layer_count({"n_layer": 2})
+    def layer_count(self, config: Values, names: Collection[str] = ()) -> int:
+        """How many layers a model has; more than tensors that it holds are an error.
+
+        >>> from lbrx.models.architectures import find_family
+        >>> find_family({"model_type": "gpt2"}).layer_count({"n_layer": 2})
         2
         """
         if self.inferred_layer_count is not None:
             return self.inferred_layer_count
-        return self.scope(config).whole_number(self.layers_key)
+        return self.config(config).count(self.layers_key, at_least=0, at_most=_most(names))
 
-    def is_tied(self, config: Config) -> bool:
+    def is_tied(self, config: Values) -> bool:
         """Whether the language head of a model is its embedding.
 
-        >>> from lbrx.models.architectures import find_architecture
-        >>> find_architecture({"model_type": "gemma2"}).is_tied({})
+        >>> from lbrx.models.architectures import find_family
+        >>> find_family({"model_type": "gemma2"}).is_tied({})
         True
         """
         for section in (text_section(config), config):
@@ -156,8 +122,8 @@ class Architecture:
     def naming(self, names: Collection[str]) -> Naming:
         """The prefixes that a checkpoint uses: those that most of its layers' tensors have.
 
-        >>> from lbrx.models.architectures import find_architecture
-        >>> find_architecture({"model_type": "gpt2"}).naming({"h.0.ln_1.weight", "wte.weight"})
+        >>> from lbrx.models.architectures import find_family
+        >>> find_family({"model_type": "gpt2"}).naming({"h.0.ln_1.weight", "wte.weight"})
         Naming(base='', head='')
         """
 
@@ -170,8 +136,8 @@ class Architecture:
     def layer_of(self, name: str) -> int | None:
         """The number of the layer that a tensor belongs to, by its name; None outside the layers.
 
-        >>> from lbrx.models.architectures import find_architecture
-        >>> find_architecture({"model_type": "llama"}).layer_of("model.layers.3.mlp.up_proj.weight")
+        >>> from lbrx.models.architectures import find_family
+        >>> find_family({"model_type": "llama"}).layer_of("model.layers.3.mlp.up_proj.weight")
         3
         """
         numbers = (layer_number(name, self._stack_prefix(naming)) for naming in self.namings)
@@ -192,8 +158,8 @@ class Architecture:
     def translate(self, name: str, naming: Naming) -> str:
         """A tensor's name in a checkpoint with other prefixes; unknown names stay as they are.
 
-        >>> from lbrx.models.architectures import find_architecture
-        >>> find_architecture({"model_type": "gpt2"}).translate("h.0.ln_1.bias", Naming("transformer."))
+        >>> from lbrx.models.architectures import find_family
+        >>> find_family({"model_type": "gpt2"}).translate("h.0.ln_1.bias", Naming("transformer."))
         'transformer.h.0.ln_1.bias'
         """
         for own, templates in self._outside_templates.items():
@@ -209,13 +175,13 @@ class Architecture:
         templates = [weight.name for weight in (*self.pre, *self.post)]
         return {naming: {naming.expand(template): template for template in templates} for naming in self.namings}
 
-    def source_name(self, name: str, config: Config, names: Collection[str]) -> str | None:
+    def source_name(self, name: str, config: Values, names: Collection[str]) -> str | None:
         """The name under which a checkpoint holds a tensor, or None if it does not have it.
 
         That is the name itself, the name with other prefixes, or the other one of a tied embedding and head.
 
-        >>> from lbrx.models.architectures import find_architecture
-        >>> gemma = find_architecture({"model_type": "gemma"})
+        >>> from lbrx.models.architectures import find_family
+        >>> gemma = find_family({"model_type": "gemma"})
         >>> gemma.source_name("lm_head.weight", {}, {"model.embed_tokens.weight"})
         'model.embed_tokens.weight'
         """
@@ -233,7 +199,7 @@ class Architecture:
         own = {naming.expand(template): twin for template, twin in pairs for naming in self.namings}
         return [naming.expand(own[name]) for naming in self.namings] if name in own else []
 
-    def tensors(self, config: Config, names: Collection[str] = ()) -> list[TensorRole]:
+    def tensors(self, config: Values, names: Collection[str] = ()) -> list[TensorRole]:
         """The tensors of a checkpoint: before the layers, layer by layer, after the layers.
 
         These are all that ``names`` holds, whether the definition knows them or not, and all that the
@@ -241,7 +207,7 @@ class Architecture:
         """
         return list(_roles(self, json.dumps(config, sort_keys=True, default=dict), frozenset(names)))
 
-    def _tensors(self, config: Config, present: frozenset[str]) -> list[TensorRole]:
+    def _tensors(self, config: Values, present: frozenset[str]) -> list[TensorRole]:
         naming = self.naming(present)
         known = list(self._known_roles(config, present, naming))
         unknown = present - {role.name for role in known}
@@ -252,41 +218,41 @@ class Architecture:
             roles = [replace(role, module=module_of(role.name, modules)) for role in roles]
         return sorted(roles, key=lambda role: (_PART_ORDER[role.part], role.layer or 0))
 
-    def unclaimed(self, config: Config, names: Collection[str]) -> list[TensorRole]:
+    def unclaimed(self, config: Values, names: Collection[str]) -> list[TensorRole]:
         """The tensors of a checkpoint that the definition does not know, so that they can be carried along.
 
         Those under a layer's prefix belong to that layer. Others stand before the layers, or after them if
         they are named like a norm or a head next to the layers.
 
-        >>> from lbrx.models.architectures import find_architecture
+        >>> from lbrx.models.architectures import find_family
         >>> config = {"model_type": "llama", "num_hidden_layers": 1}
-        >>> [role.part for role in find_architecture(config).unclaimed(config, {"model.layers.0.adapter.a"})]
+        >>> [role.part for role in find_family(config).unclaimed(config, {"model.layers.0.adapter.a"})]
         ['layer']
         """
         return [role for role in self.tensors(config, names) if not role.is_known]
 
-    def missing(self, config: Config, names: Collection[str]) -> list[str]:
+    def missing(self, config: Values, names: Collection[str]) -> list[str]:
         """The names that the definition demands of a model and that its checkpoint does not hold."""
         present = frozenset(names)
         needed = [role.name for role in self.tensors(config, present) if not role.optional]
         return [name for name in needed if self.source_name(name, config, present) is None]
 
-    def expected_shapes(self, config: Config, names: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
+    def expected_shapes(self, config: Values, names: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
         """The shapes that the definition and a config demand, by name.
 
-        >>> from lbrx.models.architectures import find_architecture
+        >>> from lbrx.models.architectures import find_family
         >>> config = {"model_type": "gpt2", "n_embd": 8, "vocab_size": 64}
-        >>> find_architecture(config).expected_shapes(config)["transformer.wte.weight"]
+        >>> find_family(config).expected_shapes(config)["transformer.wte.weight"]
         (64, 8)
         """
         return {role.name: role.shape for role in self.tensors(config, names) if role.shape is not None}
 
-    def vocabulary_rows(self, config: Config, names: Collection[str] = ()) -> tuple[str, ...]:
+    def vocabulary_rows(self, config: Values, names: Collection[str] = ()) -> tuple[str, ...]:
         """The tensors with one row per token: the embedding and the language head.
 
-        >>> from lbrx.models.architectures import find_architecture
+        >>> from lbrx.models.architectures import find_family
         >>> config = {"model_type": "llama"}
-        >>> find_architecture(config).vocabulary_rows(config)
+        >>> find_family(config).vocabulary_rows(config)
         ('model.embed_tokens.weight', 'lm_head.weight')
         """
         return tuple(role.name for role in self.tensors(config, names) if role.is_vocabulary)
@@ -299,21 +265,22 @@ class Architecture:
         outside = [name for name in present if layer_number(name, prefix) is None]
         return side_modules(find_stacks(outside), naming.base.rstrip("."))
 
-    def _known_roles(self, config: Config, present: frozenset[str], naming: Naming) -> Iterator[TensorRole]:
+    def _known_roles(self, config: Values, present: frozenset[str], naming: Naming) -> Iterator[TensorRole]:
         """A role for every tensor that the definition knows, present or not."""
-        scope = self.scope(config)
+        values = self.config(config)
         parts: tuple[tuple[Part, tuple[Weight, ...], Iterable[int | None]], ...] = (
             ("pre", self.pre, (None,)),
-            ("layer", self.layer, range(self.layer_count(config))),
+            ("layer", self.layer, range(self.layer_count(config, present))),
             ("post", self.post, (None,)),
         )
         for part, weights, layers in parts:
             for weight in weights:
-                shape = None if weight.shape is None else tuple(map(scope.whole_number, weight.shape))
+                shape = None if weight.shape is None else values.shape(weight.shape)
                 tied_to = naming.expand(weight.tied_to) if weight.tied_to and self.is_tied(config) else None
+                items = _items(weight, values, _most(present))
                 for layer in layers:
-                    is_needed = tied_to is None and _is_needed(weight, scope, naming, present, layer)
-                    for item in _items(weight, scope):
+                    is_needed = tied_to is None and _is_needed(weight, values, naming, present, layer)
+                    for item in items:
                         yield TensorRole(
                             naming.expand(weight.name, layer, item),
                             part,
@@ -326,7 +293,7 @@ class Architecture:
                             is_vocabulary=weight.is_vocabulary,
                         )
 
-    def _unknown_roles(self, config: Config, unknown: Iterable[str], naming: Naming) -> Iterator[TensorRole]:
+    def _unknown_roles(self, config: Values, unknown: Iterable[str], naming: Naming) -> Iterator[TensorRole]:
         prefix, container = self._stack_prefix(naming), naming.base.rstrip(".")
         layer_count = self.layer_count(config)
         for name in sorted(unknown):
@@ -338,16 +305,21 @@ class Architecture:
 
 
 @lru_cache(maxsize=64)
-def _roles(architecture: Architecture, config_text: str, present: frozenset[str]) -> tuple[TensorRole, ...]:
+def _roles(family: Family, config_text: str, present: frozenset[str]) -> tuple[TensorRole, ...]:
     """Kept, because every check of a model asks for the roles of the same tensors."""
-    return tuple(architecture._tensors(json.loads(config_text), present))
+    return tuple(family._tensors(json.loads(config_text), present))
 
 
-def _items(weight: Weight, scope: Scope) -> Iterable[int | None]:
-    return (None,) if weight.items is None else range(scope.whole_number(weight.items))
+def _most(names: Collection[str]) -> int:
+    """The largest number of layers or experts that is not absurd for a checkpoint."""
+    return max(len(names), _FEW)
 
 
-def _is_needed(weight: Weight, scope: Scope, naming: Naming, present: frozenset[str], layer: int | None) -> bool:
+def _items(weight: Weight, config: Config, most: int) -> Sequence[int | None]:
+    return (None,) if weight.items is None else range(config.size(weight.items, at_most=most))
+
+
+def _is_needed(weight: Weight, config: Config, naming: Naming, present: frozenset[str], layer: int | None) -> bool:
     if weight.optional or any(naming.expand(other, layer) in present for other in weight.replaced_by):
         return False
-    return weight.needed_when is None or bool(scope.evaluate(weight.needed_when, layer=layer))
+    return weight.needed_when is None or bool(config.evaluate(weight.needed_when, layer=layer))

@@ -1,0 +1,69 @@
+"""Mistral, and Mixtral, which has experts."""
+
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.parts import (
+    NEVER,
+    TWO_NORMS,
+    attention,
+    decoder_defaults,
+    embedding,
+    experts,
+    final_norm_and_head,
+    gated_mlp,
+    in_layer,
+    window_rule,
+)
+from lbrx.models.architectures.records import Decoder, Experts, Gguf
+
+ATTENTION = attention(bias=NEVER, output_bias=NEVER, is_paired=True)
+GGUF = Gguf("llama", rope_types=("default", "linear", "yarn", "llama3"))
+
+MISTRAL = Family(
+    name="mistral",
+    model_types=("mistral",),
+    class_names=("MistralForCausalLM",),
+    pre=(embedding(),),
+    layer=in_layer(TWO_NORMS, ATTENTION, gated_mlp()),
+    post=final_norm_and_head(),
+    defaults=decoder_defaults(
+        32000, 4096, 14336, 32, 32, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=None
+    ),
+    layer_rules=(window_rule("sliding_window"),),
+    gguf=GGUF,
+    decoder=Decoder(),
+)
+
+MIXTRAL = Family(
+    name="mixtral",
+    model_types=("mixtral",),
+    class_names=("MixtralForCausalLM",),
+    pre=(embedding(),),
+    layer=in_layer(
+        TWO_NORMS,
+        ATTENTION,
+        experts(
+            "block_sparse_moe",
+            {"gate": "w1", "up": "w3", "down": "w2"},
+            count="num_local_experts",
+            size="intermediate_size",
+        ),
+    ),
+    post=final_norm_and_head(),
+    defaults=decoder_defaults(
+        32000,
+        4096,
+        14336,
+        32,
+        32,
+        num_key_value_heads=8,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        max_position_embeddings=131072,
+        sliding_window=None,
+        rms_norm_eps=1e-5,
+        rope_theta=1e6,
+    ),
+    layer_rules=(window_rule("sliding_window"),),
+    gguf=GGUF,
+    decoder=Decoder(mlp=Experts()),
+)

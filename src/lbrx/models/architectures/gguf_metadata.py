@@ -1,0 +1,271 @@
+"""The sizes and options of a model as GGUF metadata and as a config.json, in both directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lbrx.errors import FormatError, UsageError
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.records import Gguf
+from lbrx.models.architectures.rope import (
+    FULL_ATTENTION,
+    LONG_FACTORS,
+    ROPE_FREQUENCIES,
+    SHORT_FACTORS,
+    SLIDING_ATTENTION,
+    Floats,
+    llama3_config,
+    longrope_attention_factor,
+    plain_float,
+    scaling_config,
+    scaling_metadata,
+)
+
+# The end of a key in GGUF, and what config.json calls it.
+_COUNTS = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+}
+_HEAD_SIZES = {"attention.key_length": "head_dim", "attention.value_length": "head_dim"}
+_WINDOW = "attention.sliding_window"
+_PERIOD = "attention.sliding_window_pattern"
+_SOFTCAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_EXPERT_SIZES = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+_EPSILON = "attention.layer_norm_rms_epsilon"
+_TOKEN_IDS = {"bos": "bos", "eos": "eos", "padding": "pad"}
+TORCH_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+
+
+def gguf_of(family: Family) -> Gguf:
+    """The GGUF facts of a family that can be converted."""
+    assert family.gguf is not None
+    return family.gguf
+
+
+# -- from a config -----------------------------------------------------------------------------------------------------
+
+
+def metadata_of_config(family: Family, config: Config, rope: Config) -> dict[str, Any]:
+    """The key-values ``{arch}.*``: sizes, attention, rotation and experts."""
+    pairs: dict[str, Any] = {end: config.count(key) for end, key in (_COUNTS | _HEAD_SIZES).items()}
+    pairs |= {_EPSILON: config.number("rms_norm_eps"), "vocab_size": config.count("vocab_size")}
+    pairs |= _rope_metadata(gguf_of(family), config, rope) | _window_metadata(gguf_of(family), config)
+    pairs |= {key: config.number(key) for key in _SOFTCAPS if key in family.defaults and config.get(key) is not None}
+    if family.expert_count is not None:
+        pairs["expert_count"] = config.count(family.expert_count)
+        pairs["expert_used_count"] = config.count("num_experts_per_tok")
+        pairs |= {end: config.count(key) for end, key in _EXPERT_SIZES.items() if config.get(key) is not None}
+    return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items()}
+
+
+def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
+    rope_type = rope.get("rope_type")
+    if rope_type not in (*gguf.rope_types, "dynamic"):
+        raise UsageError(
+            f"{config.where}: rope type {rope_type!r} is not one that llama.cpp has for {gguf.name}; "
+            f"expected one of {', '.join(gguf.rope_types)}"
+        )
+    pairs: dict[str, Any] = {
+        "rope.dimension_count": rotated_elements(config, rope),
+        "rope.freq_base": rope.number("rope_theta"),
+    }
+    if rope.get("rope_local_base_freq") is not None and gguf.full_attention_period is not None:
+        pairs["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
+    context = config.count("max_position_embeddings")
+    pairs |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
+    if "longrope" in gguf.rope_types:
+        default = config.count("original_max_position_embeddings")
+        original = int(rope.number("original_max_position_embeddings", default=default))
+        pairs["rope.scaling.original_context_length"] = original
+        if rope_type == "longrope":
+            pairs["rope.scaling.attn_factor"] = longrope_attention_factor(context, original)
+    return pairs
+
+
+def rotated_elements(config: Config, rope: Config) -> int:
+    """How many elements of each head are rotated."""
+    return int(rope.number("partial_rotary_factor", default=1.0) * config.count("head_dim"))
+
+
+def _window_metadata(gguf: Gguf, config: Config) -> dict[str, Any]:
+    """The sliding window, and which layers have it if they are not those that llama.cpp expects."""
+    if gguf.needs_window:
+        return {_WINDOW: config.get("sliding_window") or 0}
+    if gguf.full_attention_period is None:
+        return {}
+    period = _full_attention_period(gguf.full_attention_period, config)
+    if period == 1:
+        return {}
+    pairs = {_WINDOW: config.count("sliding_window")}
+    return pairs if period == gguf.full_attention_period else {**pairs, _PERIOD: period}
+
+
+def _full_attention_period(usual: int, config: Config) -> int:
+    """Every how many layers one has full attention; 1 if all have."""
+    layers = config.count("num_hidden_layers")
+    layer_types = config.per_layer("layer_types", layers, (SLIDING_ATTENTION, FULL_ATTENTION))
+    if layer_types is None:
+        return int(config.get("sliding_window_pattern") or usual)
+    is_full = [layer_type == FULL_ATTENTION for layer_type in layer_types]
+    candidates: tuple[int, ...] = (usual, *range(1, layers + 2))
+    for candidate in candidates:
+        if is_full == [(layer + 1) % candidate == 0 for layer in range(layers)]:
+            return candidate
+    raise UsageError(
+        f"{config.where}: 'layer_types' mixes full and sliding attention irregularly; "
+        "llama.cpp can only have every n-th layer with full attention"
+    )
+
+
+# -- to a config -------------------------------------------------------------------------------------------------------
+
+
+def config_of_metadata(
+    family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], where: str
+) -> tuple[dict[str, Any], list[str]]:
+    """A config.json from key-values and tensors, and warnings about what they do not tell."""
+    gguf, values = gguf_of(family), Config(_uniform(metadata), where=where, error_class=FormatError)
+    prefix = f"{gguf.name}."
+    config: dict[str, Any] = {"architectures": [family.class_names[0]], "model_type": family.model_type}
+    config |= {key: values.count(prefix + end, at_least=0) for end, key in _COUNTS.items()}
+    others = {"attention.key_length": "head_dim", _WINDOW: "sliding_window", **{key: key for key in _SOFTCAPS}}
+    others |= {"expert_count": family.expert_count or "num_experts", "expert_used_count": "num_experts_per_tok"}
+    for end, key in {**others, **_EXPERT_SIZES}.items():
+        if prefix + end in metadata:
+            value = metadata[prefix + end]
+            config[key] = plain_float(value) if isinstance(value, float) else value
+    if not config.get("sliding_window"):
+        config["sliding_window"] = None
+    embedding, is_gelu = tensors.get("token_embd.weight"), family.decoder and family.decoder.mlp.activation == "gelu"
+    config |= {
+        "vocab_size": values.count(prefix + "vocab_size") if embedding is None else embedding.shape[0],
+        "rms_norm_eps": plain_float(values.number(prefix + _EPSILON, default=1e-6)),
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "torch_dtype": TORCH_NAMES.get(main_type(list(tensors.values())), "bfloat16"),
+        "hidden_act": "gelu_pytorch_tanh" if is_gelu else "silu",
+    }
+    for name, key in _TOKEN_IDS.items():
+        token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if token_id is not None:
+            config[f"{key}_token_id"] = int(token_id)
+    rope, warnings = _rope_config(family, values, metadata, tensors, config)
+    return {**config, **_taken_for_granted(family, metadata, tensors, config), **rope}, warnings
+
+
+def _uniform(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Key-values with one number for lists that have the same for each layer."""
+
+    def plain(value: Any) -> Any:
+        is_list = isinstance(value, np.ndarray) and value.ndim == 1 and value.size and (value == value[0]).all()
+        return value[0].item() if is_list else value
+
+    return {key: plain(value) for key, value in metadata.items()}
+
+
+def _layer_types(gguf: Gguf, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Which layers have a sliding window: every one but each n-th, or those that a list marks."""
+    layers = range(config["num_hidden_layers"])
+    given = metadata.get(f"{gguf.name}.{_PERIOD}", gguf.full_attention_period)
+    if not config["sliding_window"]:
+        given = 1
+    if isinstance(given, int):
+        is_sliding = [(layer + 1) % given != 0 for layer in layers]
+    else:
+        is_sliding = [bool(mark) for mark in given]
+    return [SLIDING_ATTENTION if slides else FULL_ATTENTION for slides in is_sliding]
+
+
+def assumed_scalar(gguf: Gguf, layers: int, hidden: int, heads: int, head: int) -> int:
+    """The number by whose square root llama.cpp divides the scores of attention."""
+    return hidden // heads if layers == gguf.layers_scaled_by_width else head
+
+
+def _taken_for_granted(
+    family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What only some families have, and llama.cpp does not read from a file."""
+    gguf = gguf_of(family)
+    told: dict[str, Any] = {key: f"blk.0.{name}" in tensors for key, name in gguf.told_by_tensors.items()}
+    if "query_pre_attn_scalar" in family.defaults:
+        layers, hidden, heads = (config[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+        told["query_pre_attn_scalar"] = assumed_scalar(gguf, layers, hidden, heads, _head_size(config))
+        told["hidden_activation"] = config["hidden_act"]
+    if gguf.full_attention_period is not None:
+        told["layer_types"] = _layer_types(gguf, metadata, config)
+    return {**told, **gguf.fixed}
+
+
+def _head_size(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim", config["hidden_size"] // max(config["num_attention_heads"], 1)))
+
+
+def _rope_config(
+    family: Family,
+    values: Config,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, PlannedTensor],
+    config: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+    gguf, defaults, head = gguf_of(family), family.defaults, _head_size(config)
+    prefix = f"{gguf.name}.rope."
+    theta = plain_float(values.number(prefix + "freq_base", default=defaults["rope_theta"]))
+    settings: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(metadata, prefix + "scaling.")}
+    warnings = []
+    if "rope_local_base_freq" in defaults:
+        local = values.number(prefix + "freq_base_swa", default=defaults["rope_local_base_freq"])
+        settings["rope_local_base_freq"] = plain_float(local)
+    if ROPE_FREQUENCIES in tensors:
+        settings["rope_scaling"] = llama3_config(_values(tensors[ROPE_FREQUENCIES]), theta, head)
+        if settings["rope_scaling"] is None:
+            warnings.append(
+                f"{values.where}: {ROPE_FREQUENCIES} has other numbers than Llama 3; "
+                "'rope_scaling' of config.json is empty"
+            )
+    rotated = int(values.number(prefix + "dimension_count", default=head))
+    has_longrope = "longrope" in gguf.rope_types
+    if has_longrope:
+        length = values.number(prefix + "scaling.original_context_length", default=config["max_position_embeddings"])
+        settings["original_max_position_embeddings"] = int(length)
+    if has_longrope or rotated != head:
+        settings["partial_rotary_factor"] = rotated / head
+    if LONG_FACTORS in tensors and SHORT_FACTORS in tensors and has_longrope:
+        long, short = (_values(tensors[name]) for name in (LONG_FACTORS, SHORT_FACTORS))
+        settings["rope_scaling"] = {
+            "type": "longrope",
+            "long_factor": [plain_float(value) for value in long],
+            "short_factor": [plain_float(value) for value in short],
+        }
+    return settings, warnings
+
+
+def _values(planned: PlannedTensor) -> Floats:
+    values: Floats = planned.make().numpy().astype(np.float32)
+    return values
+
+
+def main_type(tensors: Sequence[PlannedTensor]) -> str:
+    """The type that most elements of matrices have.
+
+    >>> import lbrx
+    >>> values = (lbrx.full((8, 8), 0, "bf16"), lbrx.full((99,), 0, "f32"))
+    >>> main_type([PlannedTensor.of("w", value) for value in values])
+    'bf16'
+    """
+    totals: dict[str, int] = {}
+    for tensor in tensors:
+        if len(tensor.shape) > 1:
+            totals[tensor.type_name] = totals.get(tensor.type_name, 0) + math.prod(tensor.shape)
+    return max(totals, key=lambda name: totals[name], default="f32")

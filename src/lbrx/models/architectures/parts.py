@@ -1,0 +1,217 @@
+"""The parts that families are put together from: linear layers, norms, attention, MLPs, experts.
+
+All names are relative to a layer until ``in_layer`` gives them its prefix. ``gguf`` is the name in GGUF files without
+``.weight`` or ``.bias``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lbrx.models.architectures.config import HEAD_DIM
+from lbrx.models.architectures.records import Dimension, LayerRule, Weight
+
+ALWAYS, NEVER = "True", "False"
+QUERY_ROWS = "num_attention_heads * head_dim"
+KEY_VALUE_ROWS = "num_key_value_heads * head_dim"
+
+
+def linear(
+    module: str,
+    rows: Dimension,
+    columns: Dimension,
+    gguf: str | None = None,
+    *,
+    bias: str | None = None,
+    when: str | None = None,
+    paired_by: str | None = None,
+) -> tuple[Weight, ...]:
+    """A matrix, and a bias that is needed under the condition ``bias`` (None: the layer never has one)."""
+    shapes: dict[str, tuple[Dimension, ...]] = {"weight": (rows, columns)}
+    shapes |= {} if bias is None else {"bias": (rows,)}
+    return tuple(
+        Weight(
+            f"{module}.{part}",
+            shape,
+            needed_when=when if part == "weight" else bias,
+            gguf=None if gguf is None else f"{gguf}.{part}",
+            paired_by=paired_by,
+        )
+        for part, shape in shapes.items()
+    )
+
+
+def conv1d(module: str, inputs: Dimension, outputs: Dimension, *, when: str | None = None) -> tuple[Weight, ...]:
+    """GPT-2's linear layer, whose matrix is stored transposed."""
+    return (
+        Weight(f"{module}.weight", (inputs, outputs), needed_when=when),
+        Weight(f"{module}.bias", (outputs,), needed_when=when),
+    )
+
+
+def norm(
+    module: str,
+    gguf: str | None = None,
+    *,
+    size: Dimension = "hidden_size",
+    bias: bool = False,
+    when: str | None = None,
+    adds_one: bool = False,
+) -> tuple[Weight, ...]:
+    """The scale of a normalization, and its bias if it has one."""
+    name = None if gguf is None else f"{gguf}.weight"
+    scale = Weight(f"{module}.weight", (size,), needed_when=when, gguf=name, adds_one=adds_one)
+    return (scale, Weight(f"{module}.bias", (size,), needed_when=when)) if bias else (scale,)
+
+
+TWO_NORMS = (*norm("input_layernorm", "attn_norm"), *norm("post_attention_layernorm", "ffn_norm"))
+
+
+def qk_norms(query_size: Dimension, key_size: Dimension, *, adds_one: bool = False) -> tuple[Weight, ...]:
+    """The norms of queries and keys."""
+    return (
+        *norm("self_attn.q_norm", "attn_q_norm", size=query_size, adds_one=adds_one),
+        *norm("self_attn.k_norm", "attn_k_norm", size=key_size, adds_one=adds_one),
+    )
+
+
+def buffers(*names: str) -> tuple[Weight, ...]:
+    """Constants that some versions of Transformers saved and others do not."""
+    return tuple(Weight(name, optional=True, is_buffer=True) for name in names)
+
+
+def attention(
+    *,
+    bias: str | None = "attention_bias",
+    output_bias: str | None = None,
+    is_paired: bool = False,
+    output_bias_in_gguf: bool = True,
+) -> tuple[Weight, ...]:
+    """Separate query, key, value and output projections.
+
+    ``is_paired``: llama.cpp rotates neighbouring elements of a head, transformers those that are half a head apart.
+    """
+    query, key = ("num_attention_heads", "num_key_value_heads") if is_paired else (None, None)
+    output = linear("self_attn.o_proj", "hidden_size", QUERY_ROWS, "attn_output", bias=output_bias)
+    return (
+        *linear("self_attn.q_proj", QUERY_ROWS, "hidden_size", "attn_q", bias=bias, paired_by=query),
+        *linear("self_attn.k_proj", KEY_VALUE_ROWS, "hidden_size", "attn_k", bias=bias, paired_by=key),
+        *linear("self_attn.v_proj", KEY_VALUE_ROWS, "hidden_size", "attn_v", bias=bias),
+        output[0],
+        *(replace(each, in_gguf=output_bias_in_gguf) for each in output[1:]),
+        *buffers("self_attn.rotary_emb.inv_freq"),
+    )
+
+
+def gated_mlp(
+    module: str = "mlp",
+    size: Dimension = "intermediate_size",
+    gguf: str | None = "ffn_{}",
+    *,
+    bias: str | None = None,
+    when: str | None = None,
+) -> tuple[Weight, ...]:
+    """The three matrices of a gated feed-forward layer; ``{}`` in their name in GGUF is gate, up or down."""
+    names = {each: None if gguf is None else gguf.format(each) for each in ("gate", "up", "down")}
+    return (
+        *linear(f"{module}.gate_proj", size, "hidden_size", names["gate"], bias=bias, when=when),
+        *linear(f"{module}.up_proj", size, "hidden_size", names["up"], bias=bias, when=when),
+        *linear(f"{module}.down_proj", "hidden_size", size, names["down"], bias=bias, when=when),
+    )
+
+
+def experts(
+    module: str,
+    matrices: Mapping[str, str],
+    *,
+    count: str,
+    size: Dimension,
+    when: str | None = None,
+    joined: Mapping[str, Weight] | None = None,
+) -> tuple[Weight, ...]:
+    """The router and one gate, up and down matrix per expert; ``matrices`` has their names.
+
+    MLX stores each matrix for all experts at once, and ``joined`` has other tensors that may replace single ones.
+    """
+    weights = [*linear(f"{module}.gate", count, "hidden_size", "ffn_gate_inp", when=when)]
+    for role, matrix in matrices.items():
+        shape = ("hidden_size", size) if role == "down" else (size, "hidden_size")
+        stack = Weight(f"{module}.switch_mlp.{role}_proj.weight", (count, *shape), optional=True)
+        others = (*([joined[role]] if joined else []), stack)
+        weights.append(
+            Weight(
+                f"{module}.experts.{{item}}.{matrix}.weight",
+                shape,
+                items=count,
+                needed_when=when,
+                replaced_by=tuple(other.name for other in others),
+                gguf=f"ffn_{role}_exps.weight",
+                mlx=stack.name,
+            )
+        )
+        weights += [other for other in others if other not in weights]
+    return tuple(weights)
+
+
+def in_layer(*groups: tuple[Weight, ...], prefix: str = "{base}layers.{layer}.") -> tuple[Weight, ...]:
+    """Weights whose names are relative to a layer, with the layer's prefix."""
+    return tuple(
+        replace(
+            weight,
+            name=prefix + weight.name,
+            replaced_by=tuple(prefix + name for name in weight.replaced_by),
+            gguf=None if weight.gguf is None else "blk.{layer}." + weight.gguf,
+            mlx=None if weight.mlx is None else prefix + weight.mlx,
+        )
+        for group in groups
+        for weight in group
+    )
+
+
+def embedding(name: str = "{base}embed_tokens.weight", size: Dimension = "hidden_size") -> Weight:
+    """The input embedding: one row per token."""
+    return Weight(name, ("vocab_size", size), is_vocabulary=True, gguf="token_embd.weight")
+
+
+def language_head(name: str, tied_to: Weight) -> Weight:
+    """The output embedding, which is the input embedding when both are tied."""
+    return Weight(
+        name,
+        tied_to.shape,
+        needed_when="has_language_head",
+        tied_to=tied_to.name,
+        is_vocabulary=True,
+        gguf="output.weight",
+    )
+
+
+def final_norm_and_head(*, bias: bool = False, adds_one: bool = False) -> tuple[Weight, ...]:
+    """What comes after the layers, under the names that Llama introduced."""
+    head = language_head("{head}lm_head.weight", embedding())
+    return (*norm("{base}norm", "output_norm", bias=bias, adds_one=adds_one), head)
+
+
+def decoder_defaults(
+    vocab_size: int, hidden_size: int, intermediate_size: int, layers: int, heads: int, **others: Any
+) -> dict[str, Any]:
+    """What transformers assumes if a config.json with Llama's keys leaves a key out."""
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": "num_attention_heads",
+        "head_dim": HEAD_DIM,
+        "attention_bias": False,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10_000.0,
+        **others,
+    }
+
+
+def window_rule(condition: str) -> LayerRule:
+    """Layers attend to a sliding window under a condition on ``layer`` and the config."""
+    return LayerRule("layer_types", f"'sliding_attention' if {condition} else 'full_attention'")

@@ -1,0 +1,223 @@
+"""The config.json of a model whose layers, vocabulary or dtype are no longer those of its inputs."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.models.architectures.config import Values, text_section
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.records import LayerRule
+from lbrx.models.architectures.table import known_family
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import dtype as dtype_of
+
+LayerSource = int | tuple[int, int]  # a layer of the config itself, or (index of a source config, layer)
+
+_LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_DTYPE_KEYS = ("torch_dtype", "dtype")
+_UNKNOWN = Family("unknown", (), (), (), (), (), layer_prefix="")
+# Lists with one value per layer. Others are recognised by their names and lengths.
+_PER_LAYER_KEYS = frozenset({"layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers"})
+_PER_LAYER_NAME = re.compile(r"(^|_)layer_|_types$|_per_layer$|_pattern$")
+# Lists of the numbers of some layers.
+_LAYER_INDEX_KEYS = ("mlp_only_layers", "moe_layers", "cross_attention_layers", "rope_scaling_layers")
+_LAYER_INDEX_NAME = re.compile(r"_(ids|idxs|indices|indexes|layers)$")
+
+
+def stacked_config(
+    config: Values,
+    layer_sources: Sequence[LayerSource] | None = None,
+    *,
+    source_configs: Sequence[Values] = (),
+    vocab_size: int | None = None,
+    dtype: DType | str | None = None,
+    architecture: Family | None = None,
+) -> dict[str, Any]:
+    """A copy of ``config`` for an output made of the given layers; None leaves the layers as they are.
+
+    ``layer_sources`` says for every output layer which layer it was: a number is a layer of ``config`` itself,
+    a pair is a layer of one of ``source_configs``. The number of layers, lists with one value per layer and
+    lists of layer numbers follow. What the architecture implies by a layer's position, such as every sixth
+    layer of Gemma 3 having full attention, is written out if the new order would imply something else.
+
+    >>> config = {"num_hidden_layers": 3, "layer_types": ["full", "sliding", "full"]}
+    >>> stacked_config(config, [0, 1, 1, 2])
+    {'num_hidden_layers': 4, 'layer_types': ['full', 'sliding', 'sliding', 'full']}
+    >>> stacked_config({"vocab_size": 64, "torch_dtype": "float32"}, vocab_size=80, dtype="bf16")
+    {'vocab_size': 80, 'torch_dtype': 'bfloat16'}
+    """
+    result = copy.deepcopy(dict(config))
+    if layer_sources is not None:
+        architecture = architecture or known_family(config) or _UNKNOWN
+        layers = [_find_layer(source, config, source_configs, architecture) for source in layer_sources]
+        updates = _layer_updates(config, layers, architecture)
+        _language_section(result).update(updates)
+        # Multi-modal configs may repeat keys of the language model at the top.
+        result.update({key: value for key, value in updates.items() if key in result})
+    if vocab_size is not None:
+        _set_vocab_size(result, vocab_size)
+    if dtype is not None:
+        _set_dtype(result, dtype_of(dtype))
+    return result
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Where a layer of the output comes from."""
+
+    config: Values
+    number: int
+
+
+def _find_layer(source: LayerSource, config: Values, source_configs: Sequence[Values], architecture: Family) -> _Layer:
+    if isinstance(source, int):
+        layer = _Layer(config, source)
+    elif 0 <= source[0] < len(source_configs):
+        layer = _Layer(source_configs[source[0]], source[1])
+    else:
+        raise UsageError(f"layer source {source} names model {source[0]}, but there are {len(source_configs)}")
+    layer_count = _layer_count(layer.config, architecture)
+    if not 0 <= layer.number < layer_count:
+        raise UsageError(f"layer source {source}: the model has {layer_count} layers, numbered from 0")
+    return layer
+
+
+def _layer_count(config: Values, architecture: Family) -> int:
+    section = text_section(config)
+    key = _layers_key(section, architecture)
+    count = section.get(key)
+    if count is None:
+        return architecture.layer_count(config)
+    if not isinstance(count, int):
+        raise UsageError(f"config.json: {key!r} is {count!r}; expected the number of layers")
+    return count
+
+
+def _layers_key(section: Values, architecture: Family) -> str:
+    """The key that holds the number of layers, or the one that should."""
+    keys = (architecture.layers_key, *_LAYER_COUNT_KEYS)
+    return next((key for key in keys if section.get(key) is not None), keys[0])
+
+
+def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Family) -> dict[str, Any]:
+    """The keys that change in the language model's section of a config with these layers."""
+    rules = architecture.layer_rules
+    section = text_section(config)
+    updates: dict[str, Any] = {_layers_key(section, architecture): len(layers)}
+    for key in _per_layer_keys(config, layers, architecture):
+        updates[key] = [_listed_value(key, layer, architecture) for layer in layers]
+    for rule in rules:
+        if rule.key not in updates:
+            updates |= _explicit_rule(rule, config, layers, architecture)
+    for key in _LAYER_INDEX_KEYS:
+        is_used = any(_is_list(text_section(source).get(key)) for source in _configs(config, layers))
+        if is_used and all(rule.key != key for rule in rules):
+            updates[key] = [i for i, layer in enumerate(layers) if _is_indexed(key, layer)]
+    return updates | _window_updates(config, layers, updates, architecture)
+
+
+def _configs(config: Values, layers: Sequence[_Layer]) -> tuple[Values, ...]:
+    return config, *(layer.config for layer in layers)
+
+
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, list | tuple)
+
+
+def _per_layer_keys(config: Values, layers: Sequence[_Layer], architecture: Family) -> list[str]:
+    """The keys that hold one value per layer in any of the configs, those of the output's config first."""
+    keys: dict[str, None] = {}
+    for source in _configs(config, layers):
+        layer_count = _layer_count(source, architecture)
+        for key, value in text_section(source).items():
+            if not _is_list(value) or key in _LAYER_INDEX_KEYS:
+                continue
+            is_named_so = _PER_LAYER_NAME.search(key) is not None and _LAYER_INDEX_NAME.search(key) is None
+            if key in _PER_LAYER_KEYS or (is_named_so and len(value) == layer_count):
+                keys[key] = None
+    return list(keys)
+
+
+def _listed_value(key: str, layer: _Layer, architecture: Family) -> Any:
+    """A layer's value in a list of its config, or what the architecture implies if there is no list."""
+    values = text_section(layer.config).get(key)
+    if not _is_list(values):
+        rule = next((rule for rule in architecture.layer_rules if rule.key == key), None)
+        if rule is None:
+            raise UsageError(f"config.json has no list {key!r}, but that of another model to be stacked has one")
+        return _implied(rule, layer, architecture)
+    layer_count = _layer_count(layer.config, architecture)
+    if len(values) != layer_count:
+        raise UsageError(
+            f"config.json: {key!r} has {len(values)} values; expected one for each of {layer_count} layers"
+        )
+    return values[layer.number]
+
+
+def _implied(rule: LayerRule, layer: _Layer, architecture: Family) -> Any:
+    return architecture.config(layer.config).evaluate(rule.value, layer=layer.number)
+
+
+def _explicit_rule(rule: LayerRule, config: Values, layers: Sequence[_Layer], architecture: Family) -> dict[str, Any]:
+    """The keys that keep a property of the layers, empty if their new order implies it anyway."""
+    values = [_implied(rule, layer, architecture) for layer in layers]
+    if values == [_implied(rule, _Layer(config, i), architecture) for i in range(len(layers))]:
+        return {}
+    if rule.is_index_list:
+        return {rule.key: [i for i, value in enumerate(values) if value], **dict(rule.resets)}
+    return {rule.key: values, **dict(rule.resets)}
+
+
+def _is_indexed(key: str, layer: _Layer) -> bool:
+    return layer.number in (text_section(layer.config).get(key) or ())
+
+
+def _window_updates(
+    config: Values, layers: Sequence[_Layer], updates: Mapping[str, Any], architecture: Family
+) -> dict[str, Any]:
+    """Keep ``max_window_layers`` in step: the layers before that number have full attention."""
+    sections = [text_section(source) for source in _configs(config, layers)]
+    if not any(section.get("use_sliding_window") and "max_window_layers" in section for section in sections):
+        return {}
+    if "layer_types" in updates:
+        is_windowed = [layer_type != "full_attention" for layer_type in updates["layer_types"]]
+        return {"max_window_layers": [*is_windowed, True].index(True)}
+    has_rule = any(rule.key == "layer_types" for rule in architecture.layer_rules)
+    is_moved = [layer.number for layer in layers] != list(range(_layer_count(config, architecture)))
+    if is_moved and not has_rule:
+        raise UsageError(
+            "config.json: 'max_window_layers' chooses layers by their position, which stacking changes; "
+            "expected a 'layer_types' list that names each layer's attention"
+        )
+    return {}
+
+
+def _language_section(config: dict[str, Any]) -> dict[str, Any]:
+    nested = config.get("text_config")
+    return nested if isinstance(nested, dict) else config
+
+
+def _set_vocab_size(config: dict[str, Any], vocab_size: int) -> None:
+    _language_section(config)["vocab_size"] = vocab_size
+    if "vocab_size" in config:
+        config["vocab_size"] = vocab_size
+
+
+def _set_dtype(config: dict[str, Any], dtype: DType) -> None:
+    """Set the dtype wherever the config or a part of it names one, or at the top if nothing does."""
+    is_part = {key: key.endswith("_config") and key != "quantization_config" for key in config}
+    nested = [value for key, value in config.items() if is_part[key]]
+    holders = [
+        (section, key)
+        for section in (config, *nested)
+        if isinstance(section, dict)
+        for key in _DTYPE_KEYS
+        if section.get(key) is not None
+    ]
+    for section, key in holders or [(config, _DTYPE_KEYS[0])]:
+        section[key] = dtype.numpy_name
