@@ -13,6 +13,7 @@ from safetensors import deserialize, safe_open
 from safetensors.numpy import save_file
 
 import lbrx
+from lbrx.errors import LbrxError
 from lbrx.tensors.dtype import DTYPES
 
 STORED = [row.name for row in DTYPES.values() if not row.is_packed]
@@ -118,12 +119,49 @@ def test_packed_integers_survive_a_file(tmp_path: Path) -> None:
     assert np.array_equal((model["fours"][2:5, 1:] * 3).numpy(), codes[2:5, 1:] * 3)
 
 
+@pytest.mark.filterwarnings("ignore:.*NaN")
 def test_nan_payloads_survive_a_plain_copy(tmp_path: Path) -> None:
     bits = np.array([0x7F81, 0xFFC1, 0x7FFF, 0x0001], np.uint16)
     array = bits.view(ml_dtypes.bfloat16)
     lbrx.save(tmp_path / "a.safetensors", {"w": lbrx.tensor(array)})
     lbrx.save(tmp_path / "b.safetensors", {"w": lbrx.open(tmp_path / "a.safetensors")["w"]})
     assert lbrx.open(tmp_path / "b.safetensors")["w"].numpy().view(np.uint16).tolist() == bits.tolist()
+
+
+def test_values_that_are_not_finite_are_a_warning_or_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    tensors = {"good": lbrx.tensor([1.0]), "w": lbrx.tensor([1.0, np.nan, -np.inf]), "v": lbrx.tensor([np.inf])}
+    message = r"a\.safetensors: tensor 'w': 1 NaN and 1 infinite values in the result; tensors with such values: 2"
+    with pytest.warns(RuntimeWarning, match=message):
+        lbrx.save(path, tensors, threads=1)
+    assert np.isnan(lbrx.open(path)["w"].numpy()[1])
+    before = path.read_bytes()
+    with pytest.raises(LbrxError, match="tensor 'w': 1 NaN and 1 infinite values in the result"):
+        lbrx.save(path, tensors, strict=True, threads=1)
+    assert path.read_bytes() == before
+
+
+def test_the_bytes_do_not_depend_on_threads_and_memory(tmp_path: Path) -> None:
+    tensors = {f"t{n}": lbrx.normal((700, 1000), n).to("bf16") for n in range(3)}
+    for name, threads, memory in (("a", 1, None), ("b", 4, "300kB")):
+        lbrx.save(tmp_path / f"{name}.safetensors", tensors, threads=threads, memory=memory)
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["none.safetensors", "none.gguf", "none"])
+def test_no_tensors_at_all(tmp_path: Path, name: str) -> None:
+    lbrx.save(tmp_path / name, {}, max_shard_bytes=None if "." in name else 1000)
+    assert list(lbrx.open(tmp_path / name)) == []
+
+
+def test_shards_have_checksums(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    lbrx.save(target, {f"t{n}": lbrx.full((100,), n, "f32") for n in range(10)}, max_shard_bytes=1000)
+    assert lbrx.verify(target).is_good
+    with (target / "model-00002-of-00005.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"?")
+    assert [finding.place for finding in lbrx.verify(target).errors] == ["t3"]
 
 
 def test_shards_and_their_index(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -37,6 +38,113 @@ def test_kill_9_in_the_middle_of_a_save_leaves_the_old_target(tmp_path: Path, fi
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert target.read_bytes() == before
+
+
+COPY_SLOWLY = """
+import sys, time
+import lbrx
+def pause(progress):
+    print(progress.tensor, flush=True)
+    time.sleep(float(sys.argv[3]))
+model = lbrx.open(sys.argv[1])
+lbrx.save(sys.argv[2], {name: tensor * 2 + 1 for name, tensor in model.items()}, progress=pause)
+"""
+
+
+def killed(script: str, *arguments: object, finished_tensors: int = 5) -> None:
+    """Kill a process when it has reported so many tensors."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(finished_tensors):
+            assert process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+
+
+def doubled(model: lbrx.Checkpoint) -> dict[str, lbrx.Tensor]:
+    return {name: tensor * 2 + 1 for name, tensor in model.items()}
+
+
+def test_tensors_that_are_computed_from_files_are_resumed_after_kill_9(tmp_path: Path) -> None:
+    source, target, whole = (tmp_path / f"{name}.safetensors" for name in ("source", "target", "whole"))
+    lbrx.save(source, {f"t{n}": lbrx.normal((256, 1024), n) for n in range(20)})
+    target.write_bytes(b"what stood there")
+    killed(COPY_SLOWLY, source, target, 0.05)
+    assert target.read_bytes() == b"what stood there"
+    seen: list[lbrx.Progress] = []
+    lbrx.save(target, doubled(lbrx.open(source)), progress=seen.append)
+    assert 4 << 20 <= seen[0].resumed_bytes < seen[0].total_bytes
+    lbrx.save(whole, doubled(lbrx.open(source)))
+    assert target.read_bytes() == whole.read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["source.safetensors", "target.safetensors", "whole.safetensors"]
+
+
+def test_a_save_starts_anew_if_a_source_or_an_expression_is_another(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.safetensors", tmp_path / "target.safetensors"
+    seen: list[lbrx.Progress] = []
+    for change in ("source", "expression"):
+        lbrx.save(source, {f"t{n}": lbrx.normal((256, 1024), n) for n in range(20)})
+        killed(COPY_SLOWLY, source, target, 0.05)
+        if change == "source":
+            lbrx.save(source, {f"t{n}": lbrx.normal((256, 1024), n + 1) for n in range(20)})
+        factor = 2 if change == "source" else 3
+        lbrx.save(target, {name: w * factor + 1 for name, w in lbrx.open(source).items()}, progress=seen.append)
+        assert seen[-1].resumed_bytes == 0
+        for name, w in lbrx.open(source).items():
+            assert np.array_equal(lbrx.open(target)[name].numpy(), w.numpy() * np.float32(factor) + np.float32(1))
+
+
+def test_values_in_memory_are_written_anew_after_kill_9(tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    script = SAVE_SLOWLY.replace("lbrx.normal((256, 1024), n)", "lbrx.tensor([float(n)] * 100_000)")
+    killed(script, target)
+    assert len(os.listdir(tmp_path)) == 2  # the partial files and their journal
+    seen: list[lbrx.Progress] = []
+    lbrx.save(target, {f"t{n}": lbrx.tensor([n + 0.5] * 100_000) for n in range(200)}, progress=seen.append)
+    assert seen[-1].resumed_bytes == 0
+    assert [float(lbrx.open(target)[f"t{n}"].mean()) for n in range(200)] == [n + 0.5 for n in range(200)]
+    assert os.listdir(tmp_path) == [target.name]
+
+
+def test_two_saves_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    is_writing = threading.Event()
+
+    def pause(_progress: lbrx.Progress) -> None:
+        is_writing.set()
+        time.sleep(0.02)
+
+    def save(value: float) -> None:
+        lbrx.save(target, {f"t{n}": lbrx.full((1000,), value, "f32") for n in range(20)}, progress=pause)
+
+    first = threading.Thread(target=save, args=(1.0,))
+    first.start()
+    is_writing.wait()
+    save(2.0)
+    first.join()
+    assert {float(tensor.mean()) for tensor in lbrx.open(target).values()} == {2.0}
+    assert os.listdir(tmp_path) == [target.name]
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a directory into which not even root may write")
+def test_a_directory_that_is_read_only_is_an_error() -> None:
+    with pytest.raises(lbrx.FileError, match=r"/sys/.*model\.safetensors.*: cannot be opened: "):
+        lbrx.save("/sys/kernel/model.safetensors", {"w": lbrx.tensor([1.0])})
+
+
+def test_a_name_can_be_as_long_as_the_file_system_lets_it(tmp_path: Path) -> None:
+    target = tmp_path / ("m" * 243 + ".safetensors")
+    lbrx.save(target, {"w": lbrx.tensor([1.0])})
+    assert os.listdir(tmp_path) == [target.name]
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    def interrupt(_progress: lbrx.Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lbrx.save(tmp_path / "model.gguf", {"w": lbrx.tensor([1.0])}, progress=interrupt)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_full_disk_leaves_the_old_target_and_no_partial_file(tmp_path: Path) -> None:

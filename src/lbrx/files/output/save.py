@@ -1,30 +1,35 @@
-"""Writing files: header and slots laid out first, data streamed into them, the finished file renamed.
-
-Nothing is written onto a target: a partial file stands beside it until every byte is on disk. An input that is also
-the output survives, and after a failure what stood at the target still stands.
-"""
+"""``lbrx.save``: tensors written as files, by the executor that writes every output."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import uuid
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lbrx.base import atomic_write, system
+import numpy as np
+
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.integer_parts import separate_parts
-from lbrx.files.formats import shards
-from lbrx.files.formats.header import FileLayout, Slot, TensorSpec
-from lbrx.files.output.file_writer import FileDestination, FileWriter, writing
-from lbrx.files.output.options import Progress, ProgressCallback
+from lbrx.files.formats.header import TensorSpec
+from lbrx.files.formats.model_files import INDEX_NAME
+from lbrx.files.formats.shards import index_json, lay_out_gguf, lay_out_safetensors
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.files.output.model_plan import ModelPlan
+from lbrx.files.output.nonfinite import describe
+from lbrx.files.output.options import ProgressCallback, RunOptions
+from lbrx.files.output.plan import NO_LIMIT_BYTES, SideFile, digest, shard_limit
+from lbrx.files.output.run import execute
+from lbrx.memory.limits import limited
 from lbrx.tensors.coded import Blocks
-from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import Expr
+from lbrx.tensors.dtype import DTYPES, DType
+from lbrx.tensors.expr import Expr, KthSearch
+from lbrx.tensors.shape import Layout
+from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
-
-_NO_LIMIT = 1 << 62
 
 
 def save(
@@ -34,12 +39,22 @@ def save(
     *,
     format: str | None = None,
     max_shard_bytes: int | str | None = None,
+    strict: bool = False,
+    sync: bool = True,
+    threads: int | None = None,
+    memory: int | str | None = None,
     progress: ProgressCallback | None = None,
 ) -> None:
     """Write tensors, computing them on the way: streamed, in constant memory, atomically.
 
     The format is ``"safetensors"`` or ``"gguf"``, by default the path's ending. With ``max_shard_bytes`` a
-    SafeTensors path is a directory that gets shards and their index, and a GGUF path the stem of its shards.
+    SafeTensors path is a directory that gets shards, their index and checksums, and a GGUF path the stem of its
+    shards. NaN and infinite values are a warning, or an error if ``strict``. The other options are those of
+    `lbrx.files.output.options.RunOptions`.
+
+    After an error nothing is left but the old file. After a kill, call it again with the same arguments: if all tensors
+    are computed from files alone, what is finished is kept. Otherwise it starts anew, because nobody can tell whether
+    values that were in the memory of another process are the same.
 
     >>> import lbrx, numpy as np, tempfile
     >>> path = tempfile.mkdtemp() + "/out.gguf"
@@ -47,25 +62,45 @@ def save(
     >>> lbrx.open(path)["w"].dtype
     DType(bf16)
     """
-    target = Path(path)
-    format = format or _format_of(target, sharded=max_shard_bytes is not None)
-    limit = _NO_LIMIT if max_shard_bytes is None else system.parse_bytes(max_shard_bytes)
-    tensors, metadata = separate_parts(tensors, metadata or {}, format)
+    with limited(threads, memory):
+        plan = _plan(Path(path), tensors, metadata or {}, format, max_shard_bytes)
+        options = RunOptions(strict=strict, overwrite=not plan.is_directory, sync=sync, progress=progress)
+        result = execute(plan, options, takes_over=True)
+    if result.nonfinite:
+        name, counts = next(iter(result.nonfinite.items()))
+        number = f"; tensors with such values: {len(result.nonfinite)}" if len(result.nonfinite) > 1 else ""
+        warnings.warn(f"{path}: tensor {name!r}: {describe(counts)}{number}", RuntimeWarning, stacklevel=2)
+
+
+def _plan(
+    target: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    format: str | None,
+    max_shard_bytes: int | str | None,
+) -> ModelPlan:
+    is_sharded = max_shard_bytes is not None
+    format = format or _format_of(target, is_sharded)
+    limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES)
+    tensors, metadata = separate_parts(tensors, metadata, format)
     specs = [_spec(name, tensor, format) for name, tensor in tensors.items()]
+    side_files: tuple[SideFile, ...] = ()
     if format == "gguf":
-        stem = target.name.removesuffix(".gguf")
-        layouts = shards.lay_out_gguf(specs, metadata, limit, stem)
-        _write_files(target.parent, layouts, tensors, progress)
-    elif format == "safetensors" and max_shard_bytes is None:
-        stem = target.name.removesuffix(".safetensors")
-        layouts = shards.lay_out_safetensors(specs, _strings(metadata), limit, stem)
-        layouts = [FileLayout(target.name, layouts[0].header, layouts[0].slots, layouts[0].file_bytes)]
-        _write_files(target.parent, layouts, tensors, progress)
+        layouts = lay_out_gguf(specs, metadata, limit_bytes, target.name.removesuffix(".gguf"))
     elif format == "safetensors":
-        layouts = shards.lay_out_safetensors(specs, _strings(metadata), limit)
-        _write_directory(target, layouts, tensors, progress)
+        layouts = lay_out_safetensors(specs, _strings(metadata), limit_bytes)
+        if not is_sharded:
+            layouts = [replace(layouts[0], name=target.name)]
+        elif target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise FileError(f"{target}: exists; expected a new or empty directory for the shards")
+        elif len(layouts) > 1:
+            side_files = (SideFile(INDEX_NAME, index_json(layouts)),)
     else:
         raise UsageError(f"unknown format {format!r}; expected 'safetensors' or 'gguf'")
+    planned = {name: PlannedTensor.of(name, tensor) for name, tensor in tensors.items()}
+    origin = {"origin of the tensors": _origin(tensor.expr for tensor in tensors.values())}
+    is_directory = format == "safetensors" and is_sharded
+    return ModelPlan(target, is_directory, tuple(layouts), side_files, planned, (), origin)
 
 
 def _format_of(target: Path, sharded: bool) -> str:
@@ -92,75 +127,37 @@ def _spec(name: str, tensor: Tensor, format: str) -> TensorSpec:
     return TensorSpec(name, tensor.type_name, tensor.shape)
 
 
-def _write_files(
-    directory: Path, layouts: Sequence[FileLayout], tensors: Mapping[str, Tensor], progress: ProgressCallback | None
-) -> None:
-    """Write all files beside their targets and rename them only when the last one is complete."""
-    if not directory.is_dir():
-        raise FileError(f"{directory}: no such directory to write to")
-    report = _reporter(layouts, progress)
-    with ExitStack() as stack:
-        targets = [directory / layout.name for layout in layouts]
-        partials = [stack.enter_context(atomic_write.partial_file(target)) for target in targets]
-        for partial, layout in zip(partials, layouts, strict=True):
-            write_layout(partial, layout, tensors, report)
-        for partial, target in zip(partials, targets, strict=True):
-            atomic_write.replace(partial, target)
+class _InMemoryError(Exception):
+    """A value is known to this process only."""
 
 
-def _write_directory(
-    target: Path, layouts: Sequence[FileLayout], tensors: Mapping[str, Tensor], progress: ProgressCallback | None
-) -> None:
-    """Write a directory of shards under another name and rename it when it is complete."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileError(f"{target}: exists; expected a new or empty directory for the shards")
-    if not target.parent.is_dir():
-        raise FileError(f"{target.parent}: no such directory to write to")
-    report = _reporter(layouts, progress)
-    with atomic_write.new_directory(target) as work:
-        for layout in layouts:
-            write_layout(work / layout.name, layout, tensors, report)
-        if len(layouts) > 1:
-            atomic_write.write_bytes(work / "model.safetensors.index.json", shards.index_json(layouts))
+def _origin(roots: Iterable[Expr]) -> str:
+    """What tensors are computed from, if that is files and numbers alone; else a text that no other call returns."""
+    nodes: list[Expr | KthSearch] = []
+    numbers: dict[int, int] = {}
 
+    def text_of(value: object) -> str:
+        if isinstance(value, (Expr, KthSearch)):
+            if id(value) not in numbers:
+                numbers[id(value)] = len(nodes)
+                nodes.append(value)
+            return f"node {numbers[id(value)]}"
+        if isinstance(value, tuple):
+            return f"({','.join(map(text_of, value))})"
+        if isinstance(value, MmapStorage):
+            file = os.fstat(value.file.descriptor)
+            return f"{file.st_dev} {file.st_ino} {file.st_size} {file.st_mtime_ns} {value.offset} {value.nbytes}"
+        if isinstance(value, np.ndarray):
+            return digest(value.tobytes())
+        if value is None or isinstance(value, (str, int, float, DType, Layout)):
+            return repr(value)
+        raise _InMemoryError
 
-def _reporter(layouts: Sequence[FileLayout], progress: ProgressCallback | None) -> Callable[[Slot], None]:
-    slots = [slot for layout in layouts for slot in layout.slots]
-    total_bytes = sum(slot.nbytes for slot in slots)
-    done_bytes = done_tensors = 0
-
-    def report(slot: Slot) -> None:
-        nonlocal done_bytes, done_tensors
-        done_bytes += slot.nbytes
-        done_tensors += 1
-        if progress is not None:
-            progress(Progress(done_bytes, total_bytes, done_tensors, len(slots), slot.name))
-
-    return report
-
-
-def write_layout(path: Path, layout: FileLayout, tensors: Mapping[str, Tensor], report: Callable[[Slot], None]) -> None:
-    """Write one file: preallocate it, put the header, stream every tensor into its slot, and flush it to disk."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        system.preallocate(descriptor, layout.file_bytes, path)
-        system.pwrite_all(descriptor, layout.header, 0, path)
-        with writing(descriptor, path, layout.file_bytes, to_disk=True) as file:
-            for slot in layout.slots:
-                write_tensor(tensors[slot.name].expr, slot, file)
-                report(slot)
-        system.flush_to_disk(descriptor)
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
-
-
-def write_tensor(expr: Expr, slot: Slot, file: FileWriter) -> None:
-    """Stream one tensor into its slot."""
-    from lbrx.engine.schedule import copy_blocks, evaluate_stores
-
-    if isinstance(expr, Blocks):
-        copy_blocks(expr, FileDestination(file, slot.offset, DTYPES["u8"]))
-    elif slot.nbytes:
-        evaluate_stores([(expr, FileDestination(file, slot.offset, expr.dtype))])
+        texts = [text_of(root) for root in roots]
+        for node in nodes:  # which grows meanwhile
+            slots = [slot for base in type(node).__mro__ for slot in getattr(base, "__slots__", ()) if slot[0] != "_"]
+            texts.append(f"{type(node).__name__} {[text_of(getattr(node, slot)) for slot in slots]}")
+    except _InMemoryError:
+        return uuid.uuid4().hex
+    return digest(*(text.encode() for text in texts))

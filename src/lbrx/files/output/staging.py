@@ -13,6 +13,9 @@ from pathlib import Path
 
 from lbrx.base import atomic_write, system
 from lbrx.errors import FileError
+from lbrx.files.output.plan import digest
+
+_LONGEST_NAME_BYTES = 200  # that file systems let us add to
 
 
 class Staging:
@@ -27,9 +30,11 @@ class Staging:
         if target.name in ("", "..", "."):
             target = target.resolve()
         self.target = target
-        self.partial = target.with_name(f".{target.name}.partial")
-        self.journal = target.with_name(f".{target.name}.partial.journal")
-        self.replaced = target.with_name(f".{target.name}.replaced")
+        name = os.fsencode(target.name)
+        short = target.name if len(name) <= _LONGEST_NAME_BYTES else digest(name)
+        self.partial = target.with_name(f".{short}.partial")
+        self.journal = target.with_name(f".{short}.partial.journal")
+        self.replaced = target.with_name(f".{short}.replaced")
         self._files = None if file_names is None else [target.with_name(name) for name in file_names]
 
     @property
