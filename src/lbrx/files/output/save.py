@@ -24,6 +24,7 @@ from lbrx.files.output.options import ProgressCallback, RunOptions
 from lbrx.files.output.plan import NO_LIMIT_BYTES, SideFile, digest, shard_limit
 from lbrx.files.output.run import execute
 from lbrx.memory.limits import limited
+from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES, DType
 from lbrx.tensors.expr import Expr, KthSearch
@@ -149,7 +150,7 @@ def _origin(roots: Iterable[Expr]) -> str:
             return f"{file.st_dev} {file.st_ino} {file.st_size} {file.st_mtime_ns} {value.offset} {value.nbytes}"
         if isinstance(value, np.ndarray):
             return digest(value.tobytes())
-        if value is None or isinstance(value, (str, int, float, DType, Layout)):
+        if value is None or isinstance(value, (str, int, float, DType, Layout, Codec)):
             return repr(value)
         raise _InMemoryError
 
