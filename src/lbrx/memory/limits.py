@@ -40,16 +40,12 @@ def limited(threads: int | None, memory: int | str | None) -> Iterator[None]:
             try:
                 yield
             except MemoryBudgetError as error:
-                raise _explained(error) from error
+                enough_bytes = _ENOUGH_BYTES + settings.threads * _ENOUGH_BYTES_PER_THREAD
+                if account.limit_bytes >= enough_bytes:
+                    raise
+                raise MemoryBudgetError(
+                    f"{system.format_bytes(account.limit_bytes)} of memory are too little: {error}; "
+                    f"expected --memory {enough_bytes >> 20}MiB, which is enough for {settings.threads} threads"
+                ) from error
     finally:
         account.limit_bytes, resident_window.limit_bytes = before_bytes, window_bytes
-
-
-def _explained(error: MemoryBudgetError) -> MemoryBudgetError:
-    limit_bytes, enough_bytes = budget().limit_bytes, _ENOUGH_BYTES + settings.threads * _ENOUGH_BYTES_PER_THREAD
-    if limit_bytes >= enough_bytes:
-        return error
-    return MemoryBudgetError(
-        f"{system.format_bytes(limit_bytes)} of memory are too little: {error}; "
-        f"expected --memory {enough_bytes >> 20}MiB, which is enough for {settings.threads} threads"
-    )
