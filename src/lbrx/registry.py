@@ -113,6 +113,11 @@ RUNNERS: dict[str, str] = {
 }
 """How jobs run on a cluster: functions that take its address (see `lbrx.files.output.run` and `lbrx.jobs.score`)."""
 
+BENCHMARKS: dict[str, str] = {
+    "metal": "lbrx.jobs.bench.measure:measure",
+}
+"""Devices that `lbrx bench` compares with the CPU: functions that measure its cases on both."""
+
 SELF_TESTS: dict[str, str] = {
     "passes": "lbrx.jobs.doctor.pass_tests:self_tests",
     "kernels": "lbrx.jobs.doctor.kernel_tests:self_tests",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lbrx.cli.parameters import Option
 from lbrx.errors import UsageError
+from lbrx.registry import BENCHMARKS, load
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from lbrx.jobs.bench.measure import BenchResult
 
 EXIT_DIFFERENT = 1
+_DEVICES = ", ".join(BENCHMARKS)
 
 
 def bench(
-    device: Annotated[str, Option(help="What is compared with the CPU: metal.")] = "metal",
+    device: Annotated[str, Option(help=f"What is compared with the CPU: {_DEVICES}.")] = next(iter(BENCHMARKS)),
     size: Annotated[str | None, Option(help="tiny, small or large; large on a GPU, tiny if emulated.")] = None,
     only: Annotated[str | None, Option(metavar="TEXT", help="Run the cases with this in their names.")] = None,
     repeats: Annotated[int, Option(min=1, help="Runs of each case, of which the best counts.")] = 5,
@@ -45,12 +47,11 @@ def bench(
 
       lbrx bench --emulated
     """
-    from lbrx.jobs.bench.measure import measure
     from lbrx.jobs.bench.report import as_json
     from lbrx.plots.bench_report import check_report, write_report
 
-    if device != "metal":
-        raise UsageError(f"there is no device {device!r} to compare with the CPU; expected metal")
+    if device not in BENCHMARKS:
+        raise UsageError(f"there is no device {device!r} to compare with the CPU; expected {_DEVICES}")
     if tune and emulated:
         raise UsageError("--tune measures a GPU; the emulator's times would choose the wrong variants")
     context = _open(emulated)
@@ -59,7 +60,9 @@ def bench(
     chosen_size = size or ("tiny" if context.info.emulated else "large")
     if tune:
         _tune(context, chosen_size)
-    result = measure(context, chosen_size, only=only, repeats=repeats, progress=_show_progress)
+    result: BenchResult = load(BENCHMARKS[device])(
+        context, chosen_size, only=only, repeats=repeats, progress=_show_progress
+    )
     if not result.rows:
         raise UsageError(f"no case has {only!r} in its name")
     page = None if out is None else write_report(out, result)
