@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lbrx.base.system import format_bytes
 
 if TYPE_CHECKING:
-    from lbrx.cluster.options import ClusterOptions, ClusterProgress
+    from lbrx.cluster.options import ClusterProgress
 
 _EVENTS_PER_SECOND = 2
 
@@ -33,12 +33,6 @@ class ClusterReporter:
             _print_event(state)
         elif is_first and not self._is_quiet and not self._as_json and state.dashboard is not None:
             print(f"cluster: {state.dashboard}", file=sys.stderr)
-
-    def cluster(self, address: str) -> ClusterOptions:
-        """A cluster whose progress is reported here."""
-        from lbrx.cluster.options import ClusterOptions
-
-        return ClusterOptions(address, progress=self)
 
     def done(self) -> None:
         """The run is over: say what each node did."""

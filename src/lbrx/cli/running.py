@@ -18,7 +18,6 @@ from lbrx.files.remote.paths import is_remote
 
 if TYPE_CHECKING:
     from lbrx.cli.options import LimitOptions, RunOptions
-    from lbrx.files.output.options import RunKeywords
     from lbrx.files.output.plan import OutputPlan
     from lbrx.files.output.run import RunResult
 
@@ -84,27 +83,20 @@ def write_output(
         if options.overwrite and plan.is_directory and not is_remote(plan.out):
             check_replaced(plan.out, [header.path for header in plan.sources], inputs)
 
-    nodes = None
+    from lbrx.files.output.options import RunKeywords
+
+    given = {**limits._asdict(), **options._asdict(), "device": device, "progress": report.progress, "planned": planned}
+    given["cluster"] = nodes = None
     if cluster is not None:
         from lbrx.cli.cluster_reporter import ClusterReporter
+        from lbrx.cluster.options import ClusterOptions
 
         nodes = ClusterReporter(as_json=options.json_output, is_quiet=options.quiet)
-    keywords: RunKeywords = {
-        "threads": limits.threads,
-        "memory": limits.memory,
-        "device": device,
-        "cluster": None if cluster is None or nodes is None else nodes.cluster(cluster),
-        "strict": options.strict,
-        "overwrite": options.overwrite,
-        "restart": options.restart,
-        "sync": options.sync,
-        "progress": report.progress,
-        "planned": planned,
-    }
+        given["cluster"] = ClusterOptions(cluster, progress=nodes)
     with reporting_fallbacks(report.warnings):
         try:
             with report:
-                result = write(**keywords)
+                result = write(**{name: given[name] for name in RunKeywords.__annotations__})
         except KeyboardInterrupt:
             report.interrupted()
             raise

@@ -173,3 +173,15 @@ def test_without_fsspec_the_extra_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "s3://: cannot be read without s3fs; run: pip install 'lbrx[remote]'\n"
+
+
+def test_a_save_into_a_bucket_uploads_what_a_local_one_writes(bucket: Bucket, folder: Path) -> None:
+    tensors = {f"t{number}": lbrx.full((100,), number, "f32") for number in range(4)}
+    for name, max_shard_bytes in (("model.safetensors", None), ("sharded", 900)):
+        lbrx.save(folder / name, tensors, max_shard_bytes=max_shard_bytes)
+        lbrx.save(f"{bucket.url}/saved/{name}", tensors, max_shard_bytes=max_shard_bytes)
+    local = {"model.safetensors": (folder / "model.safetensors").read_bytes()}
+    local |= {f"sharded/{name}": content for name, content in directory_bytes(folder / "sharded").items()}
+    assert bucket.contents("saved") == local
+    with pytest.raises(FileError, match="exists; expected a new or empty directory"):
+        lbrx.save(f"{bucket.url}/saved/sharded", tensors, max_shard_bytes=900)

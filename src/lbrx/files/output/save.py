@@ -23,6 +23,7 @@ from lbrx.files.output.nonfinite import describe
 from lbrx.files.output.options import ProgressCallback, RunOptions
 from lbrx.files.output.plan import NO_LIMIT_BYTES, SideFile, digest, shard_limit
 from lbrx.files.output.run import execute
+from lbrx.files.remote.paths import as_path
 from lbrx.memory.limits import limited
 from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.coded import Blocks
@@ -64,7 +65,7 @@ def save(
     DType(bf16)
     """
     with limited(threads, memory):
-        plan = _plan(Path(path), tensors, metadata or {}, format, max_shard_bytes)
+        plan = _plan(as_path(path), tensors, metadata or {}, format, max_shard_bytes)
         options = RunOptions(strict=strict, overwrite=not plan.is_directory, sync=sync, progress=progress)
         result = execute(plan, options, takes_over=True)
     if result.nonfinite:
