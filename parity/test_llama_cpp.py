@@ -101,6 +101,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "olmo2": ("olmo2", {}),
+    "olmo2, tied": ("olmo2", {"tie_word_embeddings": True}),
     "phi3": ("phi3", {"original_max_position_embeddings": 128}),
     "phi3, longrope, short": ("phi3", longrope(original_length=512)),
     "phi3, longrope, long": ("phi3", longrope(original_length=32)),

@@ -67,6 +67,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", GEMMA),
     "gemma3_text": ("gemma3_text", {**GEMMA, "num_hidden_layers": 6}),  # mlx_lm wants a whole period of layers
     "phi3": ("phi3", {}),
+    "olmo2": ("olmo2", {}),
 }
 
 

@@ -62,10 +62,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 16, "sliding_window": 8, "num_hidden_layers": 7, "query_pre_attn_scalar": 16},
     ),
     "phi3": ("phi3", {"pad_token_id": 0}),
+    "olmo2": ("olmo2", {}),
+    "olmo2, biases": ("olmo2", {"attention_bias": True}),
     "phi3, half turned": ("phi3", {"pad_token_id": 0, **_rope("default", partial_rotary_factor=0.5)}),
 }
-# GGUF files cannot say: that llama has biases, that mistral and qwen2 have a window, how gemma 2 scales its queries.
-NOT_IN_GGUF = ("llama, biases", "mistral, window", "qwen2, window", "gemma2")
+# GGUF files cannot say that mistral and qwen2 have a window, nor how gemma 2 scales its queries, nor have biases of
+# olmo2.
+NOT_IN_GGUF = ("mistral, window", "qwen2, window", "gemma2", "olmo2, biases")
 
 
 def make(case: str, folder: Path) -> AutoModelForCausalLM:

@@ -29,6 +29,7 @@ ARCHITECTURES: dict[str, dict[str, object]] = {
     "gemma2": {"head_dim": 16},
     "gemma3_text": {"head_dim": 16},
     "phi3": {"pad_token_id": 0},
+    "olmo2": {},
     "mixtral": {"num_local_experts": 2},
     "qwen2_moe": {
         "num_experts": 4,

@@ -73,6 +73,7 @@ FAMILIES: dict[str, str] = {
     "gemma2": "lbrx.models.architectures.families.gemma:GEMMA2",
     "gemma3": "lbrx.models.architectures.families.gemma:GEMMA3",
     "phi3": "lbrx.models.architectures.families.phi3:PHI3",
+    "olmo2": "lbrx.models.architectures.families.olmo2:OLMO2",
     "gpt2": "lbrx.models.architectures.families.gpt2:GPT2",
     "gpt_neox": "lbrx.models.architectures.families.gpt_neox:GPT_NEOX",
     "stablelm": "lbrx.models.architectures.families.stablelm:STABLELM",

@@ -42,6 +42,11 @@ def _linear(weights: Mapping[str, Doubles], name: str, x: Doubles) -> Doubles:
 def _block(
     config: Mapping[str, Any], weights: Mapping[str, Doubles], prefix: str, layer: int, hidden: Doubles, is_gemma: bool
 ) -> Doubles:
+    if config["model_type"] == "olmo2":
+        attended = _attention(config, weights, f"{prefix}self_attn.", layer, hidden)
+        hidden = hidden + _norm(config, attended, weights[f"{prefix}post_attention_layernorm.weight"])
+        updated = _mlp(config, weights, f"{prefix}mlp.", hidden)
+        return hidden + _norm(config, updated, weights[f"{prefix}post_feedforward_layernorm.weight"])
     normed = _norm(config, hidden, weights[f"{prefix}input_layernorm.weight"])
     attended = _attention(config, weights, f"{prefix}self_attn.", layer, normed)
     if is_gemma:
@@ -95,8 +100,11 @@ def _attention(
         q, k, v = np.split(_linear(weights, f"{prefix}qkv_proj", x), cuts, axis=-1)
     else:
         q, k, v = (_linear(weights, f"{prefix}{name}_proj", x) for name in "qkv")
+    if config["model_type"] == "olmo2":
+        q = _norm(config, q, weights[f"{prefix}q_norm.weight"])
+        k = _norm(config, k, weights[f"{prefix}k_norm.weight"])
     q, k, v = (part.reshape(len(x), -1, size) for part in (q, k, v))
-    if f"{prefix}q_norm.weight" in weights:
+    if f"{prefix}q_norm.weight" in weights and config["model_type"] != "olmo2":
         q = _norm(config, q, weights[f"{prefix}q_norm.weight"])
         k = _norm(config, k, weights[f"{prefix}k_norm.weight"])
     is_local = config["layer_types"][layer] == "sliding_attention"

@@ -119,6 +119,12 @@ TINY: dict[str, Tiny] = {
         ),
         HEAD,
     ),
+    "olmo2": Tiny(
+        _decoder("olmo2", "Olmo2ForCausalLM"),
+        EMBED,
+        _layer(*QKVO, *QK_NORM, *MLP, "post_attention_layernorm.weight", "post_feedforward_layernorm.weight"),
+        HEAD,
+    ),
     "stablelm": Tiny(
         _decoder("stablelm", "StableLmForCausalLM", use_qkv_bias=True, qk_layernorm=True),
         EMBED,

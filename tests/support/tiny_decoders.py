@@ -43,6 +43,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma3_text": {**_GEMMA, "query_pre_attn_scalar": 16, "rope_local_base_freq": 100.0},
     "phi3": {},
+    "olmo2": {},
 }
 
 
@@ -67,6 +68,8 @@ def _layer_shapes(config: dict[str, Any], model_type: str) -> dict[str, tuple[in
     size = config.get("head_dim") or hidden // config["num_attention_heads"]
     wide, narrow = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
     norms = ["input_layernorm", "post_attention_layernorm"]
+    if model_type == "olmo2":
+        norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
     if model_type.startswith("gemma"):
         norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
     shapes: dict[str, tuple[int, ...]] = {f"{norm}.weight": (hidden,) for norm in norms}
@@ -81,6 +84,8 @@ def _layer_shapes(config: dict[str, Any], model_type: str) -> dict[str, tuple[in
     shapes["self_attn.o_proj.weight"] = (hidden, wide)
     if model_type in ("qwen3", "gemma3_text"):
         shapes |= {"self_attn.q_norm.weight": (size,), "self_attn.k_norm.weight": (size,)}
+    if model_type == "olmo2":
+        shapes |= {"self_attn.q_norm.weight": (wide,), "self_attn.k_norm.weight": (narrow,)}
     if model_type == "mixtral":
         shapes["block_sparse_moe.gate.weight"] = (config["num_local_experts"], hidden)
         for expert in range(config["num_local_experts"]):

@@ -61,6 +61,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": 5000.0, **_GEMMA},
     "phi3": {"architectures": ["Phi3ForCausalLM"], "original_max_position_embeddings": 256},
+    "olmo2": {"architectures": ["Olmo2ForCausalLM"]},
 }
 MODEL_TYPES = tuple(CONFIGS)
 
@@ -96,6 +97,8 @@ def _attention(config: dict[str, Any]) -> Shapes:
         shapes |= {f"self_attn.{name}.bias": (size,) for name, size in rows.items()}
     if model_type in ("qwen3", "qwen3_moe", "gemma3_text"):
         shapes |= {f"self_attn.{name}_norm.weight": (head,) for name in ("q", "k")}
+    if model_type == "olmo2":
+        shapes |= {f"self_attn.{name}_norm.weight": (rows[f"{name}_proj"],) for name in ("q", "k")}
     return shapes
 
 
@@ -129,6 +132,8 @@ def _gated(place: str, hidden: int, wide: int) -> Shapes:
 
 def _norms(config: dict[str, Any]) -> Shapes:
     names = ["input_layernorm", "post_attention_layernorm"]
+    if config["model_type"] == "olmo2":
+        names = ["post_attention_layernorm", "post_feedforward_layernorm"]
     if config["model_type"].startswith("gemma"):
         names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
     return {f"{name}.weight": (config["hidden_size"],) for name in names}

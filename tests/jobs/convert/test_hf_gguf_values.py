@@ -78,7 +78,7 @@ def test_interleaving_is_a_view_of_the_file(tmp_path: Path) -> None:
     assert back.is_view
 
 
-@pytest.mark.parametrize("model_type", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma2", "gemma3_text"])
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "olmo2"])
 def test_other_families_keep_the_order_of_rows(model_type: str) -> None:
     made, arrays = converted(model_type)
     for name in "qk":

@@ -87,22 +87,23 @@ def attention(
     bias: str | None = "attention_bias",
     output_bias: str | None = None,
     is_paired: bool = False,
-    output_bias_in_gguf: bool = True,
+    biases_in_gguf: str = "qkvo",
 ) -> tuple[Weight, ...]:
     """Separate query, key, value and output projections.
 
     ``is_paired``: llama.cpp rotates neighbouring elements of a head, transformers those that are half a head apart.
+    ``biases_in_gguf`` are the projections that may have a bias in llama.cpp.
     """
     query, key = ("num_attention_heads", "num_key_value_heads") if is_paired else (None, None)
-    output = linear("self_attn.o_proj", "hidden_size", QUERY_ROWS, "attn_output", bias=output_bias)
-    return (
+    weights = (
         *linear("self_attn.q_proj", QUERY_ROWS, "hidden_size", "attn_q", bias=bias, paired_by=query),
         *linear("self_attn.k_proj", KEY_VALUE_ROWS, "hidden_size", "attn_k", bias=bias, paired_by=key),
         *linear("self_attn.v_proj", KEY_VALUE_ROWS, "hidden_size", "attn_v", bias=bias),
-        output[0],
-        *(replace(each, in_gguf=output_bias_in_gguf) for each in output[1:]),
+        *linear("self_attn.o_proj", "hidden_size", QUERY_ROWS, "attn_output", bias=output_bias),
         *buffers("self_attn.rotary_emb.inv_freq"),
     )
+    missing = {f"self_attn.{each}_proj.bias" for each in "qkvo" if each not in biases_in_gguf}
+    return tuple(replace(weight, in_gguf=weight.name not in missing) for weight in weights)
 
 
 def gated_mlp(

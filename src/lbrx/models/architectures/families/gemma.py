@@ -21,7 +21,7 @@ FOUR_NORMS = (
     *norm("pre_feedforward_layernorm", "ffn_norm", adds_one=True),
     *norm("post_feedforward_layernorm", "post_ffw_norm", adds_one=True),
 )
-ATTENTION = attention(output_bias="attention_bias", output_bias_in_gguf=False)
+ATTENTION = attention(output_bias="attention_bias", biases_in_gguf="qkv")
 MLP, NORM = GatedMlp("gelu"), RmsNorm("both", adds_one=True)
 
 GEMMA = Family(

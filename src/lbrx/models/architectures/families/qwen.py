@@ -20,7 +20,7 @@ from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, L
 WINDOWS = (window_rule("use_sliding_window and layer >= max_window_layers"),)
 WINDOW_DEFAULTS = {"use_sliding_window": False, "max_window_layers": 28}
 QWEN3_ATTENTION = (
-    *attention(output_bias="attention_bias", output_bias_in_gguf=False),
+    *attention(output_bias="attention_bias", biases_in_gguf="qkv"),
     *qk_norms("head_dim", "head_dim"),
 )
 
