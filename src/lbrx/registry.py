@@ -31,7 +31,6 @@ TENSOR_FUNCTIONS: dict[str, str] = {
     "moved": "lbrx.engine.device:moved",
     "kernel": "lbrx.devices.cpu.build.native:kernel",
     "kernel_address": "lbrx.devices.cpu.build.native:code_address",
-    "matmul": "lbrx.ops.matmul:matmul_tensors",
     "shard": "lbrx.ops.shards:shard",
 }
 """Functions of higher layers that methods of tensors and codecs call: tensors import nothing above them."""

@@ -23,7 +23,7 @@ from lbrx.registry import DEVICES, load
 from lbrx.settings import settings, using
 from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Concat, Expr, Kth, Map, Rank, Reduce, Source, Stored
+from lbrx.tensors.expr import Concat, Expr, Kth, Map, MatMul, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import CpuStorage, Storage
 from lbrx.tensors.tensor import Tensor
@@ -62,6 +62,20 @@ class PreparedPass(Protocol):
         """The value of the reduction, combined from the partial results of blocks."""
 
 
+class RowProduct(Protocol):
+    """A matrix product in panels of rows, which have the bits of `Device.matmul` if there are no ``block_rows``."""
+
+    @property
+    def panel_rows(self) -> int:
+        """Rows of a panel, of which the last may have more or fewer."""
+
+    def panel(self, row: int) -> tuple[int, int]:
+        """The first and one past the last row of the panel that has a row."""
+
+    def multiply(self, first: int, stop: int, out: Floats) -> None:
+        """Compute a panel, on this thread if others have work of their own."""
+
+
 class Device(Protocol):
     """Where tensors live and passes run. The engine and ops know devices through this protocol only."""
 
@@ -93,6 +107,9 @@ class Device(Protocol):
 
     def matmul(self, a: Values, b: Values, transpose_b: bool) -> Storage:
         """The product of operands that fit, in f32 and in C order, on this device."""
+
+    def product_rows(self, a: Tensor, b: Tensor, transpose_b: bool, block_rows: int | None) -> RowProduct:
+        """The product of two matrices, to be computed in panels of rows; ``block_rows`` as in `MatMul`."""
 
     def attention(
         self, q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any], options: AttentionOptions
@@ -175,9 +192,13 @@ def chosen(name: str, work: Program | Linear | Heads) -> Device:
 
 def multiply(a: Values, b: Values, transpose_b: bool = False) -> Storage:
     """The matrix product of operands that fit, in f32, where one of them is or on the device of the settings."""
+    return device(product_device(a, b)).matmul(a, b, transpose_b)
+
+
+def product_device(a: Values, b: Values) -> str:
+    """The name of the device that multiplies two operands."""
     names = [settings.device, *(values.device for values in (a, b) if isinstance(values, Tensor))]
-    name = next((name for name in names if name != CPU), CPU)
-    return device(name).matmul(a, b, transpose_b)
+    return next((name for name in names if name != CPU), CPU)
 
 
 def _device_name(bound: BoundPass, targets: list[SinkTarget]) -> str:
@@ -231,6 +252,8 @@ def _arguments(node: Expr) -> tuple[Expr, ...]:
         return (node.arg,)
     if isinstance(node, Decode):
         return tuple(part for part in node.parts if part is not None)
+    if isinstance(node, MatMul):
+        return node.a, node.b
     return node.parts if isinstance(node, Concat) else ()
 
 
@@ -242,8 +265,10 @@ def moved(expr: Expr, name: str) -> Expr:
     if isinstance(expr, Blocks):
         numbers = tuple(None if each is None else moved(each, name) for each in expr.numbers)
         return Blocks(_moved_storage(expr.storage, target), expr.codec, expr.shape, expr.coding, numbers)
-    from lbrx.engine.schedule import evaluate_stores
+    from lbrx.engine.schedule import evaluate_product, evaluate_stores
 
+    if isinstance(expr, MatMul):
+        return Source(_moved_storage(evaluate_product(expr), target), expr.dtype, Layout.contiguous(expr.shape))
     result = target.destination(expr.dtype, math.prod(expr.shape))
     evaluate_stores([(expr, result)])
     return Source(result.storage, expr.dtype, Layout.contiguous(expr.shape))

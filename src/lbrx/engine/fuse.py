@@ -99,6 +99,7 @@ class Known:
     stored: dict[int, Storage] = field(default_factory=dict)
     searches: dict[int, KthResult] = field(default_factory=dict)
     bindings: Bindings = NOTHING_BOUND
+    streamed: dict[int, Storage] = field(default_factory=dict)  # products, computed as they are read
 
     def input_of(self, leaf: Expr) -> LeafInput:
         """What a leaf reads."""
@@ -109,7 +110,8 @@ class Known:
             return LeafInput(blocks, numbers=tuple(numbers))
         if isinstance(leaf, Source):
             return LeafInput(self.bindings.storage(leaf))
-        return LeafInput(self.stored[id(leaf.inner if isinstance(leaf, Stored) else leaf)])
+        key = id(leaf.inner if isinstance(leaf, Stored) else leaf)
+        return LeafInput(self.stored[key] if key in self.stored else self.streamed[key])
 
     def _part(self, part: Expr | None) -> Storage | None:
         if part is None or not is_stored(part):

@@ -155,7 +155,8 @@ def _is_ready(expr: Expr, known: Known) -> bool:
     """Whether one pass can compute an expression: what has to be stored before is."""
     if isinstance(expr, Map):
         return all(_is_ready(arg, known) for arg in expr.args)
-    return expr.is_simple or not expr.shape or (isinstance(expr, Stored) and id(expr.inner) in known.stored)
+    key = id(expr.inner if isinstance(expr, Stored) else expr)
+    return expr.is_simple or not expr.shape or key in known.stored or key in known.streamed
 
 
 def _interval(search: _Search, ordered: npt.NDArray[Any]) -> _Interval:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lbrx.engine.fuse import Known
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Expr, Kth, Map, Scalar, Source, Stored, common_dtype
+from lbrx.tensors.expr import Expr, Kth, Map, MatMul, Scalar, Source, Stored, common_dtype
 from lbrx.tensors.storage import Storage
 
 
@@ -92,6 +92,8 @@ def _computed(expr: Expr, known: Known) -> Any:
         return _read(known.bindings.storage(expr), expr.dtype, expr.layout.offset)
     if isinstance(expr, Stored):
         return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
+    if isinstance(expr, MatMul):
+        return _read(known.stored[id(expr)], expr.dtype, 0)
     if isinstance(expr, Kth):
         result = known.searches[id(expr.search)]
         return {"value": result.value, "key": result.key, "index": result.index}[expr.part]

@@ -19,11 +19,12 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.engine.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
 from lbrx.engine.destination import ArrayDestination, Destination
-from lbrx.engine.device import CPU, run_pass
+from lbrx.engine.device import CPU, device, run_pass
 from lbrx.engine.encode import BlockDestination, EncodedStorage
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
 from lbrx.engine.plan_cache import planned_value
+from lbrx.engine.products import ProductRows, can_be_cut, is_streamed, multiplied
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
 from lbrx.errors import MemoryBudgetError
@@ -31,7 +32,7 @@ from lbrx.memory import budget, format_bytes
 from lbrx.settings import settings
 from lbrx.tensors.coded import Blocks, Decode, is_stored
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Expr, Kth, KthSearch, Map, Rank, Reduce, Source, Stored
+from lbrx.tensors.expr import Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Shape, broadcast_shapes
 from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage, drop_behind
 from lbrx.tensors.tensor import Tensor
@@ -51,7 +52,7 @@ class StoreTask:
     destination: Destination
 
 
-Task = StoreTask | Reduce | KthSearch
+Task = StoreTask | Reduce | KthSearch | MatMul
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Stages:
     _planned: dict[int, int] = field(default_factory=dict)
     _keep: list[Expr] = field(default_factory=list)
     stored: dict[int, tuple[Expr, ArrayDestination]] = field(default_factory=dict)
+    streamed: dict[int, tuple[MatMul, int]] = field(default_factory=dict)  # with the stage from which on they can be
 
     def level(self, expr: Expr, space: Shape) -> int:
         """The first stage in which a pass over ``space`` can compute the expression."""
@@ -78,6 +80,10 @@ class Stages:
     def _new_level(self, expr: Expr, space: Shape) -> int:
         if isinstance(expr, Map):
             return max(self.level(arg, space) for arg in expr.args if not arg.is_simple)
+        if isinstance(expr, MatMul):
+            return self.product(expr, is_streamed(expr))
+        if isinstance(expr, Stored) and isinstance(expr.inner, MatMul):
+            return self.product(expr.inner, is_streamed(expr.inner, expr.layout))
         if isinstance(expr, Stored):
             return self._store_first(expr.inner)
         if isinstance(expr, Decode):
@@ -93,7 +99,19 @@ class Stages:
             return self.level(expr.arg, space)
         return self._store_first(expr)
 
-    def _plan(self, task: Reduce | KthSearch, stage: int) -> int:
+    def product(self, expr: MatMul, streams: bool) -> int:
+        """The first stage in which a pass can read a product: as it is computed, or from memory."""
+        if id(expr) in self._planned:
+            return self._planned[id(expr)]
+        operands = (expr.a, expr.b)
+        stage = max(self.level(arg, arg.shape) if can_be_cut(arg) else self._store_first(arg) for arg in operands)
+        if not streams:
+            self._check_budget(expr)
+            return self._plan(expr, stage)
+        self.streamed[id(expr)] = expr, stage
+        return stage
+
+    def _plan(self, task: Reduce | KthSearch | MatMul, stage: int) -> int:
         if id(task) not in self._planned:
             self._planned[id(task)] = stage + 1
             self.tasks[stage].append(task)
@@ -101,17 +119,19 @@ class Stages:
 
     def _store_first(self, expr: Expr) -> int:
         if id(expr) not in self._planned:
-            nbytes = expr.dtype.nbytes(math.prod(expr.shape))
-            limit = budget().limit_bytes
-            if nbytes > limit:
-                raise MemoryBudgetError(
-                    f"an intermediate {expr.dtype} of shape {expr.shape} has to be stored: that takes "
-                    f"{format_bytes(nbytes)}, the limit is {format_bytes(limit)}; raise it with LBRX_MEMORY"
-                )
+            self._check_budget(expr)
             destination = ArrayDestination(expr.dtype, math.prod(expr.shape))
             self.stored[id(expr)] = (expr, destination)
             self._planned[id(expr)] = self.add_store(expr, destination) + 1
         return self._planned[id(expr)]
+
+    def _check_budget(self, expr: Expr) -> None:
+        nbytes, limit = expr.dtype.nbytes(math.prod(expr.shape)), budget().limit_bytes
+        if nbytes > limit:
+            raise MemoryBudgetError(
+                f"an intermediate {expr.dtype} of shape {expr.shape} has to be stored: that takes "
+                f"{format_bytes(nbytes)}, the limit is {format_bytes(limit)}; raise it with LBRX_MEMORY"
+            )
 
     def add_store(self, expr: Expr, destination: Destination) -> int:
         """Plan the storing of a whole expression; returns the last stage in which a part of it is stored."""
@@ -239,8 +259,8 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     stages, known = Stages(), Known()
     outputs: list[ArrayDestination | None] = []
     for expr in exprs:
-        if not expr.shape:
-            stages.level(expr, ())
+        if isinstance(expr, MatMul) or not expr.shape:
+            _ = stages.product(expr, streams=False) if isinstance(expr, MatMul) else stages.level(expr, ())
             outputs.append(None)
             continue
         array = ArrayDestination(expr.dtype, math.prod(expr.shape))
@@ -250,10 +270,24 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     results: list[Any] = []
     for expr, output in zip(exprs, outputs, strict=True):
         if output is None:
-            results.append(scalar_value(expr, known))
+            results.append(_product_array(expr, known) if isinstance(expr, MatMul) else scalar_value(expr, known))
         else:
             results.append(output.whole if expr.dtype.is_packed else output.array(expr.shape))
     return results
+
+
+def _product_array(expr: MatMul, known: Known) -> Any:
+    storage = known.stored[id(expr)]
+    in_memory = storage if storage.device == CPU else device(storage.device).load(storage)
+    return in_memory.read_at(0, in_memory.nbytes).view(np.float32).reshape(expr.shape)
+
+
+def evaluate_product(expr: MatMul) -> Storage:
+    """A product in the memory of the device that computes it."""
+    stages, known = Stages(), Known()
+    stages.product(expr, streams=False)
+    _run(stages, known)
+    return known.stored[id(expr)]
 
 
 def _run(stages: Stages, known: Known) -> None:
@@ -261,10 +295,16 @@ def _run(stages: Stages, known: Known) -> None:
     if counts is not None:
         counts.append(_count_passes(stages))
     only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
-    if len(only) == 1 and not stages.stored and not isinstance(only[0], KthSearch):
+    is_one_pass = len(only) == 1 and not stages.stored and not stages.streamed
+    if is_one_pass and isinstance(only[0], (StoreTask, Reduce)):
         _run_pass(_space(only[0]), only, known)
         return
     for stage in sorted(stages.tasks):
+        known.streamed |= {
+            key: ProductRows(product, known) for key, (product, first) in stages.streamed.items() if first == stage
+        }
+        for product in (task for task in stages.tasks[stage] if isinstance(task, MatMul)):
+            known.stored[id(product)] = multiplied(product, known)
         for space, (others, searches) in _by_space(stages.tasks[stage]).items():
             for first in range(0, len(others), MAX_SINKS):
                 _run_pass(space, others[first : first + MAX_SINKS], known)
@@ -281,6 +321,8 @@ def _by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], 
     """Tasks by their iteration space: those that share passes, and the searches."""
     by_space: dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]] = {}
     for task in tasks:
+        if isinstance(task, MatMul):
+            continue
         others, searches = by_space.setdefault(_space(task), ([], []))
         if isinstance(task, KthSearch):
             searches.append(task)
@@ -290,11 +332,13 @@ def _by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], 
 
 
 def _count_passes(stages: Stages) -> int:
-    return sum(
-        max(-(-len(others) // MAX_SINKS) + (SEARCH_PASSES if searches else 0) for others, searches in spaces.values())
-        for spaces in map(_by_space, stages.tasks.values())
-        if spaces
-    )
+    """Of each stage, the most passes over one space, and its products."""
+    count = 0
+    for tasks in stages.tasks.values():
+        spaces = _by_space(tasks).values()
+        passes = [-(-len(others) // MAX_SINKS) + (SEARCH_PASSES if searches else 0) for others, searches in spaces]
+        count += max(passes, default=0) + sum(isinstance(task, MatMul) for task in tasks)
+    return count
 
 
 def passes_of(build: Callable[[], Tensor]) -> tuple[int, bool]:

@@ -6,9 +6,7 @@ import numpy as np
 
 from lbrx.engine.arrays import Floats, Values
 from lbrx.engine.device import CPU, device, multiply
-from lbrx.tensors.dtype import dtype
-from lbrx.tensors.expr import Source
-from lbrx.tensors.shape import Layout, product_shape
+from lbrx.tensors.shape import product_shape
 from lbrx.tensors.tensor import Tensor
 
 
@@ -29,9 +27,3 @@ def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
     if storage.device != CPU:
         storage = device(storage.device).load(storage)
     return storage.read_at(0, storage.nbytes).view(np.float32).reshape(shape)
-
-
-def matmul_tensors(a: Values, b: Values) -> Tensor:
-    """``a @ b`` of tensors: on the device that one of them is on."""
-    shape = product_shape(a.shape, b.shape)
-    return Tensor(Source(multiply(a, b), dtype("f32"), Layout.contiguous(shape)))

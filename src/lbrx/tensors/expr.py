@@ -1,8 +1,9 @@
 """Expressions: the closed set of things that can be computed.
 
 Leaves stand for elements that exist or can be made from their position (Source, Counter, Scalar, Stored). Inner
-nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank) and joins (Concat). Quantized tensors
-are in `lbrx.tensors.coded`. Nothing here computes; every node knows its dtype and shape when it is made.
+nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank), joins (Concat) and products (MatMul).
+Quantized tensors are in `lbrx.tensors.coded`. Nothing here computes; every node knows its dtype and shape when it is
+made.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError
 from lbrx.tensors.dtype import DTYPES, DType, promote
-from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
+from lbrx.tensors.shape import Layout, Shape, broadcast_shapes, product_shape
 from lbrx.tensors.storage import Storage
 
 BOOL, I32, I64, F32, F64 = (DTYPES[name] for name in ("bool", "i32", "i64", "f32", "f64"))
@@ -201,6 +202,23 @@ class Concat(Expr):
         super().__init__(first.dtype, (*first.shape[:axis], size, *first.shape[axis + 1 :]))
         self.parts = parts
         self.axis = axis
+
+
+class MatMul(Expr):
+    """a [..., n, k] times b [..., k, m] in f32; with ``transpose_b``, b is [..., m, k]. Quantized operands stay so.
+
+    Rows are multiplied in panels that depend on the shapes alone. ``block_rows`` are smaller ones, for thin matrices:
+    their product is never stored.
+    """
+
+    __slots__ = ("a", "b", "block_rows", "transpose_b")
+
+    def __init__(self, a: Expr, b: Expr, transpose_b: bool = False, block_rows: int | None = None) -> None:
+        super().__init__(F32, product_shape(a.shape, b.shape, transpose_b))
+        self.a = a
+        self.b = b
+        self.transpose_b = transpose_b
+        self.block_rows = block_rows
 
 
 class Coded(Expr):

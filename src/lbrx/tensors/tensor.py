@@ -21,7 +21,7 @@ from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
-from lbrx.tensors.expr import Expr, Reduce, Source, cast
+from lbrx.tensors.expr import Expr, MatMul, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
 from lbrx.tensors.quantization_info import DEFAULT_GROUP_SIZE, SCHEMES, QuantizationInfo
@@ -272,17 +272,15 @@ class Tensor(Arithmetic):
     # -- products -------------------------------------------------------------------------------------------------
 
     def __matmul__(self, other: Tensor | npt.NDArray[Any]) -> Tensor:
-        """The matrix product in f32, computed now; leading axes broadcast as in NumPy.
+        """The matrix product in f32; leading axes broadcast as in NumPy.
 
         >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
         array([[11.]], dtype=float32)
         """
-        product: Tensor = function("matmul")(self, other)
-        return product
+        return Tensor(MatMul(self.expr, _factor(other)))
 
     def __rmatmul__(self, other: npt.NDArray[Any]) -> Tensor:
-        product: Tensor = function("matmul")(other, self)
-        return product
+        return Tensor(MatMul(_factor(other), self.expr))
 
     # -- element-wise ---------------------------------------------------------------------------------------------
 
@@ -327,6 +325,15 @@ class Tensor(Arithmetic):
         if not isinstance(self.expr, Blocks):
             return self
         return Tensor(self.expr.values, TensorMetadata(name=self.name, extra=self.metadata.extra))
+
+
+def _factor(values: Tensor | npt.ArrayLike) -> Expr:
+    """An operand of a product; the columns of a transposed matrix stay runs of elements."""
+    if isinstance(values, Tensor):
+        return values.expr
+    array = np.asarray(values)
+    is_transposed = array.ndim == 2 and array.flags.f_contiguous and not array.flags.c_contiguous
+    return views.transposed(array_expr(array.T), (1, 0)) if is_transposed else array_expr(array)
 
 
 def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lbrx.devices.cpu.prepared import CompiledCall
     from lbrx.engine.arrays import Floats, Values
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.device import Heads, Linear
+    from lbrx.engine.device import Heads, Linear, RowProduct
     from lbrx.tensors.tensor import Tensor
 
 
@@ -57,6 +57,14 @@ class CpuDevice:
         from lbrx.devices.cpu.ops.matmul import matmul
 
         return CpuStorage.from_array(matmul(a, b, transpose_b))
+
+    def product_rows(self, a: Tensor, b: Tensor, transpose_b: bool, block_rows: int | None) -> RowProduct:
+        from lbrx.devices.cpu.ops.low_rank import LowRankProduct
+        from lbrx.devices.cpu.ops.matmul import PanelProduct
+
+        if block_rows is None:
+            return PanelProduct(a, b, transpose_b)
+        return LowRankProduct(a, b.T if transpose_b else b, block_rows)
 
     def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
         from lbrx.devices.cpu.ops.attention import attention

@@ -20,6 +20,7 @@ from lbrx.engine.destination import Destination
 from lbrx.engine.encode import BlockDestination
 from lbrx.engine.encode_parts import JointDestination
 from lbrx.engine.fuse import BoundPass
+from lbrx.engine.products import ProductRows
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget, scratch
@@ -81,10 +82,24 @@ class _PassOnThreads:
         self.has_ranks = any(instruction.op in RANK_OPS for instruction in bound.program.body)
 
     def _block_elements(self) -> int:
+        panel = self._panel_elements()
+        if panel:
+            return panel
         if self.bound.program.mode == ROWS:
             columns = max(self.bound.columns, 1)
             return max(1, REDUCTION_BLOCK // columns) * columns
         return REDUCTION_BLOCK
+
+    def _panel_elements(self) -> int:
+        """The elements of a panel of the largest product that the pass reads, so that none is computed twice.
+
+        0 if there is none, or if partial results need blocks of their own size.
+        """
+        leaves, sinks = self.bound.leaves, self.bound.program.sinks
+        products = [leaf.storage for leaf in leaves if isinstance(leaf.storage, ProductRows)]
+        panel = max((p.panel_elements for p in products if p.nbytes == 4 * self.elements), default=0)
+        is_free = not any(sink.op in BLOCK_REDUCTIONS for sink in sinks) and panel % max(self.bound.columns, 1) == 0
+        return panel if is_free and panel >= REDUCTION_BLOCK else 0
 
     def _set_scalars(self) -> None:
         slots = self.compiled.slots

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lbrx.devices.metal.codegen.support import why_not
 from lbrx.devices.metal.context.current import metal_context
 from lbrx.engine.arrays import Floats, Values, floats
-from lbrx.engine.device import CPU, Heads, Linear, device
+from lbrx.engine.device import CPU, Heads, Linear, RowProduct, device
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
 from lbrx.engine.sinks import SinkTarget
@@ -70,6 +70,10 @@ class MetalDevice:
         from lbrx.devices.metal.ops.products import matmul
 
         return matmul(a, b, transpose_b)
+
+    def product_rows(self, a: Tensor, b: Tensor, transpose_b: bool, block_rows: int | None) -> RowProduct:
+        """Panels are read by the threads of the CPU, which also compute them."""
+        return device(CPU).product_rows(a, b, transpose_b, block_rows)
 
     def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
         from lbrx.devices.metal.ops.on_arrays import attention_on_metal

@@ -20,7 +20,9 @@ from lbrx.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.device import Heads, Linear
+    from lbrx.engine.device import Heads, Linear, RowProduct
+
+_PANEL_ROWS = 1024
 
 
 class NumpyStorage(CpuStorage):
@@ -87,6 +89,9 @@ class NumpyDevice:
         if transpose_b and right.ndim > 1:
             right = right.swapaxes(-1, -2)
         return NumpyStorage(np.ascontiguousarray(products.matmul(left, right)).reshape(-1).view(np.uint8))
+
+    def product_rows(self, a: Tensor, b: Tensor, transpose_b: bool, block_rows: int | None) -> RowProduct:
+        return products.RowProduct(floats(a), floats(b).T if transpose_b else floats(b), block_rows or _PANEL_ROWS)
 
     def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
         return products.attention(q, k, v, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,21 @@ def matmul(a: Floats, b: Floats) -> Floats:
     """The matrix product with NumPy's rules for axes."""
     with np.errstate(all="ignore"):
         return np.asarray(np.matmul(a, b))
+
+
+class RowProduct(NamedTuple):
+    """A product of two matrices in panels of rows."""
+
+    a: Floats
+    b: Floats
+    panel_rows: int
+
+    def panel(self, row: int) -> tuple[int, int]:
+        first = row // self.panel_rows * self.panel_rows
+        return first, min(first + self.panel_rows, self.a.shape[0])
+
+    def multiply(self, first: int, stop: int, out: Floats) -> None:
+        out[:] = matmul(self.a[first:stop], self.b)
 
 
 def attention(q: npt.NDArray[Any], k: npt.NDArray[Any], v: npt.NDArray[Any], options: AttentionOptions) -> Floats:

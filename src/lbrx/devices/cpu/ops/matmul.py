@@ -7,6 +7,7 @@ result does.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from lbrx.devices.cpu.ops.weight_rows import MappedRows, rows_of
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.blas import in_tiles, one_blas_thread, product
 from lbrx.engine.block_sizes import SQUARE_TILES, TILES_WANTED
+from lbrx.tensors.coded import Decode
 from lbrx.tensors.expr import Source
 from lbrx.tensors.shape import Shape, broadcast_shapes, product_shape
 from lbrx.tensors.tensor import Tensor, tensor
@@ -43,7 +45,7 @@ def _batched(left: Values, right: Values, batch: Shape, transpose_b: bool, out: 
 
     def step(number: int) -> None:
         index = matrices[number]
-        _product(_matrix(left, batch, index), _matrix(right, batch, index), transpose_b, out[index])
+        multiply_matrices(_matrix(left, batch, index), _matrix(right, batch, index), transpose_b, out[index])
 
     if math.prod(out.shape[-2:]) * left.shape[-1] >= _LARGE_PRODUCT:
         for number in range(len(matrices)):
@@ -61,20 +63,58 @@ def _matrix(values: Values, batch: Shape, index: tuple[int, ...]) -> Values:
     return values[index] if index else values
 
 
-def _product(left: Values, right: Values, transpose_b: bool, out: Floats) -> None:
+def panel_rows(inner: int, columns: int) -> int:
+    """Rows of the first operand that are multiplied by themselves if a product is computed in parts.
+
+    They are whole tiles of the whole product, and enough of them that it would not have other tiles.
+    """
+    tile = SQUARE_TILES[0]
+    return min(tile * -(-TILES_WANTED // max(-(-columns // tile), 1)), max(_ROWS_BYTES // (4 * max(inner, 1)), 1))
+
+
+def _row_ranges(rows: int, height: int, least: int) -> Iterator[tuple[int, int]]:
+    """Ranges of so many rows; fewer than ``least`` that are left over belong to the last one."""
+    starts = range(0, max(rows - least, 0) + 1, height)
+    yield from zip(starts, (*starts[1:], rows), strict=True)
+
+
+def multiply_matrices(left: Values, right: Values, transpose_b: bool, out: Floats) -> None:
+    """[n, k] times [k, m], or [m, k] transposed, into [n, m]."""
     rows, inner = left.shape
     if not inner or not out.size:
         out[:] = 0
         return
-    most_rows = rows if not isinstance(left, Tensor) else max(1, _ROWS_BYTES // (4 * inner))
+    least = panel_rows(inner, out.shape[1])
+    most_rows = max(_ROWS_BYTES // (4 * inner) // least, 1) * least if isinstance(left, Tensor) else rows
     # In this order in memory, its rows can be read as those of a weight.
     weight = (right if transpose_b else right.T) if transpose_b != _is_transposed(right) else None
-    for first in range(0, rows, most_rows):
-        values, target = left[first : first + most_rows], out[first : first + most_rows]
+    if weight is not None and not isinstance(weight, Tensor):
+        weight = tensor(weight)
+    if weight is not None and _f32_in_memory(weight) is None:  # decoded for every panel
+        most_rows = min(most_rows, least)
+    for first, stop in _row_ranges(rows, most_rows, least):
+        values, target = left[first:stop], out[first:stop]
         if weight is None:
             _panels(floats(values), right.T if transpose_b else right, target)
         else:
-            values_2d(values, weight if isinstance(weight, Tensor) else tensor(weight), target)
+            values_2d(values, weight, target)
+
+
+class PanelProduct:
+    """The rows of a product of two matrices, in panels that have the bits of the whole product."""
+
+    def __init__(self, a: Tensor, b: Tensor, transpose_b: bool) -> None:
+        self._a, self._b, self._transpose_b = a, b, transpose_b
+        self._rows = a.shape[0]
+        self.panel_rows = panel_rows(a.shape[1], b.shape[-2 if transpose_b else -1])
+
+    def panel(self, row: int) -> tuple[int, int]:
+        height = self.panel_rows
+        number, last = row // height, max(self._rows // height, 1) - 1
+        return (last * height, self._rows) if number >= last else (number * height, (number + 1) * height)
+
+    def multiply(self, first: int, stop: int, out: Floats) -> None:
+        multiply_matrices(self._a[first:stop], self._b, self._transpose_b, out)
 
 
 def _is_transposed(values: Values) -> bool:
@@ -82,7 +122,9 @@ def _is_transposed(values: Values) -> bool:
     if not isinstance(values, Tensor):
         return bool(values.flags.f_contiguous and not values.flags.c_contiguous)
     source = values.expr
-    return isinstance(source, Source) and source.layout.strides[0] == 1 and source.layout.strides[1] != 1
+    if not isinstance(source, (Source, Decode)):
+        return False
+    return source.layout.strides[0] == 1 and source.layout.strides[1] != 1
 
 
 def _panels(x: Floats, right: Values, out: Floats) -> None:

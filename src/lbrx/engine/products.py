@@ -1,0 +1,138 @@
+"""Matrix products in an evaluation: computed whole into memory, or in panels of rows as a pass reads them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lbrx.engine.device import device, multiply, product_device
+from lbrx.engine.fuse import Known
+from lbrx.engine.scalars import scalar_value
+from lbrx.memory import budget
+from lbrx.memory.scratch import borrowing
+from lbrx.tensors.coded import Blocks, Decode
+from lbrx.tensors.expr import Counter, Expr, Map, MatMul, Scalar, Source, Stored
+from lbrx.tensors.shape import Layout
+from lbrx.tensors.storage import Bytes, ReadStorage, Storage
+from lbrx.tensors.tensor import Tensor
+
+STREAMED_BYTES = 32 << 20  # of a product that is larger, only panels are in memory
+
+
+def is_streamed(product: MatMul, layout: Layout | None = None) -> bool:
+    """Whether a pass reads a product in panels: those that it sees row by row and that are large, or thin."""
+    if len(product.shape) != 2 or (layout is not None and not _is_in_order(layout)):
+        return False
+    most = min(STREAMED_BYTES, budget().limit_bytes // 4)
+    return product.block_rows is not None or 4 * math.prod(product.shape) > most
+
+
+def _is_in_order(layout: Layout) -> bool:
+    """Whether elements are seen in the order in which they are stored."""
+    steps = [stride for stride, size in zip(layout.strides, layout.shape, strict=True) if size > 1]
+    return all(stride >= 0 for stride in steps) and steps == sorted(steps, reverse=True)
+
+
+def can_be_cut(expr: Expr) -> bool:
+    """Whether rows of an operand can be computed without the others."""
+    if isinstance(expr, Map):
+        return all(not arg.shape or can_be_cut(arg) for arg in expr.args)
+    return expr.is_simple or isinstance(expr, (Stored, MatMul))
+
+
+def multiplied(product: MatMul, known: Known) -> Storage:
+    """The whole product."""
+    return multiply(*_operands(product, known), product.transpose_b)
+
+
+def _operands(product: MatMul, known: Known) -> tuple[Tensor, Tensor]:
+    return Tensor(resolved(product.a, known)), Tensor(resolved(product.b, known))
+
+
+class ProductRows(ReadStorage):
+    """The elements of a product as a pass reads them: every window is computed in whole panels of rows.
+
+    Panels do not depend on windows, so results do not depend on threads or chunks.
+    """
+
+    __slots__ = ("_columns", "_panels", "nbytes")
+
+    def __init__(self, product: MatMul, known: Known) -> None:
+        a, b = _operands(product, known)
+        self._panels = device(product_device(a, b)).product_rows(a, b, product.transpose_b, product.block_rows)
+        self._columns = product.shape[1]
+        self.nbytes = 4 * math.prod(product.shape)
+
+    @property
+    def panel_elements(self) -> int:
+        return self._panels.panel_rows * self._columns
+
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Compute a window; its ends may lie within a row."""
+        row_bytes, done = 4 * self._columns, 0
+        while done < buffer.size:
+            first, stop = self._panels.panel((offset + done) // row_bytes)
+            skipped, whole = offset + done - first * row_bytes, (stop - first) * row_bytes
+            part = buffer[done : done + whole - skipped]
+            if part.size == whole and part.ctypes.data % 4 == 0:
+                self._multiply(first, stop, part)
+            else:
+                with borrowing() as borrow:
+                    panel = borrow(whole)
+                    self._multiply(first, stop, panel)
+                    part[:] = panel[skipped : skipped + part.size]
+            done += part.size
+
+    def _multiply(self, first: int, stop: int, out: Bytes) -> None:
+        self._panels.multiply(first, stop, out.view(np.float32).reshape(stop - first, self._columns))
+
+
+def resolved(expr: Expr, known: Known) -> Expr:
+    """An expression with what earlier passes found put in: numbers as scalars, stored intermediates as sources."""
+    return _Resolver(known).resolved(expr)
+
+
+class _Resolver:
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.done: dict[int, Expr] = {}
+
+    def resolved(self, expr: Expr) -> Expr:
+        done = self.done.get(id(expr))
+        if done is None:
+            done = self.done[id(expr)] = self._new(expr)
+        return done
+
+    def _new(self, expr: Expr) -> Expr:
+        stored = self.known.stored
+        if isinstance(expr, Scalar):
+            return expr
+        if not expr.shape:
+            return Scalar(scalar_value(expr, self.known).item(), expr.dtype)
+        if isinstance(expr, Blocks):
+            numbers = tuple(map(self._part, expr.numbers))
+            return Blocks(self.known.bindings.storage(expr.stored), expr.codec, expr.shape, expr.coding, numbers)
+        if isinstance(expr, Decode):
+            return Decode(tuple(map(self._part, expr.parts)), expr.codec, expr.layout, expr.rows)
+        if isinstance(expr, Source):
+            return Source(self.known.bindings.storage(expr), expr.dtype, expr.layout, expr.rows)
+        if isinstance(expr, Counter):
+            return Counter(expr.op, expr.layout, self.known.bindings.key(expr))
+        if isinstance(expr, Stored) and id(expr.inner) in stored:
+            return Source(stored[id(expr.inner)], expr.dtype, expr.layout, expr.rows)
+        if id(expr) in stored:
+            return Source(stored[id(expr)], expr.dtype, Layout.contiguous(expr.shape))
+        return self._inner(expr)
+
+    def _part(self, part: Expr | None) -> Expr | None:
+        return None if part is None else self.resolved(part)
+
+    def _inner(self, expr: Expr) -> Expr:
+        if isinstance(expr, Map):
+            return Map(expr.op, tuple(map(self.resolved, expr.args)), expr.dtype)
+        if isinstance(expr, MatMul):
+            return MatMul(self.resolved(expr.a), self.resolved(expr.b), expr.transpose_b, expr.block_rows)
+        if isinstance(expr, Stored):
+            return Stored(self.resolved(expr.inner), expr.layout, expr.rows)
+        raise AssertionError(f"{type(expr).__name__} should be stored by now")
