@@ -29,6 +29,23 @@ def test_blas_gets_one_thread_and_its_own_back() -> None:
         assert blas_threads() == before
 
 
+def test_any_thread_can_hold_blas_back() -> None:
+    with one_blas_thread():
+        pass
+    seen: list[list[int]] = []
+
+    def work() -> None:
+        with one_blas_thread():
+            seen.append(blas_threads())
+
+    with threadpool_limits(2, user_api="blas"):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert set(seen[0]) <= {1}
+        assert set(blas_threads()) <= {2}
+
+
 def test_products_inside_leave_blas_at_one_thread() -> None:
     with one_blas_thread():
         linear(normal(40, 64), weight_of("bf16", 300, 64))

@@ -26,6 +26,14 @@ def _libraries() -> list[Any]:
     return controllers
 
 
+def _set_threads(library: Any, threads: int) -> None:
+    """Set the threads of BLAS from any thread: threadpoolctl ignores all but the first one that does so."""
+    release = getattr(library, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
+    library.set_num_threads(threads)
+
+
 class _Threads:
     """Counts who needs a BLAS with so many threads: the first sets it, the last one sets it back."""
 
@@ -40,14 +48,14 @@ class _Threads:
             if self._users == 1:
                 self._before = [library.get_num_threads() for library in _libraries()]
                 for library in _libraries():
-                    library.set_num_threads(threads)
+                    _set_threads(library, threads)
 
     def leave(self) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
                 for library, threads in zip(_libraries(), self._before, strict=True):
-                    library.set_num_threads(threads)
+                    _set_threads(library, threads)
 
 
 _single_threaded, _multi_threaded = _Threads(), _Threads()

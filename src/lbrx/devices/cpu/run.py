@@ -146,12 +146,21 @@ class _PassOnThreads:
         wanted = settings.chunk_elements
         if settings.threads > 1:
             wanted = min(wanted, max(-(-self.elements // settings.threads), self.block))
-        scratch_bytes = sum(getattr(target, "dtype", DTYPES["i64"]).itemsize for _, target in self.chunked)
-        scratch_bytes += sum(leaf.dtype.itemsize for _, leaf in self.inputs.copied)
+        scratch_bytes = self._scratch_bytes()
         if scratch_bytes:
             wanted = min(wanted, budget().limit_bytes // (2 * settings.threads * scratch_bytes))
         unit = self.block * 4 if self._packs else self.block  # four elements of two bits share a byte
         return max(wanted // unit, 1) * unit
+
+    def _scratch_bytes(self) -> int:
+        """Bytes for each element of a chunk."""
+        scratch_bytes = sum(getattr(target, "dtype", DTYPES["i64"]).itemsize for _, target in self.chunked)
+        return scratch_bytes + sum(leaf.dtype.itemsize for _, leaf in self.inputs.copied)
+
+    def _threads(self, size: int) -> int:
+        """Threads that may hold a chunk each: a panel of a product, and what it is computed from, may be large."""
+        largest = 4 * self._scratch_bytes() * size if self.block > REDUCTION_BLOCK else 1
+        return max(min(settings.threads, budget().limit_bytes // largest), 1)
 
     @property
     def _is_plain(self) -> bool:
@@ -184,7 +193,7 @@ class _PassOnThreads:
 
             return step
 
-        run_chunks(chunks, settings.threads, worker)
+        run_chunks(chunks, self._threads(size), worker)
 
     def _worker(self) -> Callable[[int, int], None]:
         """A function that runs one chunk, with arguments and scratch memory of its own."""
