@@ -24,7 +24,6 @@ from lbrx.engine.encode import BlockDestination, EncodedStorage
 from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
 from lbrx.engine.plan_cache import planned_value
-from lbrx.engine.products import ProductRows, can_be_cut, is_streamed, multiplied
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
 from lbrx.errors import MemoryBudgetError
@@ -33,7 +32,7 @@ from lbrx.settings import settings
 from lbrx.tensors.coded import Blocks, Decode, is_stored
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored
-from lbrx.tensors.shape import Shape, broadcast_shapes
+from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
 from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage, drop_behind
 from lbrx.tensors.tensor import Tensor
 from lbrx.tensors.views import row_breaks, row_range
@@ -81,9 +80,9 @@ class Stages:
         if isinstance(expr, Map):
             return max(self.level(arg, space) for arg in expr.args if not arg.is_simple)
         if isinstance(expr, MatMul):
-            return self.product(expr, is_streamed(expr))
+            return self.product(expr)
         if isinstance(expr, Stored) and isinstance(expr.inner, MatMul):
-            return self.product(expr.inner, is_streamed(expr.inner, expr.layout))
+            return self.product(expr.inner, expr.layout)
         if isinstance(expr, Stored):
             return self._store_first(expr.inner)
         if isinstance(expr, Decode):
@@ -99,13 +98,15 @@ class Stages:
             return self.level(expr.arg, space)
         return self._store_first(expr)
 
-    def product(self, expr: MatMul, streams: bool) -> int:
-        """The first stage in which a pass can read a product: as it is computed, or from memory."""
+    def product(self, expr: MatMul, layout: Layout | None = None, is_whole: bool = False) -> int:
+        """The first stage in which a pass can read a product through a layout: from memory, or as it is computed."""
+        from lbrx.engine.products import can_be_cut, is_streamed
+
         if id(expr) in self._planned:
             return self._planned[id(expr)]
         operands = (expr.a, expr.b)
         stage = max(self.level(arg, arg.shape) if can_be_cut(arg) else self._store_first(arg) for arg in operands)
-        if not streams:
+        if is_whole or not is_streamed(expr, layout):
             self._check_budget(expr)
             return self._plan(expr, stage)
         self.streamed[id(expr)] = expr, stage
@@ -260,7 +261,7 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     outputs: list[ArrayDestination | None] = []
     for expr in exprs:
         if isinstance(expr, MatMul) or not expr.shape:
-            _ = stages.product(expr, streams=False) if isinstance(expr, MatMul) else stages.level(expr, ())
+            _ = stages.product(expr, is_whole=True) if isinstance(expr, MatMul) else stages.level(expr, ())
             outputs.append(None)
             continue
         array = ArrayDestination(expr.dtype, math.prod(expr.shape))
@@ -285,7 +286,7 @@ def _product_array(expr: MatMul, known: Known) -> Any:
 def evaluate_product(expr: MatMul) -> Storage:
     """A product in the memory of the device that computes it."""
     stages, known = Stages(), Known()
-    stages.product(expr, streams=False)
+    stages.product(expr, is_whole=True)
     _run(stages, known)
     return known.stored[id(expr)]
 
@@ -300,11 +301,7 @@ def _run(stages: Stages, known: Known) -> None:
         _run_pass(_space(only[0]), only, known)
         return
     for stage in sorted(stages.tasks):
-        known.streamed |= {
-            key: ProductRows(product, known) for key, (product, first) in stages.streamed.items() if first == stage
-        }
-        for product in (task for task in stages.tasks[stage] if isinstance(task, MatMul)):
-            known.stored[id(product)] = multiplied(product, known)
+        _begin_products(stages, stage, known)
         for space, (others, searches) in _by_space(stages.tasks[stage]).items():
             for first in range(0, len(others), MAX_SINKS):
                 _run_pass(space, others[first : first + MAX_SINKS], known)
@@ -315,6 +312,18 @@ def _run(stages: Stages, known: Known) -> None:
         for key, (_, destination) in stages.stored.items():
             if key not in known.stored:
                 known.stored[key] = CpuStorage(destination.whole)
+
+
+def _begin_products(stages: Stages, stage: int, known: Known) -> None:
+    """Compute the products of a stage, and have those ready that its passes compute as they read them."""
+    streamed = [product for product, first in stages.streamed.values() if first == stage]
+    whole = [task for task in stages.tasks[stage] if isinstance(task, MatMul)]
+    if streamed or whole:
+        from lbrx.engine.products import ProductRows, multiplied
+
+        known.streamed |= {id(product): ProductRows(product, known) for product in streamed}
+        for product in whole:
+            known.stored[id(product)] = multiplied(product, known)
 
 
 def _by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]]:

@@ -9,20 +9,25 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.jobs.lora.low_rank import BLOCK_ROWS, LowRankStorage, low_rank_product, matrix_factor
-from lbrx.tensors.expr import Source
+from lbrx.engine.fuse import Known
+from lbrx.engine.products import ProductRows
+from lbrx.jobs.lora.low_rank import BLOCK_ROWS, low_rank_product, matrix_factor
+from lbrx.tensors.expr import MatMul, Source
 from support.peft_fixture import random_array
 
 
-def storage(rows: int, rank: int, columns: int) -> tuple[LowRankStorage, np.ndarray]:
+def product_rows(rows: int, rank: int, columns: int) -> tuple[ProductRows, np.ndarray]:
+    """What a pass reads a product from, and the values that it should have."""
     left, right = random_array(1, rows, rank), random_array(2, rank, columns)
-    product = LowRankStorage(matrix_factor(lbrx.tensor(left)), matrix_factor(lbrx.tensor(right)))
+    node = low_rank_product(lbrx.tensor(left), lbrx.tensor(right), (rows, columns)).expr
+    assert isinstance(node, MatMul)
+    product = ProductRows(node, Known())
     return product, left.astype(np.float64) @ right.astype(np.float64)
 
 
 @pytest.mark.parametrize("rows", [1, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 3 * BLOCK_ROWS + 5])
 def test_the_whole_product(rows: int) -> None:
-    product, expected = storage(rows, 5, 17)
+    product, expected = product_rows(rows, 5, 17)
     assert product.nbytes == 4 * rows * 17
     np.testing.assert_allclose(
         product.read_at(0, product.nbytes).view(np.float32).reshape(rows, 17), expected, rtol=1e-5, atol=1e-5
@@ -33,13 +38,13 @@ def test_the_whole_product(rows: int) -> None:
     ("start", "stop"), [(0, 1), (3, 3), (0, 17 * 32), (1, 17 * 32 + 1), (17 * 31 + 5, 17 * 33 + 2), (17 * 64, 17 * 70)]
 )
 def test_any_window_has_the_bits_of_the_whole(start: int, stop: int) -> None:
-    product, _ = storage(70, 5, 17)
+    product, _ = product_rows(70, 5, 17)
     whole = product.read_at(0, product.nbytes).view(np.float32)
     np.testing.assert_array_equal(product.read_at(4 * start, 4 * (stop - start)).view(np.float32), whole[start:stop])
 
 
 def test_a_window_may_begin_within_a_value_and_lie_unaligned_in_memory() -> None:
-    product, _ = storage(40, 3, 7)
+    product, _ = product_rows(40, 3, 7)
     whole = product.read_at(0, product.nbytes)
     buffer = np.zeros(product.nbytes + 1, np.uint8)
     product.read_into(0, buffer[1:])
@@ -49,7 +54,7 @@ def test_a_window_may_begin_within_a_value_and_lie_unaligned_in_memory() -> None
 
 def test_factors_of_any_float_type_and_transposed() -> None:
     left, right = random_array(1, 3, 40).astype(ml_dtypes.bfloat16), random_array(2, 9, 3).astype(np.float16)
-    turned = [matrix_factor(lbrx.tensor(values), is_transposed=True) for values in (left, right)]
+    turned = [matrix_factor(lbrx.tensor(values)).T for values in (left, right)]
     product = low_rank_product(turned[0], turned[1], (40, 9))
     np.testing.assert_allclose(
         product.numpy(), left.astype(np.float32).T @ right.astype(np.float32).T, rtol=1e-5, atol=1e-5
@@ -92,9 +97,9 @@ def test_the_product_in_an_expression_does_not_depend_on_threads_or_chunks() -> 
 
 def test_what_does_not_fit_is_an_error() -> None:
     left, right = matrix_factor(lbrx.full((4, 2), 1, "f32")), matrix_factor(lbrx.full((3, 4), 1, "f32"))
-    with pytest.raises(lbrx.ShapeError, match=r"\(4, 2\) and \(3, 4\) cannot be multiplied"):
-        LowRankStorage(left, right)
-    with pytest.raises(lbrx.ShapeError, match=r"shape \(4, 4\) does not have the elements of shape \(4, 5\)"):
+    with pytest.raises(lbrx.ShapeError, match=r"\(4, 2\) and \(3, 4\) do not fit"):
+        low_rank_product(left, right, (4, 4))
+    with pytest.raises(lbrx.ShapeError, match=r"\(4, 4\) with 16 elements cannot be reshaped to \(4, 5\)"):
         low_rank_product(left, matrix_factor(lbrx.full((2, 4), 1, "f32")), (4, 5))
     with pytest.raises(lbrx.ShapeError, match="matrix of floats"):
         matrix_factor(lbrx.full((4,), 1, "f32"))
@@ -104,13 +109,13 @@ def test_only_windows_of_the_product_are_ever_computed(tmp_path: Path, monkeypat
     left = matrix_factor(lbrx.tensor(random_array(1, 1200, 4)))
     right = matrix_factor(lbrx.tensor(random_array(2, 4, 500)))
     windows: list[int] = []
-    read_into = LowRankStorage.read_into
+    read_into = ProductRows.read_into
 
-    def recorded(self: LowRankStorage, offset: int, buffer: np.ndarray) -> None:
+    def recorded(self: ProductRows, offset: int, buffer: np.ndarray) -> None:
         windows.append(buffer.size)
         read_into(self, offset, buffer)
 
-    monkeypatch.setattr(LowRankStorage, "read_into", recorded)
+    monkeypatch.setattr(ProductRows, "read_into", recorded)
     with lbrx.using(chunk_elements=1):
         total = lbrx.full((1200, 500), 1, "f32") + low_rank_product(left, right, (1200, 500))
         lbrx.save(tmp_path / "out.safetensors", {"w": total})

@@ -20,7 +20,6 @@ from lbrx.engine.destination import Destination
 from lbrx.engine.encode import BlockDestination
 from lbrx.engine.encode_parts import JointDestination
 from lbrx.engine.fuse import BoundPass
-from lbrx.engine.products import ProductRows
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget, scratch
@@ -96,8 +95,10 @@ class _PassOnThreads:
         0 if there is none, or if partial results need blocks of their own size.
         """
         leaves, sinks = self.bound.leaves, self.bound.program.sinks
-        products = [leaf.storage for leaf in leaves if isinstance(leaf.storage, ProductRows)]
-        panel = max((p.panel_elements for p in products if p.nbytes == 4 * self.elements), default=0)
+        whole = [
+            leaf.storage for leaf in leaves if leaf.storage is not None and leaf.storage.nbytes == 4 * self.elements
+        ]
+        panel = max((getattr(storage, "panel_elements", 0) for storage in whole), default=0)
         is_free = not any(sink.op in BLOCK_REDUCTIONS for sink in sinks) and panel % max(self.bound.columns, 1) == 0
         return panel if is_free and panel >= REDUCTION_BLOCK else 0
 
@@ -159,8 +160,9 @@ class _PassOnThreads:
 
     def _threads(self, size: int) -> int:
         """Threads that may hold a chunk each: a panel of a product, and what it is computed from, may be large."""
-        largest = 4 * self._scratch_bytes() * size if self.block > REDUCTION_BLOCK else 1
-        return max(min(settings.threads, budget().limit_bytes // largest), 1)
+        if not self._panel_elements():
+            return settings.threads
+        return max(min(settings.threads, budget().limit_bytes // (4 * self._scratch_bytes() * size)), 1)
 
     @property
     def _is_plain(self) -> bool:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from lbrx.jobs.lora.extract import ExtractOptions as ExtractOptions
     from lbrx.jobs.lora.extract import LeftOutTensor as LeftOutTensor
     from lbrx.jobs.lora.extract import extract_adapter as extract_adapter
-    from lbrx.jobs.lora.low_rank import LowRankStorage as LowRankStorage
     from lbrx.jobs.lora.low_rank import low_rank_product as low_rank_product
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

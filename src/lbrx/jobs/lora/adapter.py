@@ -14,7 +14,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FileError, FormatError, ShapeError, TensorNotFound, UsageError, nearest
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.jobs.lora.config import WEIGHTS_NAME, AdapterConfig, read_config
-from lbrx.jobs.lora.low_rank import Factor, low_rank_product, matrix_factor
+from lbrx.jobs.lora.low_rank import low_rank_product, matrix_factor
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.tensor import Tensor, TensorMetadata
 
@@ -27,8 +27,8 @@ _PATCHED_TYPES = ("f64", "f32", "f16", "bf16")
 class LowRankProduct:
     """``scale * left @ right``, to be added to a weight; with ``magnitude`` the rows of the sum get these lengths."""
 
-    left: Factor
-    right: Factor
+    left: Tensor
+    right: Tensor
     scale: float
     magnitude: Tensor | None = None
 
@@ -201,7 +201,7 @@ class _Matcher:
                 raise FormatError(f"{self.path}: module {module!r} has no lora_{part}")
         a, b = tensors[f"{prefix}A"], tensors[f"{prefix}B"]
         self._check_rank(module, prefix, a, b)
-        left, right = self._oriented(module, bool(prefix), a, b)
+        left, right, is_turned = self._oriented(module, bool(prefix), a, b)
         magnitude = tensors.get("magnitude_vector")
         if self.config.use_dora != (magnitude is not None):
             expected = "a" if self.config.use_dora else "no"
@@ -210,7 +210,7 @@ class _Matcher:
                 f"{self.config.use_dora} in {self.config.path.name}"
             )
         if magnitude is not None:
-            self._check_magnitude(module, magnitude, left)
+            self._check_magnitude(module, magnitude, is_turned)
         return LowRankProduct(left, right, self.config.scale(module), magnitude)
 
     def _check_rank(self, module: str, prefix: str, a: Tensor, b: Tensor) -> None:
@@ -225,29 +225,29 @@ class _Matcher:
                     f"which is {expected} in {self.config.path.name}"
                 )
 
-    def _oriented(self, module: str, is_embedding: bool, a: Tensor, b: Tensor) -> tuple[Factor, Factor]:
-        """The factors in the order in which their product has the shape of the weight.
+    def _oriented(self, module: str, is_embedding: bool, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """The factors in the order in which their product has the shape of the weight, and whether it is transposed.
 
         An embedding, and with fan_in_fan_out a weight that is stored as (inputs, outputs), is the transposed product.
         PEFT decides by the class of the module, of which only the shape is known here.
         """
         shape = self.base[module + ".weight"].shape
-        straight = (matrix_factor(b), matrix_factor(a))
-        turned = (matrix_factor(a, is_transposed=True), matrix_factor(b, is_transposed=True))
-        orders = (turned,) if is_embedding else (turned, straight) if self.config.fan_in_fan_out else (straight, turned)
-        for left, right in orders:
-            is_matrix = (left.shape[0], right.shape[1]) == shape
-            is_convolution = not is_embedding and left is straight[0] and (b.shape[0], *a.shape[1:]) == shape
+        left, right = matrix_factor(b), matrix_factor(a)
+        orders = (True,) if is_embedding else (True, False) if self.config.fan_in_fan_out else (False, True)
+        for is_turned in orders:
+            first, second = (right.T, left.T) if is_turned else (left, right)
+            is_matrix = (first.shape[0], second.shape[1]) == shape
+            is_convolution = not is_turned and (b.shape[0], *a.shape[1:]) == shape
             if is_matrix or (is_convolution and all(size == 1 for size in b.shape[2:])):
-                return left, right
+                return first, second, is_turned
         raise ShapeError(
             f"{self.path}: lora_A {a.shape} and lora_B {b.shape} of {module!r} make no product of shape {shape}, "
             f"which the model's tensor has"
         )
 
-    def _check_magnitude(self, module: str, magnitude: Tensor, left: Factor) -> None:
+    def _check_magnitude(self, module: str, magnitude: Tensor, is_turned: bool) -> None:
         weight = self.base[module + ".weight"]
-        if weight.ndim != 2 or left.is_transposed:
+        if weight.ndim != 2 or is_turned:
             raise UsageError(f"{self.path}: DoRA of {module!r} is not that of a linear layer, the only one supported")
         if magnitude.size != weight.shape[0]:
             raise ShapeError(
