@@ -10,7 +10,7 @@ import pytest
 import lbrx
 from lbrx.engine import products
 from lbrx.engine.device import recorded_passes
-from lbrx.engine.schedule import passes_of
+from lbrx.engine.pass_counts import passes_of
 from lbrx.errors import MemoryBudgetError, ShapeError
 from lbrx.tensors.expr import MatMul
 from lbrx.tensors.tensor import Tensor

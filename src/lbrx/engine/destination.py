@@ -104,3 +104,32 @@ class ArrayDestination(MemoryDestination):
 
     def array(self, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return self._bytes.view(self.dtype.numpy).reshape(shape)
+
+
+class PartOf:
+    """A destination whose first element is element ``start`` of another one."""
+
+    __slots__ = ("dtype", "parent", "start", "whole")
+
+    def __init__(self, parent: Destination, start: int, elements: int) -> None:
+        self.parent = parent
+        self.start = start
+        self.dtype = parent.dtype
+        item = parent.dtype.itemsize
+        whole = None if parent.dtype.is_packed else parent.whole
+        self.whole = None if whole is None else whole[start * item : (start + elements) * item]
+
+    def write(self, lo: int, data: Bytes) -> None:
+        self.parent.write(self.start + lo, data)
+
+    def borrow_buffer(self, lo: int, nbytes: int) -> Bytes:
+        return self.parent.borrow_buffer(self.start + lo, nbytes)
+
+    def submit(self, lo: int, scratch: Bytes) -> None:
+        self.parent.submit(self.start + lo, scratch)
+
+    def check_finite(self, values: Bytes, dtype: DType) -> None:
+        self.parent.check_finite(values, dtype)
+
+    def note_nonfinite(self) -> None:
+        self.parent.note_nonfinite()

@@ -18,7 +18,7 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.engine.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
-from lbrx.engine.destination import ArrayDestination, Destination
+from lbrx.engine.destination import ArrayDestination, Destination, PartOf
 from lbrx.engine.device import CPU, device, run_pass
 from lbrx.engine.encode import BlockDestination, EncodedStorage
 from lbrx.engine.encode_parts import JointDestination, PartStorage
@@ -30,17 +30,14 @@ from lbrx.errors import MemoryBudgetError
 from lbrx.memory import budget, format_bytes
 from lbrx.settings import settings
 from lbrx.tensors.coded import Blocks, Decode, is_stored
-from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
-from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, Storage, drop_behind
-from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.storage import CpuStorage, MmapStorage, Storage, drop_behind
 from lbrx.tensors.views import row_breaks, row_range
 
 COPY_BYTES = 2 << 20
 MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
-SEARCH_PASSES = 3  # of a search for the k-th largest element, at most, unless very many elements are equal
-_counts: ContextVar[list[int] | None] = ContextVar("counts", default=None)
+evaluations: ContextVar[list[Stages] | None] = ContextVar("evaluations", default=None)  # what is evaluated meanwhile
 
 
 @dataclass(slots=True)
@@ -152,39 +149,10 @@ class Stages:
         return self.level(expr, expr.shape)
 
 
-class _PartOf:
-    """A destination whose first element is element ``start`` of another one."""
-
-    __slots__ = ("dtype", "parent", "start", "whole")
-
-    def __init__(self, parent: Destination, start: int, elements: int) -> None:
-        self.parent = parent
-        self.start = start
-        self.dtype = parent.dtype
-        item = parent.dtype.itemsize
-        whole = None if parent.dtype.is_packed else parent.whole
-        self.whole = None if whole is None else whole[start * item : (start + elements) * item]
-
-    def write(self, lo: int, data: Bytes) -> None:
-        self.parent.write(self.start + lo, data)
-
-    def borrow_buffer(self, lo: int, nbytes: int) -> Bytes:
-        return self.parent.borrow_buffer(self.start + lo, nbytes)
-
-    def submit(self, lo: int, scratch: Bytes) -> None:
-        self.parent.submit(self.start + lo, scratch)
-
-    def check_finite(self, values: Bytes, dtype: DType) -> None:
-        self.parent.check_finite(values, dtype)
-
-    def note_nonfinite(self) -> None:
-        self.parent.note_nonfinite()
-
-
 def block_target(target: object) -> tuple[BlockDestination | JointDestination | None, int]:
     """The destination that makes blocks of what a target takes, if one does, and where in it the target begins."""
     start = 0
-    while isinstance(target, _PartOf):
+    while isinstance(target, PartOf):
         start, target = start + target.start, target.parent
     return (target, start) if isinstance(target, (BlockDestination, JointDestination)) else (None, 0)
 
@@ -197,7 +165,7 @@ def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
     row = math.prod(expr.shape[1:])
     tasks = []
     for start, stop in zip([0, *breaks], [*breaks, expr.shape[0]], strict=True):
-        part = _PartOf(destination, start * row, (stop - start) * row)
+        part = PartOf(destination, start * row, (stop - start) * row)
         tasks.append(StoreTask(row_range(expr, start, stop), part))
     return tasks
 
@@ -292,9 +260,9 @@ def evaluate_product(expr: MatMul) -> Storage:
 
 
 def _run(stages: Stages, known: Known) -> None:
-    counts = _counts.get()
-    if counts is not None:
-        counts.append(_count_passes(stages))
+    evaluated = evaluations.get()
+    if evaluated is not None:
+        evaluated.append(stages)
     only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
     is_one_pass = len(only) == 1 and not stages.stored and not stages.streamed
     if is_one_pass and isinstance(only[0], (StoreTask, Reduce)):
@@ -302,7 +270,7 @@ def _run(stages: Stages, known: Known) -> None:
         return
     for stage in sorted(stages.tasks):
         _begin_products(stages, stage, known)
-        for space, (others, searches) in _by_space(stages.tasks[stage]).items():
+        for space, (others, searches) in by_space(stages.tasks[stage]).items():
             for first in range(0, len(others), MAX_SINKS):
                 _run_pass(space, others[first : first + MAX_SINKS], known)
             if searches:
@@ -326,41 +294,18 @@ def _begin_products(stages: Stages, stage: int, known: Known) -> None:
             known.stored[id(product)] = multiplied(product, known)
 
 
-def _by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]]:
+def by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]]:
     """Tasks by their iteration space: those that share passes, and the searches."""
-    by_space: dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]] = {}
+    groups: dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]] = {}
     for task in tasks:
         if isinstance(task, MatMul):
             continue
-        others, searches = by_space.setdefault(_space(task), ([], []))
+        others, searches = groups.setdefault(_space(task), ([], []))
         if isinstance(task, KthSearch):
             searches.append(task)
         else:
             others.append(task)
-    return by_space
-
-
-def _count_passes(stages: Stages) -> int:
-    """Of each stage, the most passes over one space, and its products."""
-    count = 0
-    for tasks in stages.tasks.values():
-        spaces = _by_space(tasks).values()
-        passes = [-(-len(others) // MAX_SINKS) + (SEARCH_PASSES if searches else 0) for others, searches in spaces]
-        count += max(passes, default=0) + sum(isinstance(task, MatMul) for task in tasks)
-    return count
-
-
-def passes_of(build: Callable[[], Tensor]) -> tuple[int, bool]:
-    """How many passes building and evaluating a tensor takes, and whether building it evaluates anything."""
-    counts: list[int] = []
-    token = _counts.set(counts)
-    try:
-        expr = build().expr
-    finally:
-        _counts.reset(token)
-    stages = Stages()
-    stages.add_store(expr, ArrayDestination(expr.dtype, math.prod(expr.shape)))
-    return sum(counts) + _count_passes(stages), bool(counts)
+    return groups
 
 
 def _space(task: Task) -> Shape:
