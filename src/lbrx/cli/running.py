@@ -76,7 +76,11 @@ def write_output(
     ``inputs`` are files besides models that must not be overwritten. ``status`` is closed when the plan is made.
     """
 
+    is_planned = False
+
     def planned(plan: OutputPlan) -> None:
+        nonlocal is_planned
+        is_planned = True
         if status is not None:
             status.close()
         report.warnings(plan.warnings)
@@ -98,7 +102,8 @@ def write_output(
             with report:
                 result = write(**{name: given[name] for name in RunKeywords.__annotations__})
         except KeyboardInterrupt:
-            report.interrupted()
+            if is_planned:
+                report.interrupted()
             raise
         report.done(result)
     if nodes is not None:

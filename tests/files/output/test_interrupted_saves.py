@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.tensors.expr import Expr
 
 SAVE_SLOWLY = """
 import sys, time
@@ -92,6 +93,15 @@ def test_a_save_starts_anew_if_a_source_or_an_expression_is_another(tmp_path: Pa
         assert seen[-1].resumed_bytes == 0
         for name, w in lbrx.open(source).items():
             assert np.array_equal(lbrx.open(target)[name].numpy(), w.numpy() * np.float32(factor) + np.float32(1))
+
+
+def test_all_that_a_node_depends_on_is_in_its_public_slots() -> None:
+    """The origin of a tensor is read from them; ``_values`` is a cache."""
+    nodes = [Expr]
+    for node in nodes:
+        nodes += node.__subclasses__()
+        assert [slot for slot in node.__slots__ if slot[0] == "_"] in ([], ["_values"])
+        assert "__dict__" not in dir(node)
 
 
 def test_values_in_memory_are_written_anew_after_kill_9(tmp_path: Path) -> None:
