@@ -43,6 +43,17 @@ def test_convert_of_a_gguf_file_imports_no_other_job(tmp_path: Path) -> None:
     assert imported_jobs("convert", tmp_path / "a.gguf", tmp_path / "b.gguf", "--type", "bf16") == {"convert"}
 
 
+def test_a_merge_imports_only_its_family(tmp_path: Path) -> None:
+    models = demo_models()
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text(f"{{merge_method: linear, models: [{{model: {models.prose}}}], parameters: {{weight: 1}}}}")
+    script = SCRIPT.replace("lbrx.jobs.", "lbrx.models.architectures.families.")
+    command = [sys.executable, "-c", script, "merge", str(recipe), str(tmp_path / "out"), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == ["lbrx.models.architectures.families.llama"]
+
+
 MOST_MODULES = 115
 TRACED = """
 import sys, threading

@@ -1,12 +1,16 @@
-"""The language of conditions and shapes."""
+"""Values of configs: the language of conditions and shapes, and typed access with bounds."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbrx.errors import UsageError
+from lbrx.errors import FormatError, LbrxError, UsageError
+from lbrx.models.architectures import find_family
 from lbrx.models.architectures.config import Config
 
 EXPRESSIONS = [
@@ -61,3 +65,54 @@ def test_division_by_zero_names_the_expression() -> None:
 def test_sizes_are_whole_numbers(value: object) -> None:
     with pytest.raises(UsageError, match="expected a whole number"):
         Config({"size": value}, {}).size("size")
+
+
+# -- typed access ------------------------------------------------------------------------------------------------------
+
+BOUNDED = [
+    ({"n": 5}, lambda config: config.count("n", at_most=4), "'n' is 5; expected a whole number from 1 to 4"),
+    ({"n": 0}, lambda config: config.count("n"), "'n' is 0; expected a whole number above zero"),
+    ({"n": True}, lambda config: config.count("n"), "'n' is True; expected a whole number above zero"),
+    ({"n": 1 << 41}, lambda config: config.size("n"), "'n' is 2199023255552; expected a whole number"),
+    ({"m": 1}, lambda config: config.count("n"), "has no 'n'; expected a whole number above zero"),
+    ({"n": "1e4"}, lambda config: config.number("n"), "'n' is '1e4'; expected a number above zero"),
+    ({"n": float("inf")}, lambda config: config.number("n"), "'n' is inf; expected a number above zero"),
+    ({"n": -0.5}, lambda config: config.number("n"), "'n' is -0.5; expected a number above zero"),
+    ({"n": 1}, lambda config: config.flag("n", default=False), "'n' is 1; expected true or false"),
+    ({"n": 1}, lambda config: config.text("n", "x"), "'n' is 1; expected text"),
+    ({"n": ["a"]}, lambda config: config.per_layer("n", 2, ("a",)), "expected 'a' for each of 2 layers"),
+    ({"n": ["a", "b"]}, lambda config: config.per_layer("n", 2, ("a",)), "expected 'a' for each of 2 layers"),
+    ({"n": None}, lambda config: config.demand("n"), "has no 'n'; expected a whole number above zero"),
+]
+
+
+@pytest.mark.parametrize(("values", "read", "problem"), BOUNDED)
+@pytest.mark.parametrize("error_class", [UsageError, FormatError])
+def test_one_error_for_what_cannot_be_used(
+    values: dict[str, Any], read: Callable[[Config], Any], problem: str, error_class: type[LbrxError]
+) -> None:
+    with pytest.raises(error_class) as caught:
+        read(Config(values, where="here", error_class=error_class))
+    assert str(caught.value).startswith("here: ")
+    assert str(caught.value).endswith(problem)
+
+
+def test_null_means_absent_or_none_or_another_default() -> None:
+    defaults = {"rope_theta": 1e4, "sliding_window": 4096, "num_key_value_heads": 8, "num_attention_heads": 32}
+    config = Config(dict.fromkeys(("rope_theta", "sliding_window", "num_key_value_heads")), defaults)
+    assert config.number("rope_theta") == 1e4
+    assert config.get("sliding_window") is None
+    assert config.count("num_key_value_heads") == 32
+    assert Config({}, defaults).count("num_key_value_heads") == 8
+
+
+def test_values_of_the_whole_config_count_if_the_section_has_none() -> None:
+    config = Config({"eps": 1, "theta": 2, "text_config": {"theta": 3}}, {"eps": 9, "theta": 9})
+    assert (config.number("eps"), config.number("theta")) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_local_experts"])
+def test_absurd_numbers_of_layers_and_experts_are_refused_at_once(key: str) -> None:
+    config = {"model_type": "mixtral", "num_hidden_layers": 2, key: 10**9}
+    with pytest.raises(UsageError, match=f"config.json: '{key}' is 1000000000; expected a whole number"):
+        find_family(config).tensors(config, ["model.norm.weight"])

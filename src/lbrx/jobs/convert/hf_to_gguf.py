@@ -42,7 +42,6 @@ from lbrx.tensors.tensor import Tensor, tensor
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _OTHER_MODULES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
-_BUFFERS = (".rotary_emb.inv_freq", ".masked_bias", ".attention.bias")
 
 
 def hf_to_gguf(
@@ -118,10 +117,11 @@ def _language_tensors(tensors: Sequence[PlannedTensor], family: Family) -> tuple
     """The tensors of the language model under the names that it has alone, and a word about those left behind."""
     language: list[PlannedTensor] = []
     others = 0
+    buffers = tuple(weight.name.partition("{layer}")[2] for weight in family.layer if weight.is_buffer)
     for each in tensors:
         if each.name.startswith(_OTHER_MODULES):
             others += 1
-        elif not each.name.endswith(_BUFFERS):
+        elif not each.name.endswith(buffers):
             language.append(each.renamed(family.translate(each.name, family.namings[0])))
     return language, [f"{others} tensors of the vision model are left out: only the language model is converted"] * (
         others > 0

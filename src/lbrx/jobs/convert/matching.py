@@ -32,17 +32,15 @@ class Pair:
 
 def tensor_pairs(family: Family, config: Config) -> Iterator[Pair]:
     """Every tensor that a model of the family can have, in the order in which files have them."""
-    usual = family.config({})
+    required = {each.name for each in family.weights if each.tied_to is None and family.needs_by_default(each)}
 
     def pair(weight: Weight, layer: int | None) -> Pair:
         assert weight.gguf is not None
         assert weight.shape is not None
         items = (None,) if weight.items is None else range(config.size(weight.items))
         names = tuple(family.namings[0].expand(weight.name, layer, item) for item in items)
-        is_needed = weight.needed_when is None or bool(usual.evaluate(weight.needed_when, layer=0))
-        is_required = is_needed and not weight.optional and weight.tied_to is None
         gguf_name = weight.gguf.replace("{layer}", str(layer))
-        return Pair(weight, gguf_name, names, config.shape(weight.shape), is_required)
+        return Pair(weight, gguf_name, names, config.shape(weight.shape), weight.name in required)
 
     for weight in _in_gguf(family.pre):
         yield pair(weight, None)

@@ -33,7 +33,7 @@ def moe_config(recipe: MoeRecipe, layout: MoeLayout, base: InputModel) -> dict[s
         config.setdefault("rope_theta", dense.value("rope_theta"))
     for key in _SIZE_KEYS:
         config[key] = dense.size(key)
-    config["architectures"] = [layout.class_name]
+    config["architectures"] = [layout.family.class_names[0]]
     config["model_type"] = layout.name
     config["tie_word_embeddings"] = base.architecture.is_tied(base.config)
     config["sliding_window"] = None

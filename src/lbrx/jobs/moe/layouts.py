@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
-
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.jobs.moe.recipe import MoeRecipe
+from lbrx.models.architectures import Family
+from lbrx.models.architectures.table import load_family
 
 MATRICES = ("gate_proj", "up_proj", "down_proj")
 """The feed-forward matrices of the dense models; the last one writes back into the residual stream."""
@@ -14,48 +13,43 @@ MATRICES = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class MoeLayout:
-    """The names of a mixture's tensors inside of a layer, and which dense models it can be made from."""
+    """A family of mixtures, and which dense models it can be made from."""
 
-    name: str  # its model_type
-    class_name: str
+    name: str
     spellings: tuple[str, ...]  # how recipes call it
     dense_types: tuple[str, ...]
-    gate: str
-    expert: str  # {item} is the expert's number, {matrix} that of its matrices
-    matrices: Mapping[str, str] = field(hash=False)  # the dense models' names to the layout's
-    attention_biases: tuple[str, ...] = ()  # that the layout demands; those of the base, or zeros
-    shared_expert: str | None = None
-    shared_gate: str | None = None
+
+    @property
+    def family(self) -> Family:
+        return load_family(self.name)
 
     @property
     def shared_count(self) -> int:
         """How many shared experts the layout has."""
-        return 0 if self.shared_expert is None else 1
+        return int("ffn_gate_inp_shexp.weight" in self.family.by_gguf_name)
+
+    @property
+    def attention_biases(self) -> tuple[str, ...]:
+        """The projections that must have biases: those of the base, or zeros."""
+        biases = {each: self.family.by_gguf_name[f"attn_{each}.bias"] for each in "qkv"}
+        return tuple(f"{each}_proj" for each, bias in biases.items() if self.family.needs_by_default(bias))
+
+    def name_of(self, gguf_name: str, layer: int, expert: int | None = None) -> str:
+        """The name of a tensor that GGUF calls ``gguf_name``.
+
+        >>> LAYOUTS["mixtral"].name_of("ffn_up_exps.weight", 3, expert=1)
+        'model.layers.3.block_sparse_moe.experts.1.w3.weight'
+        """
+        return self.family.namings[0].expand(self.family.by_gguf_name[gguf_name].name, layer, expert)
+
+    def names_of_matrices(self, suffix: str, layer: int, expert: int | None = None) -> dict[str, str]:
+        """For each of MATRICES its name in an expert (suffix exps) or in the shared one (shexp)."""
+        gguf_names = {each: f"ffn_{each.removesuffix('_proj')}_{suffix}.weight" for each in MATRICES}
+        return {each: self.name_of(name, layer, expert) for each, name in gguf_names.items()}
 
 
-MIXTRAL = MoeLayout(
-    "mixtral",
-    "MixtralForCausalLM",
-    ("mixtral",),
-    ("llama", "mistral"),
-    gate="block_sparse_moe.gate.weight",
-    expert="block_sparse_moe.experts.{item}.{matrix}.weight",
-    matrices={"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"},
-)
-
-QWEN2_MOE = MoeLayout(
-    "qwen2_moe",
-    "Qwen2MoeForCausalLM",
-    ("qwen2_moe", "qwen", "qwen moe", "qwen2"),
-    ("llama", "mistral", "qwen2"),
-    gate="mlp.gate.weight",
-    expert="mlp.experts.{item}.{matrix}.weight",
-    matrices={matrix: matrix for matrix in MATRICES},
-    attention_biases=("q_proj", "k_proj", "v_proj"),
-    shared_expert="mlp.shared_expert.{matrix}.weight",
-    shared_gate="mlp.shared_expert_gate.weight",
-)
-
+MIXTRAL = MoeLayout("mixtral", ("mixtral",), ("llama", "mistral"))
+QWEN2_MOE = MoeLayout("qwen2_moe", ("qwen2_moe", "qwen", "qwen moe", "qwen2"), ("llama", "mistral", "qwen2"))
 LAYOUTS = {layout.name: layout for layout in (MIXTRAL, QWEN2_MOE)}
 
 

@@ -161,12 +161,14 @@ class _Mixer:
         """The gates and experts of a layer, and the attention biases that the base does not have."""
         layout, prefix = self._layout, f"model.layers.{layer}."
         dtype = self._dtype_of(f"{prefix}mlp.{MATRICES[0]}.weight")
-        yield prefix + layout.gate, self._gates.routed(prefix + layout.gate).to(dtype)
+        gate = layout.name_of("ffn_gate_inp.weight", layer)
+        yield gate, self._gates.routed(gate).to(dtype)
         for number, expert in enumerate(self._recipe.experts):
-            yield from self._expert(expert, layer, prefix + layout.expert.replace("{item}", str(number)))
-        if layout.shared_expert is not None and layout.shared_gate is not None:
-            yield prefix + layout.shared_gate, self._gates.shared(prefix + layout.shared_gate).to(dtype)
-            yield from self._expert(self._recipe.shared_experts[0], layer, prefix + layout.shared_expert)
+            yield from self._expert(expert, layer, layout.names_of_matrices("exps", layer, number))
+        if layout.shared_count:
+            gate = layout.name_of("ffn_gate_inp_shexp.weight", layer)
+            yield gate, self._gates.shared(gate).to(dtype)
+            yield from self._expert(self._recipe.shared_experts[0], layer, layout.names_of_matrices("shexp", layer))
         for part in layout.attention_biases:
             if self._base.find(f"{prefix}self_attn.{part}.bias") is None:
                 weight = self._base.find(f"{prefix}self_attn.{part}.weight")
@@ -174,13 +176,13 @@ class _Mixer:
                 rows = self._base.infos[weight].shape[0]
                 yield f"{prefix}self_attn.{part}.bias", full((rows,), 0.0, self._dtype_of(weight))
 
-    def _expert(self, expert: Expert, layer: int, template: str) -> Iterator[tuple[str, Tensor]]:
+    def _expert(self, expert: Expert, layer: int, names: Mapping[str, str]) -> Iterator[tuple[str, Tensor]]:
         model = self._models[expert.model]
         for matrix in MATRICES:
             dense_name = f"model.layers.{layer}.mlp.{matrix}.weight"
             own = model.find(dense_name)
             assert own is not None
-            name = template.replace("{matrix}", self._layout.matrices[matrix])
+            name = names[matrix]
             value = model.tensors[own]
             if expert.noise_scale:
                 value = value + normal(value.shape, self._seed, name) * expert.noise_scale

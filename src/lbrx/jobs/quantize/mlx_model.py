@@ -19,6 +19,7 @@ from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse
 from lbrx.jobs.quantize.mixes import deserves_more_bits
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.targets import MlxTarget, find_mlx_mode, mlx_name
+from lbrx.models.architectures import known_family
 from lbrx.models.architectures.mlx_modes import described, weight_parts
 from lbrx.tensors.codecs.mlx import MlxMode
 
@@ -26,9 +27,8 @@ _WEIGHT = ".weight"
 _STACK_MARKS = ("switch_mlp", "experts")
 _VALUE_MARKS = ("v_proj", "v_a_proj", "v_b_proj")
 _CAREFUL_MODE = MlxMode(bits=8, group_size=64)
-# Layers that mlx_lm keeps at 8 bits, by model type and the end of their names: mostly routers.
+# Layers that mlx_lm keeps at 8 bits, by model type and the end of their names, of models without a Family record.
 _CAREFUL_LAYERS: Mapping[str, tuple[str, ...]] = {
-    "qwen3_moe": ("mlp.gate",),
     "qwen3_next": ("mlp.gate", "shared_expert_gate"),
     "gpt_oss": ("router",),
     "jamba": ("router",),
@@ -64,7 +64,8 @@ def _chosen(
     modes: dict[str, MlxMode] = {}
     choices: dict[str, Choice] = {}
     mix = _Mix(contents, config, target) if target.high_mode is not None else None
-    careful = _CAREFUL_LAYERS.get(str(config.get("model_type")), ())
+    family, model_type = known_family(config), str(config.get("model_type"))
+    careful = _CAREFUL_LAYERS.get(model_type, ()) if family is None else family.careful_in_mlx
     for tensor in contents.tensors:
         choice = _asked_for(tensor, target, options) or _kept(tensor, target.mode)
         if choice is None:

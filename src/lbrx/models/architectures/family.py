@@ -80,6 +80,11 @@ class Family:
         stack = self.by_gguf_name.get("ffn_gate_exps.weight")
         return None if stack is None else str(stack.items)
 
+    def needs_by_default(self, weight: Weight) -> bool:
+        """Whether models of the family need a tensor, unless their config says otherwise."""
+        is_needed = weight.needed_when is None or bool(self.config({}).evaluate(weight.needed_when, layer=0))
+        return is_needed and not weight.optional
+
     def config(self, values: Values, where: str = "config.json", error_class: type[LbrxError] = UsageError) -> Config:
         """The values of a config.json with the defaults of the family."""
         classes = values.get("architectures") or _CLASSES_WITH_HEAD

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from lbrx.errors import FormatError
 from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.table import load_family
 from lbrx.models.architectures.value_changes import stack_part, stacked
 from lbrx.tensors.tensor import Tensor
 
-# Names of the three projections: of Mixtral, and of all others, which have the same names on both sides.
-_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
-_MIXTRAL_BACK = {mlx: hf for hf, mlx in _MIXTRAL.items()}
 _MIXTRAL_BLOCK = "block_sparse_moe"
 _EXPERT = re.compile(
     r"(?P<block>.*\.(?:block_sparse_moe|mlp))\.experts\.(?P<number>\d+)\.(?P<projection>\w+)\.(?P<part>weight|bias)"
@@ -40,10 +38,16 @@ def stack_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]
     return tuple(next(iter(group.values())) if -1 in group else _stack(name, group) for name, group in groups.items())
 
 
+def _projections(block: str) -> Mapping[str, str]:
+    """What MLX calls the projections of experts where it has other names: in blocks like those of Mixtral."""
+    if not block.endswith(_MIXTRAL_BLOCK):
+        return {}
+    stacks = {weight.name: weight.mlx for weight in load_family("mixtral").layer if weight.mlx is not None}
+    return {hf.split(".")[-2]: mlx.split(".")[-2] for hf, mlx in stacks.items()}
+
+
 def _stack_name(match: re.Match[str]) -> str:
-    projection = match["projection"]
-    if match["block"].endswith(_MIXTRAL_BLOCK):
-        projection = _MIXTRAL.get(projection, projection)
+    projection = _projections(match["block"]).get(match["projection"], match["projection"])
     return f"{match['block']}.switch_mlp.{projection}.{match['part']}"
 
 
@@ -80,9 +84,8 @@ def _separated(tensor: PlannedTensor) -> Iterator[PlannedTensor]:
     if match is None or len(tensor.shape) < 2:
         yield tensor
         return
-    projection = match["projection"]
-    if match["block"].endswith(_MIXTRAL_BLOCK):
-        projection = _MIXTRAL_BACK.get(projection, projection)
+    names = {mlx: hf for hf, mlx in _projections(match["block"]).items()}
+    projection = names.get(match["projection"], match["projection"])
     for number in range(tensor.shape[0]):
         name = f"{match['block']}.experts.{number}.{projection}.{match['part']}"
         yield tensor.renamed(name).mapped(partial(_one_of, number), shape=tensor.shape[1:])
