@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
-from lbrx.engine.block_sizes import BINS
+from lbrx.engine.block_sizes import BINS, TILE
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.device import ARRAY_OPERATIONS, CpuFallback, fallbacks, recorded_passes
 from lbrx.engine.device import device as device_named
@@ -277,6 +277,18 @@ def test_collected_keys_have_their_indices_and_those_above_are_counted(device: s
     assert (state.collected, state.above) == (150, 50)
     assert np.concatenate(state.keys).tolist() == [996, 997, 998] * 50
     assert np.concatenate(state.indices).tolist() == [i for i in range(50_000) if 996 <= i % 1000 <= 998]
+
+
+def test_keys_that_are_only_counted(device: str) -> None:
+    x = lbrx.tensor(np.arange(50_000, dtype=np.int32) % 1000)
+    state = CollectState(998, 997, 1000)
+    device_named(device).run_pass(recorded(x.kth_largest(9), "collect"), [state])
+    assert state.above == 100
+    if device_named(device).counts_keys:
+        assert int(np.concatenate(state.keys).sum()) == 50
+        assert all(997 in x[start : start + TILE].numpy() for start in np.concatenate(state.indices).tolist())
+    else:
+        assert state.collected == 0
 
 
 @pytest.mark.parametrize("name", ["i4", "i2"])

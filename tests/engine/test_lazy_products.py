@@ -162,6 +162,16 @@ def test_passes_count_products() -> None:
     assert passes_of(lambda: Tensor(MatMul(a.expr, b.expr, block_rows=32)) + bias) == (1, False)
 
 
+def test_explain_shows_products() -> None:
+    a, b, bias = operands(50)
+    text = lbrx.explain(a @ b + bias)
+    assert text.startswith("pass 1: product of f32 (50, 32) and f32 (32, 24)\n\npass 2 over (50, 24)")
+    weight = b.T.to("bf16").realize()
+    streamed = Tensor(MatMul(a.expr, weight.expr, transpose_b=True, block_rows=32)) * 2
+    line = "v0 = product of f32 (50, 32) and bf16 (24, 32) transposed, read in panels, f32 (unit)"
+    assert line in lbrx.explain(streamed).splitlines()
+
+
 def test_a_stored_product_over_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, _ = operands(300)
     monkeypatch.setattr("lbrx.engine.schedule.budget", lambda: type("", (), {"limit_bytes": 1000}))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from lbrx.devices.metal.codegen.source import pass_kernel
 from lbrx.devices.metal.codegen.support import why_not
-from lbrx.engine.device import recorded_passes
+from lbrx.engine.device import Multiplication, recorded_passes
 from lbrx.engine.fuse import BoundPass
+from lbrx.engine.products import ProductRows
 from lbrx.tensors.expr import Scalar
 from lbrx.tensors.tensor import Tensor
 
@@ -29,7 +30,10 @@ def explain(*tensors: Tensor, with_shaders: bool = False) -> str:
 
     with recorded_passes() as passes:
         evaluate_exprs([*(tensor.expr for tensor in tensors), Scalar(0)])  # two values: no plan from before is used
-    return "\n\n".join(_described(number, each, with_shaders) for number, each in enumerate(passes, 1))
+    return "\n\n".join(
+        f"pass {number}: {each}" if isinstance(each, Multiplication) else _described(number, each, with_shaders)
+        for number, each in enumerate(passes, 1)
+    )
 
 
 def _described(number: int, bound: BoundPass, with_shaders: bool) -> str:
@@ -45,7 +49,10 @@ def _described(number: int, bound: BoundPass, with_shaders: bool) -> str:
     reason = why_not(program)
     where = "one kernel" if reason is None else f"on the CPU only, because {reason}"
     head = f"pass {number} over {bound.space}: {where}, reads {format_bytes(read)}, {', '.join(makes)}"
-    lines = [head, program.describe()]
+    lines = [head, *program.describe().splitlines()]
+    for line, leaf in enumerate(bound.leaves, 1):
+        if isinstance(leaf.storage, ProductRows):
+            lines[line] = lines[line].replace("source", f"{leaf.storage.operation}, read in panels,")
     if with_shaders and reason is None:
         lines.append(pass_kernel(program).text)
     return "\n".join(lines)

@@ -52,6 +52,16 @@ class Heads(NamedTuple):
     size: int
 
 
+class Multiplication(NamedTuple):
+    """A matrix product as records show it: shapes and types of its operands."""
+
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        return f"product of {self.a} and {self.b}"
+
+
 class PreparedPass(Protocol):
     """A pass with one sink over contiguous memory. ``leaves`` are addresses, ``numbers`` the scalars."""
 
@@ -80,6 +90,7 @@ class Device(Protocol):
     """Where tensors live and passes run. The engine and ops know devices through this protocol only."""
 
     name: str
+    counts_keys: bool  # a collect sink with a low end above its high end counts, in each tile, the keys at the high end
 
     def open(self) -> None:
         """Raise an error that says what to do if the device is not there."""
@@ -131,7 +142,7 @@ class CpuFallback(UserWarning):
 
 _lock = threading.Lock()
 _warned: set[str] = set()
-_records: list[list[BoundPass]] = []
+_records: list[list[BoundPass | Multiplication]] = []
 
 
 @cache
@@ -159,9 +170,9 @@ def computing_on(name: str | None, cluster: object = None) -> Iterator[None]:
 
 
 @contextmanager
-def recorded_passes() -> Iterator[list[BoundPass]]:
-    """The passes that are run within a ``with`` block, in their order."""
-    record: list[BoundPass] = []
+def recorded_passes() -> Iterator[list[BoundPass | Multiplication]]:
+    """The passes that are run within a ``with`` block, and the products that are stored, in their order."""
+    record: list[BoundPass | Multiplication] = []
     _records.append(record)
     try:
         yield record
@@ -169,15 +180,24 @@ def recorded_passes() -> Iterator[list[BoundPass]]:
         _records[:] = [each for each in _records if each is not record]
 
 
+def note(work: BoundPass | Multiplication) -> None:
+    """Add to the records of `recorded_passes`."""
+    for record in tuple(_records):
+        record.append(work)
+
+
 def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """Run a pass where its inputs or its results are, or on the device of the settings.
 
     For each sink, the partial results of its blocks if it is a reduction, else None.
     """
-    for record in tuple(_records):
-        record.append(bound)
-    name = _device_name(bound, targets) if bound.elements else CPU
-    return chosen(name, bound.program).run_pass(bound, targets)
+    note(bound)
+    return pass_device(bound, targets).run_pass(bound, targets)
+
+
+def pass_device(bound: BoundPass, targets: list[SinkTarget]) -> Device:
+    """The device that runs a pass."""
+    return chosen(_device_name(bound, targets) if bound.elements else CPU, bound.program)
 
 
 def chosen(name: str, work: Program | Linear | Heads) -> Device:

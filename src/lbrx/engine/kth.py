@@ -18,7 +18,7 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.block_sizes import BINS, HISTOGRAM_BITS, TILE
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.device import run_pass
+from lbrx.engine.device import pass_device, run_pass
 from lbrx.engine.fuse import Known, KthResult, SinkRequest, fuse
 from lbrx.engine.program import tile_type
 from lbrx.engine.scalars import scalar_value
@@ -26,7 +26,6 @@ from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import FileError
 from lbrx.memory import budget
 from lbrx.memory.scratch import borrowing
-from lbrx.settings import settings
 from lbrx.tensors.expr import Counter, Expr, KthSearch, Map, Scalar, Stored, apply
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Bytes
@@ -178,7 +177,6 @@ def _interval(search: _Search, ordered: npt.NDArray[Any]) -> _Interval:
         near == far
         and (abs(near) <= KEY_OF_INFINITY if search.key_type == "f32" else search.key_type == "i32")
         and (search.task.arg.is_simple or not search.task.needs_index)  # else the index is not found by a view
-        and settings.device == "cpu"
     )
     return _Interval(search, lowest, highest, near if can_guess else None)
 
@@ -213,11 +211,14 @@ def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
         return
     args = [each.search.task.arg for each in intervals]
     requests = [SinkRequest("collect", arg.dtype.compute, (arg,)) for arg in args]
+    bound = fuse(space, requests, known, scalar_value)
+    if not pass_device(bound, []).counts_keys:
+        intervals = [each._replace(guess=None) for each in intervals]
     most_bytes = 4 * 8 * MAX_COLLECTED * len(intervals)  # keys and indices, of chunks and joined
     with borrowing() as pooled:
         borrow = pooled if most_bytes <= budget().limit_bytes // 4 else _unpooled
         states = [_collecting(each, borrow) for each in intervals]
-        run_pass(fuse(space, requests, known, scalar_value), list(states))
+        run_pass(bound, list(states))
         for interval, state in zip(intervals, states, strict=True):
             _choose(space, interval, state, known, borrow)
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from lbrx.engine.device import device, multiply, product_device
+from lbrx.engine.device import Multiplication, device, multiply, note, product_device
 from lbrx.engine.fuse import Known
 from lbrx.engine.scalars import scalar_value
 from lbrx.memory import budget
@@ -43,7 +43,13 @@ def can_be_cut(expr: Expr) -> bool:
 
 def multiplied(product: MatMul, known: Known) -> Storage:
     """The whole product."""
+    note(_described(product))
     return multiply(*_operands(product, known), product.transpose_b)
+
+
+def _described(product: MatMul) -> Multiplication:
+    a, b = (f"{Tensor(operand).type_name} {operand.shape}" for operand in (product.a, product.b))
+    return Multiplication(a, f"{b} transposed" if product.transpose_b else b)
 
 
 def _operands(product: MatMul, known: Known) -> tuple[Tensor, Tensor]:
@@ -56,11 +62,12 @@ class ProductRows(ReadStorage):
     Panels do not depend on windows, so results do not depend on threads or chunks.
     """
 
-    __slots__ = ("_columns", "_panels", "nbytes")
+    __slots__ = ("_columns", "_panels", "nbytes", "operation")
 
     def __init__(self, product: MatMul, known: Known) -> None:
         a, b = _operands(product, known)
         self._panels = device(product_device(a, b)).product_rows(a, b, product.transpose_b, product.block_rows)
+        self.operation = _described(product)
         self._columns = product.shape[1]
         self.nbytes = 4 * math.prod(product.shape)
 

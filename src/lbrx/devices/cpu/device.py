@@ -24,6 +24,7 @@ class CpuDevice:
     """Does everything; other devices leave to it what they cannot do."""
 
     name = "cpu"
+    counts_keys = True
 
     def open(self) -> None:
         """It is always there."""

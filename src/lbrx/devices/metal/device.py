@@ -25,6 +25,7 @@ class MetalDevice:
     """Runs passes, products and attention on the GPU; `why_not` says what it cannot run."""
 
     name = "metal"
+    counts_keys = False
 
     def open(self) -> None:
         metal_context()

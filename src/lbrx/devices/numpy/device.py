@@ -55,6 +55,7 @@ class NumpyDevice:
     """
 
     name = "numpy"
+    counts_keys = False
 
     def open(self) -> None:
         """It is always there."""
