@@ -13,7 +13,7 @@ import lbrx
 from lbrx.errors import FormatError, ShapeError, TensorNotFound, UsageError
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.inference.opening import spec_of_gguf
-from lbrx.models.inference.spec import spec_of_config
+from lbrx.models.inference.spec import ModelSpec, spec_of_config
 from lbrx.tensors.rope import RopeConfig
 from support.tiny_decoders import VOCABULARY, tiny_arrays, tiny_config, tiny_shapes, write_tiny
 
@@ -91,6 +91,65 @@ def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
     rope = spec.layers[5].rope
     assert (rope.theta, rope.rope_type, rope.factor) == (1e6, "linear", 8.0)
     assert spec.attention_scale == pytest.approx(32**-0.5)
+
+
+GEMMA3: dict[str, Any] = {
+    "block_count": 2,
+    "embedding_length": 64,
+    "feed_forward_length": 96,
+    "context_length": 512,
+    "attention.head_count": np.array([4, 4]),
+    "attention.head_count_kv": 2,
+    "attention.key_length": 16,
+    "attention.sliding_window": 5,
+    "vocab_size": VOCABULARY,
+}
+
+
+def gemma3_spec(**changes: Any) -> ModelSpec:
+    metadata = {f"gemma3.{key}": value for key, value in {**GEMMA3, **changes}.items()}
+    return spec_of_gguf({"general.architecture": "gemma3", **metadata}, {}, "a.gguf")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "windows"),
+    [(None, [5, 5]), (1, [None, None]), (2, [5, None]), ([True, True], [5, 5]), ([1, 1], [5, 5]), ([0, 1], [None, 5])],
+)
+def test_windows_of_gguf_files(pattern: Any, windows: list[int | None]) -> None:
+    given = {} if pattern is None else {"attention.sliding_window_pattern": pattern}
+    for changes in (
+        given,
+        {key: np.array(value) if isinstance(value, list) else value for key, value in given.items()},
+    ):
+        assert [layer.window for layer in gemma3_spec(**changes).layers] == windows
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("block_count", 10**9, "is 1000000000; expected a whole number from 1 to 1000"),
+        ("attention.head_count", 0, "is 0; expected a whole number above zero"),
+        ("attention.key_length", "16", "is '16'; expected a whole number"),
+        ("attention.sliding_window_pattern", 0, "is 0; expected a whole number above zero"),
+        ("attention.sliding_window_pattern", [True], "has 1 values; expected one for each of 2 layers"),
+        ("attention.sliding_window_pattern", "x", "is 'x'; expected a whole number"),
+        ("rope.freq_base", "x", "is 'x'; expected a number above zero"),
+        ("attn_logit_softcapping", -1.0, "is -1.0; expected a number above zero"),
+    ],
+)
+def test_wrong_key_values_are_told(key: str, value: Any, problem: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        gemma3_spec(**{key: value})
+    assert str(caught.value).startswith(f"a.gguf: 'gemma3.{key}' {problem}")
+
+
+def test_a_wrong_scaling_of_a_gguf_file_is_told() -> None:
+    with pytest.raises(FormatError, match=r"a.gguf: 'gemma3.rope.scaling.factor' is 'x'; expected a number above zero"):
+        gemma3_spec(**{"rope.scaling.type": "linear", "rope.scaling.factor": "x"})
+    with pytest.raises(UsageError, match=r"positions of type 'longrope' are not known; expected one of none, linear"):
+        gemma3_spec(**{"rope.scaling.type": "longrope"})
+    with pytest.raises(UsageError, match="keys and values have heads of different sizes"):
+        gemma3_spec(**{"attention.value_length": 8})
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------

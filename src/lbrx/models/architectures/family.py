@@ -98,7 +98,7 @@ class Family:
         config = self.config(values, where, error_class)
         config.demand(*(key for key in SIZES if key not in self.omitted_sizes))
         for key in (*SIZES, *([] if self.expert_count is None else [self.expert_count])):
-            config.count(key, at_most=_most(names) if key in (self.layers_key, self.expert_count) else MOST)
+            config.count(key, at_most=most_items(names) if key in (self.layers_key, self.expert_count) else MOST)
         return config
 
     def layer_count(self, config: Values, names: Collection[str] = ()) -> int:
@@ -110,7 +110,7 @@ class Family:
         """
         if self.inferred_layer_count is not None:
             return self.inferred_layer_count
-        return self.config(config).count(self.layers_key, at_least=0, at_most=_most(names))
+        return self.config(config).count(self.layers_key, at_least=0, at_most=most_items(names))
 
     def is_tied(self, config: Values) -> bool:
         """Whether the language head of a model is its embedding.
@@ -282,7 +282,7 @@ class Family:
             for weight in weights:
                 shape = None if weight.shape is None else values.shape(weight.shape)
                 tied_to = naming.expand(weight.tied_to) if weight.tied_to and self.is_tied(config) else None
-                items = _items(weight, values, _most(present))
+                items = _items(weight, values, most_items(present))
                 for layer in layers:
                     is_needed = tied_to is None and _is_needed(weight, values, naming, present, layer)
                     for item in items:
@@ -315,7 +315,7 @@ def _roles(family: Family, config_text: str, present: frozenset[str]) -> tuple[T
     return tuple(family._tensors(json.loads(config_text), present))
 
 
-def _most(names: Collection[str]) -> int:
+def most_items(names: Collection[str]) -> int:
     """The largest number of layers or experts that is not absurd for a checkpoint."""
     return max(len(names), _FEW)
 

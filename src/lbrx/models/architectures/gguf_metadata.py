@@ -11,7 +11,7 @@ import numpy as np
 from lbrx.errors import FormatError, UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.config import Config
-from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.family import Family, most_items
 from lbrx.models.architectures.records import Gguf
 from lbrx.models.architectures.rope import (
     FULL_ATTENTION,
@@ -140,13 +140,16 @@ def config_of_metadata(
     gguf, values = gguf_of(family), Config(_uniform(metadata), where=where, error_class=FormatError)
     prefix = f"{gguf.name}."
     config: dict[str, Any] = {"architectures": [family.class_names[0]], "model_type": family.model_type}
-    config |= {key: values.count(prefix + end, at_least=0) for end, key in _COUNTS.items()}
+    config |= {key: values.count(prefix + end) for end, key in _COUNTS.items()}
+    values.count(prefix + "block_count", at_most=most_items(tensors))
     others = {"attention.key_length": "head_dim", _WINDOW: "sliding_window", **{key: key for key in _SOFTCAPS}}
     others |= {"expert_count": family.expert_count or "num_experts", "expert_used_count": "num_experts_per_tok"}
     for end, key in {**others, **_EXPERT_SIZES}.items():
         if prefix + end in metadata:
-            value = metadata[prefix + end]
-            config[key] = plain_float(value) if isinstance(value, float) else value
+            is_real = key in _SOFTCAPS
+            config[key] = (
+                plain_float(values.number(prefix + end)) if is_real else values.count(prefix + end, at_least=0)
+            )
     if not config.get("sliding_window"):
         config["sliding_window"] = None
     embedding, is_gelu = tensors.get("token_embd.weight"), family.decoder and family.decoder.mlp.activation == "gelu"
@@ -161,30 +164,32 @@ def config_of_metadata(
         token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if token_id is not None:
             config[f"{key}_token_id"] = int(token_id)
-    rope, warnings = _rope_config(family, values, metadata, tensors, config)
-    return {**config, **_taken_for_granted(family, metadata, tensors, config), **rope}, warnings
+    rope, warnings = _rope_config(family, values, tensors, config)
+    return {**config, **_taken_for_granted(family, values, tensors, config), **rope}, warnings
 
 
 def _uniform(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Key-values with one number for lists that have the same for each layer."""
 
-    def plain(value: Any) -> Any:
-        is_list = isinstance(value, np.ndarray) and value.ndim == 1 and value.size and (value == value[0]).all()
-        return value[0].item() if is_list else value
+    def plain(key: str, value: Any) -> Any:
+        if not isinstance(value, np.ndarray) or not value.size or key.endswith(_PERIOD):
+            return value
+        return value[0].item() if (value == value[0]).all() else value
 
-    return {key: plain(value) for key, value in metadata.items()}
+    return {key: plain(key, value) for key, value in metadata.items()}
 
 
-def _layer_types(gguf: Gguf, metadata: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def _layer_types(gguf: Gguf, values: Config, config: Mapping[str, Any]) -> list[str]:
     """Which layers have a sliding window: every one but each n-th, or those that a list marks."""
-    layers = range(config["num_hidden_layers"])
-    given = metadata.get(f"{gguf.name}.{_PERIOD}", gguf.full_attention_period)
-    if not config["sliding_window"]:
-        given = 1
-    if isinstance(given, int):
-        is_sliding = [(layer + 1) % given != 0 for layer in layers]
-    else:
+    layers, key = config["num_hidden_layers"], f"{gguf.name}.{_PERIOD}"
+    given = values.get(key)
+    if isinstance(given, np.ndarray | list) and config["sliding_window"]:
+        if len(given) != layers:
+            raise values.wrong(f"{key!r} has {len(given)} values; expected one for each of {layers} layers")
         is_sliding = [bool(mark) for mark in given]
+    else:
+        period = gguf.full_attention_period if given is None else values.count(key)
+        is_sliding = [bool(config["sliding_window"]) and (layer + 1) % (period or 1) != 0 for layer in range(layers)]
     return [SLIDING_ATTENTION if slides else FULL_ATTENTION for slides in is_sliding]
 
 
@@ -194,7 +199,7 @@ def assumed_scalar(gguf: Gguf, layers: int, hidden: int, heads: int, head: int) 
 
 
 def _taken_for_granted(
-    family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], config: Mapping[str, Any]
+    family: Family, values: Config, tensors: Mapping[str, PlannedTensor], config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What only some families have, and llama.cpp does not read from a file."""
     gguf = gguf_of(family)
@@ -204,25 +209,24 @@ def _taken_for_granted(
         told["query_pre_attn_scalar"] = assumed_scalar(gguf, layers, hidden, heads, _head_size(config))
         told["hidden_activation"] = config["hidden_act"]
     if gguf.full_attention_period is not None:
-        told["layer_types"] = _layer_types(gguf, metadata, config)
+        told["layer_types"] = _layer_types(gguf, values, config)
     return {**told, **gguf.fixed}
 
 
 def _head_size(config: Mapping[str, Any]) -> int:
-    return int(config.get("head_dim", config["hidden_size"] // max(config["num_attention_heads"], 1)))
+    return max(int(config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])), 1)
 
 
 def _rope_config(
     family: Family,
     values: Config,
-    metadata: Mapping[str, Any],
     tensors: Mapping[str, PlannedTensor],
     config: Mapping[str, Any],
 ) -> tuple[dict[str, Any], list[str]]:
     gguf, defaults, head = gguf_of(family), family.defaults, _head_size(config)
     prefix = f"{gguf.name}.rope."
     theta = plain_float(values.number(prefix + "freq_base", default=defaults["rope_theta"]))
-    settings: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(metadata, prefix + "scaling.")}
+    settings: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(values, prefix + "scaling.")}
     warnings = []
     if "rope_local_base_freq" in defaults:
         local = values.number(prefix + "freq_base_swa", default=defaults["rope_local_base_freq"])

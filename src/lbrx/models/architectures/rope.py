@@ -88,23 +88,22 @@ def scaling_metadata(rope: Config, context_length: int) -> dict[str, Any]:
     return values
 
 
-def scaling_config(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] | None:
+def scaling_config(values: Config, prefix: str) -> dict[str, Any] | None:
     """The ``rope_scaling`` of a config.json for linear scaling and YaRN, None without them.
 
-    >>> scaling_config({"a.rope.scaling.type": "linear", "a.rope.scaling.factor": 4.0}, "a.rope.scaling.")
+    >>> scaling_config(Config({"a.rope.scaling.type": "linear", "a.rope.scaling.factor": 4.0}), "a.rope.scaling.")
     {'rope_type': 'linear', 'factor': 4.0}
     """
-    rope_type = metadata.get(f"{prefix}type")
+    rope_type = values.get(f"{prefix}type")
     if rope_type not in ("linear", "yarn"):
         return None
-    section = {"rope_type": rope_type, "factor": plain_float(metadata.get(f"{prefix}factor", 1.0))}
+    section = {"rope_type": rope_type, "factor": plain_float(values.number(f"{prefix}factor", default=1.0))}
     if rope_type == "yarn":
-        length = metadata.get(f"{prefix}original_context_length")
-        if length is not None:
-            section["original_max_position_embeddings"] = int(length)
+        if values.get(f"{prefix}original_context_length") is not None:
+            section["original_max_position_embeddings"] = values.count(f"{prefix}original_context_length")
         for keys, end in _YARN_KEYS:
-            if f"{prefix}{end}" in metadata:
-                section[keys[0]] = plain_float(metadata[f"{prefix}{end}"])
+            if values.get(f"{prefix}{end}") is not None:
+                section[keys[0]] = plain_float(values.number(f"{prefix}{end}"))
     return section
 
 
