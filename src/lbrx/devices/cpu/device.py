@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lbrx.devices.cpu.run import run_pass
@@ -49,10 +51,11 @@ class CpuDevice:
     def destination(self, dtype: DType, elements: int) -> ArrayDestination:
         return ArrayDestination(dtype, elements)
 
-    def linear(self, x: Values, weight: Tensor) -> Floats:
+    @cached_property  # imported when they are first asked for, and called without detours: calls are many and short
+    def linear(self) -> Callable[[Values, Tensor], Floats]:
         from lbrx.devices.cpu.ops.linear import linear
 
-        return linear(x, weight)
+        return linear
 
     def matmul(self, a: Values, b: Values, transpose_b: bool) -> CpuStorage:
         from lbrx.devices.cpu.ops.matmul import matmul
@@ -72,14 +75,14 @@ class CpuDevice:
 
         return attention(q, k, v, options)
 
-    def apply(
-        self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
-    ) -> Floats:
+    @cached_property
+    def apply(self) -> Callable[..., Floats]:
         from lbrx.devices.cpu.ops.array_operations import apply
 
-        return apply(operation, values, others, numbers)
+        return apply
 
-    def gather(self, weight: Tensor, numbers: Any) -> Floats:
+    @cached_property
+    def gather(self) -> Callable[[Tensor, Any], Floats]:
         from lbrx.devices.cpu.ops.weight_rows import gather
 
-        return gather(weight, numbers)
+        return gather

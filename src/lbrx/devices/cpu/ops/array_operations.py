@@ -12,7 +12,7 @@ _ROW_OPERATIONS = ("softmax", "rms_norm", "layer_norm")
 _CHUNK_ELEMENTS = 32 << 10
 
 
-def apply(operation: str, values: Floats, others: tuple[Floats, ...], numbers: tuple[float, ...]) -> Floats:
+def apply(operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()) -> Floats:
     """An operation of `lbrx.engine.device.ARRAY_OPERATIONS`."""
     out = np.empty_like(values)
     if values.size:
