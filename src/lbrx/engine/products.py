@@ -9,7 +9,6 @@ import numpy as np
 from lbrx.engine.device import Multiplication, device, multiply, note, product_device
 from lbrx.engine.fuse import Known
 from lbrx.engine.scalars import scalar_value
-from lbrx.memory import budget
 from lbrx.memory.scratch import borrowing
 from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.expr import Counter, Expr, Map, MatMul, Scalar, Source, Stored
@@ -21,11 +20,13 @@ STREAMED_BYTES = 32 << 20  # of a product that is larger, only panels are in mem
 
 
 def is_streamed(product: MatMul, layout: Layout | None = None) -> bool:
-    """Whether a pass reads a product in panels: those that it sees row by row and that are large, or thin."""
+    """Whether a pass reads a product in panels: those that it sees row by row and that are large, or thin.
+
+    This depends on the structure and on sizes alone, as plans do.
+    """
     if len(product.shape) != 2 or (layout is not None and not _is_in_order(layout)):
         return False
-    most = min(STREAMED_BYTES, budget().limit_bytes // 4)
-    return product.block_rows is not None or 4 * math.prod(product.shape) > most
+    return product.block_rows is not None or 4 * math.prod(product.shape) > STREAMED_BYTES
 
 
 def _is_in_order(layout: Layout) -> bool:
