@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 import uuid
@@ -16,7 +17,6 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import parse_bytes
 from lbrx.cluster.calls import failed_too_often, reason
 from lbrx.cluster.connection import Connection, Node, connected, import_ray, nodes_of, task_threads, worker_count
-from lbrx.cluster.description import PlanSource, layout_digest
 from lbrx.cluster.options import (
     MAX_FAILURES,
     WORKER_MEMORY_BYTES,
@@ -26,10 +26,11 @@ from lbrx.cluster.options import (
     NodeProgress,
 )
 from lbrx.cluster.tasks import Task, group_slots, task_size, whole_files
-from lbrx.cluster.worker import Order, TaskReport, perform
+from lbrx.cluster.worker import Order, TaskReport, layout_digest, perform
 from lbrx.cluster.worker_memory import explaining_memory_errors
 from lbrx.errors import LbrxError
 from lbrx.files.formats.header import FileLayout
+from lbrx.files.output.plan import OutputPlan
 from lbrx.files.output.run import Run
 from lbrx.files.output.upload import RemoteStaging, uploaded_before
 
@@ -48,11 +49,11 @@ class _Sent:
     since: float = field(default_factory=time.monotonic)
 
 
-def cluster_runner(cluster: str | ClusterOptions, plan_call: partial[Any]) -> Callable[..., ClusterRun]:
+def cluster_runner(cluster: str | ClusterOptions, plan_call: partial[OutputPlan]) -> Callable[..., ClusterRun]:
     """The ``runner`` of `lbrx.files.output.run.execute` on a cluster, whose workers make the plan by the same call."""
     import_ray()
     chosen = ClusterOptions(cluster) if isinstance(cluster, str) else cluster
-    return partial(ClusterRun, chosen, PlanSource.of(plan_call))
+    return partial(ClusterRun, chosen, plan_call, os.getcwd())
 
 
 class ClusterRun(Run):
@@ -61,10 +62,11 @@ class ClusterRun(Run):
     If the output is in a bucket, a worker makes a whole file where it is, and uploads it.
     """
 
-    def __init__(self, cluster: ClusterOptions, source: PlanSource, *arguments: Any) -> None:
+    def __init__(
+        self, cluster: ClusterOptions, plan_call: partial[OutputPlan], directory: str, *arguments: Any
+    ) -> None:
         super().__init__(*arguments)
-        self.cluster = cluster
-        self.source = source
+        self.cluster, self.plan_call, self.directory = cluster, plan_call, directory
 
     def run(self) -> None:
         is_shared = not isinstance(self.staging, RemoteStaging)
@@ -111,7 +113,8 @@ class _Dispatch:
         self._order = ray.put(
             Order(
                 uuid.uuid4().hex,
-                run.source,
+                run.plan_call,
+                run.directory,
                 layout_digest(run.plan),
                 run.staging.partial.resolve(),
                 self._threads,

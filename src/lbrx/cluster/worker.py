@@ -9,12 +9,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.file_lock import file_lock
-from lbrx.cluster.description import PlanSource, built_alike
 from lbrx.cluster.worker_memory import PeakMemory
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.schedule import evaluate_stores
@@ -22,7 +22,7 @@ from lbrx.errors import FileError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output.file_writer import FileWriter
 from lbrx.files.output.journal import Entry
-from lbrx.files.output.plan import OutputPlan
+from lbrx.files.output.plan import OutputPlan, digest
 from lbrx.files.output.slots import units_of, write_slots
 from lbrx.files.output.staging import Staging
 from lbrx.files.remote.filesystem import RemoteState
@@ -38,10 +38,11 @@ _plans: OrderedDict[str, OutputPlan] = OrderedDict()
 
 @dataclass(frozen=True)
 class Order:
-    """What all tasks of a run have in common."""
+    """What all tasks of a run have in common. Each worker makes the plan by the call of the driver, where that was."""
 
     run: str
-    source: PlanSource
+    plan_call: partial[OutputPlan]
+    directory: str
     layout_digest: str
     partial: Path
     threads: int
@@ -137,12 +138,23 @@ def _plan(order: Order) -> OutputPlan:
     """The plan of a run; a process keeps that of the last one only."""
     plan = _plans.get(order.run)
     if plan is None:
-        plan = built_alike(order.source, order.layout_digest)
+        os.chdir(order.directory)
+        plan = order.plan_call()
+        if layout_digest(plan) != order.layout_digest:
+            raise FileError(
+                f"{order.directory}: this worker plans another output than the driver; "
+                "expected the same models at the same paths on every node"
+            )
         with alone():
             _warm(plan)
         _plans.clear()
         _plans[order.run] = plan
     return plan
+
+
+def layout_digest(plan: OutputPlan) -> str:
+    """A short name for the files of a plan: a worker whose plan has another one sees other models."""
+    return digest(*(layout.header for layout in plan.layouts))
 
 
 def alone() -> AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import field
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError, UsageError
@@ -37,7 +38,7 @@ class ModelSpec:
 
     family: Family
     decoder: Decoder
-    config: Config
+    config: Config = field(repr=False)  # what matters of it is in other fields
     is_gguf: bool  # whether names and values of weights are those of GGUF
     hidden: int
     intermediate: int
