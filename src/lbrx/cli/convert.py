@@ -9,7 +9,7 @@ from typing import Annotated
 from lbrx.cli.options import Cluster, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import dry_run_of, reporting, show_files, write_output
+from lbrx.cli.running import planning_for, reporting, show_files, write_output
 
 
 def convert(
@@ -49,7 +49,7 @@ def convert(
         if not dry_run:
             write_output(write, report, limits, options, cluster=cluster)
             return
-        with dry_run_of(limits, report):
+        with planning_for(limits, report):
             plan = plan_conversion(*write.args, **write.keywords)
             report.warnings(plan.warnings)
             show_files(plan, as_json=options.json_output)

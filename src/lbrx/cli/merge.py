@@ -10,7 +10,7 @@ from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunO
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.progress import Reporter
-from lbrx.cli.running import dry_run_of, reporting, show_files, write_output
+from lbrx.cli.running import planning_for, reporting, show_files, write_output
 
 if TYPE_CHECKING:
     from lbrx.files.output.plan import OutputPlan
@@ -65,7 +65,7 @@ def merge(
         if not dry_run:
             write_output(write, report, limits, options, inputs=[recipe], device=device, cluster=cluster)
             return
-        with dry_run_of(limits, report, device, cluster):
+        with planning_for(limits, report, device, cluster):
             plan = plan_output_of_merge(*write.args, **write.keywords)
             report.warnings(plan.warnings)
             _show_plan(plan, report, as_json=options.json_output)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from lbrx.base.system import format_bytes
 from lbrx.cli.options import DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
-from lbrx.cli.running import dry_run_of, reporting, write_output
+from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def moe(
     with reporting(options) as report:
         if out.suffix == ".gguf":
             raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
-        with dry_run_of(limits, report):
+        with planning_for(limits, report):
             parsed, text = load_moe_recipe(recipe)
             mixture = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
             report.warnings(mixture.warnings)

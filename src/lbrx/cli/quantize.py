@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import dry_run_of, reporting, write_output
+from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 
@@ -121,7 +121,7 @@ def quantize(
                 write = partial(quantize_model, source, out, **choices, **planning)
                 write_output(write, report, limits, options, status=status, device=device, cluster=cluster)
                 return
-            with dry_run_of(limits, report, device, cluster):
+            with planning_for(limits, report, device, cluster):
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
                 report.warnings(plan.output.warnings)

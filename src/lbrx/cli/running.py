@@ -37,10 +37,10 @@ def reporting_fallbacks(warn: Callable[[Sequence[str]], None]) -> Iterator[None]
 
 
 @contextmanager
-def dry_run_of(
+def planning_for(
     limits: LimitOptions, report: Reporter, device: str | None = None, cluster: str | None = None
 ) -> Iterator[None]:
-    """The limits and the device of a command that only plans."""
+    """The limits and the device of a command while it plans."""
     from lbrx.engine.device import computing_on
     from lbrx.memory.limits import limited
 
