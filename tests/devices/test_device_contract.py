@@ -30,7 +30,7 @@ from lbrx.ops import attention, embedding, linear
 from lbrx.registry import CODECS, DEVICES
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import MAP_OPS, apply
+from lbrx.tensors.expr import MAP_OPS, MatMul, apply
 from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.storage import CpuStorage, MmapStorage
 from lbrx.tensors.tensor import Tensor
@@ -403,6 +403,31 @@ def test_matmul_of_tensors(shapes: tuple[tuple[int, ...], ...], device: str) -> 
     assert product.device == device
     want = wide(a) @ wide(lbrx.tensor(b, "bf16"))
     np.testing.assert_allclose(product.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_rows", [None, 32])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_panels_of_a_product(block_rows: int | None, transpose_b: bool, device: str) -> None:
+    a, b = lbrx.tensor(normal(4500, 8)), lbrx.tensor(normal(8, 12, seed=1))
+    right = b.T.realize() if transpose_b else b
+    panels = device_named(device).product_rows(a, right, transpose_b, block_rows)
+    out, row = np.empty((4500, 12), np.float32), 0
+    while row < 4500:
+        first, stop = panels.panel(row)
+        assert first == row < stop
+        assert panels.panel(stop - 1) == (first, stop)
+        panels.multiply(first, stop, out[first:stop])
+        row = stop
+    np.testing.assert_allclose(out, wide(a) @ wide(b), rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_an_activation_and_a_residual_after_a_product(device: str) -> None:
+    a, b, residual = (lbrx.tensor(normal(*shape, seed=1)).to_device(device) for shape in ((9, 8), (8, 4), (9, 4)))
+    for block_rows in (None, 4):
+        product = Tensor(MatMul(a.expr, b.expr, block_rows=block_rows))
+        got = ((product + residual[0]).maximum(0.0) + residual).numpy()
+        want = np.maximum(wide(a) @ wide(b) + wide(residual)[0], 0) + wide(residual)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_matrices_that_do_not_fit_are_an_error(device: str) -> None:

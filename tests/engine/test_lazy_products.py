@@ -155,6 +155,17 @@ def test_products_of_products_and_views_of_products(is_streaming: bool, monkeypa
     np.testing.assert_allclose(encoded, (x @ y).reshape(100, 72)[:, :64], atol=0.3)
 
 
+def test_operands_that_are_still_to_be_quantized() -> None:
+    a, b, _ = operands(50)
+    quantized = a.quantize("q8_0")
+    want = quantized.realize().dequantize().numpy() @ b.numpy()
+    np.testing.assert_allclose((quantized @ b + 1).numpy(), want + 1, rtol=1e-4, atol=1e-4)
+    weight = b.T.reshape(24, 32).quantize("q8_0")
+    want = a.numpy() @ weight.realize().dequantize().numpy().T
+    product = Tensor(MatMul(a.expr, weight.expr, transpose_b=True))
+    np.testing.assert_allclose((product + 1).numpy(), want + 1, rtol=1e-3, atol=1e-2)
+
+
 def test_passes_count_products() -> None:
     a, b, bias = operands(50)
     assert passes_of(lambda: a * 2 + bias[:1]) == (1, False)
