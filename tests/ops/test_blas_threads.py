@@ -29,21 +29,28 @@ def test_blas_gets_one_thread_and_its_own_back() -> None:
         assert blas_threads() == before
 
 
-def test_any_thread_can_hold_blas_back() -> None:
-    with one_blas_thread():
-        pass
+def test_any_thread_can_hold_blas_back_and_none_keeps_control() -> None:
     seen: list[list[int]] = []
+    is_seen, can_end = threading.Event(), threading.Event()
 
     def work() -> None:
         with one_blas_thread():
             seen.append(blas_threads())
+        is_seen.set()
+        can_end.wait()
 
+    with one_blas_thread():
+        pass
     with threadpool_limits(2, user_api="blas"):
         thread = threading.Thread(target=work)
         thread.start()
-        thread.join()
+        is_seen.wait()
         assert set(seen[0]) <= {1}
         assert set(blas_threads()) <= {2}
+    with threadpool_limits(1, user_api="blas"):
+        assert set(blas_threads()) <= {1}
+    can_end.set()
+    thread.join()
 
 
 def test_products_inside_leave_blas_at_one_thread() -> None:

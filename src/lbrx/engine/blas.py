@@ -27,11 +27,11 @@ def _libraries() -> list[Any]:
 
 
 def _set_threads(library: Any, threads: int) -> None:
-    """Set the threads of BLAS from any thread: threadpoolctl ignores all but the first one that does so."""
-    release = getattr(library, "clear_controlling_thread", None)
-    if release is not None:
-        release(force=True)
+    """Set the threads of BLAS from any thread, although threadpoolctl obeys only the one that did so first."""
+    release = getattr(library, "clear_controlling_thread", lambda **_: None)
+    release(force=True)
     library.set_num_threads(threads)
+    release(force=True)
 
 
 class _Threads:
