@@ -10,7 +10,7 @@ import numpy as np
 
 from lbrx.errors import FormatError, UsageError
 from lbrx.files.output.contents import PlannedTensor
-from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.config import MOST, Config
 from lbrx.models.architectures.family import Family, most_items
 from lbrx.models.architectures.records import Gguf
 from lbrx.models.architectures.rope import (
@@ -137,19 +137,17 @@ def config_of_metadata(
     family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], where: str
 ) -> tuple[dict[str, Any], list[str]]:
     """A config.json from key-values and tensors, and warnings about what they do not tell."""
-    gguf, values = gguf_of(family), Config(_uniform(metadata), where=where, error_class=FormatError)
-    prefix = f"{gguf.name}."
+    prefix = f"{gguf_of(family).name}."
+    values = Config(_uniform(metadata, prefix), where=where, error_class=FormatError)
     config: dict[str, Any] = {"architectures": [family.class_names[0]], "model_type": family.model_type}
-    config |= {key: values.count(prefix + end) for end, key in _COUNTS.items()}
-    values.count(prefix + "block_count", at_most=most_items(tensors))
+    most = {"block_count": most_items(tensors)}
+    config |= {key: values.count(prefix + end, at_most=most.get(end, MOST)) for end, key in _COUNTS.items()}
     others = {"attention.key_length": "head_dim", _WINDOW: "sliding_window", **{key: key for key in _SOFTCAPS}}
     others |= {"expert_count": family.expert_count or "num_experts", "expert_used_count": "num_experts_per_tok"}
-    for end, key in {**others, **_EXPERT_SIZES}.items():
-        if prefix + end in metadata:
+    for name, key in {prefix + end: key for end, key in (others | _EXPERT_SIZES).items()}.items():
+        if name in metadata:
             is_real = key in _SOFTCAPS
-            config[key] = (
-                plain_float(values.number(prefix + end)) if is_real else values.count(prefix + end, at_least=0)
-            )
+            config[key] = plain_float(values.number(name)) if is_real else values.count(name, at_least=0)
     if not config.get("sliding_window"):
         config["sliding_window"] = None
     embedding, is_gelu = tensors.get("token_embd.weight"), family.decoder and family.decoder.mlp.activation == "gelu"
@@ -168,15 +166,15 @@ def config_of_metadata(
     return {**config, **_taken_for_granted(family, values, tensors, config), **rope}, warnings
 
 
-def _uniform(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Key-values with one number for lists that have the same for each layer."""
+def _uniform(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Key-values of an architecture, with one number for lists that have the same for each layer."""
 
     def plain(key: str, value: Any) -> Any:
         if not isinstance(value, np.ndarray) or not value.size or key.endswith(_PERIOD):
             return value
         return value[0].item() if (value == value[0]).all() else value
 
-    return {key: plain(key, value) for key, value in metadata.items()}
+    return {key: plain(key, metadata[key]) for key in metadata if key.startswith(prefix)}
 
 
 def _layer_types(gguf: Gguf, values: Config, config: Mapping[str, Any]) -> list[str]:
@@ -203,14 +201,14 @@ def _taken_for_granted(
 ) -> dict[str, Any]:
     """What only some families have, and llama.cpp does not read from a file."""
     gguf = gguf_of(family)
-    told: dict[str, Any] = {key: f"blk.0.{name}" in tensors for key, name in gguf.told_by_tensors.items()}
+    options: dict[str, Any] = {key: f"blk.0.{name}" in tensors for key, name in gguf.true_if_stored.items()}
     if "query_pre_attn_scalar" in family.defaults:
         layers, hidden, heads = (config[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
-        told["query_pre_attn_scalar"] = assumed_scalar(gguf, layers, hidden, heads, _head_size(config))
-        told["hidden_activation"] = config["hidden_act"]
+        options["query_pre_attn_scalar"] = assumed_scalar(gguf, layers, hidden, heads, _head_size(config))
+        options["hidden_activation"] = config["hidden_act"]
     if gguf.full_attention_period is not None:
-        told["layer_types"] = _layer_types(gguf, values, config)
-    return {**told, **gguf.fixed}
+        options["layer_types"] = _layer_types(gguf, values, config)
+    return {**options, **gguf.fixed}
 
 
 def _head_size(config: Mapping[str, Any]) -> int:

@@ -76,7 +76,7 @@ class Gguf:
     has_output_when_tied: bool = False  # the head must be there even if it is the embedding
     never_has_output: bool = False
     layers_scaled_by_width: int | None = None  # queries of models with so many layers are scaled by hidden / heads
-    told_by_tensors: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor is there
+    true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor is there
     fixed: Mapping[str, Any] = field(default_factory=dict)  # values that are used whatever a config says
     assumed: Mapping[str, Any] = field(default_factory=dict)  # values that are used if a config has none
 

@@ -23,7 +23,7 @@ LLAMA = Family(
     gguf=Gguf(
         "llama",
         rope_types=("default", "linear", "yarn", "llama3"),
-        told_by_tensors={"attention_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"},
+        true_if_stored={"attention_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"},
     ),
     decoder=Decoder(),
 )
