@@ -142,15 +142,15 @@ def _against_gguf_py() -> Iterator[Figure]:
         code = (
             (lambda: tensor.to("bf16").numpy())
             if name == "BF16"
-            else (lambda quant=name.lower(): tensor.quantize(quant).expr.storage.in_memory())
+            else (lambda quant=name.lower(): tensor.quantize(quant).encoded())
         )
         theirs = lambda kind=kind: gguf.quants.quantize(values, kind)
         yield faster(SUITE, f"{name} against gguf-py", code, theirs, 10)
 
 
 def _against_mlx() -> Iterator[Figure]:
-    from lbrx.engine.encode_groups import encoded_mlx
-    from lbrx.tensors.codecs.mlx import MlxMode
+    from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
+    from lbrx.tensors.coded import Encode
 
     rows, columns = ELEMENTS
     values = (lbrx.normal(ELEMENTS, 0, "w") * 0.02).to("bf16").realize()
@@ -160,10 +160,9 @@ def _against_mlx() -> Iterator[Figure]:
         other = float(json.loads(done.stdout))
 
         def ours(bits: int = bits) -> None:
-            coded = encoded_mlx(values, MlxMode(bits=bits))
-            for part in (coded.weight, coded.scales, coded.biases):
-                assert part is not None
-                part.expr.storage.in_memory()
+            words = encoded_mlx(values, MlxMode(bits=bits)).weight.expr
+            assert isinstance(words, Encode)
+            lbrx.Tensor(Encode(words.encoding)).encoded()  # all parts at once
 
         own = min(seconds(ours) for _ in range(5))
         yield Figure(SUITE, f"affine {bits} bits against mx.quantize", other / own, 5, f"{own:.3f} s / {other:.3f} s")

@@ -24,16 +24,11 @@ DEVICES: dict[str, str] = {
 
 TENSOR_FUNCTIONS: dict[str, str] = {
     "evaluate": "lbrx.engine.schedule:evaluate_exprs",
-    "encoded": "lbrx.engine.encode:encoded",
-    "encoded_integers": "lbrx.engine.encode_groups:encoded_integers",
-    "blocks_in_memory": "lbrx.engine.encode:blocks_in_memory",
     "device_of": "lbrx.engine.device:device_of",
     "moved": "lbrx.engine.device:moved",
-    "kernel": "lbrx.devices.cpu.build.native:kernel",
-    "kernel_address": "lbrx.devices.cpu.build.native:code_address",
     "shard": "lbrx.ops.shards:shard",
 }
-"""Functions of higher layers that methods of tensors and codecs call: tensors import nothing above them."""
+"""Functions of higher layers that methods of tensors call: tensors import nothing above them."""
 
 METHODS: dict[str, str] = {
     "linear": "lbrx.jobs.merge.methods.linear:linear",

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import lbrx
 from lbrx.engine.block_sizes import BINS, TILE
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.device import ARRAY_OPERATIONS, CpuFallback, fallbacks, recorded_passes
+from lbrx.engine.device import ARRAY_OPERATIONS, CpuFallback, Encoder, fallbacks, recorded_passes
 from lbrx.engine.device import device as device_named
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.sinks import CollectState, HistogramState
@@ -29,8 +29,11 @@ from lbrx.errors import ShapeError, UsageError
 from lbrx.ops import attention, embedding, linear
 from lbrx.registry import CODECS, DEVICES
 from lbrx.tensors.codecs.codec import codec
+from lbrx.tensors.codecs.integers import integer_codec
+from lbrx.tensors.codecs.mlx import FLOAT_MODES, MlxMode, mlx_codec
+from lbrx.tensors.coded import Blocks, Encode, Encoding
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import MAP_OPS, MatMul, apply
+from lbrx.tensors.expr import MAP_OPS, MatMul, Source, apply
 from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.storage import CpuStorage, MmapStorage
 from lbrx.tensors.tensor import Tensor
@@ -368,6 +371,51 @@ def test_blocks_of_computed_values(name: str, device: str) -> None:
     with computing_on("cpu"):
         want = parts()
     assert got == want
+
+
+ALL_CODECS = {
+    **{name: codec(name) for name in ENCODABLE},
+    **{name: integer_codec(name, 32, symmetric=False) for name in SCHEMES},
+    **{f"mlx {name}": mlx_codec(MlxMode(name, *sizes), ()) for name, sizes in FLOAT_MODES.items()},
+    "mlx affine": mlx_codec(MlxMode(), (DTYPES["bf16"], DTYPES["bf16"])),
+}
+
+
+@pytest.mark.usefixtures("no_warnings_yet")
+@pytest.mark.parametrize("name", ALL_CODECS)
+def test_an_encoder_takes_what_a_pass_computes(name: str, device: str) -> None:
+    """The values are computed, stored as they are, joined, and large enough for several pieces."""
+    x, y = lbrx.tensor(normal(70, 2048)), lbrx.tensor(normal(3, 2048, seed=1)).to_device(device)
+    rows = (x * 0.5 + x.mean(axis=-1, keepdims=True)).to("bf16")
+
+    def parts(given: Tensor) -> list[bytes]:
+        blocks = Tensor(Encode(Encoding(given.expr, ALL_CODECS[name]))).to_device(device).expr
+        assert isinstance(blocks, Blocks)
+        stored = [blocks.storage, *(number.storage for number in blocks.numbers if isinstance(number, Source))]
+        assert {each.device for each in stored} == {device}
+        return [each.read_at(0, each.nbytes).tobytes() for each in stored]
+
+    for given_values in (x, y, rows, lbrx.concat([x * 2, y])):
+        got = parts(given_values)
+        with computing_on("cpu"):
+            assert got == parts(given_values)
+
+
+@pytest.mark.parametrize("name", ALL_CODECS)
+def test_a_device_says_which_codecs_it_cannot_encode(name: str, device: str) -> None:
+    reason = device_named(device).why_not(Encoder(ALL_CODECS[name], is_weighted=False))
+    assert (reason is None) == (device != "metal" or name in ("q4_0", "q8_0"))
+    assert reason is None or "cannot encode" in reason
+
+
+@pytest.mark.usefixtures("no_warnings_yet")
+def test_arithmetic_sees_the_values_of_blocks_that_are_not_made_yet(device: str) -> None:
+    quantized = (lbrx.tensor(normal(4, 512)) * 0.5).quantize("q8_0")
+    with recorded_passes() as passes:
+        got = (quantized * 2 - quantized).numpy()
+    assert len(passes) == 2
+    np.testing.assert_array_equal(got, quantized.numpy())
+    assert_same_as_reference(device, lambda: (lbrx.tensor(normal(4, 512)).quantize("int4") + 1,))
 
 
 @pytest.mark.usefixtures("no_warnings_yet")

@@ -29,7 +29,7 @@ from lbrx.files.remote.filesystem import RemoteState
 from lbrx.files.remote.paths import RemotePath
 from lbrx.files.remote.settings import work_directory
 from lbrx.memory.limits import limited
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.expr import Coded
 
 _PATIENCE_SECONDS = 30.0  # with the process that compiles kernels; two at once would only do the same work
 _WARMED_BYTES = 64 << 20  # a slot that is larger is no example
@@ -179,7 +179,7 @@ def _warm(plan: OutputPlan) -> None:
                 examples[type_and_rank] = slot
     for slot in examples.values():
         expr = plan.tensor(slot.name).expr
-        if not isinstance(expr, Blocks) and expr.shape:
+        if not isinstance(expr, Coded) and expr.shape:
             evaluate_stores([(expr, ArrayDestination(expr.dtype, _elements(expr.shape)))])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.engine.arrays import Floats, Values
-from lbrx.engine.destination import MemoryDestination
+from lbrx.engine.destination import Destination, MemoryDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import SinkTarget
+from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES, load
 from lbrx.settings import settings, using
-from lbrx.tensors.coded import Blocks, Decode
+from lbrx.tensors.codecs.codec import Codec
+from lbrx.tensors.coded import U8, Blocks, Decode, Encode
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Concat, Expr, Kth, Map, MatMul, Rank, Reduce, Source, Stored
 from lbrx.tensors.shape import Layout
@@ -62,6 +63,16 @@ class Multiplication(NamedTuple):
         return f"product of {self.a} and {self.b}"
 
 
+class Encoder(NamedTuple):
+    """Work for a device: encoding values as blocks of a codec, perhaps with an importance matrix."""
+
+    codec: Codec
+    is_weighted: bool
+
+
+Work = Program | Encoder | Linear | Heads
+
+
 class PreparedPass(Protocol):
     """A pass with one sink over contiguous memory. ``leaves`` are addresses, ``numbers`` the scalars."""
 
@@ -95,11 +106,17 @@ class Device(Protocol):
     def open(self) -> None:
         """Raise an error that says what to do if the device is not there."""
 
-    def why_not(self, work: Program | Linear | Heads) -> str | None:
+    def why_not(self, work: Work) -> str | None:
         """Why this device cannot do some work, or None if it can."""
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         """Run a pass: for each sink, the partial results of its blocks if it is a reduction, else None."""
+
+    def encoder(self, target: EncodeTarget) -> Destination:
+        """What takes f32 values, in any order and from many threads, and hands on their blocks.
+
+        A pass of this device encodes what it computes; a pass of another device hands over its values.
+        """
 
     def prepare(self, program: Program) -> PreparedPass | None:
         """A pass over contiguous memory that can be called again and again; None if there is no such short cut."""
@@ -186,21 +203,27 @@ def note(work: BoundPass | Multiplication) -> None:
         record.append(work)
 
 
-def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
+def run_pass(bound: BoundPass, targets: Sequence[SinkTarget | EncodeTarget]) -> list[Any]:
     """Run a pass where its inputs or its results are, or on the device of the settings.
 
     For each sink, the partial results of its blocks if it is a reduction, else None.
     """
     note(bound)
-    return pass_device(bound, targets).run_pass(bound, targets)
+    runs = pass_device(bound, targets)
+    return runs.run_pass(bound, [_encoder(each, runs) if isinstance(each, EncodeTarget) else each for each in targets])
 
 
-def pass_device(bound: BoundPass, targets: list[SinkTarget]) -> Device:
+def pass_device(bound: BoundPass, targets: Sequence[object]) -> Device:
     """The device that runs a pass."""
     return chosen(_device_name(bound, targets) if bound.elements else CPU, bound.program)
 
 
-def chosen(name: str, work: Program | Linear | Heads) -> Device:
+def _encoder(target: EncodeTarget, runs: Device) -> Destination:
+    encoding = target.encoding
+    return chosen(runs.name, Encoder(encoding.codec, encoding.importance is not None)).encoder(target)
+
+
+def chosen(name: str, work: Work) -> Device:
     """The device of a name, or the CPU and a warning if that device cannot do some work."""
     target = device(name)
     reason = None if name == CPU else target.why_not(work)
@@ -217,11 +240,11 @@ def multiply(a: Values, b: Values, transpose_b: bool = False) -> Storage:
 
 def product_device(a: Values, b: Values) -> str:
     """The name of the device that multiplies two operands."""
-    names = [settings.device, *(values.device for values in (a, b) if isinstance(values, Tensor))]
+    names = [settings.device, *(values.encoded().device for values in (a, b) if isinstance(values, Tensor))]
     return next((name for name in names if name != CPU), CPU)
 
 
-def _device_name(bound: BoundPass, targets: list[SinkTarget]) -> str:
+def _device_name(bound: BoundPass, targets: Sequence[object]) -> str:
     if settings.device != CPU:
         return settings.device
     for leaf in bound.leaves:
@@ -270,6 +293,8 @@ def _arguments(node: Expr) -> tuple[Expr, ...]:
         return (node.search.arg,)
     if isinstance(node, Rank):
         return (node.arg,)
+    if isinstance(node, Encode):
+        return (node.encoding.values,)
     if isinstance(node, Decode):
         return tuple(part for part in node.parts if part is not None)
     if isinstance(node, MatMul):
@@ -289,6 +314,10 @@ def moved(expr: Expr, name: str) -> Expr:
 
     if isinstance(expr, MatMul):
         return Source(_moved_storage(evaluate_product(expr), target), expr.dtype, Layout.contiguous(expr.shape))
+    if isinstance(expr, Encode):
+        results = [(part, target.destination(U8, part.nbytes)) for part in expr.parts]
+        evaluate_stores(list(results))
+        return expr.stored_in([destination.storage for _, destination in results])
     result = target.destination(expr.dtype, math.prod(expr.shape))
     evaluate_stores([(expr, result)])
     return Source(result.storage, expr.dtype, Layout.contiguous(expr.shape))

@@ -17,9 +17,9 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.bindings import NOTHING_BOUND, Bindings, StreamKey
 from lbrx.engine.program import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
 from lbrx.tensors.codecs.codec import Codec
-from lbrx.tensors.coded import Decode, is_stored
+from lbrx.tensors.coded import Decode, StoredKey, is_stored, stored_key
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import BOOL, Coded, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, View, common_dtype
+from lbrx.tensors.expr import BOOL, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, View, common_dtype, values_of
 from lbrx.tensors.shape import Layout, Shape, coalesce
 from lbrx.tensors.storage import Storage
 
@@ -96,10 +96,10 @@ class Known:
     """What earlier passes of one evaluation found, by the identity of the expression."""
 
     scalars: dict[int, Any] = field(default_factory=dict)
-    stored: dict[int, Storage] = field(default_factory=dict)
+    stored: dict[StoredKey, Storage] = field(default_factory=dict)
     searches: dict[int, KthResult] = field(default_factory=dict)
     bindings: Bindings = NOTHING_BOUND
-    streamed: dict[int, Storage] = field(default_factory=dict)  # products, computed as they are read
+    streamed: dict[StoredKey, Storage] = field(default_factory=dict)  # products, computed as they are read
 
     def input_of(self, leaf: Expr) -> LeafInput:
         """What a leaf reads."""
@@ -110,12 +110,12 @@ class Known:
             return LeafInput(blocks, numbers=tuple(numbers))
         if isinstance(leaf, Source):
             return LeafInput(self.bindings.storage(leaf))
-        key = id(leaf.inner if isinstance(leaf, Stored) else leaf)
+        key = stored_key(leaf.inner if isinstance(leaf, Stored) else leaf)
         return LeafInput(self.stored[key] if key in self.stored else self.streamed[key])
 
     def _part(self, part: Expr | None) -> Storage | None:
         if part is None or not is_stored(part):
-            return None if part is None else self.stored[id(part)]
+            return None if part is None else self.stored[stored_key(part)]
         assert isinstance(part, Source)
         return self.bindings.storage(part)
 
@@ -188,8 +188,8 @@ class _Fusion:
             return self._leaf(expr.op, expr, expr.layout)
         if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
             return self._along_row(expr)
-        if isinstance(expr, Coded):
-            return self.value(expr.values)
+        if values_of(expr) is not expr:
+            return self.value(values_of(expr))
         return self._leaf("source", expr, Layout.contiguous(expr.shape))
 
     def _leaf(self, origin: str, source: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:

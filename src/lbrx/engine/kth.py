@@ -26,6 +26,7 @@ from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import FileError
 from lbrx.memory import budget
 from lbrx.memory.scratch import borrowing
+from lbrx.tensors.coded import stored_key
 from lbrx.tensors.expr import Counter, Expr, KthSearch, Map, Scalar, Stored, apply
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Bytes
@@ -154,7 +155,7 @@ def _is_ready(expr: Expr, known: Known) -> bool:
     """Whether one pass can compute an expression: what has to be stored before is."""
     if isinstance(expr, Map):
         return all(_is_ready(arg, known) for arg in expr.args)
-    key = id(expr.inner if isinstance(expr, Stored) else expr)
+    key = stored_key(expr.inner if isinstance(expr, Stored) else expr)
     return expr.is_simple or not expr.shape or key in known.stored or key in known.streamed
 
 

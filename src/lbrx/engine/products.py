@@ -10,7 +10,7 @@ from lbrx.engine.device import Multiplication, device, multiply, note, product_d
 from lbrx.engine.fuse import Known
 from lbrx.engine.scalars import scalar_value
 from lbrx.memory.scratch import borrowing
-from lbrx.tensors.coded import Blocks, Decode
+from lbrx.tensors.coded import U8, Blocks, Decode, Encode, stored_key
 from lbrx.tensors.expr import Counter, Expr, Map, MatMul, Scalar, Source, Stored
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import Bytes, ReadStorage, Storage
@@ -39,7 +39,7 @@ def can_be_cut(expr: Expr) -> bool:
     """Whether rows of an operand can be computed without the others."""
     if isinstance(expr, Map):
         return all(not arg.shape or can_be_cut(arg) for arg in expr.args)
-    return expr.is_simple or isinstance(expr, (Stored, MatMul))
+    return expr.is_simple or isinstance(expr, (Stored, MatMul, Decode))
 
 
 def multiplied(product: MatMul, known: Known) -> Storage:
@@ -101,6 +101,10 @@ def resolved(expr: Expr, known: Known) -> Expr:
     return _Resolver(known).resolved(expr)
 
 
+def _bytes_in(storage: Storage | None) -> Source | None:
+    return None if storage is None else Source(storage, U8, Layout.contiguous((storage.nbytes,)))
+
+
 class _Resolver:
     def __init__(self, known: Known) -> None:
         self.known = known
@@ -121,8 +125,11 @@ class _Resolver:
         if isinstance(expr, Blocks):
             numbers = tuple(map(self._part, expr.numbers))
             return Blocks(self.known.bindings.storage(expr.stored), expr.codec, expr.shape, expr.coding, numbers)
+        if isinstance(expr, Encode):
+            return expr.stored_in([stored[stored_key(part)] for part in expr.parts])
         if isinstance(expr, Decode):
-            return Decode(tuple(map(self._part, expr.parts)), expr.codec, expr.layout, expr.rows)
+            given = self.known.input_of(expr)
+            return Decode(tuple(map(_bytes_in, (given.storage, *given.numbers))), expr.codec, expr.layout, expr.rows)
         if isinstance(expr, Source):
             return Source(self.known.bindings.storage(expr), expr.dtype, expr.layout, expr.rows)
         if isinstance(expr, Counter):

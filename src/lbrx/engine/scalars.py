@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.engine.fuse import Known
+from lbrx.tensors.coded import stored_key
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, Kth, Map, MatMul, Scalar, Source, Stored, common_dtype
 from lbrx.tensors.storage import Storage
@@ -91,7 +92,7 @@ def _computed(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Source):
         return _read(known.bindings.storage(expr), expr.dtype, expr.layout.offset)
     if isinstance(expr, Stored):
-        return _read(known.stored[id(expr.inner)], expr.dtype, expr.layout.offset)
+        return _read(known.stored[stored_key(expr.inner)], expr.dtype, expr.layout.offset)
     if isinstance(expr, MatMul):
         return _read(known.stored[id(expr)], expr.dtype, 0)
     if isinstance(expr, Kth):

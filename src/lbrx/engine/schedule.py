@@ -18,21 +18,20 @@ import numpy as np
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.engine.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
-from lbrx.engine.destination import ArrayDestination, Destination, PartOf
+from lbrx.engine.destination import ArrayDestination, Destination
 from lbrx.engine.device import CPU, device, run_pass
-from lbrx.engine.encode import BlockDestination, EncodedStorage
-from lbrx.engine.encode_parts import JointDestination, PartStorage
 from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
 from lbrx.engine.plan_cache import planned_value
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
+from lbrx.engine.sinks import EncodeTarget, piece_of
 from lbrx.errors import MemoryBudgetError
 from lbrx.memory import budget, format_bytes
 from lbrx.settings import settings
-from lbrx.tensors.coded import Blocks, Decode, is_stored
-from lbrx.tensors.expr import Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored
+from lbrx.tensors.coded import U8, Blocks, Decode, Encode, StoredKey, is_stored, stored_key
+from lbrx.tensors.expr import F32, Coded, Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored, values_of
 from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
-from lbrx.tensors.storage import CpuStorage, MmapStorage, Storage, drop_behind
+from lbrx.tensors.storage import CpuStorage, MmapStorage, Storage
 from lbrx.tensors.views import row_breaks, row_range
 
 COPY_BYTES = 2 << 20
@@ -42,10 +41,10 @@ evaluations: ContextVar[list[Stages] | None] = ContextVar("evaluations", default
 
 @dataclass(slots=True)
 class StoreTask:
-    """An expression whose elements go to a destination."""
+    """An expression whose elements go to a destination; of Blocks, the bytes."""
 
     expr: Expr
-    destination: Destination
+    destination: Destination | EncodeTarget
 
 
 Task = StoreTask | Reduce | KthSearch | MatMul
@@ -57,9 +56,10 @@ class Stages:
 
     tasks: dict[int, list[Task]] = field(default_factory=lambda: defaultdict(list))
     _levels: dict[tuple[int, Shape], int] = field(default_factory=dict)
-    _planned: dict[int, int] = field(default_factory=dict)
+    _planned: dict[StoredKey, int] = field(default_factory=dict)
     _keep: list[Expr] = field(default_factory=list)
-    stored: dict[int, tuple[Expr, ArrayDestination]] = field(default_factory=dict)
+    _encodings: dict[int, tuple[EncodeTarget, int]] = field(default_factory=dict)
+    stored: dict[StoredKey, tuple[Expr, ArrayDestination]] = field(default_factory=dict)
     streamed: dict[int, tuple[MatMul, int]] = field(default_factory=dict)  # with the stage from which on they can be
 
     def level(self, expr: Expr, space: Shape) -> int:
@@ -84,6 +84,8 @@ class Stages:
             return self._store_first(expr.inner)
         if isinstance(expr, Decode):
             return max(self._store_first(part) for part in expr.parts if part is not None and not is_stored(part))
+        if values_of(expr) is not expr:
+            return self.level(values_of(expr), space)
         if isinstance(expr, Kth):
             return self._plan(expr.search, self.level(expr.search.arg, expr.search.arg.shape))
         if isinstance(expr, Reduce) and not expr.last_axis:
@@ -116,15 +118,20 @@ class Stages:
         return self._planned[id(task)]
 
     def _store_first(self, expr: Expr) -> int:
-        if id(expr) not in self._planned:
+        if isinstance(expr, Encode) and len(expr.parts) > 1:
+            return max(map(self._store_first, expr.parts))
+        key = stored_key(expr)
+        if key not in self._planned:
             self._check_budget(expr)
-            destination = ArrayDestination(expr.dtype, math.prod(expr.shape))
-            self.stored[id(expr)] = (expr, destination)
-            self._planned[id(expr)] = self.add_store(expr, destination) + 1
-        return self._planned[id(expr)]
+            dtype, elements = (U8, expr.nbytes) if isinstance(expr, Coded) else (expr.dtype, math.prod(expr.shape))
+            destination = ArrayDestination(dtype, elements)
+            self.stored[key] = (expr, destination)
+            self._planned[key] = self.add_store(expr, destination) + 1
+        return self._planned[key]
 
     def _check_budget(self, expr: Expr) -> None:
-        nbytes, limit = expr.dtype.nbytes(math.prod(expr.shape)), budget().limit_bytes
+        nbytes = expr.nbytes if isinstance(expr, Coded) else expr.dtype.nbytes(math.prod(expr.shape))
+        limit = budget().limit_bytes
         if nbytes > limit:
             raise MemoryBudgetError(
                 f"an intermediate {expr.dtype} of shape {expr.shape} has to be stored: that takes "
@@ -133,8 +140,25 @@ class Stages:
 
     def add_store(self, expr: Expr, destination: Destination) -> int:
         """Plan the storing of a whole expression; returns the last stage in which a part of it is stored."""
+        if isinstance(expr, Encode):
+            return self._add_encoding(expr, destination)
+        return self._add_tasks([StoreTask(expr, destination)] if expr.is_simple else _store_tasks(expr, destination))
+
+    def _add_encoding(self, expr: Encode, destination: Destination) -> int:
+        """Plan the storing of blocks, together with other parts of the same encoding."""
+        encoding, part = expr.encoding, expr.part or 0
+        target, stage = self._encodings.get(id(encoding), (None, 0))
+        if target is None or target.parts[part] is not None:
+            encoding.codec.check_can_encode()
+            target = EncodeTarget(encoding, [None] * max(len(encoding.codec.parts), 1))
+            stage = self._add_tasks(_store_tasks(encoding.values, target)) if encoding.blocks else 0
+            self._encodings[id(encoding)] = target, stage
+        target.parts[part] = destination
+        return stage
+
+    def _add_tasks(self, tasks: list[StoreTask]) -> int:
         latest = 0
-        for task in _store_tasks(expr, destination):
+        for task in tasks:
             stage = self.level_of_store(task.expr)
             self.tasks[stage].append(task)
             latest = max(latest, stage)
@@ -149,52 +173,36 @@ class Stages:
         return self.level(expr, expr.shape)
 
 
-def block_target(target: object) -> tuple[BlockDestination | JointDestination | None, int]:
-    """The destination that makes blocks of what a target takes, if one does, and where in it the target begins."""
-    start = 0
-    while isinstance(target, PartOf):
-        start, target = start + target.start, target.parent
-    return (target, start) if isinstance(target, (BlockDestination, JointDestination)) else (None, 0)
-
-
-def _store_tasks(expr: Expr, destination: Destination) -> list[StoreTask]:
+def _store_tasks(expr: Expr, destination: Destination | EncodeTarget) -> list[StoreTask]:
     """One task, or one for each run of rows between the seams of joined tensors."""
-    breaks = sorted(row_breaks(expr) - {0}) if expr.shape and not expr.is_simple else []
+    breaks = sorted(row_breaks(expr) - {0}) if expr.shape else []
     if not breaks or destination.dtype.is_packed:
         return [StoreTask(expr, destination)]
     row = math.prod(expr.shape[1:])
     tasks = []
     for start, stop in zip([0, *breaks], [*breaks, expr.shape[0]], strict=True):
-        part = PartOf(destination, start * row, (stop - start) * row)
-        tasks.append(StoreTask(row_range(expr, start, stop), part))
+        part = piece_of(destination, start * row, (stop - start) * row)
+        tasks.append(StoreTask(values_of(row_range(expr, start, stop)), part))
     return tasks
 
 
-def copy_blocks(blocks: Blocks, destination: Destination) -> None:
-    """Copy encoded blocks, encoding them first if needed."""
-    _copy(blocks.storage, 0, blocks.storage.nbytes, destination)
-
-
 def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
-    """Copy bytes on all threads, encoding them first if needed."""
-    if isinstance(storage, EncodedStorage) and nbytes == storage.nbytes:
-        storage.encode_into(destination)
-        return
+    """Copy bytes on all threads."""
     chunks = -(-nbytes // COPY_BYTES)
-    item, makes_blocks = destination.dtype.itemsize, block_target(destination)[0] is not None
+    bits = destination.dtype.bits
 
     def worker() -> Callable[[int], None]:
         def step(number: int) -> None:
             low, high = number * COPY_BYTES, min(nbytes, (number + 1) * COPY_BYTES)
-            if makes_blocks or not isinstance(storage, MmapStorage):  # blocks are made of bytes where they lie
-                destination.write(low // item, storage.read_at(start + low, high - low))
-                drop_behind(storage, start + low, high - low)
+            first = 8 * low // bits  # an element: some share bytes
+            if not isinstance(storage, MmapStorage):
+                destination.write(first, storage.read_at(start + low, high - low))
             elif destination.whole is not None:
                 storage.read_into(start + low, destination.whole[low:high])
             else:
-                buffer = destination.borrow_buffer(low // item, high - low)
+                buffer = destination.borrow_buffer(first, high - low)
                 storage.read_into(start + low, buffer)
-                destination.submit(low // item, buffer)
+                destination.submit(first, buffer)
 
         return step
 
@@ -208,7 +216,6 @@ def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
         and expr.dtype is destination.dtype
         and not expr.dtype.is_packed
         and expr.layout.is_contiguous
-        and not (settings.device != CPU and block_target(destination)[0] is not None)  # blocks are made there
     )
 
 
@@ -227,6 +234,7 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
         return [value]
     stages, known = Stages(), Known()
     outputs: list[ArrayDestination | None] = []
+    exprs = [values_of(expr) for expr in exprs]
     for expr in exprs:
         if isinstance(expr, MatMul) or not expr.shape:
             _ = stages.product(expr, is_whole=True) if isinstance(expr, MatMul) else stages.level(expr, ())
@@ -326,12 +334,17 @@ def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
             requests.append(SinkRequest(task.op, task.dtype, task.args))
             targets.append(None)
             reductions.append(task)
+        elif isinstance(task.destination, EncodeTarget):
+            request = SinkRequest("store", F32, (task.expr,))
+            run_pass(_fused(space, [request], [task], known), [task.destination])
+        elif isinstance(task.expr, Blocks):
+            _copy(task.expr.storage, 0, task.expr.nbytes, task.destination)
         elif _is_plain_copy(task.expr, task.destination):
             item = task.expr.dtype.itemsize
             start = task.expr.layout.offset * item
             _copy(task.expr.storage, start, math.prod(task.expr.shape) * item, task.destination)
         elif not task.expr.shape:
-            _store_scalar(task, known)
+            _store_scalar(task.expr, task.destination, known)
         else:
             op = "row_store" if isinstance(task.expr, Reduce) else "store"
             requests.append(SinkRequest(op, task.destination.dtype, (_with_axis(task.expr),)))
@@ -367,33 +380,18 @@ def _with_axis(expr: Expr) -> Expr:
     return expr
 
 
-def _store_scalar(task: StoreTask, known: Known) -> None:
-    dtype = task.destination.dtype
-    value = np.asarray(scalar_value(task.expr, known))
+def _store_scalar(expr: Expr, destination: Destination, known: Known) -> None:
+    dtype = destination.dtype
+    value = np.asarray(scalar_value(expr, known))
     if dtype.is_packed:
         data = np.array([int(value) & ((1 << dtype.bits) - 1)], np.uint8)
     else:
         data = value.astype(dtype.numpy).reshape(1).view(np.uint8)
-    task.destination.write(0, data)
+    destination.write(0, data)
 
 
 def evaluate_tensors(stores: Sequence[tuple[Bound, Destination]]) -> None:
-    """Compute whole tensors into destinations: all at once if they are the parts of one coding, else one by one."""
-    parts = [(part_of(bound.expr), destination) for bound, destination in stores]
-    joints = {id(part.joint): part.joint for part, _ in parts if part is not None}
-    if len(stores) > 1 and len(joints) == 1 and all(part is not None for part, _ in parts):
-        by_part = {part.part: destination for part, destination in parts if part is not None}
-        (joint,) = joints.values()
-        joint.encode_into([by_part.get(number) for number in range(len(joint.coding.part_bytes))])
-        return
-    for (expr, bindings), destination in stores:
-        if math.prod(expr.shape) and isinstance(expr, Blocks):
-            copy_blocks(expr, destination)
-        elif math.prod(expr.shape):
-            evaluate_stores([(expr, destination)], bindings)
-
-
-def part_of(expr: Expr) -> PartStorage | None:
-    """The part of a joint coding that an expression is."""
-    storage = expr.storage if isinstance(expr, Blocks | Source) else None
-    return storage if isinstance(storage, PartStorage) else None
+    """Compute whole tensors into destinations: all at once, so that parts of one encoding share their values."""
+    full = [(bound, destination) for bound, destination in stores if math.prod(bound.expr.shape)]
+    if full:
+        evaluate_stores([(bound.expr, destination) for bound, destination in full], full[0][0].bindings)

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.destination import Destination
+from lbrx.engine.destination import Destination, PartOf
+from lbrx.tensors.coded import Encoding
+from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.storage import Bytes
 
 Ints = npt.NDArray[np.int64]
@@ -53,6 +55,26 @@ class CollectState:
         copy = self.borrow(numbers.nbytes).view(np.int64)
         copy[:] = numbers
         return copy
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTarget:
+    """Where the blocks of stored f32 values go: a destination of bytes for each part of the codec, None if unwanted.
+
+    ``start`` is the element of the encoding at which the values begin; rows are never cut.
+    """
+
+    encoding: Encoding
+    parts: list[Destination | None]
+    start: int = 0
+    dtype = DTYPES["f32"]
+
+
+def piece_of(target: Destination | EncodeTarget, start: int, elements: int) -> Destination | EncodeTarget:
+    """Where some of the elements go that a target takes."""
+    if isinstance(target, EncodeTarget):
+        return EncodeTarget(target.encoding, target.parts, start)
+    return PartOf(target, start, elements)
 
 
 SinkTarget = Destination | HistogramState | CollectState | None

@@ -29,5 +29,5 @@ def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
     bad = numbers[(numbers < 0) | (numbers >= tokens)]
     if bad.size:
         raise UsageError(f"token id {int(bad[0])} is out of range; the vocabulary has {tokens} tokens")
-    rows = device(settings.device).gather(weight, numbers.reshape(-1))
+    rows = device(settings.device).gather(weight.encoded(), numbers.reshape(-1))
     return rows.reshape(*numbers.shape, columns)

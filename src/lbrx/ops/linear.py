@@ -39,7 +39,7 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
         vectors = values.reshape(-1, columns) if columns else np.empty((math.prod(values.shape[:-1]), 0), np.float32)
     name = settings.device if vectors.size and rows else CPU
     target = device(CPU) if name == CPU else chosen(name, Linear(weight.type_name))
-    out = target.linear(vectors, weight)
+    out = target.linear(vectors, weight.encoded())
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")
     return out if values.ndim == 2 else out.reshape(*values.shape[:-1], rows)

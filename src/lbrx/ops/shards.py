@@ -93,13 +93,13 @@ def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 def _unit(tensor: Tensor, axis: int) -> int:
     """How many elements along an axis cannot be parted."""
-    blocks = tensor.expr
+    blocks = tensor.encoded().expr
     is_cut = isinstance(blocks, Blocks) and is_codec(blocks.codec) and axis == tensor.ndim - 1
     return codec(tensor.type_name).block_elements if is_cut else 1
 
 
 def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    blocks = tensor.expr
+    blocks = tensor.encoded().expr
     if not isinstance(blocks, Blocks) or not is_codec(blocks.codec) or 0 < axis < tensor.ndim - 1:
         return tensor[(*(slice(None) for _ in range(axis)), slice(start, stop))]
     block_codec = codec(blocks.codec)

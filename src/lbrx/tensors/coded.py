@@ -1,14 +1,18 @@
-"""Quantized tensors in expressions: blocks as they are stored, and their values."""
+"""Quantized tensors in expressions: stored blocks, blocks that are made of values, and the values of blocks."""
 
 from __future__ import annotations
 
-from lbrx.tensors.codecs.codec import Codec, codec
+from collections.abc import Sequence
+
+from lbrx.tensors.codecs.codec import Codec, Weights, codec
 from lbrx.tensors.dtype import DTYPES
-from lbrx.tensors.expr import F32, Coded, Expr, Rows, Source, Stored, View
+from lbrx.tensors.expr import F32, Coded, Expr, Reduce, Rows, Source, Stored, View, cast
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Storage
+from lbrx.tensors.views import row_breaks
 
 U8 = DTYPES["u8"]
+StoredKey = int | tuple[int, int]
 
 
 class Blocks(Coded):
@@ -51,6 +55,87 @@ class Blocks(Coded):
         return self._values
 
 
+class Encoding:
+    """Values that become blocks of a codec; ``importance`` has an f32 for every column (see `Codec`)."""
+
+    __slots__ = ("blocks", "codec", "importance", "values")
+
+    def __init__(self, values: Expr, codec: Codec, importance: Weights | None = None) -> None:
+        self.blocks = codec.nbytes(values.shape) // codec.block_bytes
+        self.values = _in_whole_blocks(cast(values, F32))
+        self.codec = codec
+        self.importance = None if importance is None else codec.checked_importance(importance, values.shape)
+
+
+def _in_whole_blocks(values: Expr) -> Expr:
+    """Values in a form that passes compute in pieces of whole blocks: no reduction of rows, no joined vectors."""
+    if isinstance(values, Reduce) or (len(values.shape) == 1 and row_breaks(values)):
+        return Stored(values, Layout.contiguous(values.shape))
+    return values
+
+
+class Encode(Coded):
+    """Blocks that are made of values when they are stored.
+
+    With a ``part``, it is one of the tensors of a codec that has several. Parts that are stored together are made from
+    one look at the values.
+    """
+
+    __slots__ = ("_values", "encoding", "part")
+
+    def __init__(self, encoding: Encoding, part: int | None = None) -> None:
+        shape, self.codec, dtype = encoding.values.shape, encoding.codec.name, F32
+        if part is not None:
+            own = encoding.codec.parts[part]
+            self.codec, dtype = own.type_name, DTYPES.get(own.type_name, F32)
+            shape = (*shape[:-1], shape[-1] // encoding.codec.block_elements * own.block_elements)
+        super().__init__(dtype, shape)
+        self.encoding = encoding
+        self.part = part
+        self._values: Decode | None = None
+
+    @property
+    def nbytes(self) -> int:
+        own = self.encoding.codec
+        return self.encoding.blocks * (own.parts[self.part].block_bytes if self.part else own.block_bytes)
+
+    @property
+    def parts(self) -> tuple[Encode, ...]:
+        """What has to be stored."""
+        if self.part is not None or not self.encoding.codec.parts:
+            return (Encode(self.encoding, self.part),)
+        return tuple(Encode(self.encoding, number) for number in range(len(self.encoding.codec.parts)))
+
+    @property
+    def numbers(self) -> tuple[Expr | None, ...]:
+        """What is stored apart from the codes, as in Blocks."""
+        return self._filled(self.parts[1:])
+
+    def _filled(self, numbers: Sequence[Expr]) -> tuple[Expr | None, ...]:
+        return (*numbers, *[None] * (len(self.encoding.codec.numbers) - len(numbers)))
+
+    @property
+    def values(self) -> Expr:
+        if self.part is not None:
+            if self.codec not in DTYPES:
+                codec(self.codec)  # says that words have no values of their own
+            return self
+        if self._values is None:
+            parts = (self.parts[0], *self.numbers)
+            self._values = Decode(parts, self.encoding.codec, Layout.contiguous(self.shape))
+        return self._values
+
+    def stored_in(self, storages: Sequence[Storage]) -> Source | Blocks:
+        """The same in storages of its parts."""
+        sources = [
+            Source(storage, part.dtype, Layout.contiguous(part.shape))
+            for storage, part in zip(storages, self.parts, strict=True)
+        ]
+        if self.part is None:
+            return Blocks(storages[0], self.codec, self.shape, self.encoding.codec, self._filled(sources[1:]))
+        return sources[0] if self.codec in DTYPES else Blocks(storages[0], self.codec, self.shape)
+
+
 class Decode(View):
     """The f32 values of blocks, decoded as they are read.
 
@@ -75,3 +160,8 @@ class Decode(View):
 def is_stored(expr: Expr) -> bool:
     """Whether an expression is all of a storage."""
     return isinstance(expr, Source) and expr.is_whole
+
+
+def stored_key(expr: Expr) -> StoredKey:
+    """What an expression is known by once it is stored: parts of one encoding are the same by their numbers."""
+    return (id(expr.encoding), expr.part or 0) if isinstance(expr, Encode) else id(expr)

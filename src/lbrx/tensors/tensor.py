@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,15 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.coded import Blocks, Decode, Encode, Encoding
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
-from lbrx.tensors.expr import Expr, MatMul, Reduce, Source, cast
+from lbrx.tensors.expr import Coded, Expr, MatMul, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
 from lbrx.tensors.quantization_info import DEFAULT_GROUP_SIZE, SCHEMES, QuantizationInfo
 from lbrx.tensors.shape import Index, Layout, Shape, checked_shape
 from lbrx.tensors.storage import CpuStorage, Storage
-
-if TYPE_CHECKING:
-    from lbrx.tensors.codecs.integers import IntegerCoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +83,8 @@ class Tensor(Arithmetic):
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, or of the quantized blocks."""
-        if isinstance(self.expr, Blocks):
-            return self.expr.storage.nbytes
+        if isinstance(self.expr, Coded):
+            return self.expr.nbytes
         return self.expr.dtype.nbytes(self.size)
 
     @property
@@ -101,7 +98,7 @@ class Tensor(Arithmetic):
     @property
     def type_name(self) -> str:
         """The dtype's name, or that of the quantization."""
-        return self.expr.codec if isinstance(self.expr, Blocks) else self.expr.dtype.name
+        return self.expr.codec if isinstance(self.expr, Coded) else self.expr.dtype.name
 
     @property
     def storage(self) -> Storage | None:
@@ -123,7 +120,7 @@ class Tensor(Arithmetic):
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        state = "" if isinstance(self.expr, (Source, Blocks)) else ", not computed yet"
+        state = "" if isinstance(self.expr, (Source, Decode, Coded)) else ", not computed yet"
         return f"Tensor({name}{self.type_name}, shape={self.shape}{state})"
 
     # -- values ---------------------------------------------------------------------------------------------------
@@ -133,7 +130,7 @@ class Tensor(Arithmetic):
 
         Packed i4 and i2 come unpacked as ml_dtypes arrays, quantized tensors as the f32 values that they stand for.
         """
-        view = self._array_view()
+        view = self.encoded()._array_view()
         if view is not None:
             return view
         if self.dtype.is_packed:
@@ -195,9 +192,7 @@ class Tensor(Arithmetic):
 
     def realize(self) -> Tensor:
         """The same tensor with its values in memory."""
-        if isinstance(self.expr, Blocks):
-            return Tensor(function("blocks_in_memory")(self.expr), self.metadata)
-        if isinstance(self.expr, Source):
+        if isinstance(self.encoded().expr, (Source, Blocks)):
             return self
         device = self.device
         if device != "cpu":
@@ -223,15 +218,14 @@ class Tensor(Arithmetic):
 
     def raw(self) -> Tensor:
         """The bytes of a stored or quantized tensor as a u8 vector."""
-        expr = self.expr
+        expr = self.encoded().expr
         if isinstance(expr, Blocks):
-            return Tensor(
-                Source(expr.storage, dtype_of("u8"), Layout.contiguous((expr.storage.nbytes,))), self.metadata
-            )
-        if isinstance(expr, Source) and expr.rows is None and expr.layout.is_contiguous and not expr.dtype.is_packed:
-            item = expr.dtype.itemsize
-            layout = Layout.contiguous((self.nbytes,), expr.layout.offset * item)
-            return Tensor(Source(expr.storage, dtype_of("u8"), layout), self.metadata)
+            return Tensor(expr.stored, self.metadata)
+        if isinstance(expr, Source) and expr.rows is None and expr.layout.is_contiguous:
+            first, within = divmod(expr.layout.offset * expr.dtype.bits, 8)
+            if not within:
+                layout = Layout.contiguous((self.nbytes,), first)
+                return Tensor(Source(expr.storage, dtype_of("u8"), layout), self.metadata)
         raise DTypeError("only a stored, contiguous tensor has raw bytes; call realize() first")
 
     # -- views ----------------------------------------------------------------------------------------------------
@@ -312,17 +306,23 @@ class Tensor(Arithmetic):
         if scheme in SCHEMES:
             if imatrix is not None:
                 raise UsageError(f"{scheme} takes no importance matrix")
-            return integer_tensor(function("encoded_integers")(self.expr, scheme, group_size, symmetric), self.name)
+            from lbrx.tensors.codecs.integers import encoded_integers
+
+            return integer_tensor(encoded_integers(self.expr, scheme, group_size, symmetric), self.name)
         block_codec = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)
         info = QuantizationInfo(scheme=block_codec.name, bits=block_codec.bits, group_size=block_codec.block_elements)
-        return Tensor(
-            function("encoded")(self.expr, block_codec, weights), TensorMetadata(name=self.name, quantization=info)
-        )
+        return Tensor(Encode(Encoding(self.expr, block_codec, weights)), TensorMetadata(self.name, info))
+
+    def encoded(self) -> Tensor:
+        """This tensor; if it is quantized, its blocks are in memory from now on, so that they are made only once."""
+        if isinstance(self.expr, Encode):
+            self.expr = function("moved")(self.expr, self.device)
+        return self
 
     def dequantize(self) -> Tensor:
         """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is."""
-        if not isinstance(self.expr, Blocks):
+        if not isinstance(self.expr, Coded):
             return self
         return Tensor(self.expr.values, TensorMetadata(name=self.name, extra=self.metadata.extra))
 
@@ -336,16 +336,19 @@ def _factor(values: Tensor | npt.ArrayLike) -> Expr:
     return views.transposed(array_expr(array.T), (1, 0)) if is_transposed else array_expr(array)
 
 
-def integer_tensor(coding: IntegerCoding, name: str | None) -> Tensor:
+def integer_tensor(coded: Blocks | Encode, name: str | None) -> Tensor:
     """A tensor coded as integers, with its scales and zero points as metadata."""
+    scales, zero_points = coded.numbers
+    assert scales is not None
+    group_size = coded.shape[-1] // scales.shape[-1]
     info = QuantizationInfo(
-        scheme=coding.blocks.codec,
-        bits=coding.bits_per_value,
-        group_size=coding.group_size,
-        scales=Tensor(coding.scales),
-        zero_points=None if coding.zero_points is None else Tensor(coding.zero_points),
+        scheme=coded.codec,
+        bits=SCHEMES[coded.codec] + (32 if zero_points is None else 40) / group_size,
+        group_size=group_size,
+        scales=Tensor(scales),
+        zero_points=None if zero_points is None else Tensor(zero_points),
     )
-    return Tensor(coding.blocks, TensorMetadata(name=name, quantization=info))
+    return Tensor(coded, TensorMetadata(name=name, quantization=info))
 
 
 def tensor(values: npt.ArrayLike, dtype: DType | str | None = None, name: str | None = None) -> Tensor:

@@ -17,8 +17,8 @@ from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.ops.arrays import BLOCKS
 from lbrx.devices.metal.ops.blocks import ENCODABLE
 from lbrx.engine.device import CpuFallback
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.tensors.codecs import mlx
+from lbrx.tensors.codecs.mlx import encoded_mlx
 from support.metal_passes import on_metal
 from support.metal_shaders import needs_clang
 from support.strategies import numpy_type
@@ -160,8 +160,8 @@ def test_an_importance_matrix_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
 def test_codes_of_groups_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def parts() -> list[bytes]:
         coded = encoded_mlx(lbrx.tensor(VALUES), mlx.MlxMode())
-        storages = [part.expr.storage for part in (coded.weight, coded.scales, coded.biases) if part is not None]
-        return [bytes(storage.read_at(0, storage.nbytes)) for storage in storages]
+        tensors = (coded.weight, coded.scales, coded.biases)
+        return [part.raw().numpy().tobytes() for part in tensors if part is not None]
 
     monkeypatch.setattr("lbrx.engine.device._warned", set())
     expected = parts()

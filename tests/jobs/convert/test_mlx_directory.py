@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
@@ -21,7 +20,7 @@ from lbrx.jobs.convert.mlx_units import LOSSLESS
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_modes import mode_of
 from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
-from lbrx.tensors.codecs.mlx import MlxMode, dequantize
+from lbrx.tensors.codecs.mlx import MlxMode, dequantize, encoded_mlx
 from support.tiny_models import MODEL_TYPES, write_model
 
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}

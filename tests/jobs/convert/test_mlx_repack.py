@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.jobs.convert.mlx_repack import UnitStorage, as_blocks, ggml_type_of, repacked
 from lbrx.jobs.convert.mlx_units import LOSSLESS
-from lbrx.tensors.codecs.mlx import AFFINE_BITS, AFFINE_GROUP_SIZES, MlxMode, MlxWeight, dequantize
+from lbrx.tensors.codecs.mlx import AFFINE_BITS, AFFINE_GROUP_SIZES, MlxMode, MlxWeight, dequantize, encoded_mlx
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import Bytes, CpuStorage
 

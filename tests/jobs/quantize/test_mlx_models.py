@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.files.checkpoint.integer_parts import QUANTIZATION_KEY
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.files.output.model_plan import plan_output
 from lbrx.files.output.run import execute
-from lbrx.jobs.quantize import QuantizeOptions, parse_options
+from lbrx.jobs.quantize import QuantizeOptions, parse_options, quantize
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.mlx_model import quantize_mlx
-from lbrx.tensors.codecs.mlx import MlxMode
+from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
 from support.quantizing_models import hf_model
 
 DOWN = "model.layers.1.mlp.down_proj"
@@ -156,6 +155,20 @@ def test_integers(scheme: str) -> None:
     descriptions = json.loads(result.metadata[QUANTIZATION_KEY])
     assert descriptions[name] == {"scheme": scheme, "scales": f"{name}.scales"}
     assert "model.norm.weight" not in descriptions
+
+
+@pytest.mark.parametrize("scheme", ["int4", "int2"])
+def test_integers_that_share_bytes_are_written_in_several_pieces(scheme: str, tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    values = lbrx.normal((2304, 2048), 1, "w").to("bf16").realize()
+    (tmp_path / "model").mkdir()
+    lbrx.save(tmp_path / "model" / "model.safetensors", {name: values}, {"format": "pt"})
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "llama"}')
+    quantize(tmp_path / "model", tmp_path / "out", scheme)
+    lbrx.save(tmp_path / "copy.safetensors", dict(lbrx.open(tmp_path / "out")))
+    coded = values.quantize(scheme)
+    for file in ("out", "copy.safetensors"):
+        assert np.array_equal(lbrx.open(tmp_path / file)[name].raw().numpy(), coded.raw().numpy())
 
 
 def test_integers_of_some_layers_only() -> None:

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.devices.cpu.codecs.encode import BlockDestination
 from lbrx.engine.bindings import Bound
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.encode_groups import encoded_mlx
-from lbrx.engine.encode_parts import JointDestination, PartStorage
-from lbrx.engine.schedule import evaluate_tensors, part_of
+from lbrx.engine.device import recorded_passes
+from lbrx.engine.schedule import evaluate_tensors
+from lbrx.engine.sinks import EncodeTarget
 from lbrx.files.output.file_writer import FileDestination, FileWriter
-from lbrx.tensors.codecs.mlx import MlxMode
+from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
+from lbrx.tensors.coded import Encode
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
 
@@ -28,28 +30,29 @@ def _parts(values: Tensor, mode: MlxMode) -> list[Tensor]:
     return [coded.weight, coded.scales, coded.biases]
 
 
-def _storage(tensor: Tensor) -> PartStorage:
-    found = part_of(tensor.expr)
-    assert found is not None
-    return found
+def _bytes(tensor: Tensor) -> bytes:
+    raw: bytes = tensor.raw().numpy().tobytes()
+    return raw
 
 
 def _alone(values: Tensor, mode: MlxMode) -> list[bytes]:
     """Every part from a coding of its own."""
-    made = []
-    for number in range(3):
-        storage = _storage(_parts(values, mode)[number])
-        target = ArrayDestination(DTYPES["u8"], storage.nbytes)
-        storage.encode_into(target)
-        made.append(target.whole.tobytes())
-    return made
+    return [_bytes(_parts(values, mode)[number]) for number in range(3)]
+
+
+def _stored(parts: list[Tensor]) -> list[bytes]:
+    """All parts of a coding, made at once."""
+    targets = [ArrayDestination(DTYPES["u8"], part.nbytes) for part in parts]
+    with recorded_passes() as passes:
+        evaluate_tensors([(Bound(part.expr), target) for part, target in zip(parts, targets, strict=True)])
+    assert len(passes) == 1
+    return [target.whole.tobytes() for target in targets]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: f"{mode.bits}_{mode.group_size}")
 def test_parts_together_are_the_parts_alone(mode: MlxMode) -> None:
     values = lbrx.normal((37, 384), 1, "w")
-    together = [_storage(part).in_memory() for part in _parts(values, mode)]
-    assert [part.read_at(0, part.nbytes).tobytes() for part in together] == _alone(values, mode)
+    assert _stored(_parts(values, mode)) == _alone(values, mode)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
@@ -62,7 +65,7 @@ def test_files_get_the_same_bytes_from_any_threads(tmp_path: Path, threads: int)
     descriptor = os.open(path, os.O_RDWR)
     with lbrx.using(threads=threads, chunk_elements=1 << 16):
         parts = _parts(values, mode)
-        starts = np.cumsum([0, *(_storage(part).nbytes for part in parts)])
+        starts = np.cumsum([0, *(part.nbytes for part in parts)])
         file = FileWriter(descriptor, path)
         stores = [
             (Bound(part.expr), FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
@@ -77,9 +80,10 @@ def test_values_that_come_in_pieces() -> None:
     """The way of passes that cannot be run tile by tile."""
     mode = MlxMode(bits=5)
     values = lbrx.normal((8, 128), 3, "w")
-    parts = [_storage(part) for part in _parts(values, mode)]
+    parts = _parts(values, mode)
     targets = [ArrayDestination(DTYPES["u8"], part.nbytes) for part in parts]
-    destination = JointDestination(targets, parts[0].joint.coding)
+    assert isinstance(parts[0].expr, Encode)
+    destination = BlockDestination(EncodeTarget(parts[0].expr.encoding, list(targets)))
     raw = values.numpy().reshape(-1).view(np.uint8)
     for start in (512, 0, 256, 768):
         destination.write(start, raw[4 * start : 4 * (start + 256)])
@@ -88,4 +92,4 @@ def test_values_that_come_in_pieces() -> None:
 
 def test_nothing_to_code() -> None:
     parts = _parts(lbrx.full((0, 64), 0.0, "f32"), MlxMode())
-    assert [_storage(part).in_memory().nbytes for part in parts] == [0, 0, 0]
+    assert [part.raw().nbytes for part in parts] == [0, 0, 0]

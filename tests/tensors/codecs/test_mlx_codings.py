@@ -10,9 +10,9 @@ import pytest
 
 import lbrx
 import support
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.codecs import mlx
+from lbrx.tensors.codecs.mlx import encoded_mlx
 
 ROWS = dict(np.load(support.GOLDEN / "mlx" / "mlx_rows.npz"))
 INPUT: npt.NDArray[np.float32] = ROWS["input"]

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import lbrx
 from lbrx.devices.cpu.codecs.decode import decode, decode_blocks
-from lbrx.engine.encode import EncodedStorage
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors.codecs.codec import Codec, codec
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.coded import Blocks, Encode
 from lbrx.tensors.storage import CpuStorage
 
 Floats = npt.NDArray[np.float32]
@@ -80,7 +79,8 @@ def test_metadata_tells_the_coding(values: Floats) -> None:
 
 def test_nothing_is_coded_before_it_is_needed(values: Floats) -> None:
     quantized = lbrx.tensor(values).quantize("q4_0")
-    assert isinstance(quantized.storage, EncodedStorage)
+    assert isinstance(quantized.expr, Encode)
+    assert quantized.storage is None
     assert quantized.nbytes == 40 * 16 * 18
     assert isinstance(quantized.realize().storage, CpuStorage)
     assert quantized.realize().storage is quantized.realize().storage
@@ -121,6 +121,21 @@ def test_blocks_do_not_depend_on_pieces_and_threads(name: str, threads: int) -> 
     with lbrx.using(threads=threads, chunk_elements=1 << 16):
         assert block_bytes(source.quantize(name, importance)) == by_row
         assert block_bytes(lbrx.concat([source[:5], source[5:]]).quantize(name, importance)) == by_row
+
+
+def test_joined_vectors_are_encoded_in_whole_blocks() -> None:
+    vector = np.random.default_rng(8).standard_normal(96).astype(np.float32)
+    joined = lbrx.concat([lbrx.tensor(vector[:5]) * 2, lbrx.tensor(vector[5:]) * 2])
+    assert block_bytes(joined.quantize("q8_0")) == block_bytes(lbrx.tensor(vector * 2).quantize("q8_0"))
+
+
+def test_products_with_blocks_that_are_not_made_yet(values: Floats) -> None:
+    x = lbrx.tensor(values[:3])
+    for name in ("q8_0", "int8"):
+        quantized = lbrx.tensor(values).quantize(name)
+        product = (x @ quantized.T).numpy(), (x @ (quantized * 1).T).numpy()
+        for result in product:
+            np.testing.assert_allclose(result, values[:3] @ quantized.numpy().T, rtol=1e-3, atol=1e-3)
 
 
 def test_a_stack_of_matrices_has_importances_of_its_own(values: Floats) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from lbrx.devices.cpu.codecs.encode import BlockDestination
 from lbrx.devices.cpu.run import run_pass
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import SinkTarget
+from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lbrx.devices.cpu.prepared import CompiledCall
     from lbrx.engine.arrays import Floats, Values
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.device import Heads, Linear, RowProduct
+    from lbrx.engine.device import RowProduct, Work
     from lbrx.tensors.tensor import Tensor
 
 
@@ -31,11 +32,14 @@ class CpuDevice:
     def open(self) -> None:
         """It is always there."""
 
-    def why_not(self, _work: Program | Linear | Heads) -> None:
+    def why_not(self, _work: Work) -> None:
         return None
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         return run_pass(bound, targets)
+
+    def encoder(self, target: EncodeTarget) -> BlockDestination:
+        return BlockDestination(target)
 
     def prepare(self, program: Program) -> CompiledCall:
         from lbrx.devices.cpu.prepared import CompiledCall

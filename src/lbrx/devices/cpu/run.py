@@ -12,15 +12,14 @@ import numpy.typing as npt
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, CompiledProgram, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
+from lbrx.devices.cpu.codecs.encode import BlockDestination, PassValues, encode_stored
 from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TABLES, rank_buffer_bytes
 from lbrx.engine.destination import Destination
-from lbrx.engine.encode import BlockDestination
-from lbrx.engine.encode_parts import JointDestination
 from lbrx.engine.fuse import BoundPass
-from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS
+from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Leaf, Program, Sink
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget, scratch
 from lbrx.settings import settings
@@ -29,12 +28,17 @@ from lbrx.tensors.storage import Bytes
 
 # Nanoseconds of work below which a pass is done by one thread, and that are done between two looks at signals.
 ALONE, AT_ONCE = 40_000, 100_000_000
+_COPY = Program(FLAT, (Leaf("source", "f32", "unit"),), (), (), (Sink("store", "f32", (0,)),))
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 def run_pass(bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
     """Run the pass; for each sink, the partial results of its blocks if it is a reduction, else None."""
+    target = targets[0]
+    if isinstance(target, BlockDestination) and bound.program == _COPY and bound.leaves[0].codec is None:
+        encode_stored(bound.leaves[0], bound.elements, target)
+        return [None]
     return _PassOnThreads(bound, targets).run()
 
 
@@ -200,7 +204,7 @@ class _PassOnThreads:
     def _worker(self) -> Callable[[int, int], None]:
         """A function that runs one chunk, with arguments and scratch memory of its own."""
         coded = self.targets[0]
-        if isinstance(coded, BlockDestination | JointDestination) and self._can_encode_tiles(coded):
+        if isinstance(coded, BlockDestination) and self._can_encode_tiles(coded):
             return self._tile_worker(coded)
         ints = self.ints.copy() if self.chunked or self.inputs.copied or self.has_ranks else self.ints
         kernel, inputs = self.compiled.kernel, self.inputs
@@ -223,20 +227,18 @@ class _PassOnThreads:
 
         return step
 
-    def _can_encode_tiles(self, target: BlockDestination | JointDestination) -> bool:
+    def _can_encode_tiles(self, target: BlockDestination) -> bool:
         return len(self.targets) == 1 and self.bound.program.mode == FLAT and target.can_encode_tiles
 
-    def _tile_worker(self, target: BlockDestination | JointDestination) -> Callable[[int, int], None]:
+    def _tile_worker(self, target: BlockDestination) -> Callable[[int, int], None]:
         """A function that computes and codes one chunk tile by tile."""
-        from lbrx.devices.cpu.encode_tiles import PassValues
-
         ints, inputs, kernel = self.ints.copy(), self.inputs, self.compiled.address
         values = PassValues(kernel, ints.ctypes.data, self.floats.ctypes.data, self.compiled.slots["sink0.address"])
 
         def step(lo: int, hi: int) -> None:
             with scratch.borrowing() as borrow:
                 inputs.begin(lo, hi, ints, borrow)
-                target.encode_tiles(values.encode_tiles, lo, hi)
+                target.encode_tiles(values, lo, hi)
                 inputs.done(lo, hi)
 
         return step

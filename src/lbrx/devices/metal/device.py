@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 from lbrx.devices.metal.codegen.support import why_not
 from lbrx.devices.metal.context.current import metal_context
 from lbrx.engine.arrays import Floats, Values, floats
-from lbrx.engine.device import CPU, Heads, Linear, RowProduct, device
+from lbrx.engine.device import CPU, Encoder, RowProduct, Work, device
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import SinkTarget
+from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.errors import UsageError
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context.storage import MetalDestination
+    from lbrx.devices.metal.encode import BlockSink
     from lbrx.engine.attention_options import AttentionOptions
     from lbrx.tensors.tensor import Tensor
 
@@ -30,9 +31,13 @@ class MetalDevice:
     def open(self) -> None:
         metal_context()
 
-    def why_not(self, work: Program | Linear | Heads) -> str | None:
+    def why_not(self, work: Work) -> str | None:
         if isinstance(work, Program):
             return why_not(work)
+        if isinstance(work, Encoder):
+            from lbrx.devices.metal.encode import why_not_encoded
+
+            return why_not_encoded(work)
         from lbrx.devices.metal.ops.on_arrays import why_not_multiplied
 
         return why_not_multiplied(work)
@@ -41,6 +46,11 @@ class MetalDevice:
         from lbrx.devices.metal.run import run_pass_on_metal
 
         return run_pass_on_metal(metal_context(), bound, targets)
+
+    def encoder(self, target: EncodeTarget) -> BlockSink:
+        from lbrx.devices.metal.encode import BlockSink
+
+        return BlockSink(target)
 
     def prepare(self, _program: Program) -> None:
         return None

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from lbrx.base.threads import run_chunks
+from lbrx.devices.cpu.codecs.encode import BlockDestination
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
 from lbrx.devices.metal.ops.arrays import BINDING_ALIGNMENT, BLOCKS, FLOAT_NUMBERS, DeviceArray
 from lbrx.devices.metal.ops.blocks import ENCODABLE, quantize
-from lbrx.engine.device import warn_fallback
-from lbrx.engine.encode import BlockDestination
-from lbrx.engine.encode_parts import JointDestination
+from lbrx.engine.device import Encoder
 from lbrx.engine.program import FLAT, Instruction, Program, Sink
-from lbrx.engine.schedule import block_target
-from lbrx.engine.sinks import SinkTarget
+from lbrx.engine.sinks import EncodeTarget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES
 
@@ -24,25 +23,26 @@ _WRITE_ELEMENTS = 512 << 10  # that a thread looks at and writes as blocks at a 
 _CAST = Instruction("cast", "f32", (0,))
 
 
-class BlockSink:
+class BlockSink(BlockDestination):
     """A result of a pass that becomes blocks: values in one buffer, then their blocks in another."""
 
-    def __init__(self, target: BlockDestination, start: int) -> None:
-        self._target = target
-        self._start = start  # where the pass begins in the target, in elements
-        self._coding = target.coding
-        self._block_elements, self._block_bytes = BLOCKS[target.coding]
+    __slots__ = ("_block_bytes", "_block_elements", "_coding")
+
+    def __init__(self, target: EncodeTarget) -> None:
+        super().__init__(target)
+        self._coding = target.encoding.codec.name
+        self._block_elements, self._block_bytes = BLOCKS[self._coding]
 
     @property
     def element_bytes(self) -> int:
         """Bytes of both buffers for each element, rounded up."""
-        return self._target.dtype.itemsize + -(-self._block_bytes // self._block_elements)
+        return self.dtype.itemsize + -(-self._block_bytes // self._block_elements)
 
     def values(self, buffer: Buffer) -> DeviceArray:
         """The values that a pass has left in a buffer."""
-        return DeviceArray(buffer, "f32", (buffer.nbytes // self._target.dtype.itemsize,))
+        return DeviceArray(buffer, "f32", (buffer.nbytes // self.dtype.itemsize,))
 
-    def encode(self, context: MetalContext, values: DeviceArray) -> Buffer:
+    def encode_values(self, context: MetalContext, values: DeviceArray) -> Buffer:
         """Record the kernel that makes blocks of values; they are in a buffer of the pool."""
         blocks = values.size // self._block_elements
         encoded = context.get_buffer(blocks * self._block_bytes, host_access=False)
@@ -60,32 +60,26 @@ class BlockSink:
 
         def worker() -> Callable[[int], None]:
             def step(number: int) -> None:
-                self._target.check_finite(seen[number * seen_bytes : (number + 1) * seen_bytes], dtype)
+                self.check_finite(seen[number * seen_bytes : (number + 1) * seen_bytes], dtype)
                 piece = blocks[number * blocks_bytes : (number + 1) * blocks_bytes]
-                self._target.write_blocks(self._start + lo + number * _WRITE_ELEMENTS, piece)
+                with ExitStack() as stack:
+                    first = self._start + lo + number * _WRITE_ELEMENTS
+                    (buffer,) = self._buffers(stack, first, piece.size // self._block_bytes)
+                    assert buffer is not None
+                    buffer[:] = piece
 
             return step
 
         run_chunks(-(-seen.size // seen_bytes), settings.threads, worker)
 
 
-def block_sink(target: SinkTarget) -> BlockSink | None:
-    """How a target's blocks are made on the device; None if it takes values.
-
-    None also for blocks that only the CPU makes, which is reported once.
-    """
-    whole, start = block_target(target)
-    if whole is None:
-        return None
-    if isinstance(whole, JointDestination):
-        warn_fallback("the Metal backend cannot encode groups with scales")
-    elif whole.is_weighted:
-        warn_fallback(f"the Metal backend cannot encode {whole.coding} blocks with an importance matrix")
-    elif whole.coding not in ENCODABLE:
-        warn_fallback(f"the Metal backend cannot encode {whole.coding} blocks")
-    else:
-        return BlockSink(whole, start)
-    return None
+def why_not_encoded(work: Encoder) -> str | None:
+    """Why the device cannot encode values as blocks of a codec, or None if it can."""
+    if work.codec.parts:
+        return "the Metal backend cannot encode groups with scales"
+    if work.is_weighted:
+        return f"the Metal backend cannot encode {work.codec.name} blocks with an importance matrix"
+    return None if work.codec.name in ENCODABLE else f"the Metal backend cannot encode {work.codec.name} blocks"
 
 
 def needs_no_pass(program: Program) -> bool:

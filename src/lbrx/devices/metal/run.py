@@ -24,7 +24,7 @@ from lbrx.devices.metal.context.storage import MetalDestination, wait_for
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Pipeline
 from lbrx.devices.metal.driver.errors import KernelFault
-from lbrx.devices.metal.encode import block_sink, needs_no_pass, stored_values
+from lbrx.devices.metal.encode import BlockSink, needs_no_pass, stored_values
 from lbrx.devices.metal.inputs import BoundInputs, LeafBindings
 from lbrx.devices.metal.ops.arrays import DeviceArray
 from lbrx.devices.metal.selection import (
@@ -77,7 +77,7 @@ class _PassInDispatches:
         self.kernel = pass_kernel(bound.program)
         self.leaves = LeafBindings(context, bound, self.kernel.signature)
         self.sinks = list(enumerate(bound.program.sinks))
-        self.block_sinks = [block_sink(target) for target in targets]
+        self.block_sinks = [target if isinstance(target, BlockSink) else None for target in targets]
         self.encodes_only = self.block_sinks[0] is not None and needs_no_pass(bound.program)
         self.has_reductions = any(sink.op in BLOCK_REDUCTIONS for _, sink in self.sinks)
         self.block_rows = max(1, REDUCTION_BLOCK // max(bound.columns, 1)) if self.has_reductions else 1
@@ -173,7 +173,7 @@ class _PassInDispatches:
         for number, coded in enumerate(self.block_sinks):
             if coded is not None:
                 chunk.coded[number] = coded.values(outputs[f"sink{number}"])
-                outputs[f"sink{number}_blocks"] = coded.encode(self.context, chunk.coded[number])
+                outputs[f"sink{number}_blocks"] = coded.encode_values(self.context, chunk.coded[number])
         if outputs:
             self.context.commit()  # somebody waits for these; what stays on the device may wait for company
 
@@ -184,7 +184,7 @@ class _PassInDispatches:
         if coded is None or values is None:
             return False
         chunk.coded[0] = values
-        chunk.outputs["sink0_blocks"] = coded.encode(self.context, values)
+        chunk.outputs["sink0_blocks"] = coded.encode_values(self.context, values)
         self.context.commit()
         return True
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lbrx.devices.cpu.codecs.encode import BlockDestination
 from lbrx.devices.numpy import products
 from lbrx.devices.numpy.array_operations import apply
 from lbrx.devices.numpy.run import run_pass
@@ -13,14 +14,14 @@ from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import SinkTarget
+from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
 from lbrx.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.device import Heads, Linear, RowProduct
+    from lbrx.engine.device import RowProduct, Work
 
 _PANEL_ROWS = 1024
 
@@ -47,8 +48,9 @@ class NumpyDevice:
     """Runs everything in one thread, on whole arrays.
 
     Exact operations have the bits of the CPU: arithmetic, casts, comparisons, extremes, selection, ranks, uniform
-    random numbers and encodings. exp, log, sin, cos, acos and normal random numbers are within 4 units in the last
-    place of f32, sums within 1e-12 of the sum of magnitudes. A NaN may have another sign or payload.
+    random numbers and encodings (by the kernels of the CPU). exp, log, sin, cos, acos and normal random numbers are
+    within 4 units in the last place of f32, sums within 1e-12 of the sum of magnitudes. A NaN may have another sign or
+    payload.
 
     Memory: of a pass, all values of one block of 65,536 elements (or of one row if that is longer). Products hold
     their operands in f32, attention all of its scores, and `store` a copy of what is not in memory yet.
@@ -60,11 +62,14 @@ class NumpyDevice:
     def open(self) -> None:
         """It is always there."""
 
-    def why_not(self, _work: Program | Linear | Heads) -> None:
+    def why_not(self, _work: Work) -> None:
         return None
 
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         return run_pass(bound, targets)
+
+    def encoder(self, target: EncodeTarget) -> BlockDestination:
+        return BlockDestination(target)
 
     def prepare(self, _program: Program) -> None:
         return None

@@ -14,8 +14,8 @@ from typing import Any
 from lbrx.errors import FormatError, UsageError
 from lbrx.files.formats.header import QUANTIZATION_KEY, quoted
 from lbrx.files.formats.strict_json import parse_object
-from lbrx.tensors.codecs.integers import IntegerCoding, join_integers
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.codecs.integers import join_integers
+from lbrx.tensors.coded import Blocks, Encode
 from lbrx.tensors.expr import Source
 from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.tensor import Tensor
@@ -52,11 +52,15 @@ def separate_parts(
 
 def _parts_of(name: str, tensor: Tensor) -> dict[str, Tensor]:
     blocks, info = tensor.expr, tensor.quantization
-    assert isinstance(blocks, Blocks)
+    assert isinstance(blocks, (Blocks, Encode))
     if info is None or info.scales is None:
         raise UsageError(f"tensor {name!r} is coded as {blocks.codec}, but its scales are not known")
-    codes = Tensor(Blocks(blocks.storage, f"i{SCHEMES[blocks.codec]}", blocks.shape))
-    parts = {name: codes, f"{name}.scales": info.scales}
+    codes = (
+        Encode(blocks.encoding, 0)
+        if isinstance(blocks, Encode)
+        else Blocks(blocks.storage, f"i{SCHEMES[blocks.codec]}", blocks.shape)
+    )
+    parts = {name: Tensor(codes), f"{name}.scales": info.scales}
     return parts if info.zero_points is None else {**parts, f"{name}.zero_points": info.zero_points}
 
 
@@ -102,7 +106,7 @@ def parts_of_codings(codings: Mapping[str, Coding]) -> frozenset[str]:
 
 def join_parts(
     path: Path, name: str, coding: Coding, has_tensor: Callable[[str], bool], stored: Callable[[str], Tensor]
-) -> IntegerCoding:
+) -> Blocks:
     """The coding of a tensor from what a file has of it; parts that do not fit together are a FormatError."""
     for part in (name, *_part_names(coding)):
         if not has_tensor(part):

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lbrx.engine.encode import EncodedStorage
 from lbrx.errors import LbrxError
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.coded import Encode
 from lbrx.tensors.creation import evaluate
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import Bytes
@@ -44,9 +43,9 @@ def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]
     """
     counts = {}
     for where, tensor in tensors.items():
-        if not tensor.dtype.is_float:
-            continue
         values = _before_coding(tensor) if tensor.shape else tensor.reshape(1)
+        if not values.dtype.is_float:
+            continue
         nans, infinities = evaluate(values.isnan().sum(), (abs(values) == math.inf).sum())
         if nans or infinities:
             counts[where] = (int(nans), int(infinities))
@@ -55,9 +54,8 @@ def count_nonfinite(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]
 
 def _before_coding(tensor: Tensor) -> Tensor:
     """The values of a tensor, before they are quantized if that is still to be done."""
-    storage = tensor.expr.storage if isinstance(tensor.expr, Blocks) else None
-    values = storage.values if isinstance(storage, EncodedStorage) else None
-    return tensor if values is None else Tensor(values)
+    expr = tensor.expr
+    return Tensor(expr.encoding.values) if isinstance(expr, Encode) and not expr.part else tensor
 
 
 def describe(counts: Mapping[str, tuple[int, int]]) -> str:

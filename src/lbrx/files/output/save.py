@@ -26,9 +26,9 @@ from lbrx.files.output.run import execute
 from lbrx.files.remote.paths import as_path
 from lbrx.memory.limits import limited
 from lbrx.tensors.codecs.codec import Codec
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.coded import Encoding
 from lbrx.tensors.dtype import DTYPES, DType
-from lbrx.tensors.expr import Expr, KthSearch
+from lbrx.tensors.expr import Coded, Expr, KthSearch
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
@@ -123,7 +123,7 @@ def _strings(metadata: Mapping[str, Any]) -> dict[str, str]:
 def _spec(name: str, tensor: Tensor, format: str) -> TensorSpec:
     if not isinstance(tensor, Tensor):
         raise UsageError(f"{name!r} is a {type(tensor).__name__}; expected a Tensor (see lbrx.tensor)")
-    if format == "gguf" and not isinstance(tensor.expr, Blocks) and tensor.dtype.gguf is None:
+    if format == "gguf" and not isinstance(tensor.expr, Coded) and tensor.dtype.gguf is None:
         known = ", ".join(row.name for row in DTYPES.values() if row.gguf is not None)
         raise UsageError(f"tensor {name!r} is {tensor.dtype}, which GGUF does not have; cast it to one of {known}")
     return TensorSpec(name, tensor.type_name, tensor.shape)
@@ -135,11 +135,11 @@ class _InMemoryError(Exception):
 
 def _origin(roots: Iterable[Expr]) -> str:
     """What tensors are computed from, if that is files and numbers alone; else a text that no other call returns."""
-    nodes: list[Expr | KthSearch] = []
+    nodes: list[Expr | Encoding | KthSearch] = []
     numbers: dict[int, int] = {}
 
     def text_of(value: object) -> str:
-        if isinstance(value, (Expr, KthSearch)):
+        if isinstance(value, (Expr, Encoding, KthSearch)):
             if id(value) not in numbers:
                 numbers[id(value)] = len(nodes)
                 nodes.append(value)

@@ -20,9 +20,9 @@ from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
 from lbrx.engine.attention_options import AttentionOptions
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.tensors.codecs import mlx
+from lbrx.tensors.codecs.mlx import encoded_mlx
 from lbrx.tensors.rope import RopeFrequencies
 from lbrx.tensors.tensor import Tensor, tensor
 

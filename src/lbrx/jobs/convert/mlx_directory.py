@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.mlx_repack import repacked
@@ -19,7 +18,7 @@ from lbrx.models.architectures.mlx_modes import SETTING_KEYS, settings_of, weigh
 from lbrx.ops.difference import Sums, compare
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize
+from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize, encoded_mlx
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
@@ -103,8 +102,9 @@ def coding_of(tensor: PlannedTensor) -> MlxMode | None:
 
 
 def _repacked(values: Tensor) -> MlxWeight:
-    assert isinstance(values.expr, Blocks)
-    weight = repacked(values.expr)
+    blocks = values.encoded().expr
+    assert isinstance(blocks, Blocks)
+    weight = repacked(blocks)
     assert weight is not None
     return weight
 

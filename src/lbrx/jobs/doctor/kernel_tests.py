@@ -20,9 +20,9 @@ from lbrx.devices.metal.ops.matmul import VARIANTS, matmul
 from lbrx.devices.metal.ops.rope import apply_rope
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
 from lbrx.engine.attention_options import AttentionOptions
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.jobs.doctor.self_test import SelfTest, SelfTestResult
 from lbrx.tensors.codecs import mlx
+from lbrx.tensors.codecs.mlx import encoded_mlx
 from lbrx.tensors.rope import RopeFrequencies
 from lbrx.tensors.tensor import Tensor, tensor
 

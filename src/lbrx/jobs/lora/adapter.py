@@ -15,7 +15,7 @@ from lbrx.errors import DTypeError, FileError, FormatError, ShapeError, TensorNo
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.jobs.lora.config import WEIGHTS_NAME, AdapterConfig, read_config
 from lbrx.jobs.lora.low_rank import low_rank_product, matrix_factor
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.expr import Coded
 from lbrx.tensors.tensor import Tensor, TensorMetadata
 
 PREFIX = "base_model.model."  # how PEFT wraps the names of the model
@@ -186,7 +186,7 @@ class _Matcher:
 
     def _check_weight(self, name: str) -> None:
         weight = self.base[name]
-        if isinstance(weight.expr, Blocks) or weight.dtype.name not in _PATCHED_TYPES:
+        if isinstance(weight.expr, Coded) or weight.dtype.name not in _PATCHED_TYPES:
             raise DTypeError(
                 f"{name!r} of the model is {weight.type_name}; expected one of {', '.join(_PATCHED_TYPES)} to apply "
                 f"{self.path.parent} to it"

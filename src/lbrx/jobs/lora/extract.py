@@ -17,9 +17,9 @@ from lbrx.jobs.lora.adapter import PREFIX
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.jobs.lora.spool import Spool
 from lbrx.jobs.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
-from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import evaluate
 from lbrx.tensors.dtype import dtype
+from lbrx.tensors.expr import Coded
 from lbrx.tensors.tensor import Tensor
 
 DEFAULT_RANK = 32
@@ -121,7 +121,7 @@ def extract_adapter(
     """
     chosen = options or ExtractOptions()
     for name, tensor in (*tuned.items(), *base.items()):
-        if isinstance(tensor.expr, Blocks):
+        if isinstance(tensor.expr, Coded):
             raise DTypeError(f"{name!r} is quantized as {tensor.expr.codec}; expected models of float weights")
     with adapter_directory(Path(out)) as directory, Spool(directory / "factors.partial") as spool:
         extractor = _Extractor(chosen, base, spool, model_type)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
@@ -21,7 +20,7 @@ from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.targets import MlxTarget, find_mlx_mode, mlx_name
 from lbrx.models.architectures import known_family
 from lbrx.models.architectures.mlx_modes import described, weight_parts
-from lbrx.tensors.codecs.mlx import MlxMode
+from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
 
 _WEIGHT = ".weight"
 _STACK_MARKS = ("switch_mlp", "experts")

@@ -83,7 +83,7 @@ def stack_part(tensor: Tensor, number: int) -> Tensor:
 
 def _ggml_blocks(tensor: Tensor) -> Blocks | None:
     """The blocks of a tensor if each of its rows is a run of them."""
-    expr = tensor.expr
+    expr = tensor.encoded().expr
     return expr if isinstance(expr, Blocks) and expr.codec in GGML_TYPES else None
 
 

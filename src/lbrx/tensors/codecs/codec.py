@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,29 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError, nearest
 from lbrx.registry import CODECS, installed, load, load_installed, package_of
-from lbrx.tensors.functions import function
+from lbrx.tensors.dtype import DTYPES
+from lbrx.tensors.shape import Shape
+
+Weights = npt.NDArray[np.float32]
+_WORD_BITS = {"u32": 32}  # types of codes that are no dtypes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor of its own in which a codec keeps so many bytes of each block.
+
+    ``encoder`` is the function of the codec's kernels that makes it, or "" if the codec's own makes all parts.
+    """
+
+    type_name: str
+    block_bytes: int
+    encoder: str = ""
+
+    @property
+    def block_elements(self) -> int:
+        """Elements of this part for each block."""
+        bits = _WORD_BITS.get(self.type_name) or DTYPES[self.type_name].bits
+        return 8 * self.block_bytes // bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +48,10 @@ class Codec:
     taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. After the count, a decoder gets the
     addresses of the ``numbers`` of the blocks as f32, its parameters, and the table that ``codebook`` gives.
 
+    ``parts`` are given if codes, scales and offsets are tensors of their own. An encoder of all parts takes, instead of
+    the address of blocks, that of int64 numbers: the addresses of the parts, 0 for one that is not wanted, then
+    ``parameters``.
+
     >>> codec("Q4_K").block_bytes, codec("q4_k").bits
     (144, 4.5)
     """
@@ -36,12 +63,13 @@ class Codec:
     can_encode: bool = True
     takes_imatrix: bool = False
     weighs_whole_rows: bool = False  # with an importance matrix, the coding of a block depends on its whole row
-    codebook: Callable[[], npt.NDArray[Any]] | None = None
+    codebook: Callable[[], npt.NDArray[Any]] | None = field(default=None, repr=False)
     encoder: str = "encode"  # the function of the module that codes without an importance matrix
     parameters: tuple[int, ...] = ()  # what it is given besides
     decoder: str = "decode"
     decoder_parameters: tuple[int, ...] = ()
     numbers: tuple[npt.DTypeLike, ...] = ()  # types of what is stored apart for each block: a scale, then an offset
+    parts: tuple[Part, ...] = ()
 
     @property
     def bits(self) -> float:
@@ -58,43 +86,34 @@ class Codec:
             )
         return int(np.prod(shape, dtype=np.int64)) // self.block_elements * self.block_bytes
 
-    def encode(self, values: int, blocks: int, count: int) -> None:
-        """Code ``count`` blocks from f32 values at one address to another."""
-        self._check_can_encode()
-        arguments = (values, blocks, count, *self.parameters)
-        kernel(self.kernels, self.encoder, len(arguments))(*arguments)
-
-    def encoder_address(self) -> int:
-        """The address of the compiled ``encode`` of a type without parameters, for other compiled code to call."""
-        self._check_can_encode()
-        return kernel_address(self.kernels, self.encoder, 3)
-
-    def encode_weighted(self, values: int, blocks: int, rows: int, blocks_per_row: int, weights: int) -> None:
-        """Code rows of blocks where ``weights`` is the address of an f32 for every column of a row."""
-        self._check_can_encode()
-        if not self.takes_imatrix:
-            raise UsageError(f"{self.name} takes no importance matrix")
-        kernel(self.kernels, "encode_weighted", 5)(values, blocks, rows, blocks_per_row, weights)
-
-    def _check_can_encode(self) -> None:
+    def check_can_encode(self) -> None:
         if not self.can_encode:
             raise UsageError(f"{self.name} can be read but not made; expected one of {', '.join(encodable())}")
 
+    def checked_importance(self, weights: Weights, shape: Sequence[int]) -> Weights:
+        """An importance matrix as (matrices, columns): one row for all matrices of a tensor, or one for each."""
+        if not self.takes_imatrix:
+            raise UsageError(f"{self.name} takes no importance matrix")
+        columns, matrices = shape[-1], int(np.prod(shape[:-2], dtype=np.int64))
+        if weights.size not in (columns, matrices * columns) or (weights.ndim > 1 and weights.shape[-1] != columns):
+            raise ShapeError(
+                f"an importance matrix of shape {weights.shape} does not fit a tensor of shape {tuple(shape)}; "
+                f"expected ({columns},)" + (f" or ({matrices}, {columns})" if matrices > 1 else "")
+            )
+        array = np.ascontiguousarray(weights, np.float32).reshape(-1, columns)
+        if not (np.isfinite(array).all() and (array >= 0).all()):
+            raise UsageError("an importance matrix has values that are negative or not finite")
+        return array
 
-def kernel(module: str, name: str, arguments: int) -> Callable[..., None]:
-    """A compiled function of a module of codec kernels, over addresses and numbers."""
-    compiled: Callable[..., None] = function("kernel")(_module(module), name, arguments)
-    return compiled
 
-
-def kernel_address(module: str, name: str, arguments: int) -> int:
-    """The address of such a function, for other compiled code to call."""
-    address: int = function("kernel_address")(_module(module), name, arguments)
-    return address
-
-
-def _module(name: str) -> str:
-    return name if "." in name else f"codecs.{name}"
+def groups_shape(shape: Shape, group_size: int, scheme: str) -> Shape:
+    """The shape of the scales of a tensor whose rows are cut into groups."""
+    if not shape or shape[-1] % group_size:
+        raise ShapeError(
+            f"a tensor of shape {shape} cannot be coded as {scheme} in groups of {group_size}; "
+            "expected rows of whole groups"
+        )
+    return (*shape[:-1], shape[-1] // group_size)
 
 
 _installed: dict[str, Codec] = {}

@@ -6,54 +6,44 @@ all codes for a range that always has 0 in it.
 
 from __future__ import annotations
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
-from lbrx.tensors.codecs.codec import Codec
-from lbrx.tensors.codecs.groups import MODULE
-from lbrx.tensors.coded import Blocks
-from lbrx.tensors.expr import Source
+from lbrx.tensors.codecs.codec import Codec, Part, groups_shape
+from lbrx.tensors.coded import Blocks, Encode, Encoding
+from lbrx.tensors.expr import Expr, Source
 from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Storage
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerCoding:
-    """The parts of a tensor coded as integers; ``blocks`` are the codes, which also know their values."""
-
-    blocks: Blocks
-    scales: Source
-    zero_points: Source | None
-
-    @property
-    def group_size(self) -> int:
-        return self.blocks.shape[-1] // self.scales.shape[-1]
-
-    @property
-    def bits_per_value(self) -> float:
-        """Scales and zero points included."""
-        extra = 32 + (8 if self.zero_points is not None else 0)
-        return SCHEMES[self.blocks.codec] + extra / self.group_size
-
-
-def join_integers(
-    scheme: str, shape: Shape, codes: Storage, scales: Source, zero_points: Source | None
-) -> IntegerCoding:
+def join_integers(scheme: str, shape: Shape, codes: Storage, scales: Source, zero_points: Source | None) -> Blocks:
     """The coding whose parts these are."""
-    coding = integer_codec(scheme, shape[-1] // scales.shape[-1])
-    return IntegerCoding(Blocks(codes, scheme, shape, coding, (scales, zero_points)), scales, zero_points)
+    coding = integer_codec(scheme, shape[-1] // scales.shape[-1], symmetric=zero_points is None)
+    return Blocks(codes, scheme, shape, coding, (scales, zero_points))
 
 
-def integer_codec(scheme: str, group_size: int) -> Codec:
+def encoded_integers(values: Expr, scheme: str, group_size: int, symmetric: bool) -> Encode:
+    """An expression encoded as integers."""
+    if group_size < 8 or group_size % 8:
+        raise UsageError(f"a group size of {group_size} is not possible; expected a multiple of 8")
+    groups_shape(values.shape, group_size, scheme)
+    return Encode(Encoding(values, integer_codec(scheme, group_size, symmetric)))
+
+
+def integer_codec(scheme: str, group_size: int, symmetric: bool) -> Codec:
     bits = integer_bits(scheme)
+    symmetry = "symmetric" if symmetric else "asymmetric"
+    codes = Part(f"i{bits}", group_size * bits // 8, f"{symmetry}_codes")
+    scales, zero_points = Part("f32", 4, f"{symmetry}_scales"), Part("i8", 1, "asymmetric_zero_points")
     return Codec(
         scheme,
         group_size,
-        group_size * bits // 8,
-        MODULE,
+        codes.block_bytes,
+        "groups",
+        parameters=(group_size, bits),
         decoder="decode_integers",
         decoder_parameters=(group_size, bits),
         numbers=("f4", "i1"),
+        parts=(codes, scales) if symmetric else (codes, scales, zero_points),
     )
 
 

@@ -12,10 +12,9 @@ import ml_dtypes
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
-from lbrx.tensors.codecs.codec import Codec
-from lbrx.tensors.codecs.groups import MODULE, groups_shape
-from lbrx.tensors.coded import Blocks, Decode
-from lbrx.tensors.dtype import DType
+from lbrx.tensors.codecs.codec import Codec, Part, groups_shape
+from lbrx.tensors.coded import Blocks, Decode, Encode, Encoding
+from lbrx.tensors.dtype import DTYPES, DType
 from lbrx.tensors.expr import Expr
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.tensor import Tensor
@@ -24,7 +23,7 @@ AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUP_SIZES = (32, 64, 128)
 FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits and group size
 WORD_BITS = 32
-AFFINE = "affine"
+_DTYPE_NUMBERS = {"f32": 0, "f16": 1, "bf16": 2}  # of scales and biases
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +76,54 @@ def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxM
     return Tensor(Decode(parts, coding, Layout.contiguous(shape)))
 
 
+def encoded_mlx(values: Tensor, mode: MlxMode | None = None) -> MlxWeight:
+    """Code a tensor as MLX does; nothing is computed until the parts are read or written.
+
+    >>> import lbrx, numpy as np
+    >>> coded = encoded_mlx(lbrx.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128)), MlxMode(bits=8))
+    >>> coded.weight.shape, coded.scales.shape
+    ((2, 32), (2, 2))
+    >>> bool(abs(dequantize(coded.weight, coded.scales, coded.biases, MlxMode(bits=8))[1, -1] - 1) < 0.01)
+    True
+    """
+    coding = mode or MlxMode()
+    groups_shape(values.shape, coding.group_size, f"MLX {coding.mode}")
+    if values.shape[-1] * coding.bits % WORD_BITS:
+        raise ShapeError(
+            f"rows of {values.shape[-1]} codes of {coding.bits} bits are no whole number of {WORD_BITS}-bit words"
+        )
+    numbers = DTYPES[values.dtype.name if values.dtype.name in _DTYPE_NUMBERS else "f32"]
+    encoding = Encoding(values.expr, mlx_codec(coding, (numbers, numbers)))
+    weight, scales, *biases = (Tensor(Encode(encoding, part)) for part in range(len(encoding.codec.parts)))
+    return MlxWeight(weight, scales, biases[0] if biases else None)
+
+
 def mlx_codec(mode: MlxMode, numbers: tuple[DType, ...]) -> Codec:
-    """The codec of a mode; ``numbers`` are the dtypes of scales and biases."""
+    """The codec of a mode; ``numbers`` are the dtypes of scales and biases, which only affine coding chooses."""
     size, bits = mode.group_size, mode.bits
-    name = f"mlx_{mode.mode}"
+    words = Part("u32", mode.group_bytes, "" if mode.mode == "affine" else f"{mode.mode}_codes")
     if mode.mode == "affine":
-        types = tuple(number.numpy for number in numbers)
-        return Codec(name, size, mode.group_bytes, AFFINE, decoder_parameters=(size, bits), numbers=types)
+        return Codec(
+            f"mlx_{mode.mode}",
+            size,
+            words.block_bytes,
+            "affine",
+            encoder="encode_parts",
+            parameters=(size, bits, _DTYPE_NUMBERS.get(numbers[0].name, 0)),
+            decoder_parameters=(size, bits),
+            numbers=tuple(number.numpy for number in numbers),
+            parts=(words, *(Part(number.name, number.itemsize) for number in numbers)),
+        )
     scale_type: Any = ml_dtypes.float8_e4m3fn if mode.mode == "nvfp4" else ml_dtypes.float8_e8m0fnu
-    decoder = "decode_e2m1" if bits == 4 else "decode_e4m3"
-    parameters = (size,)
     return Codec(
-        name, size, mode.group_bytes, MODULE, decoder=decoder, decoder_parameters=parameters, numbers=(scale_type,)
+        f"mlx_{mode.mode}",
+        size,
+        words.block_bytes,
+        "groups",
+        decoder="decode_e2m1" if bits == 4 else "decode_e4m3",
+        decoder_parameters=(size,),
+        numbers=(scale_type,),
+        parts=(words, Part("u8", 1, f"{mode.mode}_scales")),
     )
 
 

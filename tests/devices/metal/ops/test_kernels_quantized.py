@@ -15,9 +15,9 @@ from lbrx.devices.metal.ops.arrays import DeviceWeight, download, upload
 from lbrx.devices.metal.ops.blocks import ENCODABLE, dequantize, embedding, quantize
 from lbrx.devices.metal.ops.linear import linear, plain_weight
 from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
-from lbrx.engine.encode_groups import encoded_mlx
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors.codecs import mlx
+from lbrx.tensors.codecs.mlx import encoded_mlx
 from lbrx.tensors.tensor import Tensor
 from support.kernel_contexts import DTYPES, Array, check, context, down, numbers, product_bound, up
 from support.metal_shaders import Order, needs_clang

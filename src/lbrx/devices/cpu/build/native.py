@@ -49,7 +49,16 @@ def kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
 
 def codec_kernel(module: str, function: str, arguments: int) -> Callable[..., None]:
     """A function of a codec's kernels: ``module`` is in ``kernels.codecs``, or the path of one of another package."""
-    return kernel(module if "." in module else f"codecs.{module}", function, arguments)
+    return kernel(_codec_module(module), function, arguments)
+
+
+def codec_kernel_address(module: str, function: str, arguments: int) -> int:
+    """Where the code of such a function is, for another one to call."""
+    return code_address(_codec_module(module), function, arguments)
+
+
+def _codec_module(name: str) -> str:
+    return name if "." in name else f"codecs.{name}"
 
 
 def run(module: str, function: str, *arguments: int) -> None:

@@ -49,9 +49,10 @@ def device_weight(context: MetalContext, weight: Tensor) -> DeviceWeight:
     """
     if weight.ndim != 2:
         raise ShapeError(f"a weight has shape {weight.shape}; expected two axes, outputs and inputs")
-    if not isinstance(weight.expr, Blocks):
+    blocks = weight.encoded().expr
+    if not isinstance(blocks, Blocks):
         return plain_weight(device_array(context, weight))
-    coding, storage = weight.expr.codec, weight.expr.storage
+    coding, storage = blocks.codec, blocks.storage
     if coding not in CODING_NUMBERS:
         raise DTypeError(f"kernels have no coding {coding!r}; expected one of {', '.join(CODING_NUMBERS)}")
     values = _bytes_of(context, storage, 0, "u8", (storage.nbytes,))
@@ -62,7 +63,7 @@ def device_mlx_weight(context: MetalContext, weight: MlxWeight, mode: MlxMode) -
     """A weight in MLX's affine coding of 4 or 8 bits."""
     if mode.mode != "affine" or f"affine{mode.bits}" not in CODING_NUMBERS or weight.biases is None:
         raise DTypeError(f"kernels have no coding {mode.mode} of {mode.bits} bits; expected affine of 4 or 8 bits")
-    words = weight.weight.expr
+    words = weight.weight.encoded().expr
     if len(weight.scales.shape) != 2 or not isinstance(words, (Blocks, Source)):
         raise ShapeError(f"a weight has scales of shape {weight.scales.shape}; expected stored codes with two axes")
     rows, groups = weight.scales.shape
