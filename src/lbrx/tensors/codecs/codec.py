@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import cache
@@ -84,7 +85,7 @@ class Codec:
                 f"a tensor of shape {tuple(shape)} has {row}; "
                 f"expected a multiple of {self.block_elements} for {self.name}"
             )
-        return int(np.prod(shape, dtype=np.int64)) // self.block_elements * self.block_bytes
+        return math.prod(shape) // self.block_elements * self.block_bytes
 
     def check_can_encode(self) -> None:
         if not self.can_encode:
@@ -94,7 +95,7 @@ class Codec:
         """An importance matrix as (matrices, columns): one row for all matrices of a tensor, or one for each."""
         if not self.takes_imatrix:
             raise UsageError(f"{self.name} takes no importance matrix")
-        columns, matrices = shape[-1], int(np.prod(shape[:-2], dtype=np.int64))
+        columns, matrices = shape[-1], math.prod(shape[:-2])
         if weights.size not in (columns, matrices * columns) or (weights.ndim > 1 and weights.shape[-1] != columns):
             raise ShapeError(
                 f"an importance matrix of shape {weights.shape} does not fit a tensor of shape {tuple(shape)}; "

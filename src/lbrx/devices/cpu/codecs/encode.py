@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -72,7 +73,7 @@ class BlockDestination(TakesAtOnce):
         self._codec = codec
         self._columns = shape[-1]
         self._weights = encoding.importance
-        rows = int(np.prod(shape[:-1], dtype=np.int64))
+        rows = math.prod(shape[:-1])
         self._rows_per_weights = rows if self._weights is None else max(rows // self._weights.shape[0], 1)
         self._pending = PendingRows(self._columns)
 
