@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import lbrx
 from benchmarks.harness import CopyLimit, Figure
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.schedule import evaluate_stores
+from lbrx.engine.evaluate import evaluate_stores
 from lbrx.tensors.dtype import dtype
 
 ELEMENTS = 256 << 20

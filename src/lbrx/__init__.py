@@ -35,6 +35,7 @@ if _TYPE_CHECKING:
     from lbrx.models.inference import open_model as open_model
     from lbrx.ops.shards import gather as gather
     from lbrx.settings import using as using
+    from lbrx.tensors.coded import QuantizationInfo as QuantizationInfo
     from lbrx.tensors.creation import arange as arange
     from lbrx.tensors.creation import concat as concat
     from lbrx.tensors.creation import evaluate as evaluate
@@ -44,7 +45,6 @@ if _TYPE_CHECKING:
     from lbrx.tensors.creation import where as where
     from lbrx.tensors.dtype import DType as DType
     from lbrx.tensors.dtype import dtype as dtype
-    from lbrx.tensors.quantization_info import QuantizationInfo as QuantizationInfo
     from lbrx.tensors.shape import Layout as Layout
     from lbrx.tensors.shape import Shape as Shape
     from lbrx.tensors.storage import CpuStorage as CpuStorage

@@ -23,7 +23,7 @@ DEVICES: dict[str, str] = {
 """Where passes run, as classes that implement `lbrx.engine.device.Device`."""
 
 TENSOR_FUNCTIONS: dict[str, str] = {
-    "evaluate": "lbrx.engine.schedule:evaluate_exprs",
+    "evaluate": "lbrx.engine.evaluate:evaluate_exprs",
     "device_of": "lbrx.engine.device:device_of",
     "moved": "lbrx.engine.device:moved",
     "shard": "lbrx.ops.shards:shard",

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
+from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import BINS, TILE
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.device import ARRAY_OPERATIONS, CpuFallback, Encoder, fallbacks, recorded_passes
 from lbrx.engine.device import device as device_named
-from lbrx.engine.fuse import BoundPass
 from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops import attention, embedding, linear
@@ -31,10 +31,9 @@ from lbrx.registry import CODECS, DEVICES
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.integers import integer_codec
 from lbrx.tensors.codecs.mlx import FLOAT_MODES, MlxMode, mlx_codec
-from lbrx.tensors.coded import Blocks, Encode, Encoding
+from lbrx.tensors.coded import SCHEMES, Blocks, Encode, Encoding
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import MAP_OPS, MatMul, Source, apply
-from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.storage import CpuStorage, MmapStorage
 from lbrx.tensors.tensor import Tensor
 from support.devices import LEFT_TO_THE_CPU, computing_on, device_fixture

@@ -15,7 +15,7 @@ from lbrx.devices.cpu.codegen import registers
 from lbrx.devices.metal import codegen
 from lbrx.devices.metal.codegen import elements as metal
 from lbrx.devices.numpy.operations import OPERATIONS
-from lbrx.engine.fuse import Known
+from lbrx.engine.bind import Known
 from lbrx.engine.scalars import scalar_value
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import MAP_OPS, Expr, Map, Scalar, apply

@@ -10,7 +10,7 @@ import pytest
 import lbrx
 from lbrx.engine import products
 from lbrx.engine.device import recorded_passes
-from lbrx.engine.pass_counts import passes_of
+from lbrx.engine.plan_cache import passes_of
 from lbrx.errors import MemoryBudgetError, ShapeError
 from lbrx.tensors.expr import MatMul
 from lbrx.tensors.tensor import Tensor
@@ -185,6 +185,6 @@ def test_explain_shows_products() -> None:
 
 def test_a_stored_product_over_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, _ = operands(300)
-    monkeypatch.setattr("lbrx.engine.schedule.budget", lambda: type("", (), {"limit_bytes": 1000}))
+    monkeypatch.setattr("lbrx.engine.evaluate.budget", lambda: type("", (), {"limit_bytes": 1000}))
     with pytest.raises(MemoryBudgetError, match=r"an intermediate f32 of shape \(300, 24\) has to be stored"):
         (a @ b).numpy()

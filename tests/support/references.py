@@ -11,8 +11,7 @@ import lbrx
 import support
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.coded import Blocks
-from lbrx.tensors.quantization_info import SCHEMES
+from lbrx.tensors.coded import SCHEMES, Blocks
 from lbrx.tensors.storage import CpuStorage
 
 Array = npt.NDArray[Any]

@@ -203,7 +203,7 @@ class _Dispatch:
         if self._bucket is not None and report.uploaded is not None:
             self._bucket.note_uploaded(self._run.plan.layouts[task.layout_index].name, report.uploaded)
         for slot, entry in zip(task.slots, report.entries, strict=True):
-            self._run.finish(slot, entry)
+            self._run.finish([slot], [entry])
         self._report()
 
     def _failed(self, task: Task, error: Exception) -> None:

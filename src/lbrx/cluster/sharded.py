@@ -21,13 +21,13 @@ from lbrx.cluster.calls import Call, results_in_order
 from lbrx.cluster.connection import Connection, connected, nodes_of, worker_count
 from lbrx.cluster.partition import Partition
 from lbrx.engine.arrays import Floats, Values
+from lbrx.engine.bind import BoundPass, Known, bind
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.device import CPU, run_pass
-from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse
+from lbrx.engine.evaluate import evaluate_stores
+from lbrx.engine.fuse import SinkRequest, fuse
 from lbrx.engine.program import ROWS
 from lbrx.engine.reductions import combined
-from lbrx.engine.scalars import scalar_value
-from lbrx.engine.schedule import evaluate_stores
 from lbrx.errors import ShapeError, UsageError
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.formats.safetensors import lay_out
@@ -164,7 +164,7 @@ def _reduction(op: str, tensors: Sequence[Tensor]) -> Reduce:
 
 def _bound(reduction: Reduce) -> BoundPass:
     space = broadcast_shapes(*(arg.shape for arg in reduction.args))
-    return fuse(space, [SinkRequest(reduction.op, reduction.dtype, reduction.args)], Known(), scalar_value)
+    return bind(fuse(space, [SinkRequest(reduction.op, reduction.dtype, reduction.args)]), Known())
 
 
 def _rows_per_block(reduction: Reduce) -> int:

@@ -17,13 +17,13 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.file_lock import file_lock
 from lbrx.cluster.worker_memory import PeakMemory
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.schedule import evaluate_stores
+from lbrx.engine.evaluate import evaluate_stores
 from lbrx.errors import FileError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output.file_writer import FileWriter
 from lbrx.files.output.journal import Entry
 from lbrx.files.output.plan import OutputPlan, digest
-from lbrx.files.output.slots import units_of, write_slots
+from lbrx.files.output.slots import units_of, write_batch
 from lbrx.files.output.staging import Staging
 from lbrx.files.remote.filesystem import RemoteState
 from lbrx.files.remote.paths import RemotePath
@@ -100,7 +100,7 @@ def _write(plan: OutputPlan, path: Path, slots: tuple[Slot, ...], order: Order) 
 
 def _written(plan: OutputPlan, slots: Sequence[Slot], descriptor: int, path: Path) -> tuple[Entry, ...]:
     file = FileWriter(descriptor, path)
-    return tuple(entry for unit in units_of(plan, slots) for entry in write_slots(plan, unit, file))
+    return tuple(entry for unit in units_of(plan, slots) for entry in write_batch(plan, [unit], file))
 
 
 def _upload(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lbrx.devices.metal.codegen.source import pass_kernel
 from lbrx.devices.metal.codegen.support import why_not
+from lbrx.engine.bind import BoundPass
 from lbrx.engine.device import Multiplication, recorded_passes
-from lbrx.engine.fuse import BoundPass
 from lbrx.engine.products import ProductRows
 from lbrx.tensors.expr import Scalar
 from lbrx.tensors.tensor import Tensor
@@ -26,7 +26,7 @@ def explain(*tensors: Tensor, with_shaders: bool = False) -> str:
     v5 = cast bf16 v4
     store bf16 v5
     """
-    from lbrx.engine.schedule import evaluate_exprs
+    from lbrx.engine.evaluate import evaluate_exprs
 
     with recorded_passes() as passes:
         evaluate_exprs([*(tensor.expr for tensor in tensors), Scalar(0)])  # two values: no plan from before is used

@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.engine.arrays import Floats, Values
+from lbrx.engine.bind import BoundPass
 from lbrx.engine.destination import Destination, MemoryDestination
-from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
 from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES, load
 from lbrx.settings import settings, using
 from lbrx.tensors.codecs.codec import Codec
-from lbrx.tensors.coded import U8, Blocks, Decode, Encode
+from lbrx.tensors.coded import U8, Blocks, Encode
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import Concat, Expr, Kth, Map, MatMul, Rank, Reduce, Source, Stored
+from lbrx.tensors.expr import Expr, MatMul, Source
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import CpuStorage, Storage
 from lbrx.tensors.tensor import Tensor
@@ -280,26 +280,8 @@ def device_of(expr: Expr) -> str:
         seen.add(id(node))
         if isinstance(node, (Source, Blocks)) and node.storage.device != CPU:
             return node.storage.device
-        stack += _arguments(node)
+        stack += node.args
     return CPU
-
-
-def _arguments(node: Expr) -> tuple[Expr, ...]:
-    if isinstance(node, (Map, Reduce)):
-        return node.args
-    if isinstance(node, Stored):
-        return (node.inner,)
-    if isinstance(node, Kth):
-        return (node.search.arg,)
-    if isinstance(node, Rank):
-        return (node.arg,)
-    if isinstance(node, Encode):
-        return (node.encoding.values,)
-    if isinstance(node, Decode):
-        return tuple(part for part in node.parts if part is not None)
-    if isinstance(node, MatMul):
-        return node.a, node.b
-    return node.parts if isinstance(node, Concat) else ()
 
 
 def moved(expr: Expr, name: str) -> Expr:
@@ -310,7 +292,7 @@ def moved(expr: Expr, name: str) -> Expr:
     if isinstance(expr, Blocks):
         numbers = tuple(None if each is None else moved(each, name) for each in expr.numbers)
         return Blocks(_moved_storage(expr.storage, target), expr.codec, expr.shape, expr.coding, numbers)
-    from lbrx.engine.schedule import evaluate_product, evaluate_stores
+    from lbrx.engine.evaluate import evaluate_product, evaluate_stores
 
     if isinstance(expr, MatMul):
         return Source(_moved_storage(evaluate_product(expr), target), expr.dtype, Layout.contiguous(expr.shape))

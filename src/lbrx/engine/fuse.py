@@ -1,69 +1,89 @@
 """From expressions to passes: which leaves a pass reads, how it walks them, and the program it runs.
 
 ``fuse`` takes sinks over expressions that share one iteration space. Everything element-wise goes into one loop;
-what has to be known before the loop begins (a scalar, a stored intermediate) is looked up in ``known``.
+what has to be known before the loop begins (a scalar, a stored intermediate) is an input of the pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import field, replace
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.bindings import NOTHING_BOUND, Bindings, StreamKey
 from lbrx.engine.program import FLAT, ROWS, STRIDED, Instruction, Leaf, Program, Sink
-from lbrx.tensors.codecs.codec import Codec
-from lbrx.tensors.coded import Decode, StoredKey, is_stored, stored_key
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.expr import BOOL, Counter, Expr, Kth, Map, Rank, Reduce, Source, Stored, View, common_dtype, values_of
+from lbrx.tensors.expr import (
+    BOOL,
+    Counter,
+    Expr,
+    Kth,
+    Map,
+    Rank,
+    Reduce,
+    Rows,
+    Scalar,
+    Stored,
+    View,
+    common_dtype,
+    values_of,
+)
 from lbrx.tensors.shape import Layout, Shape, coalesce
-from lbrx.tensors.storage import Storage
 
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _ROUNDED = frozenset({"f16", "bf16", "f8_e4m3", "f8_e5m2", "i4", "i2"})
 _SCALAR_BASE, _BODY_BASE = 1 << 20, 1 << 40
 
 
-@dataclass(slots=True)
-class BoundLeaf:
-    """A leaf of a pass with what it stands for; strides and offset in elements.
+class Input(View):
+    """A leaf of a structure: the source or counter with a number of the expression that is evaluated."""
 
-    With a ``codec``, the storage has blocks whose values are the elements; ``numbers`` is what it keeps apart.
-    """
+    __slots__ = ("in_storage", "number", "origin")
+
+    def __init__(self, number: int, origin: str, dtype: DType, layout: Layout, rows: Rows | None = None) -> None:
+        super().__init__(dtype, layout, rows, is_simple=True)
+        self.number = number
+        self.origin = origin
+        self.in_storage = origin == "source"
+
+    def through(self, layout: Layout, rows: Rows | None = None) -> Expr:
+        if layout.shape or self.in_storage:
+            return Input(self.number, self.origin, self.dtype, layout, rows)
+        single = Input(self.number, self.origin, self.dtype, Layout((1,), (0,), layout.offset))
+        return Stored(single, Layout.contiguous(()))  # only passes make values of counters
+
+
+class InputNumber(Scalar):
+    """A number of a structure: the one with a number of the expression that is evaluated."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int, dtype: DType) -> None:
+        Expr.__init__(self, dtype, (), is_simple=True)  # without a value
+        self.number = number
+
+
+@dataclass(slots=True)
+class PassLeaf:
+    """How a pass walks a leaf; strides and offset in elements."""
 
     origin: str
-    dtype: DType
-    storage: Storage | None
-    key: StreamKey
-    offset: int
+    expr: Expr
+    offset: int = 0
     inner_stride: int = 1
     outer_strides: Shape = ()
-    rows: npt.NDArray[np.int64] | None = None
+    rows: Rows | None = None
     rows_axis: int = -1
-    codec: Codec | None = None
-    numbers: tuple[Storage | None, ...] = ()
 
 
-@dataclass(slots=True)
-class BoundPass:
-    """A program with its inputs: ready to run once the sinks have a place to go.
-
-    ``origins`` and ``scalar_exprs``: the expressions that leaves and scalars stand for.
-    """
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A program and the expressions that its leaves and scalars stand for."""
 
     program: Program
     space: Shape
-    elements: int
-    leaves: list[BoundLeaf]
-    scalars: list[Any]
+    leaves: list[PassLeaf]
+    scalars: list[Expr]
     columns: int
     outer_shape: Shape
-    origins: list[Expr]
-    scalar_exprs: list[Expr]
 
 
 @dataclass(slots=True)
@@ -75,95 +95,28 @@ class SinkRequest:
     args: tuple[Expr, ...]
 
 
-class KthResult(NamedTuple):
-    """The k-th largest element: its value, its sortable key and its linear index (-1 if nobody asked)."""
-
-    value: Any
-    key: Any
-    index: Any
-
-
-class LeafInput(NamedTuple):
-    """The storages of a leaf's elements, or the key of the stream that makes them."""
-
-    storage: Storage | None
-    key: StreamKey = (0, 0)
-    numbers: tuple[Storage | None, ...] = ()
-
-
-@dataclass(slots=True)
-class Known:
-    """What earlier passes of one evaluation found, by the identity of the expression."""
-
-    scalars: dict[int, Any] = field(default_factory=dict)
-    stored: dict[StoredKey, Storage] = field(default_factory=dict)
-    searches: dict[int, KthResult] = field(default_factory=dict)
-    bindings: Bindings = NOTHING_BOUND
-    streamed: dict[StoredKey, Storage] = field(default_factory=dict)  # products, computed as they are read
-
-    def input_of(self, leaf: Expr) -> LeafInput:
-        """What a leaf reads."""
-        if isinstance(leaf, Counter):
-            return LeafInput(None, self.bindings.key(leaf))
-        if isinstance(leaf, Decode):
-            blocks, *numbers = map(self._part, leaf.parts)
-            return LeafInput(blocks, numbers=tuple(numbers))
-        if isinstance(leaf, Source):
-            return LeafInput(self.bindings.storage(leaf))
-        key = stored_key(leaf.inner if isinstance(leaf, Stored) else leaf)
-        return LeafInput(self.stored[key] if key in self.stored else self.streamed[key])
-
-    def _part(self, part: Expr | None) -> Storage | None:
-        if part is None or not is_stored(part):
-            return None if part is None else self.stored[stored_key(part)]
-        assert isinstance(part, Source)
-        return self.bindings.storage(part)
-
-
 def needs_whole_rows(expr: Reduce | Rank, space: Shape) -> bool:
     """Whether the expression can be computed inside a pass over ``space``, row by row."""
     if isinstance(expr, Rank):
-        return expr.arg.shape == space
+        return expr.args[0].shape == space
     if not (expr.last_axis and expr.keepdims):
         return False
     return all(arg.shape == space for arg in expr.args)
 
 
-def fuse(space: Shape, sinks: list[SinkRequest], known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
+def fuse(space: Shape, sinks: Sequence[SinkRequest]) -> Pass:
     """One pass over ``space`` that feeds all the sinks."""
-    return _Fusion(space, known, scalar_value).finish(sinks)
-
-
-def unbound(bound: BoundPass) -> BoundPass:
-    """The pass without inputs, which does not keep their memory alive."""
-    leaves = [_leaf_over(leaf, LeafInput(None)) for leaf in bound.leaves]
-    return replace(bound, leaves=leaves, scalars=[])
-
-
-def rebound(bound: BoundPass, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> BoundPass:
-    """The pass over the same expressions with what another evaluation knows."""
-    inputs = map(known.input_of, bound.origins)
-    leaves = [_leaf_over(leaf, each) for leaf, each in zip(bound.leaves, inputs, strict=True)]
-    return replace(bound, leaves=leaves, scalars=[scalar_value(expr, known) for expr in bound.scalar_exprs])
-
-
-def _leaf_over(leaf: BoundLeaf, given: LeafInput) -> BoundLeaf:
-    walk = leaf.offset, leaf.inner_stride, leaf.outer_strides, leaf.rows, leaf.rows_axis
-    return BoundLeaf(leaf.origin, leaf.dtype, given.storage, given.key, *walk, leaf.codec, given.numbers)
+    return _Fusion(space).finish(sinks)
 
 
 class _Fusion:
-    def __init__(self, space: Shape, known: Known, scalar_value: Callable[[Expr, Known], Any]) -> None:
+    def __init__(self, space: Shape) -> None:
         self.space = space
-        self.known = known
-        self.scalar_value = scalar_value
         self.values: dict[int, int] = {}
-        self.leaves: list[BoundLeaf] = []
+        self.leaves: list[PassLeaf] = []
         self.layouts: list[Layout] = []
-        self.origins: list[Expr] = []
         self.scalar_types: list[str] = []
-        self.scalars: list[Any] = []
-        self.scalar_exprs: list[Expr] = []
+        self.scalars: list[Expr] = []
         self.body: list[Instruction] = []
         self.casts: dict[tuple[int, str], int] = {}
         self.scalar_numbers: dict[tuple[int, str], int] = {}
@@ -182,27 +135,20 @@ class _Fusion:
             return self._scalar(expr, expr.dtype.compute)
         if isinstance(expr, Map):
             return self._map(expr)
+        if isinstance(expr, Input | Counter):
+            return self._leaf(expr.origin, expr, expr.layout, expr.rows)
         if isinstance(expr, View):
             return self._leaf("source", expr, expr.layout, expr.rows)
-        if isinstance(expr, Counter):
-            return self._leaf(expr.op, expr, expr.layout)
         if isinstance(expr, (Reduce, Rank)) and needs_whole_rows(expr, self.space):
             return self._along_row(expr)
         if values_of(expr) is not expr:
             return self.value(values_of(expr))
         return self._leaf("source", expr, Layout.contiguous(expr.shape))
 
-    def _leaf(self, origin: str, source: Expr, layout: Layout, rows: npt.NDArray[np.int64] | None = None) -> int:
-        storage, key, numbers = self.known.input_of(source)
+    def _leaf(self, origin: str, source: Expr, layout: Layout, rows: Rows | None = None) -> int:
         rows_axis = -1 if rows is None else len(self.space) - len(layout.shape)
-        codec = source.codec if isinstance(source, Decode) else None
-        self.leaves.append(
-            BoundLeaf(
-                origin, source.dtype, storage, key, 0, rows=rows, rows_axis=rows_axis, codec=codec, numbers=numbers
-            )
-        )
+        self.leaves.append(PassLeaf(origin, source, rows=rows, rows_axis=rows_axis))
         self.layouts.append(layout)
-        self.origins.append(source)
         return len(self.leaves) - 1
 
     def _scalar(self, expr: Expr, dtype: DType) -> int:
@@ -210,8 +156,7 @@ class _Fusion:
         if known is not None:
             return known
         self.scalar_types.append(dtype.name)
-        self.scalars.append(self.scalar_value(expr, self.known))
-        self.scalar_exprs.append(expr)
+        self.scalars.append(expr)
         number = _SCALAR_BASE + len(self.scalars) - 1
         if isinstance(expr, Kth):  # one scalar for all that is compared with it
             self.scalar_numbers[(id(expr), dtype.name)] = number
@@ -254,19 +199,19 @@ class _Fusion:
         self.by_row = True
         if isinstance(expr, Rank):
             op = "rank_descending" if expr.descending else "rank_ascending"
-            return self._emit(op, "i64", (self.value(expr.arg),))
+            return self._emit(op, "i64", (self.value(expr.args[0]),))
         dtype = common_dtype(expr.args)
         args = tuple(self._converted(arg, dtype) for arg in expr.args)
         return self._emit(f"row_{expr.op}", expr.dtype.name, args)
 
     # -- the pass -----------------------------------------------------------------------------------------------
 
-    def finish(self, requests: list[SinkRequest]) -> BoundPass:
+    def finish(self, requests: Sequence[SinkRequest]) -> Pass:
         sinks = [self._sink(request) for request in requests]
         steps, columns, outer = self._walk()
         mode = ROWS if self.by_row else STRIDED if columns is not None else FLAT
         leaves = tuple(
-            Leaf(leaf.origin, leaf.dtype.name, step, leaf.rows is not None)
+            Leaf(leaf.origin, leaf.expr.dtype.name, step, leaf.rows is not None)
             for leaf, step in zip(self.leaves, steps, strict=True)
         )
         first_scalar, first_body = len(leaves), len(leaves) + len(self.scalars)
@@ -284,11 +229,7 @@ class _Fusion:
             body,
             tuple(Sink(sink.op, sink.type, tuple(map(number, sink.args))) for sink in sinks),
         )
-        elements = 1
-        for size in self.space:
-            elements *= size
-        walk = self.leaves, self.scalars, columns or 1, outer
-        return BoundPass(program, self.space, elements, *walk, self.origins, self.scalar_exprs)
+        return Pass(program, self.space, self.leaves, self.scalars, columns or 1, outer)
 
     def _sink(self, request: SinkRequest) -> Sink:
         if request.op in ("store", "row_store"):

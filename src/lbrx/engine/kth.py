@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.bind import Known, KthResult, bind
 from lbrx.engine.block_sizes import BINS, HISTOGRAM_BITS, TILE
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.device import pass_device, run_pass
-from lbrx.engine.fuse import Known, KthResult, SinkRequest, fuse
+from lbrx.engine.fuse import Pass, SinkRequest, fuse
 from lbrx.engine.program import tile_type
-from lbrx.engine.scalars import scalar_value
 from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import FileError
 from lbrx.memory import budget
@@ -37,6 +37,7 @@ SAMPLED_FROM = 1 << 20  # elements: below that, histograms are cheap enough
 SAMPLE_RUN = 16  # neighbouring elements taken together
 KEY_OF_INFINITY = 0x7F800000  # of a float32
 FEW = 1 << 16  # elements that are sorted out faster than another pass is run
+MOST_PASSES = 64  # that are kept with a plan
 COLLECTED_BITS = 12  # of keys, by which they are counted
 Borrow = Callable[[int], Bytes]
 Ints = npt.NDArray[np.int64]
@@ -129,7 +130,7 @@ def _sampled(searches: list[_Search], known: Known) -> list[_Interval]:
     for shape, group in by_shape.items():
         outputs = [ArrayDestination(sample.dtype, math.prod(shape)) for sample in group.values()]
         requests = [SinkRequest("store", sample.dtype, (sample,)) for sample in group.values()]
-        run_pass(fuse(shape, requests, known, scalar_value), list(outputs))
+        run_pass(bind(fuse(shape, requests), known), list(outputs))
         for number, output in zip(group, outputs, strict=True):
             ordered[number] = np.sort(output.array((math.prod(shape),)))
     chosen = [search for search in searches if id(search.task.arg) in ordered]
@@ -191,7 +192,7 @@ def _narrow(space: Shape, searches: list[_Search], known: Known) -> None:
         if search.keys not in states:
             states[search.keys] = HistogramState(shift, search.low >> shift, np.zeros(BINS, np.int64))
             requests.append(SinkRequest("histogram", search.task.arg.dtype.compute, (search.task.arg,)))
-    run_pass(fuse(space, requests, known, scalar_value), list(states.values()))
+    run_pass(bind(_fused(space, requests, known), known), list(states.values()))
     for search, state in [(search, states[search.keys]) for search in searches]:
         bins = 1 << (search.width_bits - state.shift)  # a narrow interval ends before the table does
         from_largest = np.cumsum(state.counts[:bins][::-1])
@@ -212,7 +213,7 @@ def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
         return
     args = [each.search.task.arg for each in intervals]
     requests = [SinkRequest("collect", arg.dtype.compute, (arg,)) for arg in args]
-    bound = fuse(space, requests, known, scalar_value)
+    bound = bind(_fused(space, requests, known), known)
     if not pass_device(bound, []).counts_keys:
         intervals = [each._replace(guess=None) for each in intervals]
     most_bytes = 4 * 8 * MAX_COLLECTED * len(intervals)  # keys and indices, of chunks and joined
@@ -222,6 +223,15 @@ def _collect(space: Shape, intervals: list[_Interval], known: Known) -> None:
         run_pass(bound, list(states))
         for interval, state in zip(intervals, states, strict=True):
             _choose(space, interval, state, known, borrow)
+
+
+def _fused(space: Shape, requests: list[SinkRequest], known: Known) -> Pass:
+    """The pass of some requests, kept with the plan: searches over the same structure share it."""
+    args = tuple(request.args[0] for request in requests)
+    key = (requests[0].op, *map(id, args))
+    if key not in known.passes and len(known.passes) < MOST_PASSES:
+        known.passes[key] = fuse(space, requests), args  # which stay alive, so that their identities stay theirs
+    return known.passes[key][0] if key in known.passes else fuse(space, requests)
 
 
 def _unpooled(nbytes: int) -> Bytes:
@@ -277,7 +287,7 @@ def _put_guess(search: _Search, key: int, counts: Ints, starts: Ints | None, ran
         elements = math.prod(arg.shape)
         view = apply("order_key", sliced(reshaped(arg, (elements,)), slice(start, min(start + TILE, elements))))
         output = ArrayDestination(view.dtype, view.shape[0])
-        run_pass(fuse(view.shape, [SinkRequest("store", view.dtype, (view,))], known, scalar_value), [output])
+        run_pass(bind(fuse(view.shape, [SinkRequest("store", view.dtype, (view,))]), known), [output])
         index = start + int(np.flatnonzero(output.array(view.shape) == key)[rank - before - 1])
     _put(search, key, index, known)
 

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from lbrx.engine.bind import Known
 from lbrx.engine.device import Multiplication, device, multiply, note, product_device
-from lbrx.engine.fuse import Known
+from lbrx.engine.fuse import PassLeaf
 from lbrx.engine.scalars import scalar_value
 from lbrx.memory.scratch import borrowing
 from lbrx.tensors.coded import U8, Blocks, Decode, Encode, stored_key
@@ -49,12 +50,12 @@ def multiplied(product: MatMul, known: Known) -> Storage:
 
 
 def _described(product: MatMul) -> Multiplication:
-    a, b = (f"{Tensor(operand).type_name} {operand.shape}" for operand in (product.a, product.b))
+    a, b = (f"{Tensor(operand).type_name} {operand.shape}" for operand in product.args)
     return Multiplication(a, f"{b} transposed" if product.transpose_b else b)
 
 
 def _operands(product: MatMul, known: Known) -> tuple[Tensor, Tensor]:
-    return Tensor(resolved(product.a, known)), Tensor(resolved(product.b, known))
+    return Tensor(resolved(product.args[0], known)), Tensor(resolved(product.args[1], known))
 
 
 class ProductRows(ReadStorage):
@@ -118,36 +119,17 @@ class _Resolver:
 
     def _new(self, expr: Expr) -> Expr:
         stored = self.known.stored
-        if isinstance(expr, Scalar):
+        if isinstance(expr, (Scalar, Source, Counter, Blocks)):
             return expr
         if not expr.shape:
             return Scalar(scalar_value(expr, self.known).item(), expr.dtype)
-        if isinstance(expr, Blocks):
-            numbers = tuple(map(self._part, expr.numbers))
-            return Blocks(self.known.bindings.storage(expr.stored), expr.codec, expr.shape, expr.coding, numbers)
         if isinstance(expr, Encode):
             return expr.stored_in([stored[stored_key(part)] for part in expr.parts])
         if isinstance(expr, Decode):
-            given = self.known.input_of(expr)
+            given = self.known.bound(PassLeaf("source", expr))
             return Decode(tuple(map(_bytes_in, (given.storage, *given.numbers))), expr.codec, expr.layout, expr.rows)
-        if isinstance(expr, Source):
-            return Source(self.known.bindings.storage(expr), expr.dtype, expr.layout, expr.rows)
-        if isinstance(expr, Counter):
-            return Counter(expr.op, expr.layout, self.known.bindings.key(expr))
-        if isinstance(expr, Stored) and id(expr.inner) in stored:
-            return Source(stored[id(expr.inner)], expr.dtype, expr.layout, expr.rows)
+        if isinstance(expr, Stored) and stored_key(expr.inner) in stored:
+            return Source(stored[stored_key(expr.inner)], expr.dtype, expr.layout, expr.rows)
         if id(expr) in stored:
             return Source(stored[id(expr)], expr.dtype, Layout.contiguous(expr.shape))
-        return self._inner(expr)
-
-    def _part(self, part: Expr | None) -> Expr | None:
-        return None if part is None else self.resolved(part)
-
-    def _inner(self, expr: Expr) -> Expr:
-        if isinstance(expr, Map):
-            return Map(expr.op, tuple(map(self.resolved, expr.args)), expr.dtype)
-        if isinstance(expr, MatMul):
-            return MatMul(self.resolved(expr.a), self.resolved(expr.b), expr.transpose_b, expr.block_rows)
-        if isinstance(expr, Stored):
-            return Stored(self.resolved(expr.inner), expr.layout, expr.rows)
-        raise AssertionError(f"{type(expr).__name__} should be stored by now")
+        return expr.over(tuple(map(self.resolved, expr.args)))

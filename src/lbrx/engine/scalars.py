@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.engine.fuse import Known
+from lbrx.engine.fuse import Input, InputNumber
 from lbrx.tensors.coded import stored_key
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, Kth, Map, MatMul, Scalar, Source, Stored, common_dtype
 from lbrx.tensors.storage import Storage
+
+if TYPE_CHECKING:
+    from lbrx.engine.bind import Known
 
 
 def _order_key(value: Any) -> Any:
@@ -64,12 +67,13 @@ _OWN_TYPES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "order_key"
 def scalar_value(expr: Expr, known: Known) -> Any:
     """The value of an expression without axes, whose reductions are known.
 
+    >>> from lbrx.engine.bind import Known
     >>> from lbrx.tensors.expr import apply
     >>> float(scalar_value(apply("div", Scalar(1.0), Scalar(4.0)), Known()))
     0.25
     """
     if isinstance(expr, Scalar):
-        return expr.value
+        return known.input_numbers[expr.number] if isinstance(expr, InputNumber) else expr.value
     value = known.scalars.get(id(expr))
     if value is not None:
         return value
@@ -79,7 +83,7 @@ def scalar_value(expr: Expr, known: Known) -> Any:
 
 def _value(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Scalar):
-        return expr.value
+        return scalar_value(expr, known)
     value = known.scalars.get(id(expr))
     if value is None:
         value = known.scalars[id(expr)] = _computed(expr, known)
@@ -89,8 +93,9 @@ def _value(expr: Expr, known: Known) -> Any:
 def _computed(expr: Expr, known: Known) -> Any:
     if isinstance(expr, Map):
         return _mapped(expr, [_value(arg, known) for arg in expr.args])
-    if isinstance(expr, Source):
-        return _read(known.bindings.storage(expr), expr.dtype, expr.layout.offset)
+    if isinstance(expr, Source | Input):
+        storage, first = known.source(expr)
+        return _read(storage, expr.dtype, first)
     if isinstance(expr, Stored):
         return _read(known.stored[stored_key(expr.inner)], expr.dtype, expr.layout.offset)
     if isinstance(expr, MatMul):

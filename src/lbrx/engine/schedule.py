@@ -1,4 +1,4 @@
-"""Evaluation: expressions sorted into stages, every stage in as few passes as possible.
+"""Planning: expressions sorted into stages, every stage in as few passes as possible.
 
 Reductions, searches and stored intermediates that an expression needs come first. Whatever belongs to one stage and
 one iteration space shares one pass, so several reductions of the same data read it once.
@@ -8,59 +8,140 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.base.threads import run_chunks
-from lbrx.engine.bindings import MOST_KEPT_PASSES, NOTHING_BOUND, Bindings, Bound
-from lbrx.engine.destination import ArrayDestination, Destination
-from lbrx.engine.device import CPU, device, run_pass
-from lbrx.engine.fuse import BoundPass, Known, SinkRequest, fuse, needs_whole_rows, rebound, unbound
-from lbrx.engine.plan_cache import planned_value
-from lbrx.engine.reductions import combined
-from lbrx.engine.scalars import scalar_value
-from lbrx.engine.sinks import EncodeTarget, piece_of
-from lbrx.errors import MemoryBudgetError
-from lbrx.memory import budget, format_bytes
-from lbrx.settings import settings
-from lbrx.tensors.coded import U8, Blocks, Decode, Encode, StoredKey, is_stored, stored_key
-from lbrx.tensors.expr import F32, Coded, Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored, values_of
+from lbrx.engine.fuse import Input, Pass, SinkRequest, fuse, needs_whole_rows
+from lbrx.tensors.coded import Decode, Encode, Encoding, StoredKey, is_stored, stored_key
+from lbrx.tensors.dtype import DType
+from lbrx.tensors.expr import F32, Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored, values_of
 from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
-from lbrx.tensors.storage import CpuStorage, MmapStorage, Storage
 from lbrx.tensors.views import row_breaks, row_range
 
-COPY_BYTES = 2 << 20
 MAX_SINKS = 64  # of one pass; more would only make a kernel that compiles for a long time
-evaluations: ContextVar[list[Stages] | None] = ContextVar("evaluations", default=None)  # what is evaluated meanwhile
+SEARCH_PASSES = 3  # of a search for the k-th largest element, at most, unless very many elements are equal
+Root = tuple[Expr, DType | None]
+"""An expression to compute and the dtype of its destination; None for a value without axes or a whole product."""
 
 
-@dataclass(slots=True)
+class Target(NamedTuple):
+    """Elements of an output or intermediate of a plan, by its number."""
+
+    number: int
+    part: tuple[int, int] | None = None  # the first element, and how many; None for all of them
+
+
+class BlockTarget(NamedTuple):
+    """Blocks of an encoding, from an element on: the outputs or intermediates of its parts, None if unwanted."""
+
+    encoding: Encoding
+    numbers: list[int | None]
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StoreTask:
-    """An expression whose elements go to a destination; of Blocks, the bytes."""
+    """An expression whose elements are stored as a dtype."""
 
     expr: Expr
-    destination: Destination | EncodeTarget
+    dtype: DType
+    target: Target | BlockTarget
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the stored bytes are those of a storage."""
+        expr = self.expr
+        return (
+            isinstance(self.target, Target)
+            and isinstance(expr, Source | Input)
+            and expr.in_storage
+            and expr.rows is None
+            and expr.dtype is self.dtype
+            and not expr.dtype.is_packed
+            and expr.layout.is_contiguous
+        )
 
 
 Task = StoreTask | Reduce | KthSearch | MatMul
 
 
+class PassStep(NamedTuple):
+    """A pass, where its stores go (None for a reduction), and its reductions."""
+
+    fused: Pass
+    targets: list[Target | BlockTarget | None]
+    reductions: list[Reduce]
+
+
+class SearchStep(NamedTuple):
+    """Searches over one space."""
+
+    space: Shape
+    searches: list[KthSearch]
+
+
+class ProductStep(NamedTuple):
+    """Products that are computed into memory, and those that passes compute as they read them."""
+
+    whole: list[MatMul]
+    streamed: list[MatMul]
+
+
+Step = PassStep | SearchStep | ProductStep | StoreTask
+"""A store task is a copy of stored elements, or a value without axes."""
+
+
 @dataclass(slots=True)
-class Stages:
+class Plan:
+    """The steps of an evaluation. Outputs are numbered as the roots are, intermediates after them.
+
+    ``passes`` are those that searches have fused. ``small`` belongs to `lbrx.engine.evaluate`.
+    """
+
+    roots: list[Expr]
+    intermediates: list[Expr]
+    steps: list[Step]
+    pass_count: int
+    passes: dict[tuple[Any, ...], tuple[Pass, tuple[Expr, ...]]] = field(default_factory=dict)
+    small: Any = None
+
+
+def make_plan(roots: Sequence[Root]) -> Plan:
+    """The plan of some expressions."""
+    stages = _Stages(len(roots))
+    for number, (expr, dtype) in enumerate(roots):
+        if isinstance(expr, MatMul) and dtype is None:
+            stages.product(expr, is_whole=True)
+        elif dtype is None:
+            stages.level(expr, ())
+        else:
+            stages.add_store(expr, dtype, number)
+    steps: list[Step] = []
+    passes = 0
+    for stage, tasks in sorted(stages.tasks.items()):
+        streamed = [product for product, first in stages.streamed.values() if first == stage]
+        products = ProductStep([task for task in tasks if isinstance(task, MatMul)], streamed)
+        steps += [products] if any(products) else []
+        by_space = _by_space([task for task in tasks if not isinstance(task, MatMul)])
+        steps += [step for space, task_group in by_space.items() for step in _steps(space, *task_group)]
+        passes += max(map(_pass_count, by_space.values()), default=0) + len(products.whole)
+    return Plan([expr for expr, _ in roots], stages.intermediates, steps, passes)
+
+
+class _Stages:
     """Tasks by the stage in which they can run: all that they need is known by then."""
 
-    tasks: dict[int, list[Task]] = field(default_factory=lambda: defaultdict(list))
-    _levels: dict[tuple[int, Shape], int] = field(default_factory=dict)
-    _planned: dict[StoredKey, int] = field(default_factory=dict)
-    _keep: list[Expr] = field(default_factory=list)
-    _encodings: dict[int, tuple[EncodeTarget, int]] = field(default_factory=dict)
-    stored: dict[StoredKey, tuple[Expr, ArrayDestination]] = field(default_factory=dict)
-    streamed: dict[int, tuple[MatMul, int]] = field(default_factory=dict)  # with the stage from which on they can be
+    def __init__(self, outputs: int) -> None:
+        self.tasks: dict[int, list[Task]] = defaultdict(list)
+        self.streamed: dict[int, tuple[MatMul, int]] = {}  # with the first stage in which passes can read them
+        self.intermediates: list[Expr] = []
+        self._outputs = outputs
+        self._levels: dict[tuple[int, Shape], int] = {}
+        self._planned: dict[StoredKey, int] = {}
+        self._encodings: dict[int, tuple[BlockTarget, int]] = {}
+        self._keep: list[Expr] = []
 
     def level(self, expr: Expr, space: Shape) -> int:
         """The first stage in which a pass over ``space`` can compute the expression."""
@@ -83,7 +164,7 @@ class Stages:
         if isinstance(expr, Stored):
             return self._store_first(expr.inner)
         if isinstance(expr, Decode):
-            return max(self._store_first(part) for part in expr.parts if part is not None and not is_stored(part))
+            return max(self._store_first(part) for part in expr.args if not is_stored(part))
         if values_of(expr) is not expr:
             return self.level(values_of(expr), space)
         if isinstance(expr, Kth):
@@ -91,10 +172,8 @@ class Stages:
         if isinstance(expr, Reduce) and not expr.last_axis:
             inner = broadcast_shapes(*(arg.shape for arg in expr.args))
             return self._plan(expr, max(self.level(arg, inner) for arg in expr.args))
-        if isinstance(expr, Reduce) and needs_whole_rows(expr, space):
+        if isinstance(expr, Reduce | Rank) and needs_whole_rows(expr, space):
             return max(self.level(arg, space) for arg in expr.args)
-        if isinstance(expr, Rank) and needs_whole_rows(expr, space):
-            return self.level(expr.arg, space)
         return self._store_first(expr)
 
     def product(self, expr: MatMul, layout: Layout | None = None, is_whole: bool = False) -> int:
@@ -103,10 +182,8 @@ class Stages:
 
         if id(expr) in self._planned:
             return self._planned[id(expr)]
-        operands = (expr.a, expr.b)
-        stage = max(self.level(arg, arg.shape) if can_be_cut(arg) else self._store_first(arg) for arg in operands)
+        stage = max(self.level(arg, arg.shape) if can_be_cut(arg) else self._store_first(arg) for arg in expr.args)
         if is_whole or not is_streamed(expr, layout):
-            self._check_budget(expr)
             return self._plan(expr, stage)
         self.streamed[id(expr)] = expr, stage
         return stage
@@ -122,49 +199,38 @@ class Stages:
             return max(map(self._store_first, expr.parts))
         key = stored_key(expr)
         if key not in self._planned:
-            self._check_budget(expr)
-            dtype, elements = (U8, expr.nbytes) if isinstance(expr, Coded) else (expr.dtype, math.prod(expr.shape))
-            destination = ArrayDestination(dtype, elements)
-            self.stored[key] = (expr, destination)
-            self._planned[key] = self.add_store(expr, destination) + 1
+            self.intermediates.append(expr)
+            number = self._outputs + len(self.intermediates) - 1
+            self._planned[key] = self.add_store(expr, expr.dtype, number) + 1
         return self._planned[key]
 
-    def _check_budget(self, expr: Expr) -> None:
-        nbytes = expr.nbytes if isinstance(expr, Coded) else expr.dtype.nbytes(math.prod(expr.shape))
-        limit = budget().limit_bytes
-        if nbytes > limit:
-            raise MemoryBudgetError(
-                f"an intermediate {expr.dtype} of shape {expr.shape} has to be stored: that takes "
-                f"{format_bytes(nbytes)}, the limit is {format_bytes(limit)}; raise it with LBRX_MEMORY"
-            )
-
-    def add_store(self, expr: Expr, destination: Destination) -> int:
+    def add_store(self, expr: Expr, dtype: DType, number: int) -> int:
         """Plan the storing of a whole expression; returns the last stage in which a part of it is stored."""
         if isinstance(expr, Encode):
-            return self._add_encoding(expr, destination)
-        return self._add_tasks([StoreTask(expr, destination)] if expr.is_simple else _store_tasks(expr, destination))
+            return self._add_encoding(expr, number)
+        return self._add_tasks(_store_tasks(expr, dtype, Target(number)))
 
-    def _add_encoding(self, expr: Encode, destination: Destination) -> int:
+    def _add_encoding(self, expr: Encode, number: int) -> int:
         """Plan the storing of blocks, together with other parts of the same encoding."""
         encoding, part = expr.encoding, expr.part or 0
         target, stage = self._encodings.get(id(encoding), (None, 0))
-        if target is None or target.parts[part] is not None:
+        if target is None or target.numbers[part] is not None:
             encoding.codec.check_can_encode()
-            target = EncodeTarget(encoding, [None] * max(len(encoding.codec.parts), 1))
-            stage = self._add_tasks(_store_tasks(encoding.values, target)) if encoding.blocks else 0
+            target = BlockTarget(encoding, [None] * max(len(encoding.codec.parts), 1))
+            stage = self._add_tasks(_store_tasks(encoding.values, F32, target)) if encoding.blocks else 0
             self._encodings[id(encoding)] = target, stage
-        target.parts[part] = destination
+        target.numbers[part] = number
         return stage
 
     def _add_tasks(self, tasks: list[StoreTask]) -> int:
         latest = 0
         for task in tasks:
-            stage = self.level_of_store(task.expr)
+            stage = self._level_of_store(task.expr)
             self.tasks[stage].append(task)
             latest = max(latest, stage)
         return latest
 
-    def level_of_store(self, expr: Expr) -> int:
+    def _level_of_store(self, expr: Expr) -> int:
         if not expr.shape:
             return self.level(expr, ())
         if isinstance(expr, Reduce):
@@ -173,150 +239,44 @@ class Stages:
         return self.level(expr, expr.shape)
 
 
-def _store_tasks(expr: Expr, destination: Destination | EncodeTarget) -> list[StoreTask]:
+def _store_tasks(expr: Expr, dtype: DType, target: Target | BlockTarget) -> list[StoreTask]:
     """One task, or one for each run of rows between the seams of joined tensors."""
-    breaks = sorted(row_breaks(expr) - {0}) if expr.shape else []
-    if not breaks or destination.dtype.is_packed:
-        return [StoreTask(expr, destination)]
+    breaks = sorted(row_breaks(expr) - {0}) if expr.shape and not expr.is_simple else []
+    if not breaks or dtype.is_packed:
+        return [StoreTask(expr, dtype, target)]
     row = math.prod(expr.shape[1:])
     tasks = []
     for start, stop in zip([0, *breaks], [*breaks, expr.shape[0]], strict=True):
-        part = piece_of(destination, start * row, (stop - start) * row)
-        tasks.append(StoreTask(values_of(row_range(expr, start, stop)), part))
+        if isinstance(target, BlockTarget):
+            piece: Target | BlockTarget = BlockTarget(target.encoding, target.numbers, start * row)
+        else:
+            piece = Target(target.number, (start * row, (stop - start) * row))
+        tasks.append(StoreTask(values_of(row_range(expr, start, stop)), dtype, piece))
     return tasks
 
 
-def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -> None:
-    """Copy bytes on all threads."""
-    chunks = -(-nbytes // COPY_BYTES)
-    bits = destination.dtype.bits
-
-    def worker() -> Callable[[int], None]:
-        def step(number: int) -> None:
-            low, high = number * COPY_BYTES, min(nbytes, (number + 1) * COPY_BYTES)
-            first = 8 * low // bits  # an element: some share bytes
-            if not isinstance(storage, MmapStorage):
-                destination.write(first, storage.read_at(start + low, high - low))
-            elif destination.whole is not None:
-                storage.read_into(start + low, destination.whole[low:high])
-            else:
-                buffer = destination.borrow_buffer(first, high - low)
-                storage.read_into(start + low, buffer)
-                destination.submit(first, buffer)
-
-        return step
-
-    run_chunks(chunks, settings.threads, worker)
+_PassTask = StoreTask | Reduce | KthSearch
+_Group = tuple[list[StoreTask | Reduce], list[KthSearch]]
 
 
-def _is_plain_copy(expr: Expr, destination: Destination) -> bool:
-    return (
-        isinstance(expr, Source)
-        and expr.rows is None
-        and expr.dtype is destination.dtype
-        and not expr.dtype.is_packed
-        and expr.layout.is_contiguous
-    )
-
-
-def evaluate_stores(stores: list[tuple[Expr, Destination]], bindings: Bindings = NOTHING_BOUND) -> None:
-    """Compute expressions into destinations, sharing passes."""
-    stages = Stages()
-    for expr, destination in stores:
-        stages.add_store(expr, destination)
-    _run(stages, Known(bindings=bindings))
-
-
-def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
-    """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
-    value = planned_value(exprs[0]) if len(exprs) == 1 and settings.device == CPU else None
-    if value is not None:
-        return [value]
-    stages, known = Stages(), Known()
-    outputs: list[ArrayDestination | None] = []
-    exprs = [values_of(expr) for expr in exprs]
-    for expr in exprs:
-        if isinstance(expr, MatMul) or not expr.shape:
-            _ = stages.product(expr, is_whole=True) if isinstance(expr, MatMul) else stages.level(expr, ())
-            outputs.append(None)
-            continue
-        array = ArrayDestination(expr.dtype, math.prod(expr.shape))
-        stages.add_store(expr, array)
-        outputs.append(array)
-    _run(stages, known)
-    results: list[Any] = []
-    for expr, output in zip(exprs, outputs, strict=True):
-        if output is None:
-            results.append(_product_array(expr, known) if isinstance(expr, MatMul) else scalar_value(expr, known))
-        else:
-            results.append(output.whole if expr.dtype.is_packed else output.array(expr.shape))
-    return results
-
-
-def _product_array(expr: MatMul, known: Known) -> Any:
-    storage = known.stored[id(expr)]
-    in_memory = storage if storage.device == CPU else device(storage.device).load(storage)
-    return in_memory.read_at(0, in_memory.nbytes).view(np.float32).reshape(expr.shape)
-
-
-def evaluate_product(expr: MatMul) -> Storage:
-    """A product in the memory of the device that computes it."""
-    stages, known = Stages(), Known()
-    stages.product(expr, is_whole=True)
-    _run(stages, known)
-    return known.stored[id(expr)]
-
-
-def _run(stages: Stages, known: Known) -> None:
-    evaluated = evaluations.get()
-    if evaluated is not None:
-        evaluated.append(stages)
-    only = stages.tasks[0] if len(stages.tasks) == 1 and 0 in stages.tasks else []
-    is_one_pass = len(only) == 1 and not stages.stored and not stages.streamed
-    if is_one_pass and isinstance(only[0], (StoreTask, Reduce)):
-        _run_pass(_space(only[0]), only, known)
-        return
-    for stage in sorted(stages.tasks):
-        _begin_products(stages, stage, known)
-        for space, (others, searches) in by_space(stages.tasks[stage]).items():
-            for first in range(0, len(others), MAX_SINKS):
-                _run_pass(space, others[first : first + MAX_SINKS], known)
-            if searches:
-                from lbrx.engine.kth import find_kth
-
-                find_kth(space, searches, known)
-        for key, (_, destination) in stages.stored.items():
-            if key not in known.stored:
-                known.stored[key] = CpuStorage(destination.whole)
-
-
-def _begin_products(stages: Stages, stage: int, known: Known) -> None:
-    """Compute the products of a stage, and have those ready that its passes compute as they read them."""
-    streamed = [product for product, first in stages.streamed.values() if first == stage]
-    whole = [task for task in stages.tasks[stage] if isinstance(task, MatMul)]
-    if streamed or whole:
-        from lbrx.engine.products import ProductRows, multiplied
-
-        known.streamed |= {id(product): ProductRows(product, known) for product in streamed}
-        for product in whole:
-            known.stored[id(product)] = multiplied(product, known)
-
-
-def by_space(tasks: list[Task]) -> dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]]:
+def _by_space(tasks: list[_PassTask]) -> dict[Shape, _Group]:
     """Tasks by their iteration space: those that share passes, and the searches."""
-    groups: dict[Shape, tuple[list[StoreTask | Reduce], list[KthSearch]]] = {}
+    by_space: dict[Shape, _Group] = {}
     for task in tasks:
-        if isinstance(task, MatMul):
-            continue
-        others, searches = groups.setdefault(_space(task), ([], []))
+        others, searches = by_space.setdefault(_space(task), ([], []))
         if isinstance(task, KthSearch):
             searches.append(task)
         else:
             others.append(task)
-    return groups
+    return by_space
 
 
-def _space(task: Task) -> Shape:
+def _pass_count(group: _Group) -> int:
+    others, searches = group
+    return -(-len(others) // MAX_SINKS) + (SEARCH_PASSES if searches else 0)
+
+
+def _space(task: _PassTask) -> Shape:
     if isinstance(task, KthSearch):
         return task.arg.shape
     expr = task.expr if isinstance(task, StoreTask) else task
@@ -325,52 +285,31 @@ def _space(task: Task) -> Shape:
     return expr.shape
 
 
-def _run_pass(space: Shape, tasks: list[Any], known: Known) -> None:
+def _steps(space: Shape, others: list[StoreTask | Reduce], searches: list[KthSearch]) -> list[Step]:
+    steps: list[Step] = []
+    fused: list[StoreTask | Reduce] = []
+    for task in others:
+        if isinstance(task, StoreTask) and isinstance(task.target, BlockTarget):
+            steps.append(_pass_step(space, [task]))
+        elif isinstance(task, StoreTask) and (task.is_copy or not task.expr.shape):
+            steps.append(task)
+        else:
+            fused.append(task)
+    steps += [_pass_step(space, fused[first : first + MAX_SINKS]) for first in range(0, len(fused), MAX_SINKS)]
+    return [*steps, SearchStep(space, searches)] if searches else steps
+
+
+def _pass_step(space: Shape, tasks: Sequence[StoreTask | Reduce]) -> PassStep:
+    """The pass that does some tasks together."""
     requests: list[SinkRequest] = []
-    targets: list[Any] = []
-    reductions: list[Reduce] = []
     for task in tasks:
         if isinstance(task, Reduce):
             requests.append(SinkRequest(task.op, task.dtype, task.args))
-            targets.append(None)
-            reductions.append(task)
-        elif isinstance(task.destination, EncodeTarget):
-            request = SinkRequest("store", F32, (task.expr,))
-            run_pass(_fused(space, [request], [task], known), [task.destination])
-        elif isinstance(task.expr, Blocks):
-            _copy(task.expr.storage, 0, task.expr.nbytes, task.destination)
-        elif _is_plain_copy(task.expr, task.destination):
-            item = task.expr.dtype.itemsize
-            start = task.expr.layout.offset * item
-            _copy(task.expr.storage, start, math.prod(task.expr.shape) * item, task.destination)
-        elif not task.expr.shape:
-            _store_scalar(task.expr, task.destination, known)
         else:
             op = "row_store" if isinstance(task.expr, Reduce) else "store"
-            requests.append(SinkRequest(op, task.destination.dtype, (_with_axis(task.expr),)))
-            targets.append(task.destination)
-    if not requests:
-        return
-    partials = run_pass(_fused(space, requests, tasks, known), targets)
-    reduced = [part for part in partials if part is not None]
-    for reduction, (values, indices) in zip(reductions, reduced, strict=True):
-        known.scalars[id(reduction)] = combined(reduction, values, indices)
-
-
-def _fused(space: Shape, requests: list[SinkRequest], tasks: list[Any], known: Known) -> BoundPass:
-    """The pass of some tasks, put together anew or as an earlier evaluation of the same expression did."""
-    kept = known.bindings.passes
-    if kept is None:
-        return fuse(space, requests, known, scalar_value)
-    nodes = [task.expr if isinstance(task, StoreTask) else task for task in tasks]
-    key = (*map(id, nodes), *(request.dtype.name for request in requests))
-    earlier = kept.get(key)
-    if earlier is not None:
-        return rebound(earlier[0], known, scalar_value)
-    bound = fuse(space, requests, known, scalar_value)
-    if len(kept) < MOST_KEPT_PASSES:
-        kept[key] = unbound(bound), nodes  # which stay alive, so that their identities stay theirs
-    return bound
+            requests.append(SinkRequest(op, task.dtype, (_with_axis(task.expr),)))
+    targets = [task.target if isinstance(task, StoreTask) else None for task in tasks]
+    return PassStep(fuse(space, requests), targets, [task for task in tasks if isinstance(task, Reduce)])
 
 
 def _with_axis(expr: Expr) -> Expr:
@@ -378,20 +317,3 @@ def _with_axis(expr: Expr) -> Expr:
     if isinstance(expr, Reduce) and not expr.keepdims:
         return Reduce(expr.op, expr.args, last_axis=True, keepdims=True)
     return expr
-
-
-def _store_scalar(expr: Expr, destination: Destination, known: Known) -> None:
-    dtype = destination.dtype
-    value = np.asarray(scalar_value(expr, known))
-    if dtype.is_packed:
-        data = np.array([int(value) & ((1 << dtype.bits) - 1)], np.uint8)
-    else:
-        data = value.astype(dtype.numpy).reshape(1).view(np.uint8)
-    destination.write(0, data)
-
-
-def evaluate_tensors(stores: Sequence[tuple[Bound, Destination]]) -> None:
-    """Compute whole tensors into destinations: all at once, so that parts of one encoding share their values."""
-    full = [(bound, destination) for bound, destination in stores if math.prod(bound.expr.shape)]
-    if full:
-        evaluate_stores([(bound.expr, destination) for bound, destination in full], full[0][0].bindings)

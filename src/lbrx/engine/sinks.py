@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.destination import Destination, PartOf
+from lbrx.engine.destination import Destination
 from lbrx.tensors.coded import Encoding
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.storage import Bytes
@@ -68,13 +68,6 @@ class EncodeTarget:
     parts: list[Destination | None]
     start: int = 0
     dtype = DTYPES["f32"]
-
-
-def piece_of(target: Destination | EncodeTarget, start: int, elements: int) -> Destination | EncodeTarget:
-    """Where some of the elements go that a target takes."""
-    if isinstance(target, EncodeTarget):
-        return EncodeTarget(target.encoding, target.parts, start)
-    return PartOf(target, start, elements)
 
 
 SinkTarget = Destination | HistogramState | CollectState | None

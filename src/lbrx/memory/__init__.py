@@ -11,9 +11,8 @@ True
 from typing import TYPE_CHECKING
 
 from lbrx.base.lazy_names import lazy_names
-from lbrx.memory.arena import MemoryArena
+from lbrx.memory.arena import MemoryArena, PoolStatistics
 from lbrx.memory.budget import Budget, budget, format_bytes, parse_bytes, set_budget
-from lbrx.memory.pooling import PoolStatistics
 
 if TYPE_CHECKING:
     from lbrx.memory.cache import ByteLRU as ByteLRU

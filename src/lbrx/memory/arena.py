@@ -21,12 +21,41 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import PinnedMapping, format_bytes, page_bytes
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory.budget import Budget
-from lbrx.memory.pooling import PoolStatistics, size_class
 
 Strategy: TypeAlias = Literal["arena", "heap", "mapping"]
 Bytes: TypeAlias = NDArray[np.uint8]
 
 _HUGE_PAGE_BYTES = 2 << 20
+
+
+SMALLEST_CLASS_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """What a pool did, and the bytes that it holds now, padding included."""
+
+    hits: int
+    misses: int
+    lent_bytes: int
+    free_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        return self.lent_bytes + self.free_bytes
+
+
+def size_class(nbytes: int, *, classes: int = 4, alignment: int = 1) -> int:
+    """The bytes of a buffer that can hold ``nbytes``, in whole units of the alignment.
+
+    There are ``classes`` sizes (a power of two) between a power of two and the next.
+
+    >>> size_class(9000), size_class(9000, classes=8), size_class(1)
+    (10240, 9216, 4096)
+    """
+    wanted = max(nbytes, SMALLEST_CLASS_BYTES)
+    step = max(1 << ((wanted - 1).bit_length() - classes.bit_length()), alignment)
+    return -(-wanted // step) * step
 
 
 @dataclass(eq=False, slots=True)

@@ -14,8 +14,8 @@ from collections import deque
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.memory.arena import size_class
 from lbrx.memory.budget import budget
-from lbrx.memory.pooling import size_class
 
 Bytes = npt.NDArray[np.uint8]
 SMALLEST_POOLED_BYTES = 1 << 20

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.tensors.codecs.codec import Codec, Weights, codec
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.expr import F32, Coded, Expr, Reduce, Rows, Source, Stored, View, cast
@@ -13,6 +15,23 @@ from lbrx.tensors.views import row_breaks
 
 U8 = DTYPES["u8"]
 StoredKey = int | tuple[int, int]
+SCHEMES = {"int8": 8, "int4": 4, "int2": 2}  # integer codings, by their bits
+DEFAULT_GROUP_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationInfo:
+    """The coding of a quantized tensor: what it takes to turn its bits into numbers again.
+
+    ``scales`` and ``zero_points`` are tensors where the scheme keeps them apart from the codes, and None where
+    they lie inside the blocks, as in GGUF's types.
+    """
+
+    scheme: str  # such as "q4_k"
+    bits: float  # per weight, scales included
+    group_size: int
+    scales: Any = None
+    zero_points: Any = None
 
 
 class Blocks(Coded):
@@ -82,6 +101,7 @@ class Encode(Coded):
     """
 
     __slots__ = ("_values", "encoding", "part")
+    facts = ("part",)
 
     def __init__(self, encoding: Encoding, part: int | None = None) -> None:
         shape, self.codec, dtype = encoding.values.shape, encoding.codec.name, F32
@@ -89,7 +109,7 @@ class Encode(Coded):
             own = encoding.codec.parts[part]
             self.codec, dtype = own.type_name, DTYPES.get(own.type_name, F32)
             shape = (*shape[:-1], shape[-1] // encoding.codec.block_elements * own.block_elements)
-        super().__init__(dtype, shape)
+        super().__init__(dtype, shape, args=(encoding.values,))
         self.encoding = encoding
         self.part = part
         self._values: Decode | None = None
@@ -142,12 +162,19 @@ class Decode(View):
     ``parts`` are the bytes of the blocks, then the numbers that the codec keeps apart from them; None stands for zeros.
     """
 
-    __slots__ = ("codec", "parts")
+    __slots__ = ("codec", "given")
+    facts = ("codec", "given", "layout")
 
     def __init__(self, parts: tuple[Expr | None, ...], codec: Codec, layout: Layout, rows: Rows | None = None) -> None:
-        super().__init__(F32, layout, rows, is_simple=all(part is None or is_stored(part) for part in parts))
-        self.parts = parts
+        args = tuple(part for part in parts if part is not None)
+        super().__init__(F32, layout, rows, all(is_stored(part) for part in args), args)
+        self.given = tuple(part is not None for part in parts)
         self.codec = codec
+
+    @property
+    def parts(self) -> tuple[Expr | None, ...]:
+        args = iter(self.args)
+        return tuple(next(args) if is_given else None for is_given in self.given)
 
     def through(self, layout: Layout, rows: Rows | None = None) -> Expr:
         """A single value, without axes, is stored first, because only passes decode."""
@@ -159,7 +186,7 @@ class Decode(View):
 
 def is_stored(expr: Expr) -> bool:
     """Whether an expression is all of a storage."""
-    return isinstance(expr, Source) and expr.is_whole
+    return isinstance(expr, View) and expr.in_storage and expr.is_whole
 
 
 def stored_key(expr: Expr) -> StoredKey:

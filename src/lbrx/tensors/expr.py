@@ -8,7 +8,8 @@ made.
 
 from __future__ import annotations
 
-from typing import Any
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,29 +22,45 @@ from lbrx.tensors.storage import Storage
 
 BOOL, I32, I64, F32, F64 = (DTYPES[name] for name in ("bool", "i32", "i64", "f32", "f64"))
 Rows = npt.NDArray[np.int64]
+StreamKey = tuple[int, int]
 
 
 class Expr:
-    """A node: something with a dtype and a shape."""
+    """A node: something with a dtype and a shape, made of the nodes ``args``."""
 
-    __slots__ = ("dtype", "is_simple", "shape")
-    dtype: DType
-    shape: Shape
-    is_simple: bool  # nothing has to be computed before the one pass over its elements
+    __slots__ = ("args", "dtype", "is_simple", "shape")
+    facts: ClassVar[tuple[str, ...] | None] = ()
+    """The attributes that, besides class and ``args``, make the structure of an expression; None if others do."""
 
-    def __init__(self, dtype: DType, shape: Shape, is_simple: bool = False) -> None:
+    def __init__(self, dtype: DType, shape: Shape, is_simple: bool = False, args: tuple[Expr, ...] = ()) -> None:
         self.dtype = dtype
         self.shape = shape
-        self.is_simple = is_simple
+        self.is_simple = is_simple  # nothing has to be computed before the one pass over its elements
+        self.args = args
+
+    def over(self, args: tuple[Expr, ...]) -> Self:
+        """The same node made of others, which have the dtypes and shapes of its own."""
+        node = copy(self)
+        node.args = args
+        return node
 
 
 class View(Expr):
     """Elements seen through a layout. With ``rows``, axis 0 is looked up: element i is at row ``rows[i]``."""
 
     __slots__ = ("layout", "rows")
+    facts: ClassVar[tuple[str, ...] | None] = ("layout",)
+    in_storage = False  # whether the elements are bytes of a storage, as they are
 
-    def __init__(self, dtype: DType, layout: Layout, rows: Rows | None, is_simple: bool = False) -> None:
-        super().__init__(dtype, layout.shape, is_simple)
+    def __init__(
+        self,
+        dtype: DType,
+        layout: Layout,
+        rows: Rows | None,
+        is_simple: bool = False,
+        args: tuple[Expr, ...] = (),
+    ) -> None:
+        super().__init__(dtype, layout.shape, is_simple, args)
         self.layout = layout
         self.rows = rows
 
@@ -61,6 +78,8 @@ class Source(View):
     """Elements in a storage."""
 
     __slots__ = ("storage",)
+    origin = "source"
+    in_storage = True
 
     def __init__(self, storage: Storage, dtype: DType, layout: Layout, rows: Rows | None = None) -> None:
         super().__init__(dtype, layout, rows, is_simple=True)
@@ -83,11 +102,12 @@ class Scalar(Expr):
 class Counter(Expr):
     """A value made from an element's position: its linear index, or a random number of a stream."""
 
-    __slots__ = ("key", "layout", "op")
+    __slots__ = ("key", "layout", "origin")
+    rows = None
 
-    def __init__(self, op: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> None:
-        super().__init__(I64 if op == "index" else F32, layout.shape, is_simple=True)
-        self.op = op
+    def __init__(self, origin: str, layout: Layout, key: StreamKey = (0, 0)) -> None:
+        super().__init__(I64 if origin == "index" else F32, layout.shape, is_simple=True)
+        self.origin = origin
         self.layout = layout
         self.key = key
 
@@ -95,11 +115,14 @@ class Counter(Expr):
 class Stored(View):
     """An expression whose values are put into memory first, seen through a layout that could not be pushed down."""
 
-    __slots__ = ("inner",)
+    __slots__ = ()
 
     def __init__(self, inner: Expr, layout: Layout, rows: Rows | None = None) -> None:
-        super().__init__(inner.dtype, layout, rows)
-        self.inner = inner
+        super().__init__(inner.dtype, layout, rows, args=(inner,))
+
+    @property
+    def inner(self) -> Expr:
+        return self.args[0]
 
     def through(self, layout: Layout, rows: Rows | None = None) -> Stored:
         return Stored(self.inner, layout, rows)
@@ -108,7 +131,7 @@ class Stored(View):
 class Map(Expr):
     """An element-wise operation over arguments that broadcast together."""
 
-    __slots__ = ("args", "op")
+    __slots__ = ("op",)
 
     def __init__(self, op: str, args: tuple[Expr, ...], dtype: DType) -> None:
         shape = args[0].shape
@@ -117,15 +140,14 @@ class Map(Expr):
             is_simple = is_simple and arg.is_simple
             if arg.shape != shape:
                 shape = broadcast_shapes(shape, arg.shape)
-        super().__init__(dtype, shape, is_simple)
+        super().__init__(dtype, shape, is_simple, args)
         self.op = op
-        self.args = args
 
 
 class Reduce(Expr):
     """sum, sumsq, dot, min, max or argmax over the whole tensor (result: no axes) or along the last axis."""
 
-    __slots__ = ("args", "keepdims", "last_axis", "op")
+    __slots__ = facts = ("keepdims", "last_axis", "op")
 
     def __init__(self, op: str, args: tuple[Expr, ...], last_axis: bool, keepdims: bool = False) -> None:
         shape = args[0].shape if len(args) == 1 else broadcast_shapes(*(arg.shape for arg in args))
@@ -137,9 +159,8 @@ class Reduce(Expr):
             out_shape: Shape = ()
         else:
             out_shape = (*shape[:-1], 1) if keepdims else shape[:-1]
-        super().__init__(reduce_dtype(op, args, last_axis), out_shape)
+        super().__init__(reduce_dtype(op, args, last_axis), out_shape, args=args)
         self.op = op
-        self.args = args
         self.last_axis = last_axis
         self.keepdims = keepdims
 
@@ -157,9 +178,10 @@ class Kth(Expr):
     """The value, key or linear index of the k-th largest element; among equals the lowest index comes first."""
 
     __slots__ = ("part", "search")
+    facts = ("part",)
 
     def __init__(self, search: KthSearch, part: str) -> None:
-        super().__init__(_kth_dtype(search, part), ())
+        super().__init__(_kth_dtype(search, part), (), args=(search.arg,))
         self.search = search
         self.part = part
 
@@ -173,20 +195,19 @@ def _kth_dtype(search: KthSearch, part: str) -> DType:
 class Rank(Expr):
     """The place of each element in its row when the row is sorted; equals keep their order."""
 
-    __slots__ = ("arg", "descending")
+    __slots__ = facts = ("descending",)
 
     def __init__(self, arg: Expr, descending: bool) -> None:
         if not arg.shape:
             raise ShapeError("rank needs a tensor with axes")
-        super().__init__(I64, arg.shape)
-        self.arg = arg
+        super().__init__(I64, arg.shape, args=(arg,))
         self.descending = descending
 
 
 class Concat(Expr):
     """Tensors joined along an axis."""
 
-    __slots__ = ("axis", "parts")
+    __slots__ = facts = ("axis",)
 
     def __init__(self, parts: tuple[Expr, ...], axis: int) -> None:
         first = parts[0]
@@ -199,8 +220,7 @@ class Concat(Expr):
             if part.dtype is not first.dtype:
                 raise DTypeError(f"cannot join {first.dtype} and {part.dtype}; cast one with .to()")
         size = sum(part.shape[axis] for part in parts)
-        super().__init__(first.dtype, (*first.shape[:axis], size, *first.shape[axis + 1 :]))
-        self.parts = parts
+        super().__init__(first.dtype, (*first.shape[:axis], size, *first.shape[axis + 1 :]), args=parts)
         self.axis = axis
 
 
@@ -211,12 +231,11 @@ class MatMul(Expr):
     their product is never stored.
     """
 
-    __slots__ = ("a", "b", "block_rows", "transpose_b")
+    __slots__ = ("block_rows", "transpose_b")
+    facts = None  # how it is computed depends on the memory that is free
 
     def __init__(self, a: Expr, b: Expr, transpose_b: bool = False, block_rows: int | None = None) -> None:
-        super().__init__(F32, product_shape(a.shape, b.shape, transpose_b))
-        self.a = a
-        self.b = b
+        super().__init__(F32, product_shape(a.shape, b.shape, transpose_b), args=(a, b))
         self.transpose_b = transpose_b
         self.block_rows = block_rows
 

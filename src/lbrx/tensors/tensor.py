@@ -18,13 +18,12 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.coded import Blocks, Decode, Encode, Encoding
+from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES, Blocks, Decode, Encode, Encoding, QuantizationInfo
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Coded, Expr, MatMul, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import Arithmetic, array_expr
-from lbrx.tensors.quantization_info import DEFAULT_GROUP_SIZE, SCHEMES, QuantizationInfo
 from lbrx.tensors.shape import Index, Layout, Shape, checked_shape
 from lbrx.tensors.storage import CpuStorage, Storage
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lbrx.errors import ShapeError
-from lbrx.tensors.expr import Concat, Counter, Expr, Map, Reduce, Scalar, Stored, View, cast, values_of
+from lbrx.tensors.expr import Concat, Counter, Expr, Map, Reduce, Scalar, Stored, StreamKey, View, cast, values_of
 from lbrx.tensors.shape import Index, IndexItem, Layout, Shape, expand_ellipsis
 
 Transform = Callable[[Layout], Layout | None]
 
 
-def counter(op: str, layout: Layout, key: tuple[int, int] = (0, 0)) -> Expr:
+def counter(origin: str, layout: Layout, key: StreamKey = (0, 0)) -> Expr:
     """A Counter; a single one, without axes, is stored first, because only passes make such values."""
     if layout.shape:
-        return Counter(op, layout, key)
-    return Stored(Counter(op, Layout((1,), (0,), layout.offset), key), Layout.contiguous(()))
+        return Counter(origin, layout, key)
+    return Stored(Counter(origin, Layout((1,), (0,), layout.offset), key), Layout.contiguous(()))
 
 
 def joined(parts: Sequence[Expr], axis: int) -> Expr:
@@ -123,7 +123,7 @@ def _pushed(expr: Expr, transform: Transform) -> Expr | None:
         return None if layout is None else expr.through(layout)
     if isinstance(expr, Counter):
         layout = transform(expr.layout)
-        return None if layout is None else counter(expr.op, layout, expr.key)
+        return None if layout is None else counter(expr.origin, layout, expr.key)
     if isinstance(expr, Map):
         return _pushed_map(expr, transform)
     return None
@@ -193,13 +193,13 @@ def row_range(expr: Expr, start: int, stop: int) -> Expr:
 def _concat_range(expr: Concat, start: int, stop: int) -> Expr:
     pieces: list[Expr] = []
     position = 0
-    for part in expr.parts:
+    for part in expr.args:
         low, high = max(start - position, 0), min(stop - position, part.shape[0])
         if low < high:
             pieces.append(part if (low, high) == (0, part.shape[0]) else row_range(part, low, high))
         position += part.shape[0]
     if not pieces:
-        return sliced(expr.parts[0], slice(0, 0))
+        return sliced(expr.args[0], slice(0, 0))
     return pieces[0] if len(pieces) == 1 else Concat(tuple(pieces), 0)
 
 
@@ -214,7 +214,7 @@ def row_breaks(expr: Expr) -> set[int]:
             continue
         seen.add((id(node), start))
         if isinstance(node, Concat) and node.axis == 0:
-            for part in node.parts:
+            for part in node.args:
                 breaks.add(start)
                 waiting.append((part, start))
                 start += part.shape[0]

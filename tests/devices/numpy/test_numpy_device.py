@@ -19,7 +19,7 @@ from lbrx.engine.device import recorded_passes
 from lbrx.jobs.quantize import quantize
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.quantization_info import SCHEMES
+from lbrx.tensors.coded import SCHEMES
 
 ULPS = 4
 COLUMNS = 512

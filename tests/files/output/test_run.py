@@ -16,6 +16,8 @@ import pytest
 import lbrx
 from lbrx.base import atomic_write, system
 from lbrx.errors import FileError, LbrxError, UsageError
+from lbrx.files.formats.header import FileLayout, Slot
+from lbrx.files.output import slots
 from lbrx.files.output.checksum import Checksum
 from lbrx.files.output.journal import Journal
 from lbrx.files.output.nonfinite import NonFiniteError
@@ -163,11 +165,45 @@ def test_an_overflow_of_the_output_type_is_counted(folder: Path) -> None:
     assert merge(LINEAR + "dtype: float16\n", "out").nonfinite == {"w": {"result": (0, 1)}}
 
 
+# -- small tensors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["gguf", "safetensors"])
+def test_small_tensors_have_the_same_bytes_alone_and_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    tensors = {f"t{n}": lbrx.tensor(np.arange(n, n + 3 + 2 * n, dtype=np.float32)) + 1 for n in range(9)}
+    mixed = {name: tensor.to(("f16", "f32", "i8")[number % 3]) for number, (name, tensor) in enumerate(tensors.items())}
+    lbrx.save(f"together.{suffix}", mixed)
+    monkeypatch.setattr(slots, "BATCH_BYTES", 0)
+    lbrx.save(f"alone.{suffix}", mixed)
+    assert (folder / f"together.{suffix}").read_bytes() == (folder / f"alone.{suffix}").read_bytes()
+
+
+def test_a_batch_leaves_out_what_is_between_its_tensors() -> None:
+    sizes = [10, 20, 30, 40, 50]
+    all_slots = [Slot(f"t{n}", "u8", (size,), sum(sizes[:n]), size) for n, size in enumerate(sizes)]
+    layout = FileLayout("file", b"", tuple(all_slots), 150)
+    t0, t1, t2, t3, t4 = all_slots
+    assert slots.batches_of([[t0], [t1], [t3], [t4]], layout) == [[[t0], [t1]], [[t3], [t4]]]
+    assert slots.batches_of([[t0, t1], [t2]], layout) == [[[t0, t1], [t2]]]
+    assert slots.batches_of([[t0, t2], [t3]], layout) == [[[t0, t2]], [[t3]]]
+    assert slots.batches_of([[t0], [t1, t3], [t4]], layout) == [[[t0]], [[t1, t3]], [[t4]]]
+
+
+def test_a_value_that_is_not_finite_is_found_in_a_batch(folder: Path) -> None:
+    tensors = {f"t{n}": lbrx.tensor(np.full(3, np.nan if n == 2 else n, np.float32)) for n in range(5)}
+    with pytest.raises(NonFiniteError, match="tensor 't2': 3 NaN"):
+        lbrx.save("out.safetensors", tensors, strict=True)
+    assert not (folder / "out.safetensors").exists()
+
+
 # -- going on -------------------------------------------------------------------------------------------------------
 
 
 def fail_after(monkeypatch: pytest.MonkeyPatch, tensors: int) -> None:
-    """Let the disk be full after so many tensors."""
+    """Let the disk be full after so many tensors, each of which is written alone."""
+    monkeypatch.setattr(slots, "BATCH_BYTES", 0)
     written = 0
     pwrite_all = system.pwrite_all
 
@@ -352,7 +388,8 @@ def test_a_journal_of_another_format(models: Path, monkeypatch: pytest.MonkeyPat
     assert hidden(models) == []
 
 
-def test_a_method_that_changed_after_some_tensors(models: Path) -> None:
+def test_a_method_that_changed_after_some_tensors(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "BATCH_BYTES", 0)
     recipe = "merge_method: ./blend.py:blend\ndtype: bfloat16\nmodels: [{model: a}, {model: b}]\n"
     (models / "recipe.yml").write_text(recipe)
     (models / "blend.py").write_text("def blend(models):\n    return models[0]\n")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.engine.fuse import Known
+from lbrx.engine.bind import Known
 from lbrx.engine.products import ProductRows
 from lbrx.jobs.lora.low_rank import BLOCK_ROWS, low_rank_product, matrix_factor
 from lbrx.tensors.expr import MatMul, Source

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lbrx
 from lbrx.errors import FormatError, ShapeError, UsageError
 from lbrx.files.checkpoint.integer_parts import QUANTIZATION_KEY
-from lbrx.tensors.quantization_info import SCHEMES
+from lbrx.tensors.coded import SCHEMES
 
 Floats = npt.NDArray[np.float32]
 

@@ -10,10 +10,9 @@ import pytest
 
 import lbrx
 from lbrx.devices.cpu.codecs.encode import BlockDestination
-from lbrx.engine.bindings import Bound
 from lbrx.engine.destination import ArrayDestination
 from lbrx.engine.device import recorded_passes
-from lbrx.engine.schedule import evaluate_tensors
+from lbrx.engine.evaluate import evaluate_tensors
 from lbrx.engine.sinks import EncodeTarget
 from lbrx.files.output.file_writer import FileDestination, FileWriter
 from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
@@ -44,7 +43,7 @@ def _stored(parts: list[Tensor]) -> list[bytes]:
     """All parts of a coding, made at once."""
     targets = [ArrayDestination(DTYPES["u8"], part.nbytes) for part in parts]
     with recorded_passes() as passes:
-        evaluate_tensors([(Bound(part.expr), target) for part, target in zip(parts, targets, strict=True)])
+        evaluate_tensors([(part.expr, target) for part, target in zip(parts, targets, strict=True)])
     assert len(passes) == 1
     return [target.whole.tobytes() for target in targets]
 
@@ -68,7 +67,7 @@ def test_files_get_the_same_bytes_from_any_threads(tmp_path: Path, threads: int)
         starts = np.cumsum([0, *(part.nbytes for part in parts)])
         file = FileWriter(descriptor, path)
         stores = [
-            (Bound(part.expr), FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
+            (part.expr, FileDestination(file, int(start), part.dtype if number else DTYPES["u8"]))
             for number, (part, start) in enumerate(zip(parts, starts, strict=False))
         ]
         evaluate_tensors(stores)

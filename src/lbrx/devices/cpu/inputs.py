@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lbrx.base.system import seems_cached
 from lbrx.devices.cpu.build.kernel_cache import CompiledProgram
 from lbrx.devices.cpu.codecs.decode import read_elements
-from lbrx.engine.fuse import BoundLeaf, BoundPass
+from lbrx.engine.bind import BoundLeaf, BoundPass
 from lbrx.memory.prefetch import ReadAhead, Span
 from lbrx.memory.resident import resident_window
 from lbrx.tensors.storage import Bytes, MmapStorage

@@ -16,9 +16,9 @@ from lbrx.devices.cpu.codecs.encode import BlockDestination, PassValues, encode_
 from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
+from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TABLES, rank_buffer_bytes
 from lbrx.engine.destination import Destination
-from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Leaf, Program, Sink
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget, scratch

@@ -21,7 +21,7 @@ from lbrx.devices.metal.context.storage import MetalStorage, wrapped_windows
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
 from lbrx.devices.metal.driver.commands import LARGEST_BYTES_ARGUMENT
-from lbrx.engine.fuse import BoundLeaf, BoundPass
+from lbrx.engine.bind import BoundLeaf, BoundPass
 from lbrx.memory.resident import resident_window
 from lbrx.settings import settings
 from lbrx.tensors.storage import Bytes, MmapStorage, Storage

@@ -35,9 +35,9 @@ from lbrx.devices.metal.selection import (
     add_counts,
     collect_capacity,
 )
+from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.destination import Destination
-from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, ROWS
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget

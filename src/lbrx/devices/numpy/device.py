@@ -11,8 +11,8 @@ from lbrx.devices.numpy import products
 from lbrx.devices.numpy.array_operations import apply
 from lbrx.devices.numpy.run import run_pass
 from lbrx.engine.arrays import Floats, Values, floats
+from lbrx.engine.bind import BoundPass
 from lbrx.engine.destination import ArrayDestination
-from lbrx.engine.fuse import BoundPass
 from lbrx.engine.program import Program
 from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.tensors.dtype import DType

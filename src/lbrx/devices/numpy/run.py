@@ -10,9 +10,9 @@ import numpy.typing as npt
 from lbrx.devices.cpu.codecs.decode import decode
 from lbrx.devices.numpy.operations import OPERATIONS, Array, cast, decoded, encoded, order_key, typed
 from lbrx.devices.numpy.random import normal, uniform
+from lbrx.engine.bind import BoundLeaf, BoundPass
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK
 from lbrx.engine.destination import Destination
-from lbrx.engine.fuse import BoundLeaf, BoundPass
 from lbrx.engine.program import BLOCK_REDUCTIONS, RANK_OPS, ROW_OPS, ROWS, Instruction, Leaf, Sink
 from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.tensors.dtype import DTYPES

@@ -15,9 +15,8 @@ from lbrx.errors import FormatError, UsageError
 from lbrx.files.formats.header import QUANTIZATION_KEY, quoted
 from lbrx.files.formats.strict_json import parse_object
 from lbrx.tensors.codecs.integers import join_integers
-from lbrx.tensors.coded import Blocks, Encode
+from lbrx.tensors.coded import SCHEMES, Blocks, Encode
 from lbrx.tensors.expr import Source
-from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.tensor import Tensor
 
 Coding = Mapping[str, str]

@@ -14,9 +14,8 @@ from lbrx.files.formats.detect import detect_format
 from lbrx.files.formats.directory import DirectoryHeader, read_directory, read_file
 from lbrx.files.formats.header import QUANTIZATION_KEY, FileHeader, TensorEntry
 from lbrx.files.remote.paths import RemotePath, as_path
-from lbrx.tensors.coded import Blocks
+from lbrx.tensors.coded import Blocks, QuantizationInfo
 from lbrx.tensors.expr import Expr, Source
-from lbrx.tensors.quantization_info import QuantizationInfo
 from lbrx.tensors.storage import Bytes, MmapStorage, OpenFile, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
 

@@ -62,6 +62,22 @@ class Checksum:
         return xxhash.xxh3_64_hexdigest(self._digests.data)
 
 
+def checksum_of(data: Bytes) -> str:
+    """The checksum of bytes that are all there.
+
+    >>> data, parts = np.arange(3 << 20, dtype=np.uint8), Checksum(3 << 20)
+    >>> parts.add(0, data)
+    >>> checksum_of(data) == parts.hexdigest()
+    True
+    """
+    blocks = (data[start : start + BLOCK_BYTES] for start in range(0, data.size, BLOCK_BYTES))
+    return xxhash.xxh3_64_hexdigest(b"".join(_little_endian(xxhash.xxh3_64_intdigest(block.data)) for block in blocks))
+
+
+def _little_endian(digest: int) -> bytes:
+    return digest.to_bytes(8, "little")
+
+
 class _Fragment:
     """A block of which some bytes are missing."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
@@ -44,7 +44,7 @@ class Journal:
     >>> path = Path(tempfile.mkdtemp()) / "journal"
     >>> with Journal(path) as journal:
     ...     journal.begin({"seed": 1})
-    ...     journal.add(Entry("w", "00ff"))
+    ...     journal.add([Entry("w", "00ff")])
     >>> with Journal(path) as journal:
     ...     journal.identity, journal.entries["w"].checksum, journal.is_complete
     ({'seed': 1}, '00ff', False)
@@ -80,13 +80,14 @@ class Journal:
         self.identity = identity
         self._append({"version": JOURNAL_VERSION, "plan": identity})
 
-    def add(self, entry: Entry) -> None:
-        """A tensor is finished."""
-        self.entries[entry.tensor] = entry
-        line: dict[str, Any] = {"tensor": entry.tensor, "checksum": entry.checksum}
-        if entry.nonfinite:
-            line["nonfinite"] = entry.nonfinite
-        self._append(line)
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Tensors are finished."""
+        lines = []
+        for entry in entries:
+            self.entries[entry.tensor] = entry
+            line: dict[str, Any] = {"tensor": entry.tensor, "checksum": entry.checksum}
+            lines.append({**line, "nonfinite": entry.nonfinite} if entry.nonfinite else line)
+        self._append(*lines)
 
     def complete(self) -> None:
         """Everything is written; only the output's name is missing."""
@@ -97,8 +98,8 @@ class Journal:
         """The run is over."""
         self.path.unlink(missing_ok=True)
 
-    def _append(self, line: dict[str, Any]) -> None:
-        data = (json.dumps(line) + "\n").encode()
+    def _append(self, *lines: dict[str, Any]) -> None:
+        data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         pwrite_all(self._descriptor, data, self._end, self.path)
         self._end += len(data)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.bindings import Bound
 from lbrx.errors import UsageError
 from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.files.formats.shards import index_json, lay_out_gguf, lay_out_safetensors
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.plan import NO_LIMIT_BYTES, Identity, SideFile, output_identity
+from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
 
 
@@ -35,8 +35,8 @@ class ModelPlan:
     def tensor(self, name: str) -> Tensor:
         return self.tensors[name].make()
 
-    def bound(self, name: str) -> Bound:
-        return Bound(self.tensor(name).expr)
+    def expression(self, name: str) -> Expr:
+        return self.tensor(name).expr
 
     def unit(self, name: str) -> str:
         return self.tensors[name].unit or name

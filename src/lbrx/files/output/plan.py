@@ -11,10 +11,11 @@ import xxhash
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.bindings import Bound
+from lbrx.engine.plan_cache import Planned
 from lbrx.errors import FileError
 from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.remote.paths import RemotePath
+from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
 from lbrx.version import VERSION
 
@@ -69,8 +70,8 @@ class OutputPlan(Protocol):
     def tensor(self, name: str) -> Tensor:
         """The tensor of a slot, as an expression in the slot's type."""
 
-    def bound(self, name: str) -> Bound:
-        """The same tensor to be evaluated once, perhaps as an expression that it shares with other tensors."""
+    def expression(self, name: str) -> Planned | Expr:
+        """The same, to be evaluated: perhaps planned already, with a plan that it shares with other tensors."""
 
     def unit(self, name: str) -> str:
         """What a tensor is a part of: neighbours of the same unit are made together, from one look at their values."""

@@ -31,7 +31,7 @@ from lbrx.files.output.journal import Entry, Journal, difference, journal_lock
 from lbrx.files.output.nonfinite import NonFiniteError, describe
 from lbrx.files.output.options import Progress, RunKeywords, RunOptions
 from lbrx.files.output.plan import Identity, OutputPlan, output_bytes
-from lbrx.files.output.slots import file_checksum, units_of, write_slots
+from lbrx.files.output.slots import batches_of, file_checksum, units_of, write_batch
 from lbrx.files.output.staging import Staging
 from lbrx.files.remote.paths import as_path, is_remote
 from lbrx.memory.limits import limited
@@ -195,10 +195,10 @@ def checksums_json(checksums: dict[str, str]) -> bytes:
 
 
 class _Computed(NamedTuple):
-    """A unit that is computed, and written when so many buffers of its file that were left to a writer are."""
+    """Tensors that are computed, and written when so many buffers of their file that were left to a writer are."""
 
     left: int
-    unit: list[Slot]
+    slots: list[Slot]
     entries: list[Entry]
     following: Slot | None
 
@@ -289,22 +289,23 @@ class Run:
         waiting = [slot for slot in layout.slots if slot.name not in self.journal.entries]
         units = units_of(self.plan, waiting)
         most_bytes = _most_bytes_of_one_thread(units)
-        small = [unit for unit in units if _unit_bytes(unit) < most_bytes]
+        batches = batches_of([unit for unit in units if _unit_bytes(unit) < most_bytes], layout)
 
         def worker() -> Callable[[int], None]:
-            return lambda number: self._write(small[number], file)
+            return lambda number: self._write(batches[number], file)
 
-        run_chunks(len(small), settings.threads, worker)
+        run_chunks(len(batches), settings.threads, worker)
         large = [unit for unit in units if _unit_bytes(unit) >= most_bytes]
         for unit, following in zip_longest(large, large[1:]):
-            self._write(unit, file, None if following is None else following[0])
+            self._write([unit], file, None if following is None else following[0])
         file.finish()
         self._note_written(file)
 
-    def _write(self, unit: list[Slot], file: FileWriter, following: Slot | None = None) -> None:
-        entries = write_slots(self.plan, unit, file)
+    def _write(self, batch: list[list[Slot]], file: FileWriter, following: Slot | None = None) -> None:
+        entries = write_batch(self.plan, batch, file)
+        slots = [slot for unit in batch for slot in unit]
         with self._lock:
-            self._unnoted.append(_Computed(file.left, unit, entries, following))
+            self._unnoted.append(_Computed(file.left, slots, entries, following))
         self._note_written(file)
 
     def _note_written(self, file: FileWriter) -> None:
@@ -314,23 +315,25 @@ class Run:
                 if not self._unnoted or self._unnoted[0].left > file.left_and_written:
                     return
                 done = self._unnoted.popleft()
-            for slot, entry in zip(done.unit, done.entries, strict=True):
-                self.finish(slot, entry, done.following)
+            self.finish(done.slots, done.entries, done.following)
 
-    def finish(self, slot: Slot, entry: Entry, following: Slot | None = None) -> None:
-        """A tensor is written: note that down and say so."""
-        self._check_strict(slot.name, entry.nonfinite)
+    def finish(self, slots: list[Slot], entries: list[Entry], following: Slot | None = None) -> None:
+        """Tensors are written: note that down and say so."""
+        for entry in entries:
+            self._check_strict(entry.tensor, entry.nonfinite)
         with self._lock:
-            self.journal.add(entry)
-            self._done_bytes += slot.nbytes
-            if self.options.progress is not None:
-                self.options.progress(self._state(slot, following))
+            done = len(self.journal.entries)
+            self.journal.add(entries)
+            for number, slot in enumerate(slots, done + 1):
+                self._done_bytes += slot.nbytes
+                if self.options.progress is not None:
+                    self.options.progress(self._state(slot, number, following))
 
-    def _state(self, finished: Slot, following: Slot | None) -> Progress:
+    def _state(self, finished: Slot, done_tensors: int, following: Slot | None) -> Progress:
         return Progress(
             self._done_bytes,
             self._total_bytes,
-            len(self.journal.entries),
+            done_tensors,
             self._total_tensors,
             finished.name,
             None if following is None else following.name,

@@ -12,7 +12,7 @@ from lbrx.files.formats.header import TypeTotal, type_totals
 from lbrx.files.formats.shards import tensor_nbytes
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
-from lbrx.tensors.quantization_info import SCHEMES
+from lbrx.tensors.coded import SCHEMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from lbrx.errors import UsageError, nearest
 from lbrx.jobs.convert.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode
-from lbrx.tensors.quantization_info import DEFAULT_GROUP_SIZE, SCHEMES
+from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES
 
 MLX_PREFIX = "mlx_"
 MIXED_BITS = {"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)}  # low and high

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from lbrx.errors import UsageError, nearest
 from lbrx.tensors.codecs.codec import Codec, Part, groups_shape
-from lbrx.tensors.coded import Blocks, Encode, Encoding
+from lbrx.tensors.coded import SCHEMES, Blocks, Encode, Encoding
 from lbrx.tensors.expr import Expr, Source
-from lbrx.tensors.quantization_info import SCHEMES
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Storage
 

@@ -8,7 +8,7 @@ import pytest
 import lbrx
 from lbrx.devices.cpu.codegen import streamed_stores
 from lbrx.engine.destination import MemoryDestination
-from lbrx.engine.schedule import evaluate_stores
+from lbrx.engine.evaluate import evaluate_stores
 from lbrx.settings import using
 from lbrx.tensors.dtype import DType, dtype
 from lbrx.tensors.storage import Bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbrx.engine import schedule
+from lbrx.engine import evaluate
 from lbrx.jobs.merge.merge import read_and_plan
 from lbrx.jobs.merge.plan.estimate import estimate
 from support.tiny import BF16, make_llama
@@ -78,7 +78,8 @@ def test_as_many_passes_run(
 ) -> None:
     plan = read_and_plan(recipe_of(method, inputs, parameters), "out")
     run: list[Any] = []
-    run_pass = schedule.run_pass
-    monkeypatch.setattr(schedule, "run_pass", lambda *arguments: run.append(arguments) or run_pass(*arguments))
+    run_pass = evaluate.run_pass
+    monkeypatch.setattr(evaluate, "small_store", lambda *_: False)
+    monkeypatch.setattr(evaluate, "run_pass", lambda *arguments: run.append(arguments) or run_pass(*arguments))
     plan.tensor("model.layers.1.mlp.up_proj.weight").numpy()
     assert len(run) == passes

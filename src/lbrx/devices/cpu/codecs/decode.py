@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.devices.cpu.build.native import codec_kernel
-from lbrx.engine.fuse import BoundLeaf
+from lbrx.engine.bind import BoundLeaf
 from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.storage import Bytes, Storage, drop_behind
 

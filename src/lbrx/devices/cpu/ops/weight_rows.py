@@ -10,7 +10,8 @@ import numpy.typing as npt
 from lbrx.devices.cpu.build.native import address, run
 from lbrx.devices.cpu.codecs.decode import read_elements
 from lbrx.engine.arrays import Floats
-from lbrx.engine.fuse import BoundLeaf, Known
+from lbrx.engine.bind import Known
+from lbrx.engine.fuse import PassLeaf
 from lbrx.errors import ShapeError
 from lbrx.tensors.coded import Decode
 from lbrx.tensors.expr import Source, View, values_of
@@ -31,9 +32,7 @@ class DecodedRows:
     """Rows of f32 without an address: decoded, or read from a file that cannot be mapped."""
 
     def __init__(self, source: View) -> None:
-        storage, _, numbers = Known().input_of(source)
-        codec = source.codec if isinstance(source, Decode) else None
-        self._leaf = BoundLeaf("source", source.dtype, storage, (0, 0), 0, codec=codec, numbers=numbers)
+        self._leaf = Known().bound(PassLeaf("source", source))
         self._columns, self._offset = source.shape[1], source.layout.offset
 
     def read(self, first: int, stop: int, out: Floats) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from lbrx.base.system import format_bytes
 from lbrx.devices.metal.driver import Buffer, Driver
 from lbrx.errors import MemoryBudgetError, UsageError
-from lbrx.memory.pooling import PoolStatistics, size_class
+from lbrx.memory.arena import PoolStatistics, size_class
 
 
 class BufferPool:

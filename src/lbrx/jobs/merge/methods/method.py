@@ -12,7 +12,6 @@ from typing import Any
 
 from lbrx import registry
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.bindings import UNNAMED, StreamKey, UnboundError
 from lbrx.errors import ShapeError, UsageError, nearest
 from lbrx.jobs.merge.methods.parameters import (
     NO_EFFECT,
@@ -27,6 +26,7 @@ from lbrx.jobs.merge.methods.parameters import (
     Scalar,
     TensorParameters,
 )
+from lbrx.tensors.expr import StreamKey
 from lbrx.tensors.random_keys import stream_key
 from lbrx.tensors.shape import Layout, checked_shape
 from lbrx.tensors.tensor import Tensor
@@ -55,23 +55,6 @@ class MergeContext:
     def key(self, model: int) -> StreamKey:
         """The key of the numbers that belong to one model."""
         return stream_key(self.seed, f"{self.tensor_name}#{model}")
-
-
-class UnnamedContext(MergeContext):
-    """The place of any tensor: random numbers have no key yet, and asking for the name is an ``UnboundError``."""
-
-    __slots__ = ()
-
-    def __init__(self, seed: int) -> None:
-        object.__setattr__(self, "seed", seed)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "tensor_name":
-            raise UnboundError
-        return super().__getattribute__(name)
-
-    def key(self, model: int) -> StreamKey:
-        return UNNAMED, model
 
 
 @dataclass(frozen=True, slots=True)

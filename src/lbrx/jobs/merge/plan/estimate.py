@@ -13,7 +13,7 @@ import numpy as np
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.pass_counts import passes_of
+from lbrx.engine.plan_cache import passes_of
 from lbrx.files.output.plan import output_bytes
 from lbrx.jobs.merge.plan.plan import Plan
 from lbrx.jobs.merge.plan.records import Job, StagePlan

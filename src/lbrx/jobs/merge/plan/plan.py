@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.bindings import Bound
+from lbrx.engine.plan_cache import Planned, PlannedCalls
 from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.output.plan import Identity, SideFile, digest, file_state, output_identity
-from lbrx.jobs.merge.plan.expressions import Templates, inputs_of, merged, merged_by_template
+from lbrx.jobs.merge.plan.expressions import inputs_of, merged, merged_by
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
+from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
 
 
@@ -48,12 +49,12 @@ class Plan:
     def tensor(self, name: str) -> Tensor:
         return merged(self.stage, self.stage.by_name[name], self.seed)
 
-    def bound(self, name: str) -> Bound:
-        return merged_by_template(self.stage, self.stage.by_name[name], self.seed, self._templates)
+    def expression(self, name: str) -> Planned | Expr:
+        return merged_by(self._calls, self.stage, self.stage.by_name[name], self.seed)
 
     @cached_property
-    def _templates(self) -> Templates:
-        return Templates(self.stage.method, self.seed)
+    def _calls(self) -> PlannedCalls:
+        return PlannedCalls()
 
     def unit(self, name: str) -> str:
         return name
