@@ -220,6 +220,8 @@ def _small_pass(plan: Plan) -> SmallPass | None:
     step = plan.steps[0] if len(plan.steps) == 1 else None
     if not isinstance(step, PassStep) or len(step.targets) != 1 or len(plan.roots) != 1:
         return None
+    if isinstance(step.targets[0], BlockTarget):
+        return None
     program = step.fused.program
     leaves = [leaf.expr for leaf in step.fused.leaves]
     if program.mode != FLAT or any(leaf.step != "unit" for leaf in program.leaves):

@@ -9,7 +9,7 @@ made.
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ class Expr:
         self.is_simple = is_simple  # nothing has to be computed before the one pass over its elements
         self.args = args
 
-    def over(self, args: tuple[Expr, ...]) -> Self:
+    def over(self, args: tuple[Expr, ...]) -> Expr:
         """The same node made of others, which have the dtypes and shapes of its own."""
         node = copy(self)
         node.args = args
@@ -142,6 +142,9 @@ class Map(Expr):
                 shape = broadcast_shapes(shape, arg.shape)
         super().__init__(dtype, shape, is_simple, args)
         self.op = op
+
+    def over(self, args: tuple[Expr, ...]) -> Map:
+        return Map(self.op, args, self.dtype)
 
 
 class Reduce(Expr):
