@@ -15,6 +15,7 @@ GeluForm = Literal["erf", "tanh"]
 def silu(x: Values) -> Floats:
     """x / (1 + exp(-x))
 
+    >>> import numpy as np
     >>> silu(np.array([0.0, 1.0], np.float32)).round(4)
     array([0.    , 0.7311], dtype=float32)
     """
@@ -24,6 +25,7 @@ def silu(x: Values) -> Floats:
 def gelu(x: Values, form: GeluForm = "erf") -> Floats:
     """x times the normal distribution function of x; ``"tanh"`` is the usual approximation of it.
 
+    >>> import numpy as np
     >>> gelu(np.array([1.0], np.float32)).round(4), gelu(np.array([1.0], np.float32), "tanh").round(4)
     (array([0.8413], dtype=float32), array([0.8412], dtype=float32))
     """
@@ -33,6 +35,7 @@ def gelu(x: Values, form: GeluForm = "erf") -> Floats:
 def silu_mul(gate: Values, up: Values) -> Floats:
     """silu(gate) * up
 
+    >>> import numpy as np
     >>> silu_mul(np.array([1.0], np.float32), np.array([2.0], np.float32)).round(4)
     array([1.4621], dtype=float32)
     """
@@ -42,6 +45,7 @@ def silu_mul(gate: Values, up: Values) -> Floats:
 def gelu_mul(gate: Values, up: Values, form: GeluForm = "tanh") -> Floats:
     """gelu(gate) * up
 
+    >>> import numpy as np
     >>> gelu_mul(np.array([1.0], np.float32), np.array([2.0], np.float32)).round(4)
     array([1.6824], dtype=float32)
     """
@@ -51,6 +55,7 @@ def gelu_mul(gate: Values, up: Values, form: GeluForm = "tanh") -> Floats:
 def softcap(x: Values, cap: float) -> Floats:
     """cap tanh(x / cap): close to x where it is small, and never beyond the cap; within 2e-7 of the cap.
 
+    >>> import numpy as np
     >>> softcap(np.array([1.0, 1e9], np.float32), 30.0).round(3)
     array([ 1., 30.], dtype=float32)
     """

@@ -16,6 +16,7 @@ def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies
     ``"neox"`` pairs elements i and i + dims / 2 of a head, ``"interleaved"`` elements 2 i and 2 i + 1. Elements
     beyond the frequencies' are left as they are.
 
+    >>> import numpy as np
     >>> quarter = RopeFrequencies(np.array([np.pi / 2]))
     >>> apply_rope(np.array([[1.0, 0.0], [1.0, 0.0]], np.float32), [0, 1], quarter).round(6)
     array([[1., 0.],
