@@ -60,6 +60,8 @@ SHAPE_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: lbrx.tensor(1.0).rank(), "rank needs a tensor with axes"),
     (lambda: lbrx.concat([]), "nothing to join"),
     (lambda: lbrx.concat([x(), x()[:, :2]]), r"\(2, 3\) and \(2, 2\) differ outside axis 0"),
+    (lambda: lbrx.concat([x()[0], x()[0, 0]]), r"\(3,\) and \(\) differ outside axis 0"),
+    (lambda: lbrx.concat([x(), x()[:, 0]], axis=1), r"\(2, 3\) and \(2,\) differ outside axis 1"),
     (lambda: lbrx.concat([x(), x()[:1]], axis=1), r"\(2, 3\) and \(1, 3\) differ outside axis 1"),
     (lambda: lbrx.concat([x()], axis=2), "axis 2 is out of range for a tensor of 2 axes"),
     (lambda: lbrx.arange(-1), r"shape \(-1,\) has a negative size"),

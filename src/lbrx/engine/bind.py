@@ -123,7 +123,7 @@ class Known:
 
 def bind(fused: Pass, known: Known) -> BoundPass:
     """A pass with the inputs of an evaluation."""
-    space = known.space or fused.space
+    space = known.space or fused.space if fused.space else ()  # a pass over a single number stays one
     return BoundPass(
         fused.program,
         space,

@@ -93,7 +93,7 @@ class Split:
         if expr.facts is None or (isinstance(expr, View) and expr.rows is not None):
             raise _NotCached
         self.sized = self.sized or not (type(expr) is Reduce and not expr.last_axis)
-        self.signature.append(type(expr))
+        self.signature += (type(expr), len(expr.args))
         self.signature += [getattr(expr, name) for name in expr.facts]
         if isinstance(expr, Kth):
             search = self.visited.setdefault(id(expr.search), len(self.visited))

@@ -140,6 +140,7 @@ class _Stages:
         self._outputs = outputs
         self._levels: dict[tuple[int, Shape], int] = {}
         self._planned: dict[StoredKey, int] = {}
+        self._values: dict[int, int] = {}  # of reductions and searches, which may also be stored
         self._encodings: dict[int, tuple[BlockTarget, int]] = {}
         self._keep: list[Expr] = []
 
@@ -189,10 +190,11 @@ class _Stages:
         return stage
 
     def _plan(self, task: Reduce | KthSearch | MatMul, stage: int) -> int:
-        if id(task) not in self._planned:
-            self._planned[id(task)] = stage + 1
+        planned: dict[Any, int] = self._planned if isinstance(task, MatMul) else self._values
+        if id(task) not in planned:
+            planned[id(task)] = stage + 1
             self.tasks[stage].append(task)
-        return self._planned[id(task)]
+        return planned[id(task)]
 
     def _store_first(self, expr: Expr) -> int:
         if isinstance(expr, Encode) and len(expr.parts) > 1:

@@ -216,7 +216,7 @@ class Concat(Expr):
         first = parts[0]
         for part in parts:
             others = (part.shape[:axis], part.shape[axis + 1 :])
-            if others != (first.shape[:axis], first.shape[axis + 1 :]):
+            if len(part.shape) != len(first.shape) or others != (first.shape[:axis], first.shape[axis + 1 :]):
                 raise ShapeError(
                     f"shapes {first.shape} and {part.shape} differ outside axis {axis} and cannot be joined along it"
                 )

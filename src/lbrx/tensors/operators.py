@@ -222,12 +222,12 @@ class Arithmetic(ABC):
         shape = broadcast_shapes(*(arg.shape for arg in args))
         common = common_dtype(args)
         args = tuple(arg if arg.shape == shape else views.broadcast(cast(arg, common), shape) for arg in args)
+        reduced = Reduce(op, args, last_axis=True, keepdims=keepdims)
+        if not shape[-1]:
+            return self._made(views.broadcast(cast(Scalar(0), reduced.dtype), reduced.shape))
         if len(shape) == 1 and not keepdims:
             return self._made(views.sliced(Reduce(op, args, last_axis=True, keepdims=True), 0))
-        reduced = Reduce(op, args, last_axis=True, keepdims=keepdims)
-        if shape[-1]:
-            return self._made(reduced)
-        return self._made(views.broadcast(cast(Scalar(0), reduced.dtype), reduced.shape))
+        return self._made(reduced)
 
     # -- order ----------------------------------------------------------------------------------------------------
 

@@ -338,8 +338,10 @@ def _factor(values: Tensor | npt.ArrayLike) -> Expr:
 def integer_tensor(coded: Blocks | Encode, name: str | None) -> Tensor:
     """A tensor coded as integers, with its scales and zero points as metadata."""
     scales, zero_points = coded.numbers
+    coding = coded.encoding.codec if isinstance(coded, Encode) else coded.coding
     assert scales is not None
-    group_size = coded.shape[-1] // scales.shape[-1]
+    assert coding is not None
+    group_size = coding.block_elements
     info = QuantizationInfo(
         scheme=coded.codec,
         bits=SCHEMES[coded.codec] + (32 if zero_points is None else 40) / group_size,

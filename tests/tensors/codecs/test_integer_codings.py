@@ -157,3 +157,13 @@ def test_codings_that_do_not_fit_are_refused(tmp_path: Path, codings: Any, messa
     path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + data[8 + header_length :])
     with pytest.raises(FormatError, match=message):
         lbrx.open(path)["w"]
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 64), (0,)])
+def test_tensors_without_elements(shape: tuple[int, ...], tmp_path: Path) -> None:
+    quantized = lbrx.tensor(np.zeros(shape, np.float32)).quantize("int4", symmetric=False)
+    lbrx.save(tmp_path / "empty.safetensors", {"t": quantized})
+    for each in (quantized, lbrx.open(tmp_path / "empty.safetensors")["t"]):
+        assert each.quantization is not None
+        assert each.quantization.group_size == 64
+        assert each.dequantize().numpy().shape == shape

@@ -116,7 +116,9 @@ def join_parts(
     zero_points = _source(path, stored(coding["zero_points"]), "i8") if "zero_points" in coding else None
     rows, columns = codes.shape[:-1], codes.shape[-1] if codes.shape else 0
     groups = scales.shape[-1] if scales.shape else 0
-    fits = groups > 0 and columns % groups == 0 and columns // groups % 8 == 0 and scales.shape[:-1] == rows
+    is_empty = codes.shape[-1:] == scales.shape[-1:] == (0,)
+    fits = is_empty or (groups > 0 and columns % groups == 0 and columns // groups % 8 == 0)
+    fits = fits and scales.shape[:-1] == rows
     if not fits or (zero_points is not None and zero_points.shape != scales.shape):
         raise FormatError(
             f"{path}: tensor {quoted(name)} of shape {codes.shape} has scales of shape {scales.shape}"

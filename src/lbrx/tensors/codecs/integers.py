@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lbrx.errors import UsageError, nearest
 from lbrx.tensors.codecs.codec import Codec, Part, groups_shape
-from lbrx.tensors.coded import SCHEMES, Blocks, Encode, Encoding
+from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES, Blocks, Encode, Encoding
 from lbrx.tensors.expr import Expr, Source
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.storage import Storage
@@ -16,7 +16,8 @@ from lbrx.tensors.storage import Storage
 
 def join_integers(scheme: str, shape: Shape, codes: Storage, scales: Source, zero_points: Source | None) -> Blocks:
     """The coding whose parts these are."""
-    coding = integer_codec(scheme, shape[-1] // scales.shape[-1], symmetric=zero_points is None)
+    group_size = shape[-1] // scales.shape[-1] if scales.shape[-1] else DEFAULT_GROUP_SIZE  # of no elements: any
+    coding = integer_codec(scheme, group_size, symmetric=zero_points is None)
     return Blocks(codes, scheme, shape, coding, (scales, zero_points))
 
 
