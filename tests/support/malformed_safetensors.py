@@ -84,6 +84,7 @@ def safetensors_cases() -> list[Malformed]:
             safetensors_file({"w": tensor(shape=[2**62, 4, 0], offsets=[0, 0])}),
             r"more than 2\^63 - 1",
         ),
+        ("zero beside 2^62", safetensors_file({"w": tensor(shape=[0, 2**62], offsets=[0, 0])}), r"more than 2\^63 - 1"),
         ("size of 4000 digits", safetensors_file({"w": tensor(shape=[10**4000])}, two), r"more than 2\^63 - 1"),
         ("negative offset", safetensors_file({"w": tensor(offsets=[-2, 0])}, two), r"data_offsets \[-2, 0\]"),
         ("descending offsets", safetensors_file({"w": tensor(offsets=[2, 0])}, two), r"data_offsets \[2, 0\]"),

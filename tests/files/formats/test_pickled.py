@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -238,6 +240,21 @@ DOUBLED = b"\x80\x02}q\x00" + b"".join(
     b"}(X\x01\0\0\0ah%cX\x01\0\0\0bh%cuq%c" % (level, level, level + 1) for level in range(15)
 )
 
+HUGE = 2**31
+# One long list, copied again and again: few bytes that ask for much memory.
+COPIED_SIZES = b"\x80\x02](" + b"K\1" * 10_000 + b"eq\0" + b"ctorch\nSize\nq\1" + b"h\1h\0\x85R" * 10_000 + b"."
+COPIED_DICTIONARIES = (
+    b"\x80\x02](" + b"K\1N\x86" * 1000 + b"eq\0ccollections\nOrderedDict\nq\1" + b"h\1h\0\x85R" * 10_000 + b"."
+)
+SHARED_NAMES = (
+    b"\x80\x02}(X"
+    + struct.pack("<I", 4000)
+    + b"x" * 4000
+    + b"}("
+    + b"".join(b"M" + struct.pack("<H", number) + b"}" for number in range(20_000))
+    + b"uu."
+)
+
 BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("not a zip", lambda: b"PK\3\4" + bytes(100), "zip archive without an end"),
     ("end only", lambda: b"PK\3\4" + archive({})[-22:], "without a pickle 'data.pkl'"),
@@ -300,6 +317,14 @@ BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("negative stride", lambda: checkpoint({"w": tensor(strides=(-3, 1), offset=3)}), "expected none below 0"),
     ("negative size", lambda: checkpoint({"w": tensor((-2, 3))}), "has a negative size"),
     ("too many elements", lambda: checkpoint({"w": tensor((2**40, 2**40), (0, 0))}), "more than 2.63"),
+    ("expanded to 2^62", lambda: checkpoint({"w": tensor((HUGE, HUGE), (0, 0))}), "more than 2.63 - 1 bytes"),
+    ("zero beside a huge size", lambda: checkpoint({"w": tensor((0, 2**62), (0, 0))}), "more than 2.63"),
+    ("surrogate", lambda: checkpoint({"\ud800": tensor()}), r"name is '\\ud800', expected text"),
+    ("empty dictionaries", lambda: archive({"data.pkl": b"}" * 3_000_000 + b"."}), "more than 2,000,000 lists"),
+    ("marks", lambda: archive({"data.pkl": b"(" * 3_000_000 + b"."}), "more than 2,000,000 lists"),
+    ("copied sizes", lambda: archive({"data.pkl": COPIED_SIZES}), "expected at most 64 numbers"),
+    ("copied dictionaries", lambda: archive({"data.pkl": COPIED_DICTIONARIES}), "more than 2,000,000 lists"),
+    ("shared names", lambda: archive({"data.pkl": SHARED_NAMES}), "names have more than 67,108,864 characters"),
     ("sizes of text", lambda: checkpoint({"w": tensor(("2", 3))}), "expected whole numbers"),
     ("shape and strides", lambda: checkpoint({"w": tensor((6,), (3, 1))}), "shape and strides"),
     ("many axes", lambda: checkpoint({"w": tensor((1,) * 65, (0,) * 65)}), "65 dimensions"),
@@ -318,6 +343,32 @@ def test_broken_and_hostile_files(make: Callable[[], bytes], message: str, tmp_p
         opened(tmp_path, make())
     assert str(tmp_path) in str(caught.value), "the message must say which file"
     assert len(str(caught.value)) < 1000
+
+
+NESTED_KEYS = {
+    "doubled": b"}" + b")" + b"q\0h\0\x86" * 60 + b"Ns.",  # t = (t, t): Python takes 2^60 steps to hash it
+    "deep": b"}" + b")" + b"\x85" * 1_000_000 + b"Ns.",  # the hash overflows the C stack
+}
+NESTED_REFERENCES = {"doubled reference": b")" + b"q\0h\0\x86" * 60 + b"Q."}
+
+
+@pytest.mark.parametrize(
+    ("pickled", "message"),
+    [(pickled, "no dictionary with tensors") for pickled in NESTED_KEYS.values()]
+    + [(pickled, "expected the storage of a tensor") for pickled in NESTED_REFERENCES.values()],
+    ids=[*NESTED_KEYS, *NESTED_REFERENCES],
+)
+def test_nested_tuples_neither_hang_nor_crash(pickled: bytes, message: str, tmp_path: Path) -> None:
+    """In a process of its own: a hang in C code ends only with the process."""
+    (tmp_path / "model.bin").write_bytes(archive({"data.pkl": b"\x80\x02" + pickled}))
+    command = [sys.executable, "-c", "import sys, lbrx; lbrx.open(sys.argv[1])", str(tmp_path / "model.bin")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+
+
+def test_keys_that_are_no_names_are_left_out(tmp_path: Path) -> None:
+    model = opened(tmp_path, checkpoint({"w": tensor(), (1, 2): "x", 2**70: 3, 1.5: 4, None: 5}))
+    assert list(model) == ["w"]
 
 
 def test_attributes_of_dictionaries_are_dropped(tmp_path: Path) -> None:

@@ -113,12 +113,15 @@ class FileLayout:
 def element_count(shape: Sequence[int]) -> int:
     """The number of elements of a shape whose sizes and product fit into 63 bits.
 
+    In a shape without elements the product of the other sizes is that of its strides in bytes.
+
     >>> element_count((2, 3)), element_count(()), element_count((5, 0))
     (6, 1, 0)
     """
     if any(size < 0 for size in shape):
         raise ShapeError(f"shape {quoted(tuple(shape))} has a negative size; expected sizes of at least 0")
-    if prod(size or 1 for size in shape) > MAX_INT64:  # a zero must not hide an overflow
+    limit = MAX_INT64 // 8 if 0 in shape else MAX_INT64
+    if prod(size or 1 for size in shape) > limit:  # a zero must not hide an overflow
         raise ShapeError(f"shape {quoted(tuple(shape))} has more than 2^63 - 1 elements")
     return prod(shape)
 
@@ -126,6 +129,7 @@ def element_count(shape: Sequence[int]) -> int:
 _MESSAGE_REPR = Repr()
 _MESSAGE_REPR.maxstring = 100
 _MESSAGE_REPR.maxlist = _MESSAGE_REPR.maxtuple = 8
+_MESSAGE_REPR.maxlevel = 3
 
 
 def quoted(value: object) -> str:
@@ -135,6 +139,15 @@ def quoted(value: object) -> str:
     ("'a\\\\n'", '[1, 1, 1, 1, 1, 1, 1, 1, ...]', 100)
     """
     return _MESSAGE_REPR.repr(value)
+
+
+def is_text(value: object) -> bool:
+    """Whether a value is a string that UTF-8 can encode: JSON and pickles can have lone surrogates.
+
+    >>> is_text("é"), is_text("\\ud800"), is_text(5)
+    (True, False, False)
+    """
+    return isinstance(value, str) and (value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value))
 
 
 @dataclass(frozen=True, slots=True)

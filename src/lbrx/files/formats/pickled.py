@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lbrx.errors import FormatError, ShapeError
-from lbrx.files.formats.header import MAX_DIMENSIONS, FileHeader, TensorEntry, element_count, quoted
+from lbrx.files.formats.header import MAX_INT64, FileHeader, TensorEntry, element_count, is_text, quoted
 from lbrx.files.formats.pickled_archive import Member, find_one, read_member, read_members
-from lbrx.files.formats.pickled_values import MAX_PICKLE_BYTES, PickledTensor, unpickle
+from lbrx.files.formats.pickled_machine import MAX_PICKLE_BYTES, unpickle
+from lbrx.files.formats.pickled_values import PickledTensor
 from lbrx.files.formats.source import size_of
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.shape import Layout
 
 MAX_TENSORS = 1_000_000
 MAX_NAME_LENGTH = 4096
+_MAX_NAMES_LENGTH = 64 << 20  # of all names: dictionaries that share one another can have far more than the pickle
+_USUAL_VALUES = 100_000  # more than this only if the pickle has as many bytes
 _MAX_DEPTH = 16
 _MAX_BYTE_ORDER_BYTES = 16
 # Where training programs put the weights, beside optimizer states and counters.
@@ -39,7 +42,8 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader:
     where = f"{path}: {pickled.name}"
     content = unpickle(read_member(path, file, pickled, MAX_PICKLE_BYTES), where)
     entries = [
-        _entry(path, folder, name, tensor, members) for name, tensor in _named_tensors(where, _model_part(content))
+        _entry(path, folder, name, tensor, members)
+        for name, tensor in _named_tensors(where, _model_part(content), _USUAL_VALUES + pickled.nbytes)
     ]
     if not entries:
         raise FormatError(f"{where}: has no dictionary with tensors; expected a model's state_dict")
@@ -66,17 +70,18 @@ def _model_part(content: Any) -> Any:
     return content
 
 
-def _named_tensors(where: str, content: Any) -> Iterator[tuple[str, PickledTensor]]:
+def _named_tensors(where: str, content: Any, max_values: int) -> Iterator[tuple[str, PickledTensor]]:
     """The tensors of a dictionary, and those of dictionaries in it with dotted names; other values are left out."""
     names: set[str] = set()
-    visited = 0
+    visited = length = 0
+    max_values = min(max_values, MAX_TENSORS)
     waiting: list[tuple[str, int, Any]] = [("", 0, content)]
     while waiting:
         prefix, depth, value = waiting.pop()
         visited += 1
-        if visited > MAX_TENSORS or depth > _MAX_DEPTH:
+        if visited > max_values or depth > _MAX_DEPTH:
             raise FormatError(
-                f"{where}: has more than {MAX_TENSORS:,} values, or dictionaries nested deeper than {_MAX_DEPTH}"
+                f"{where}: has more than {max_values:,} values, or dictionaries nested deeper than {_MAX_DEPTH}"
             )
         if isinstance(value, PickledTensor):
             if prefix in names:
@@ -84,12 +89,11 @@ def _named_tensors(where: str, content: Any) -> Iterator[tuple[str, PickledTenso
             names.add(prefix)
             yield prefix, value
         elif isinstance(value, dict):
-            children = [
-                (_joined(where, prefix, key), depth + 1, child)
-                for key, child in value.items()
-                if isinstance(child, (PickledTensor, dict))
-            ]
-            waiting += reversed(children)
+            children = [(key, child) for key, child in value.items() if isinstance(child, (PickledTensor, dict))]
+            length += len(children) * len(prefix)
+            if length > _MAX_NAMES_LENGTH:
+                raise FormatError(f"{where}: its names have more than {_MAX_NAMES_LENGTH:,} characters")
+            waiting += [(_joined(where, prefix, key), depth + 1, child) for key, child in reversed(children)]
 
 
 def _joined(where: str, prefix: str, key: Any) -> str:
@@ -98,6 +102,8 @@ def _joined(where: str, prefix: str, key: Any) -> str:
     name = f"{prefix}.{key}" if prefix else str(key)
     if len(name) > MAX_NAME_LENGTH:
         raise FormatError(f"{where}: a tensor's name has {len(name)} characters, expected at most {MAX_NAME_LENGTH}")
+    if not is_text(name):
+        raise FormatError(f"{where}: a tensor's name is {quoted(name)}, expected text that UTF-8 can encode")
     return name
 
 
@@ -126,12 +132,12 @@ def _entry(path: Path, folder: str, name: str, tensor: PickledTensor, members: M
 
 
 def _check_shape(where: str, tensor: PickledTensor) -> None:
-    if len(tensor.shape) > MAX_DIMENSIONS:
-        raise FormatError(f"{where} has {len(tensor.shape)} dimensions, expected at most {MAX_DIMENSIONS}")
     try:
-        element_count(tensor.shape)
+        elements = element_count(tensor.shape)
     except ShapeError as error:
         raise FormatError(f"{where}: {error}") from error
+    if elements > MAX_INT64 // 8:  # with strides of 0 a storage of any size has so many
+        raise FormatError(f"{where}: shape {quoted(tensor.shape)} has more than 2^63 - 1 bytes")
     if tensor.offset < 0 or any(stride < 0 for stride in tensor.strides):
         raise FormatError(
             f"{where} has offset {quoted(tensor.offset)} and strides {quoted(tensor.strides)}, expected none below 0"

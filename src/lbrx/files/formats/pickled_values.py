@@ -1,28 +1,18 @@
-"""Pickles read by rules of our own: they can make tensors, dictionaries and plain values, and nothing else.
+"""The values that a pickle of PyTorch may contain: tensors, storages, dtypes, dictionaries and plain values.
 
-A pickle is a program for a small machine. Before it runs, its instructions are read one by one: only those that PyTorch
-needs are allowed, and none of them may ask for more memory than the pickle has bytes. While it runs, every name that
-it looks up is looked up in a table of this module. What the table gives has no attributes that the pickle could set.
+Every name in a pickle is looked up in a table of this module. Its entries have no attributes that a pickle could set.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lbrx.errors import FormatError
-from lbrx.files.formats.header import quoted
+from lbrx.files.formats.header import MAX_DIMENSIONS, quoted
 from lbrx.tensors.dtype import DTYPES
 
-MAX_PICKLE_BYTES = 32 << 20
-
-_INSTRUCTIONS = """PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
-    BINSTRING SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES
-    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
-    BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID"""
-_ALLOWED = frozenset(name for line in _INSTRUCTIONS.splitlines() for name in line.split())
 _STORAGE_DTYPES = {
     "DoubleStorage": "f64",
     "FloatStorage": "f32",
@@ -68,20 +58,10 @@ class PickledTensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-class StateDict(dict[Any, Any]):
-    """Stands for an ordered dictionary. What a pickle sets as its attributes is dropped."""
+class NewDict:
+    """``collections.OrderedDict``: the machine makes the dictionary, which checks its keys."""
 
     __slots__ = ()
-
-    def __setstate__(self, state: object) -> None:
-        del state
-
-
-class _NewStateDict:
-    __slots__ = ()
-
-    def __call__(self, *items: Any) -> StateDict:
-        return StateDict(*items)
 
 
 class _RebuildTensor:
@@ -121,6 +101,8 @@ class _Sizes:
     __slots__ = ()
 
     def __call__(self, sizes: Any = ()) -> tuple[Any, ...]:
+        if type(sizes) not in (list, tuple) or len(sizes) > MAX_DIMENSIONS:
+            raise pickle.UnpicklingError(f"sizes are {quoted(sizes)}, expected at most {MAX_DIMENSIONS} numbers")
         return tuple(sizes)
 
 
@@ -133,13 +115,15 @@ def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> 
     sizes = [shape, strides]
     if type(offset) is not int or any(type(size) is not tuple for size in sizes) or len(shape) != len(strides):
         raise pickle.UnpicklingError(f"a tensor has offset {quoted(offset)}, shape and strides {quoted(sizes)}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise pickle.UnpicklingError(f"a tensor has {len(shape)} dimensions, expected at most {MAX_DIMENSIONS}")
     if any(type(number) is not int for numbers in sizes for number in numbers):
         raise pickle.UnpicklingError(f"a tensor has shape and strides {quoted(sizes)}, expected whole numbers")
     return PickledTensor(storage, dtype_name, offset, shape, strides)
 
 
 _KNOWN: Mapping[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): _NewStateDict(),
+    ("collections", "OrderedDict"): NewDict(),
     ("torch", "Size"): _Sizes(),
     ("torch._utils", "_rebuild_tensor_v2"): _RebuildTensor(),
     ("torch._utils", "_rebuild_tensor"): _RebuildTensor(),
@@ -152,7 +136,8 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
 }
 
 
-def _known(where: str, module: str, name: str) -> Any:
+def known_value(where: str, module: str, name: str) -> Any:
+    """What a name in a pickle stands for; other names than those of the table are an error."""
     known = _KNOWN.get((module, name))
     if known is None:
         raise FormatError(
@@ -162,75 +147,10 @@ def _known(where: str, module: str, name: str) -> Any:
     return known
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, where: str) -> None:
-        super().__init__(io.BytesIO(content))
-        self._where = where
-
-    def find_class(self, module: str, name: str) -> Any:
-        return _known(self._where, module, name)
-
-    def persistent_load(self, pid: Any) -> PickledStorage:
-        """``("storage", type, key, device, elements)``"""
-        if isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage":
-            _, storage_type, key, _, elements = pid
-            if isinstance(storage_type, StorageType) and isinstance(key, str) and type(elements) is int:
-                return PickledStorage(storage_type.dtype_name, key, elements)
-        raise FormatError(f"{self._where}: refers to {quoted(pid)}, expected the storage of a tensor")
-
-
-# Whatever instructions without sense make the unpickler raise.
-_BROKEN = (
-    pickle.UnpicklingError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    EOFError,
-    ArithmeticError,
-    MemoryError,
-    RecursionError,
-)
-
-
-def unpickle(content: bytes, where: str) -> Any:
-    """What a pickle holds: dictionaries, plain values and `PickledTensor`. Nothing that it names is imported or called.
-
-    >>> unpickle(pickle.dumps({"step": 3}), "a.pt")
-    {'step': 3}
-    >>> unpickle(b"cos\\nsystem\\n.", "a.pt")
-    Traceback (most recent call last):
-    lbrx.errors.FormatError: a.pt: names 'os.system', which is not called; expected ... tensors, ...
-    """
-    _check_instructions(content, where)
-    try:
-        return _Unpickler(content, where).load()
-    except _BROKEN as error:
-        raise FormatError(f"{where}: is not a pickle of tensors: {_short(error)}") from error
-
-
-def _check_instructions(content: bytes, where: str) -> None:
-    from pickletools import genops  # long tables of texts, which only pickles need
-
-    remembered = 0
-    try:
-        for instruction, argument, offset in genops(content):
-            if instruction.name == "GLOBAL":
-                module, _, name = str(argument).partition(" ")
-                _known(where, module, name)
-            if instruction.name not in _ALLOWED:
-                raise FormatError(
-                    f"{where}: has the instruction {instruction.name} at byte {offset}, which files of tensors do not "
-                    "need; nothing was run"
-                )
-            if instruction.name in ("BINPUT", "LONG_BINPUT"):
-                remembered += 1
-                # A list as long as the largest number is allocated; PyTorch numbers from 0 without gaps.
-                if isinstance(argument, int) and argument >= 2 * remembered + 256:
-                    raise FormatError(f"{where}: remembers a value as number {argument}, the {remembered}. of them")
-    except (ValueError, AttributeError) as error:  # of genops, where bytes are missing or are no instruction
-        raise FormatError(f"{where}: is not a pickle: {_short(error)}") from error
-
-
-def _short(error: BaseException) -> str:
-    return quoted(str(error) or type(error).__name__)
+def storage_of(where: str, reference: Any) -> PickledStorage:
+    """The storage that a reference names: ``("storage", type, key, device, elements)``."""
+    if isinstance(reference, tuple) and len(reference) == 5 and reference[0] == "storage":
+        _, storage_type, key, _, elements = reference
+        if isinstance(storage_type, StorageType) and isinstance(key, str) and type(elements) is int:
+            return PickledStorage(storage_type.dtype_name, key, elements)
+    raise FormatError(f"{where}: refers to {quoted(reference)}, expected the storage of a tensor")
