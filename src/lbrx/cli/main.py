@@ -50,6 +50,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
 BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS on threads of its own; idle ones of OpenBLAS spin
+_NO_THREAD = "can't start new thread"
 GC_THRESHOLD = 100_000  # objects: importing and planning make many that stay, and few cycles
 
 # The mark keeps the lines of a paragraph apart.
@@ -88,7 +89,9 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read the output has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what Python writes at its end
         return EXIT_ERROR
-    except (LbrxError, OSError) as error:
+    except (LbrxError, OSError, MemoryError, RuntimeError) as error:
+        if not _is_expected(error):
+            raise
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
         _print_error(error)
@@ -178,17 +181,29 @@ def _never_fail_to_print() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _print_error(error: LbrxError | OSError) -> None:
-    from lbrx.cli.console import error_console, printable
+def _is_expected(error: Exception) -> bool:
+    """Whether an error is one line for users: of lbrx, of the system, or because memory or threads are refused."""
+    return not isinstance(error, RuntimeError) or isinstance(error, LbrxError) or _NO_THREAD in str(error)
 
+
+def _print_error(error: Exception) -> None:
     message, *more = _text_of(error).split("\n", 1)
     hint = f" ({DEBUG_VARIABLE}=1 shows more)" if more else ""
+    try:
+        from lbrx.cli.console import error_console, printable
+    except (OSError, MemoryError, ImportError):  # no descriptor or memory is left to import them
+        print(f"error: {message!a:.2000}{hint}", file=sys.stderr)
+        return
     console = error_console()
     console.print("error: ", style="bold red", end="")
     console.print(printable(message) + hint)
 
 
-def _text_of(error: LbrxError | OSError) -> str:
-    if isinstance(error, LbrxError) or error.strerror is None:
+def _text_of(error: Exception) -> str:
+    if isinstance(error, MemoryError) and not isinstance(error, LbrxError):
+        return f"out of memory: the system refused to give more{f' ({error})' if str(error) else ''}"
+    if isinstance(error, RuntimeError):
+        return f"{error}: the system refused to start a thread; give --threads a smaller number"
+    if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

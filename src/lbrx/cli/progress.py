@@ -42,12 +42,12 @@ class Reporter:
 
     def warnings(self, warnings: Sequence[str]) -> None:
         for warning in warnings if not self.is_quiet else ():
-            print(f"warning: {warning}", file=sys.stderr)
+            print(f"warning: {_printable(warning)}", file=sys.stderr)
 
     def planned(self, plan: Plan, cost: Estimate) -> None:
         """Print a plan that is not run."""
         for name, value in _plan_lines(plan, cost):
-            print(f"{name:<16}{value}")
+            print(f"{name:<16}{_printable(value)}")
 
     def progress(self, state: Progress) -> None:
         """A tensor is finished."""
@@ -62,7 +62,7 @@ class Reporter:
     def done(self, result: RunResult) -> None:
         self.warnings(_nonfinite_lines(result))
         if not self.is_quiet:
-            print(_result_line(result))
+            print(_printable(_result_line(result)))
 
 
 class JsonReporter(Reporter):
@@ -158,7 +158,8 @@ class TerminalReporter(Reporter):
             self._bar.start()
         assert self._task is not None
         memory = format_bytes(anonymous_bytes())
-        self._bar.update(self._task, completed=state.done_bytes, tensor=state.at_hand or state.tensor, memory=memory)
+        tensor = _printable(state.at_hand or state.tensor)
+        self._bar.update(self._task, completed=state.done_bytes, tensor=tensor, memory=memory)
 
 
 def reporter(*, as_json: bool, is_quiet: bool) -> Reporter:
@@ -194,6 +195,15 @@ def _bar() -> Bar:
         transient=True,
         expand=True,
     )
+
+
+def _printable(text: str) -> str:
+    """Names and paths come from strangers: escape what could control the terminal."""
+    if text.isprintable():
+        return text
+    from lbrx.cli.console import printable
+
+    return printable(text)
 
 
 def _print_event(event: str, **fields: Any) -> None:

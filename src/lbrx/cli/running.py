@@ -122,9 +122,11 @@ def show_files(plan: OutputPlan, *, as_json: bool) -> None:
         fields = {"event": "plan", "out": str(plan.out), "types": counts, "write_bytes": nbytes, "files": files}
         print(json.dumps(fields))
         return
-    print(f"{'output':<16}{plan.out}")
+    from lbrx.cli.console import printable
+
+    print(f"{'output':<16}{printable(str(plan.out))}")
     print(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
-    print(f"{'to write':<16}{format_bytes(nbytes)} in {', '.join(files)}")
+    print(f"{'to write':<16}{format_bytes(nbytes)} in {printable(', '.join(files))}")
 
 
 def _allow_many_files() -> None:

@@ -13,7 +13,9 @@ def shown_progress() -> Iterator[Callable[[int, int, str], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    from rich.text import Text
+
     from lbrx.cli.console import error_console, printable
 
-    with error_console().status("reading") as status:
-        yield lambda done, total, name: status.update(f"{done} of {total}: {printable(name)}")
+    with error_console().status("reading") as status:  # a Text, for a string would be read as markup
+        yield lambda done, total, name: status.update(Text(f"{done} of {total}: {printable(name)}"))

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from weakref import ref
 
 from lbrx.base.system import PinnedMapping
 
 WINDOW_BYTES = 256 << 20
+_MAX_SPANS = 1 << 16
 Dropped = tuple[PinnedMapping, int, int]
 
 
 class ResidentWindow:
     """The spans of mapped files that were touched last, up to a number of bytes.
 
-    Pages are dropped in batches of neighbouring spans: every call interrupts all cores that run this process.
+    Pages are dropped in batches of neighbouring spans: every call interrupts all cores that run this process. The
+    window does not keep mappings open: a mapping that nobody else uses is unmapped, and with it its pages.
     """
 
     def __init__(self, limit_bytes: int = WINDOW_BYTES) -> None:
         self.limit_bytes = limit_bytes
-        self._spans: OrderedDict[tuple[int, int], tuple[PinnedMapping, int]] = OrderedDict()
+        self._spans: OrderedDict[tuple[int, int], tuple[ref[PinnedMapping], int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -33,20 +36,24 @@ class ResidentWindow:
         with self._lock:
             before = self._spans.pop(key, None)
             if before is not None:
-                length = max(length, before[1])
                 self._bytes -= before[1]
-            self._spans[key] = (mapping, length)
+                if before[0]() is mapping:  # and not an earlier mapping with the same id
+                    length = max(length, before[1])
+            self._spans[key] = (ref(mapping), length)
             self._bytes += length
-            dropped = self._oldest() if self._bytes > self.limit_bytes else []
+            dropped = self._oldest() if self._bytes > self.limit_bytes or len(self._spans) > _MAX_SPANS else []
         _drop(dropped)
 
     def _oldest(self) -> list[Dropped]:
         """The oldest quarter of what is held, taken out."""
         dropped: list[Dropped] = []
-        while self._bytes > self.limit_bytes * 3 // 4 and len(self._spans) > 1:
-            (_, start), (mapping, length) = self._spans.popitem(last=False)
+        most_bytes, most_spans = self.limit_bytes * 3 // 4, _MAX_SPANS * 3 // 4
+        while (self._bytes > most_bytes or len(self._spans) > most_spans) and len(self._spans) > 1:
+            (_, start), (reference, length) = self._spans.popitem(last=False)
             self._bytes -= length
-            dropped.append((mapping, start, length))
+            mapping = reference()
+            if mapping is not None:
+                dropped.append((mapping, start, length))
         return dropped
 
 

@@ -78,7 +78,7 @@ class PinnedMapping:
     touches; advice to drop covers only pages that lie wholly in the range.
     """
 
-    __slots__ = ("_address", "_nbytes", "_view")
+    __slots__ = ("__weakref__", "_address", "_nbytes", "_view")
 
     def __init__(self, mapping: mmap.mmap) -> None:
         self._view = np.frombuffer(mapping, dtype=np.uint8)  # the export that keeps the mapping open

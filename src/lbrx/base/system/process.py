@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -54,11 +55,14 @@ def cache_directory() -> Path:
     chosen = os.environ.get("LBRX_CACHE_DIR")
     if chosen:
         return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "lbrx"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative XDG_CACHE_HOME is to be ignored, as its specification demands.
-    return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "lbrx"
+    if sys.platform != "darwin" and os.path.isabs(xdg):  # a relative one is to be ignored, as its specification demands
+        return Path(xdg) / "lbrx"
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither HOME nor an entry in the list of users, as in some containers
+        return Path(tempfile.gettempdir()) / f"lbrx-{os.getuid()}"
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "lbrx"
 
 
 def _kib_field(table: Path, field: str) -> int:

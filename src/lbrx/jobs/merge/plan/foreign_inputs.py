@@ -6,7 +6,11 @@ files, which merges look for in a directory, are made once and kept in the user'
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from lbrx.base import system
@@ -73,10 +77,25 @@ def kept_side_files(contents: Contents) -> Path | None:
     name = digest(*(part for key, content in files.items() for part in (key.encode(), content)))
     directory = system.cache_directory() / "tokenizers" / name
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for key, content in files.items():
-            if not (directory / key).exists():
-                write_atomically(directory / key, content, sync=False)
-    except OSError as error:
-        raise FileError(f"{directory}: cannot be written: {error.strerror}") from error
+        _write_missing(directory, files)
+    except (OSError, FileError):  # the cache cannot be written
+        directory = Path(_temporary_directory()) / name
+        _write_missing(directory, files)
+    return directory
+
+
+def _write_missing(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files that a directory does not have with this content: an entry of a cache may be damaged."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for key, content in files.items():
+        path = directory / key
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content, sync=False)
+
+
+@cache
+def _temporary_directory() -> str:
+    """A directory for the length of this process."""
+    directory = tempfile.mkdtemp(prefix="lbrx-tokenizers-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
