@@ -37,12 +37,17 @@ if _TYPE_CHECKING:
     from lbrx.settings import using as using
     from lbrx.tensors.coded import QuantizationInfo as QuantizationInfo
     from lbrx.tensors.creation import arange as arange
-    from lbrx.tensors.creation import concat as concat
+    from lbrx.tensors.creation import concatenate as concatenate
     from lbrx.tensors.creation import evaluate as evaluate
     from lbrx.tensors.creation import full as full
     from lbrx.tensors.creation import normal as normal
+    from lbrx.tensors.creation import ones as ones
+    from lbrx.tensors.creation import ones_like as ones_like
+    from lbrx.tensors.creation import stack as stack
     from lbrx.tensors.creation import uniform as uniform
     from lbrx.tensors.creation import where as where
+    from lbrx.tensors.creation import zeros as zeros
+    from lbrx.tensors.creation import zeros_like as zeros_like
     from lbrx.tensors.dtype import DType as DType
     from lbrx.tensors.dtype import dtype as dtype
     from lbrx.tensors.shape import Layout as Layout
@@ -53,5 +58,6 @@ if _TYPE_CHECKING:
     from lbrx.tensors.tensor import Tensor as Tensor
     from lbrx.tensors.tensor import TensorMetadata as TensorMetadata
     from lbrx.tensors.tensor import tensor as tensor
+    from lbrx.version import __version__ as __version__
 
 __getattr__, __dir__, __all__ = _lazy_names(__name__, __file__)

@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 import lbrx
 from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import BINS, TILE
-from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.destination import ArrayDestination, CollectState, HistogramState
 from lbrx.engine.device import ARRAY_OPERATIONS, CpuFallback, Encoder, fallbacks, recorded_passes
 from lbrx.engine.device import device as device_named
-from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import ShapeError, UsageError
 from lbrx.ops import attention, embedding, linear
 from lbrx.registry import CODECS, DEVICES
@@ -47,8 +46,9 @@ REGISTERS = ("f32", "i64", "i32", "i16", "i8", "u8", "bool")  # f64 apart: a GPU
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ON_INTEGERS = ("and", "or", "xor", "not")
 NOT_ON_BOOL = ("sub", "neg", "sign")
-ROUNDED = {"exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "acos": np.arccos}
-BINARY = (*COMPARISONS, "add", "sub", "mul", "div", "minimum", "maximum", "and", "or", "xor")
+ROUNDED = {"exp": np.exp, "log": np.log, "sin": np.sin, "cos": np.cos, "acos": np.arccos, "tanh": np.tanh}
+ROUNDED |= {"erf": np.vectorize(math.erf)}
+BINARY = (*COMPARISONS, "add", "sub", "mul", "div", "pow", "floordiv", "mod", "minimum", "maximum", "and", "or", "xor")
 SUM_BOUND = 1e-12
 MOST_PAIRS = special_values("f32").size ** 2
 ENCODABLE = [name for name in CODECS if codec(name).can_encode]
@@ -100,7 +100,7 @@ def applied(op: str, name: str) -> Tensor:
 
 @pytest.mark.parametrize("op", sorted(MAP_OPS - set(ROUNDED) - {"cast"}))
 def test_operations_of_every_register_type(op: str, device: str) -> None:
-    for names in (registers_of(op), () if op in ON_INTEGERS else ("f64",)):
+    for names in (registers_of(op), () if op in (*ON_INTEGERS, "pow") else ("f64",)):
         assert_same_as_reference(device, lambda names=names: tuple(applied(op, name) for name in names))
 
 
@@ -111,6 +111,13 @@ def test_functions_are_close_to_float64(op: str) -> None:
         want = ROUNDED[op](array.astype(np.float64))
     got = Tensor(apply(op, lbrx.tensor(array).expr)).numpy()
     np.testing.assert_allclose(got, want.astype(np.float32), rtol=5e-7, atol=5e-7 if op in ("sin", "cos") else 1e-37)
+
+
+def test_powers_are_close_to_numpy() -> None:
+    x, y = pairs_of("f64")
+    with np.errstate(all="ignore"):
+        want = np.power(x.numpy(), y.numpy())
+    np.testing.assert_allclose(Tensor(apply("pow", x.expr, y.expr)).numpy(), want, rtol=1e-15, atol=0)
 
 
 def near_ties(name: str) -> npt.NDArray[Any]:
@@ -227,7 +234,7 @@ def test_gathered_rows_and_joined_tensors(device: str) -> None:
 
     def make() -> tuple[Tensor, ...]:
         gathered = x.rows([6, 0, 0, 3])
-        joined = lbrx.concat([x * 2, y])
+        joined = lbrx.concatenate([x * 2, y])
         return gathered + y, gathered.T.sum(axis=-1), joined, joined.max(axis=-1, keepdims=True) - joined
 
     assert_same_as_reference(device, make)
@@ -394,7 +401,7 @@ def test_an_encoder_takes_what_a_pass_computes(name: str, device: str) -> None:
         assert {each.device for each in stored} == {device}
         return [each.read_at(0, each.nbytes).tobytes() for each in stored]
 
-    for given_values in (x, y, rows, lbrx.concat([x * 2, y])):
+    for given_values in (x, y, rows, lbrx.concatenate([x * 2, y])):
         got = parts(given_values)
         with computing_on("cpu"):
             assert got == parts(given_values)

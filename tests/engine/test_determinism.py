@@ -58,7 +58,7 @@ FAMILIES: dict[str, Callable[[], list[lbrx.Tensor]]] = {
     "rank": lambda: [bf16().rank(), bf16().rank(descending=True)],
     "random": lambda: [lbrx.uniform((ROWS, COLUMNS), 4), lbrx.normal((ROWS, COLUMNS), 4, "x").T],
     "rows": lambda: [f32().rows(np.arange(ROWS)[::-1]) * 2],
-    "join": lambda: [lbrx.concat([f32(), f32() * 2]), lbrx.concat([f32(), -f32()], axis=1)],
+    "join": lambda: [lbrx.concatenate([f32(), f32() * 2]), lbrx.concatenate([f32(), -f32()], axis=1)],
 }
 
 

@@ -38,7 +38,7 @@ ON_THE_DEVICE: dict[str, tuple[Callable[[], lbrx.Tensor], Any]] = {
     "selection": (lambda: lbrx.tensor(ARRAY).kth_largest(9), np.sort(ARRAY.reshape(-1))[-9]),
     "gathered rows": (lambda: lbrx.tensor(ARRAY).rows([3, 0]) + 1, ARRAY[[3, 0]] + 1),
     "joined tensors": (
-        lambda: lbrx.concat([lbrx.tensor(ARRAY) * 2, lbrx.tensor(ARRAY)]),
+        lambda: lbrx.concatenate([lbrx.tensor(ARRAY) * 2, lbrx.tensor(ARRAY)]),
         np.vstack([ARRAY * 2, ARRAY]),
     ),
 }

@@ -31,8 +31,8 @@ SHAPE_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: x()[2], "index 2 is out of range for axis 0 of size 2"),
     (lambda: x()[0, 0, 0], "3 indices for a tensor of 2 axes"),
     (
-        lambda: x()[[0, 1]],  # type: ignore[index]
-        r"index \[0, 1\] is not an integer, a slice, None or an Ellipsis",
+        lambda: x()["a"],  # type: ignore[index]
+        "index 'a' is not an integer, a slice, None or an Ellipsis",
     ),
     (lambda: x().rows([0, 5]), "row 5 is out of range for axis 0 of size 2"),
     (lambda: x().rows([-3]), "row -3 is out of range for axis 0 of size 2"),
@@ -48,9 +48,12 @@ SHAPE_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: float(x()), "is not a single value"),
     (lambda: x()[:0].item(), r"a tensor of shape \(0, 3\) is not a single value"),
     (lambda: len(lbrx.tensor(1.0)), "a tensor without axes has no length"),
-    (lambda: x().sum(axis=0), "over the whole tensor or the last axis, not axis 0; transpose first"),
+    (lambda: x().sum(axis=(0, 0)), r"axis \(0, 0\) names an axis twice"),
+    (lambda: x().argmax(axis=(0, 1)), r"an index along axes \(0, 1\) does not exist; expected one axis"),  # type: ignore[arg-type]
     (lambda: x().sum(axis=2), "axis 2 is out of range for a tensor of 2 axes"),
-    (lambda: x().sum(keepdims=True), "keepdims goes with axis=-1"),
+    (lambda: x().squeeze(0), "axis 0 has size 2; only axes of size 1 can be squeezed"),
+    (lambda: x().split(2, axis=1), "3 elements along axis 1 are no 2 equal parts"),
+    (lambda: x()[x() > 0], "a tensor has no index of conditions; use lbrx.where"),  # type: ignore[index]
     (lambda: lbrx.tensor(1.0).mean(axis=-1), "axis -1 is out of range for a tensor of 0 axes"),
     (lambda: x()[:0].max(), r"max of a tensor of shape \(0, 3\) has no elements to choose from"),
     (lambda: x()[:, :0].argmax(axis=-1), r"argmax of a tensor of shape \(2, 0\) has no elements"),
@@ -58,13 +61,13 @@ SHAPE_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: x().kth_largest(7), r"k is 7, but a tensor of shape \(2, 3\) has 6 elements"),
     (lambda: x().top_k_mask(-1), "k is -1"),
     (lambda: lbrx.tensor(1.0).rank(), "rank needs a tensor with axes"),
-    (lambda: lbrx.concat([]), "nothing to join"),
-    (lambda: lbrx.concat([x(), x()[:, :2]]), r"\(2, 3\) and \(2, 2\) differ outside axis 0"),
-    (lambda: lbrx.concat([x()[0], x()[0, 0]]), r"\(3,\) and \(\) differ outside axis 0"),
-    (lambda: lbrx.concat([x(), x()[:, 0]], axis=1), r"\(2, 3\) and \(2,\) differ outside axis 1"),
-    (lambda: lbrx.concat([x(), x()[:1]], axis=1), r"\(2, 3\) and \(1, 3\) differ outside axis 1"),
-    (lambda: lbrx.concat([x()], axis=2), "axis 2 is out of range for a tensor of 2 axes"),
-    (lambda: lbrx.arange(-1), r"shape \(-1,\) has a negative size"),
+    (lambda: lbrx.concatenate([]), "nothing to join"),
+    (lambda: lbrx.concatenate([x(), x()[:, :2]]), r"\(2, 3\) and \(2, 2\) differ outside axis 0"),
+    (lambda: lbrx.concatenate([x()[0], x()[0, 0]]), r"\(3,\) and \(\) differ outside axis 0"),
+    (lambda: lbrx.concatenate([x(), x()[:, 0]], axis=1), r"\(2, 3\) and \(2,\) differ outside axis 1"),
+    (lambda: lbrx.concatenate([x(), x()[:1]], axis=1), r"\(2, 3\) and \(1, 3\) differ outside axis 1"),
+    (lambda: lbrx.concatenate([x()], axis=2), "axis 2 is out of range for a tensor of 2 axes"),
+    (lambda: lbrx.zeros(-1), r"shape \(-1,\) has a negative size"),
     (lambda: lbrx.full((2, -3), 0, "f32"), r"shape \(2, -3\) has a negative size"),
 ]
 
@@ -98,7 +101,7 @@ DTYPE_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: u8().clip(0, 300), "300 does not fit into u8"),
     (lambda: lbrx.arange(3) + 2**63, "9223372036854775808 does not fit into i64"),
     (lambda: lbrx.arange(3) < 2**63, "9223372036854775808 does not fit into i64"),
-    (lambda: lbrx.concat([x(), x().to("f16")]), "cannot join f32 and f16; cast one with .to\\(\\)"),
+    (lambda: lbrx.concatenate([x(), x().to("f16")]), "cannot join f32 and f16; cast one with .to\\(\\)"),
     (lambda: x().T.raw(), "only a stored, contiguous tensor has raw bytes"),
     (lambda: (x() + 1).raw(), "call realize\\(\\) first"),
     (lambda: x().__array__(np.float64, copy=False), "a f32 tensor cannot be seen as float64 without a copy"),

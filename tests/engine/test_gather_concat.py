@@ -85,7 +85,7 @@ def test_rows_of_what_is_computed_first(picked: list[int]) -> None:
     assert_same(lbrx.arange(30).reshape(5, 6).rows(picked).numpy(), np.arange(30).reshape(5, 6)[numbers])
     assert_same(x.sum(axis=-1).rows(picked).numpy(), ARRAY.sum(axis=-1)[numbers])
     assert_same(x.rank().rows(picked).numpy(), np.broadcast_to(np.arange(6), (5, 6))[numbers])
-    assert_same(lbrx.concat([x, x]).rows(picked).numpy(), ARRAY[numbers])
+    assert_same(lbrx.concatenate([x, x]).rows(picked).numpy(), ARRAY[numbers])
     assert_same(x.T.reshape(5, 6).rows(picked).numpy(), ARRAY.T.reshape(5, 6)[numbers])
     noise = lbrx.uniform((5, 6), seed=1)
     assert_same(noise.rows(picked).numpy(), noise.numpy()[numbers])
@@ -110,7 +110,7 @@ def test_joins_along_any_axis(data: st.DataObject, axis: int) -> None:
     lengths = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
     shapes = [(length, 3) if axis in (0, -2) else (3, length) for length in lengths]
     arrays = [data.draw(values("f32", shape)) for shape in shapes]
-    got = lbrx.concat([lbrx.tensor(array) for array in arrays], axis=axis)
+    got = lbrx.concatenate([lbrx.tensor(array) for array in arrays], axis=axis)
     assert_same(got.numpy(), np.concatenate(arrays, axis=axis))
 
 
@@ -126,7 +126,7 @@ def test_joins_take_part_in_expressions(axis: int) -> None:
     if axis:
         tensors, arrays = [part.T for part in tensors], [part.T for part in arrays]
     whole = np.concatenate(arrays, axis=axis)
-    x = lbrx.concat(tensors, axis=axis)
+    x = lbrx.concatenate(tensors, axis=axis)
     assert_same((x * 2 + 1).numpy(), whole * 2 + 1)
     assert_same((x - x[:, :1]).numpy(), whole - whole[:, :1])
     assert_same(x[2:9:3, ::-1].numpy(), whole[2:9:3, ::-1])
@@ -135,25 +135,27 @@ def test_joins_take_part_in_expressions(axis: int) -> None:
     assert_same(x.max(axis=-1).numpy(), whole.max(axis=-1))
     assert_same(x.rank().numpy(), np.argsort(np.argsort(whole, axis=-1, kind="stable"), axis=-1, kind="stable"))
     assert_same(x.kth_largest(7).numpy(), np.sort(whole.reshape(-1))[-7])
-    assert_same(lbrx.concat([x, x], axis=0).numpy(), np.concatenate([whole, whole]))
+    assert_same(lbrx.concatenate([x, x], axis=0).numpy(), np.concatenate([whole, whole]))
 
 
 def test_a_join_of_three_axes_along_the_middle_one() -> None:
     array = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
     x = lbrx.tensor(array)
-    assert_same(lbrx.concat([x, x[:, :1], -x], axis=1).numpy(), np.concatenate([array, array[:, :1], -array], axis=1))
+    assert_same(
+        lbrx.concatenate([x, x[:, :1], -x], axis=1).numpy(), np.concatenate([array, array[:, :1], -array], axis=1)
+    )
 
 
 def test_a_join_of_one_tensor_is_that_tensor() -> None:
     x = lbrx.tensor(ARRAY)
-    assert lbrx.concat([x]).expr is x.expr
-    assert lbrx.concat([x[:0], x, x[:0]]).expr is x.expr
-    assert lbrx.concat([x[:0], x[:0]]).shape == (0, 6)
+    assert lbrx.concatenate([x]).expr is x.expr
+    assert lbrx.concatenate([x[:0], x, x[:0]]).expr is x.expr
+    assert lbrx.concatenate([x[:0], x[:0]]).shape == (0, 6)
 
 
 def test_packed_tensors_are_joined_within_bytes() -> None:
     array = np.array([1, -2, 3], np.int8)
     x = lbrx.tensor(array, "i4")
-    joined = lbrx.concat([x, x, x])
+    joined = lbrx.concatenate([x, x, x])
     assert joined.dtype is x.dtype
     assert_same(joined.realize().numpy(), np.tile(array, 3).astype(numpy_type("i4")))

@@ -60,7 +60,7 @@ RIGHT: dict[str, Callable[[Tensor], Tensor]] = {
     "transposed f32": lambda b: b.T.realize().T,
     "transposed bf16": lambda b: b.T.to("bf16").realize().T,
     "transposed q8_0": lambda b: b.T.quantize("q8_0").realize().dequantize().T,
-    "q8_0 of a larger matrix": lambda b: lbrx.concat([b, b[:, :8]], 1).quantize("q8_0").realize(),
+    "q8_0 of a larger matrix": lambda b: lbrx.concatenate([b, b[:, :8]], 1).quantize("q8_0").realize(),
 }
 
 
@@ -141,7 +141,7 @@ def test_products_of_products_and_views_of_products(is_streaming: bool, monkeypa
         "columns": ((a @ b)[:, ::-2] + 1, (x @ y)[:, ::-2] + 1),
         "gathered": ((a @ b).rows([299, 0, 5]) + 1, (x @ y)[[299, 0, 5]] + 1),
         "reshaped": ((a @ b).reshape(100, 3, COLUMNS) + 1, (x @ y).reshape(100, 3, COLUMNS) + 1),
-        "joined": (lbrx.concat([a @ b, a @ b * 2]), np.concatenate([x @ y, x @ y * 2])),
+        "joined": (lbrx.concatenate([a @ b, a @ b * 2]), np.concatenate([x @ y, x @ y * 2])),
         "broadcast": ((a @ b) + lbrx.tensor(normal(2, 1, 1)), x @ y + normal(2, 1, 1)),
         "batched": (a.reshape(3, 100, INNER) @ b + 1, x.reshape(3, 100, INNER) @ y + 1),
         "a vector": (a[0] @ b + 1, x[0] @ y + 1),

@@ -84,7 +84,7 @@ class _Program:
             coded = lbrx.tensor(own, "f32").quantize("q8_0").realize()
             return coded, coded.dequantize().numpy()
         if form == "concat" and shape and shape[0] > 1:
-            return lbrx.concat([lbrx.tensor(own[:1], "f32"), lbrx.tensor(own[1:], "f32")]), own
+            return lbrx.concatenate([lbrx.tensor(own[:1], "f32"), lbrx.tensor(own[1:], "f32")]), own
         return lbrx.tensor(own, name).to("f32"), own
 
 
@@ -143,7 +143,7 @@ def _kth(program: _Program, a: Pair, _b: Pair) -> Pair:
 def _concat(_program: _Program, a: Pair, b: Pair) -> Pair:
     if not (a[1].ndim == b[1].ndim > 0 and a[1].shape[1:] == b[1].shape[1:]):
         return a
-    return lbrx.concat([a[0].to("f64"), b[0].to("f64")]), np.concatenate([a[1], b[1]])
+    return lbrx.concatenate([a[0].to("f64"), b[0].to("f64")]), np.concatenate([a[1], b[1]])
 
 
 def _product(_program: _Program, a: Pair, b: Pair) -> Pair:
@@ -215,7 +215,7 @@ def _rows(count: int, first: int) -> Pair:
 
 def test_joins_of_the_same_leaves_in_other_groups() -> None:
     (a, x), (b, y), (c, z) = _rows(2, 0), _rows(1, 10), _rows(1, 20)
-    join = lbrx.concat
+    join = lbrx.concatenate
     _same((join([a, b]) + join([c, c, c])).numpy(), np.concatenate([x, y]) + np.concatenate([z, z, z]))
     _same((join([a, b, join([c, c])]) + c).numpy(), np.concatenate([x, y, z, z]) + z)
 

@@ -258,3 +258,63 @@ def test_one_reduction_of_a_short_tensor(dtype: str, length: int) -> None:
         assert int(x.argmax().numpy()) == wide.argmax()
         assert float(x.dot(x).numpy()) == (wide**2).sum()
         assert float(x.norm().numpy()) == pytest.approx(np.sqrt((wide**2).sum()), rel=1e-6)
+
+
+REDUCTIONS = ("sum", "mean", "var", "std", "prod", "min", "max", "any", "all")
+
+
+@pytest.mark.parametrize("name", ["f64", "f32", "bf16", "i64", "i8", "u8", "bool"])
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_reductions_over_any_axes_are_those_of_numpy(name: str, data: st.DataObject) -> None:
+    array = np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 3, (2, 3, 4, 5)).astype(numpy_type(name))
+    axes = data.draw(st.lists(st.integers(-4, 3), max_size=4, unique_by=lambda axis: axis % 4))
+    axis = data.draw(st.sampled_from([None, tuple(axes), *axes]))
+    keepdims = data.draw(st.booleans())
+    op = data.draw(st.sampled_from(REDUCTIONS))
+    wide = widened(array).astype(np.float64) if name in ("f32", "bf16") else widened(array)
+    got = getattr(lbrx.tensor(array), op)(axis=axis, keepdims=keepdims)
+    want = getattr(wide, op)(axis=axis, keepdims=keepdims)
+    assert got.shape == np.shape(want)
+    np.testing.assert_allclose(widened(got.numpy()).astype(np.float64), want, rtol=3e-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("name", ["f32", "i8", "u8", "bool"])
+def test_indices_along_any_axis(op: str, name: str) -> None:
+    array = np.random.default_rng(4).integers(0, 3, (3, 4, 5)).astype(numpy_type(name))
+    for axis in (None, 0, 1, -1):
+        for keepdims in (False, True):
+            want = getattr(array, op)(axis=axis, keepdims=keepdims)
+            assert_same(getattr(lbrx.tensor(array), op)(axis=axis, keepdims=keepdims).numpy(), np.asarray(want))
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "i16"])
+def test_long_columns_are_reduced_in_blocks_of_rows(name: str) -> None:
+    """More rows than are read out of order, in the middle of the axes too."""
+    array = (np.random.default_rng(5).standard_normal((3, 1500, 900)) * 100).astype(numpy_type(name))
+    x, wide = lbrx.tensor(array), widened(array).astype(np.float64)
+    for axis in (0, 1, (0, 1), (0, 2)):
+        np.testing.assert_allclose(x.sum(axis=axis).numpy(), wide.sum(axis=axis), rtol=2e-7, atol=1e-4)
+        assert_same(x.max(axis=axis).numpy(), widened(array).max(axis=axis))
+    assert_same((x + 0).min(axis=1).numpy(), widened(array).min(axis=1))
+    assert_same(x.argmax(axis=1).numpy(), widened(array).argmax(axis=1))
+    np.testing.assert_allclose((x * 2).std(axis=1).numpy(), (wide * 2).std(axis=1), rtol=3e-6)
+    scaled = x / x.norm(axis=1, keepdims=True)  # used by the expression after it
+    np.testing.assert_allclose(scaled.numpy(), wide / np.sqrt((wide**2).sum(axis=1, keepdims=True)), rtol=1e-6)
+    assert float(x.sum(axis=1)[2, 7]) == pytest.approx(wide[2, :, 7].sum(), rel=1e-6)
+
+
+def test_a_first_nan_is_found_in_a_later_block() -> None:
+    array = np.zeros((4000, 600), np.float32)
+    array[3999, 5], array[3000, 5], array[10, 6], array[3500, 6] = np.nan, np.nan, np.nan, 7.0
+    x = lbrx.tensor(array)
+    assert_same(x.argmax(axis=0).numpy(), array.argmax(axis=0))
+    assert_same(x.max(axis=0).numpy(), array.max(axis=0))
+
+
+def test_empty_axes() -> None:
+    x, array = lbrx.zeros((2, 0, 3)), np.zeros((2, 0, 3))
+    for op in ("sum", "prod", "any", "all"):
+        for axis in (None, 0, 1, -1, (0, 1)):
+            assert_same(np.asarray(getattr(x, op)(axis=axis).numpy()), np.asarray(getattr(array, op)(axis=axis)))

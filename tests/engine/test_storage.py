@@ -220,7 +220,7 @@ def test_gathered_rows_and_row_reductions_over_a_file(tmp_path: Path) -> None:
         assert_same(x.rows(numbers).max(axis=-1).numpy(), ARRAY[numbers].max(-1))
         assert_same((x - x.max(axis=-1, keepdims=True)).numpy(), ARRAY - ARRAY.max(-1, keepdims=True))
         assert_same(x.kth_largest(500).numpy(), np.sort(ARRAY.reshape(-1))[-500])
-        assert_same(lbrx.concat([x[:7], x * 2]).numpy(), np.concatenate([ARRAY[:7], ARRAY * 2]))
+        assert_same(lbrx.concatenate([x[:7], x * 2]).numpy(), np.concatenate([ARRAY[:7], ARRAY * 2]))
         assert_same(x.rank()[3].numpy(), np.argsort(np.argsort(ARRAY[3])))
 
 

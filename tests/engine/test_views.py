@@ -57,7 +57,7 @@ def positions(shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 def joined(shape: tuple[int, ...]) -> tuple[Any, Any]:
     x, array = ready(shape)
-    return lbrx.concat([x, x + 1]), np.concatenate([array, array + 1])
+    return lbrx.concatenate([x, x + 1]), np.concatenate([array, array + 1])
 
 
 def constant(shape: tuple[int, ...]) -> tuple[Any, Any]:
@@ -144,7 +144,7 @@ def test_a_kept_axis_of_a_row_reduction_stays_a_reduction() -> None:
 def test_single_elements_of_everything_that_is_made_first() -> None:
     x = lbrx.tensor(numbered((3, 4)))
     assert x.sum(axis=-1)[1].item() == 22
-    assert lbrx.concat([x, x * 2])[4, 1].item() == 10
+    assert lbrx.concatenate([x, x * 2])[4, 1].item() == 10
     assert lbrx.arange(10)[7].item() == 7
     assert x.rank(descending=True)[0, 0].item() == 3
     assert lbrx.full((2, 2), 5, "i8")[1, 1].item() == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import lbrx
-from lbrx.memory.results import ResultPool
+from lbrx.memory.scratch import ResultPool
 
 MEBI = 1 << 20
 

@@ -15,7 +15,13 @@ from lbrx.engine.device import fallbacks
 from lbrx.settings import using
 from support.metal_shaders import require_clang
 
-LEFT_TO_THE_CPU = {"metal": {"a GPU has no f64", "the Metal backend cannot rank along rows"}}
+LEFT_TO_THE_CPU = {
+    "metal": {
+        "a GPU has no f64",
+        "the Metal backend cannot rank along rows",
+        "the Metal backend has no pow, floordiv and mod",
+    }
+}
 """Why passes of a device may run on the CPU."""
 
 

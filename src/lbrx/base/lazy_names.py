@@ -43,6 +43,6 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted(modules)
 
     return __getattr__, __dir__, sorted(modules)

@@ -65,12 +65,12 @@ def _machine() -> dict[str, Any]:
     import psutil
 
     from lbrx.base import system
-    from lbrx.version import VERSION
+    from lbrx.version import __version__
 
     cache = system.cache_directory()
     disk = shutil.disk_usage(Path.cwd())
     return {
-        "lbrx": VERSION,
+        "lbrx": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": platform.processor() or platform.machine(),

@@ -169,9 +169,9 @@ def _function(target: str) -> Callable[..., None]:
 
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     if is_wanted:
-        from lbrx.version import VERSION
+        from lbrx.version import __version__
 
-        print(f"lbrx {VERSION}")
+        print(f"lbrx {__version__}")
         context.exit()
 
 

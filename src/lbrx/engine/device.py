@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from lbrx.engine.arrays import Floats, Values
 from lbrx.engine.bind import BoundPass
-from lbrx.engine.destination import Destination, MemoryDestination
+from lbrx.engine.destination import Destination, EncodeTarget, MemoryDestination, SinkTarget
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES, load
 from lbrx.settings import settings, using

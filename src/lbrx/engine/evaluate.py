@@ -11,7 +11,7 @@ import numpy as np
 
 from lbrx.base.threads import run_chunks
 from lbrx.engine.bind import Known, bind
-from lbrx.engine.destination import ArrayDestination, Destination, MemoryDestination, PartOf
+from lbrx.engine.destination import ArrayDestination, Destination, EncodeTarget, MemoryDestination, PartOf
 from lbrx.engine.device import CPU, PreparedPass, device, run_pass
 from lbrx.engine.fuse import Input, InputNumber
 from lbrx.engine.plan_cache import Planned, plan_of
@@ -19,7 +19,6 @@ from lbrx.engine.program import FLAT
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
 from lbrx.engine.schedule import BlockTarget, PassStep, Plan, ProductStep, SearchStep, StoreTask, Target
-from lbrx.engine.sinks import EncodeTarget
 from lbrx.errors import MemoryBudgetError
 from lbrx.memory import budget, format_bytes
 from lbrx.memory.resident import resident_window
@@ -134,9 +133,14 @@ def _begin_products(step: ProductStep, known: Known) -> None:
 
     for product in step.streamed:
         known.streamed[id(product)] = ProductRows(product, known)
-    for product in step.whole:
-        _check_budget(product)
-        known.stored[id(product)] = multiplied(product, known)
+    for task in step.whole:
+        _check_budget(task)
+        if isinstance(task, MatMul):
+            known.stored[id(task)] = multiplied(task, known)
+        else:
+            from lbrx.engine.axis_reductions import reduced
+
+            known.stored[id(task)] = reduced(task, known, evaluate_exprs)
 
 
 def _intermediate(expr: Expr) -> ArrayDestination:

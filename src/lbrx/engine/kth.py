@@ -18,11 +18,10 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.bind import Known, KthResult, bind
 from lbrx.engine.block_sizes import BINS, HISTOGRAM_BITS, TILE
-from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.destination import ArrayDestination, CollectState, HistogramState
 from lbrx.engine.device import pass_device, run_pass
 from lbrx.engine.fuse import Pass, SinkRequest, fuse
 from lbrx.engine.program import tile_type
-from lbrx.engine.sinks import CollectState, HistogramState
 from lbrx.errors import FileError
 from lbrx.memory import budget
 from lbrx.memory.scratch import borrowing

@@ -29,6 +29,19 @@ def _order_key(value: Any) -> Any:
     return largest if np.isnan(value) else bits ^ (bits >> (8 * bits.itemsize - 1) & largest)
 
 
+def _erf(value: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(value).astype(value.dtype)
+
+
+def _pow(base: Any, exponent: Any) -> Any:
+    """A power; a negative power of an integer is rounded toward zero."""
+    if base.dtype.kind == "f":
+        return np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype)
+    whole = np.power(base, np.maximum(exponent, 0))
+    inverse = np.where(base == 1, 1, np.where(base == -1, 1 - 2 * (exponent & 1), 0)).astype(base.dtype)
+    return np.where(exponent < 0, inverse, whole)
+
+
 SCALAR_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -57,6 +70,11 @@ SCALAR_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sin": np.sin,
     "cos": np.cos,
     "acos": np.arccos,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "pow": _pow,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
     "isnan": np.isnan,
     "where": np.where,
     "order_key": _order_key,

@@ -17,6 +17,7 @@ from lbrx.engine.fuse import Input, Pass, SinkRequest, fuse, needs_whole_rows
 from lbrx.tensors.coded import Decode, Encode, Encoding, StoredKey, is_stored, stored_key
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import F32, Expr, Kth, KthSearch, Map, MatMul, Rank, Reduce, Source, Stored, values_of
+from lbrx.tensors.reductions import AxisReduce
 from lbrx.tensors.shape import Layout, Shape, broadcast_shapes
 from lbrx.tensors.views import row_breaks, row_range
 
@@ -64,7 +65,7 @@ class StoreTask:
         )
 
 
-Task = StoreTask | Reduce | KthSearch | MatMul
+Task = StoreTask | Reduce | KthSearch | MatMul | AxisReduce
 
 
 class PassStep(NamedTuple):
@@ -83,9 +84,9 @@ class SearchStep(NamedTuple):
 
 
 class ProductStep(NamedTuple):
-    """Products that are computed into memory, and those that passes compute as they read them."""
+    """Products and reductions along axes that are computed into memory, and products that passes compute."""
 
-    whole: list[MatMul]
+    whole: list[MatMul | AxisReduce]
     streamed: list[MatMul]
 
 
@@ -122,9 +123,9 @@ def make_plan(roots: Sequence[Root]) -> Plan:
     passes = 0
     for stage, tasks in sorted(stages.tasks.items()):
         streamed = [product for product, first in stages.streamed.values() if first == stage]
-        products = ProductStep([task for task in tasks if isinstance(task, MatMul)], streamed)
+        products = ProductStep([task for task in tasks if isinstance(task, MatMul | AxisReduce)], streamed)
         steps += [products] if any(products) else []
-        by_space = _by_space([task for task in tasks if not isinstance(task, MatMul)])
+        by_space = _by_space([task for task in tasks if not isinstance(task, MatMul | AxisReduce)])
         steps += [step for space, task_group in by_space.items() for step in _steps(space, *task_group)]
         passes += max(map(_pass_count, by_space.values()), default=0) + len(products.whole)
     return Plan([expr for expr, _ in roots], stages.intermediates, steps, passes)
@@ -160,6 +161,10 @@ class _Stages:
             return max(self.level(arg, space) for arg in expr.args if not arg.is_simple)
         if isinstance(expr, MatMul):
             return self.product(expr)
+        if isinstance(expr, AxisReduce):
+            return self._plan(expr, max(map(self._operand_level, expr.args)))
+        if isinstance(expr, Stored) and isinstance(expr.inner, AxisReduce):
+            return self.level(expr.inner, space)
         if isinstance(expr, Stored) and isinstance(expr.inner, MatMul):
             return self.product(expr.inner, expr.layout)
         if isinstance(expr, Stored):
@@ -179,18 +184,25 @@ class _Stages:
 
     def product(self, expr: MatMul, layout: Layout | None = None, is_whole: bool = False) -> int:
         """The first stage in which a pass can read a product through a layout: from memory, or as it is computed."""
-        from lbrx.engine.products import can_be_cut, is_streamed
+        from lbrx.engine.products import is_streamed
 
         if id(expr) in self._planned:
             return self._planned[id(expr)]
-        stage = max(self.level(arg, arg.shape) if can_be_cut(arg) else self._store_first(arg) for arg in expr.args)
+        stage = max(map(self._operand_level, expr.args))
         if is_whole or not is_streamed(expr, layout):
             return self._plan(expr, stage)
         self.streamed[id(expr)] = expr, stage
         return stage
 
-    def _plan(self, task: Reduce | KthSearch | MatMul, stage: int) -> int:
-        planned: dict[Any, int] = self._planned if isinstance(task, MatMul) else self._values
+    def _operand_level(self, expr: Expr) -> int:
+        """The first stage in which rows of an operand can be computed."""
+        from lbrx.engine.products import can_be_cut
+
+        return self.level(expr, expr.shape) if can_be_cut(expr) else self._store_first(expr)
+
+    def _plan(self, task: Reduce | KthSearch | MatMul | AxisReduce, stage: int) -> int:
+        is_whole = isinstance(task, MatMul | AxisReduce)
+        planned: dict[Any, int] = self._planned if is_whole else self._values
         if id(task) not in planned:
             planned[id(task)] = stage + 1
             self.tasks[stage].append(task)

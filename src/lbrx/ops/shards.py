@@ -18,7 +18,7 @@ from lbrx.errors import ShapeError, UsageError
 from lbrx.ops.linear import linear
 from lbrx.tensors.codecs.codec import Codec, codec, is_codec
 from lbrx.tensors.coded import Blocks
-from lbrx.tensors.creation import concat
+from lbrx.tensors.creation import concatenate
 from lbrx.tensors.shape import normalize_axis
 from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata
@@ -153,7 +153,7 @@ def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:
     """
     if not shards:
         raise UsageError("there are no shards to gather")
-    return concat([one.dequantize() for one in shards], axis)
+    return concatenate([one.dequantize() for one in shards], axis)
 
 
 def column_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None = None) -> Floats:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from lbrx.errors import ShapeError
+import numpy as np
+
+from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors import views
-from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import DTypeLike
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Counter, Scalar, apply, cast
 from lbrx.tensors.functions import function
@@ -34,32 +37,126 @@ def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
 
 
 def where(condition: Any, chosen: Any, otherwise: Any) -> Tensor:
-    """Element-wise choice."""
+    """Element-wise choice; the arguments broadcast.
+
+    >>> import lbrx
+    >>> x = lbrx.tensor([-1.0, 2.0])
+    >>> where(x > 0, x, 0).tolist()
+    [0.0, 2.0]
+    """
     return Tensor(apply("where", operand(condition), operand(chosen), operand(otherwise)))
 
 
-def concat(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one dtype joined along an axis. Along axis 0 a join is streamed; along others it is stored first."""
+def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one dtype joined along an axis. Along axis 0 a join is streamed; along others it is stored first.
+
+    >>> import lbrx
+    >>> concatenate([lbrx.arange(2), lbrx.arange(3)]).tolist()
+    [0, 1, 0, 1, 2]
+    """
     if not parts:
         raise ShapeError("nothing to join: at least one tensor is needed")
     return Tensor(views.joined([part.expr for part in parts], normalize_axis(axis, parts[0].ndim)))
 
 
-def arange(count: int) -> Tensor:
-    """0, 1, ... as i64, made while it is read."""
-    return Tensor(Counter("index", Layout.contiguous(checked_shape((count,)))))
+def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one dtype and shape joined along a new axis.
+
+    >>> import lbrx
+    >>> stack([lbrx.arange(2), lbrx.arange(2)], axis=1).tolist()
+    [[0, 0], [1, 1]]
+    """
+    for part in parts:
+        if part.shape != parts[0].shape:
+            raise ShapeError(f"shapes {parts[0].shape} and {part.shape} differ and cannot be stacked")
+    return concatenate([part.expand_dims(axis) for part in parts], axis)
 
 
-def full(shape: Sequence[int], value: float | int | bool, dtype: DType | str) -> Tensor:
-    """A constant of a shape; takes no memory."""
-    return Tensor(views.broadcast(cast(Scalar(value), dtype_of(dtype)), checked_shape(shape)))
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None) -> Tensor:
+    """Numbers from ``start`` (0 if only one argument is given) up to ``stop``, made while they are read.
+
+    >>> import lbrx
+    >>> arange(3).tolist(), arange(2, 5).tolist(), arange(1, 0, -0.25, dtype="f32").tolist()
+    ([0, 1, 2], [2, 3, 4], [1.0, 0.75, 0.5, 0.25])
+    """
+    first, last = (0, start) if stop is None else (start, stop)
+    if not step:
+        raise UsageError("arange needs a step that is not 0")
+    count = max(math.ceil((last - first) / step), 0)
+    number: Tensor = Tensor(Counter("index", Layout.contiguous((count,))))
+    if not all(isinstance(each, (int, np.integer)) for each in (first, last, step)):
+        number = number.to("f64")
+    result = (number if step == 1 else number * step) + first if first or step != 1 else number
+    return result if dtype is None else result.to(dtype)
+
+
+def full(shape: Sequence[int] | int, fill_value: float | int | bool, dtype: DTypeLike | None = None) -> Tensor:
+    """A constant of a shape; takes no memory. By default it has the dtype that NumPy gives the number.
+
+    >>> import lbrx
+    >>> full((2, 2), 7).tolist(), full(3, 0.5, "bf16").dtype
+    ([[7, 7], [7, 7]], DType(bf16))
+    """
+    value = Scalar(fill_value)
+    return Tensor(views.broadcast(value if dtype is None else cast(value, dtype_of(dtype)), checked_shape(shape)))
+
+
+def zeros(shape: Sequence[int] | int, dtype: DTypeLike = "f64") -> Tensor:
+    """Zeros of a shape; they take no memory.
+
+    >>> import lbrx
+    >>> zeros((2, 2), dtype="i8").tolist()
+    [[0, 0], [0, 0]]
+    """
+    return full(shape, 0, dtype)
+
+
+def ones(shape: Sequence[int] | int, dtype: DTypeLike = "f64") -> Tensor:
+    """Ones of a shape; they take no memory.
+
+    >>> import lbrx
+    >>> ones(3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return full(shape, 1, dtype)
+
+
+def zeros_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """Zeros of the shape and dtype of another tensor.
+
+    >>> import lbrx
+    >>> zeros_like(lbrx.tensor([1, 2], "f16"))
+    Tensor(f16, shape=(2,), not computed yet)
+    """
+    return full(other.shape, 0, other.dtype if dtype is None else dtype)
+
+
+def ones_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
+    """Ones of the shape and dtype of another tensor.
+
+    >>> import lbrx
+    >>> ones_like(lbrx.tensor([1, 2])).tolist()
+    [1, 1]
+    """
+    return full(other.shape, 1, other.dtype if dtype is None else dtype)
 
 
 def uniform(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
-    """Uniform f32 in [0, 1): a function of seed, stream name and element index alone."""
+    """Uniform f32 in [0, 1): a function of seed, stream name and element index alone.
+
+    >>> import lbrx
+    >>> x = uniform((1000,), seed=1)
+    >>> bool((x >= 0).all() & (x < 1).all()), x[7].item() == uniform((1000,), seed=1)[7].item()
+    (True, True)
+    """
     return Tensor(views.counter("uniform", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))
 
 
 def normal(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
-    """Standard normal f32: a function of seed, stream name and element index alone."""
+    """Standard normal f32: a function of seed, stream name and element index alone.
+
+    >>> import lbrx
+    >>> bool(abs(normal((10_000,), seed=1).mean()) < 0.05)
+    True
+    """
     return Tensor(views.counter("normal", Layout.contiguous(checked_shape(shape)), stream_key(seed, stream)))

@@ -17,7 +17,7 @@ from lbrx.errors import DTypeError, nearest
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class DType:
-    """One element type.
+    """One element type, equal to its names: ``tensor.dtype == "bf16"``.
 
     >>> from lbrx.tensors.dtype import dtype
     >>> dtype("bf16").bits, dtype("bf16").compute.name
@@ -50,6 +50,7 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
         return self.kind == "f"
 
     @property
@@ -61,6 +62,21 @@ class DType:
         """Bytes that so many elements take, packed elements rounded up to a whole byte."""
         return (elements * self.bits + 7) // 8
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is this dtype, or a name or NumPy dtype of it.
+
+        >>> dtype("bf16") == "bf16", dtype("bf16") == "bfloat16", dtype("f32") == np.float32, dtype("f32") == "f16"
+        (True, True, True, False)
+        """
+        if self is other:
+            return True
+        if isinstance(other, str):
+            return _ALIASES.get(other, other) == self.name
+        return isinstance(other, (np.dtype, type)) and self.numpy == other
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -69,6 +85,10 @@ class DType:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dtype, (self.name,)
+
+
+DTypeLike = DType | str | np.dtype[Any] | type
+"""A dtype, its name, or NumPy's dtype or type for it."""
 
 
 @cache
@@ -114,7 +134,7 @@ _BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in _ROWS if row.
 _ALIASES = {row.numpy_name: row.name for row in _ROWS} | {"double": "f64", "float": "f32", "half": "f16"}
 
 
-def dtype(spec: DType | str | np.dtype[Any] | type) -> DType:
+def dtype(spec: DTypeLike) -> DType:
     """The dtype of a name (``"bf16"``, ``"bfloat16"``), a NumPy dtype or a DType.
 
     >>> dtype("bfloat16"), dtype(np.float32)

@@ -322,10 +322,11 @@ def reduce_dtype(op: str, args: tuple[Expr, ...], last_axis: bool) -> DType:
 _ARITHMETIC = frozenset({"add", "sub", "mul", "minimum", "maximum"})
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _LOGIC = frozenset({"and", "or", "xor"})
-_FLOAT_FUNCTIONS = frozenset({"div", "sqrt", "exp", "log", "sin", "cos", "acos"})
+_FLOAT_FUNCTIONS = frozenset({"div", "sqrt", "exp", "log", "sin", "cos", "acos", "tanh", "erf"})
+_DIVISIONS = frozenset({"pow", "floordiv", "mod"})
 _SAME_TYPE = frozenset({"neg", "abs", "sign", "floor", "round"})
 _OTHERS = frozenset({"not", "where", "cast", "isnan", "order_key"})
-MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _SAME_TYPE | _OTHERS
+MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _DIVISIONS | _SAME_TYPE | _OTHERS
 
 
 def order_key_dtype(dtype: DType) -> DType:
@@ -351,6 +352,8 @@ def apply(op: str, *args: Expr) -> Expr:
     if op in _FLOAT_FUNCTIONS:
         return Map(op, args, F64 if op == "div" and not common_dtype(args).is_float else float_dtype(args))
     result_dtype = _fitting_dtype(args)
+    if op in _DIVISIONS and result_dtype is BOOL:  # as in NumPy
+        result_dtype = DTYPES["i8"]
     if op in _LOGIC or op == "not":
         if result_dtype.is_float:
             raise DTypeError(f"{op!r} takes bool or integer tensors, not {result_dtype}")

@@ -1,31 +1,18 @@
-"""What can be computed with a tensor: operators, functions, reductions and order. Nothing here computes yet."""
+"""Operators and element-wise functions of tensors. They build expressions and compute nothing."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import DTypeError, ShapeError
+from lbrx.errors import DTypeError
 from lbrx.tensors import views
 from lbrx.tensors.dtype import dtype
-from lbrx.tensors.expr import (
-    Expr,
-    Kth,
-    KthSearch,
-    Rank,
-    Reduce,
-    Scalar,
-    Source,
-    apply,
-    cast,
-    common_dtype,
-    constant,
-)
-from lbrx.tensors.shape import Layout, broadcast_shapes, normalize_axis
+from lbrx.tensors.expr import BOOL, Expr, Scalar, Source, apply, cast, constant
+from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import CpuStorage
 
 
@@ -90,6 +77,41 @@ class Arithmetic(ABC):
     def __rtruediv__(self, other: Any) -> Self:
         return self._reflected("div", other)
 
+    def __floordiv__(self, other: Any) -> Self:
+        return self._binary("floordiv", other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return self._reflected("floordiv", other)
+
+    def __mod__(self, other: Any) -> Self:
+        return self._binary("mod", other)
+
+    def __rmod__(self, other: Any) -> Self:
+        return self._reflected("mod", other)
+
+    def __pow__(self, exponent: Any) -> Self:
+        """Powers; squares and square roots are computed as such.
+
+        >>> import lbrx
+        >>> (lbrx.tensor([3.0, 4.0]) ** 2).tolist()
+        [9.0, 16.0]
+        """
+        number = isinstance(exponent, (int, float)) and not isinstance(exponent, bool)
+        own = self.expr.dtype
+        if number and exponent == 2 and own is not BOOL and not (isinstance(exponent, float) and not own.is_float):
+            return self * self
+        if number and exponent == 0.5:
+            return self.sqrt()
+        if isinstance(exponent, int) and exponent < 0 and not own.is_float:
+            raise DTypeError(f"integers have no power {exponent}; cast the tensor with .to() first")
+        return self._binary("pow", exponent)
+
+    def __rpow__(self, base: Any) -> Self:
+        return self._reflected("pow", base)
+
+    def __pos__(self) -> Self:
+        return self
+
     def __neg__(self) -> Self:
         return self._made(apply("neg", self.expr))
 
@@ -129,132 +151,181 @@ class Arithmetic(ABC):
     def __xor__(self, other: Any) -> Self:
         return self._binary("xor", other)
 
+    def __rxor__(self, other: Any) -> Self:
+        return self._reflected("xor", other)
+
     def __invert__(self) -> Self:
         return self._made(apply("not", self.expr))
 
     __hash__ = object.__hash__
 
     def abs(self) -> Self:
+        """Magnitudes.
+
+        >>> import lbrx
+        >>> lbrx.tensor([-1.5, 2.0]).abs().tolist()
+        [1.5, 2.0]
+        """
         return self._made(apply("abs", self.expr))
 
     def sign(self) -> Self:
+        """-1, 0 or 1 by the sign; NaN stays.
+
+        >>> import lbrx
+        >>> lbrx.tensor([-1.5, 0.0, 2.0]).sign().tolist()
+        [-1.0, 0.0, 1.0]
+        """
         return self._made(apply("sign", self.expr))
 
     def sqrt(self) -> Self:
+        """Square roots; NaN below zero.
+
+        >>> import lbrx
+        >>> lbrx.tensor([4.0, 6.25]).sqrt().tolist()
+        [2.0, 2.5]
+        """
         return self._made(apply("sqrt", self.expr))
 
     def exp(self) -> Self:
+        """e to the power of each element.
+
+        >>> import lbrx
+        >>> lbrx.tensor([0.0]).exp().tolist()
+        [1.0]
+        """
         return self._made(apply("exp", self.expr))
 
     def log(self) -> Self:
+        """Natural logarithms; minus infinity at zero, NaN below.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, 0.0]).log().tolist()
+        [0.0, -inf]
+        """
         return self._made(apply("log", self.expr))
 
     def sin(self) -> Self:
+        """Sines of radians.
+
+        >>> import lbrx
+        >>> lbrx.tensor([0.0]).sin().tolist()
+        [0.0]
+        """
         return self._made(apply("sin", self.expr))
 
     def cos(self) -> Self:
+        """Cosines of radians.
+
+        >>> import lbrx
+        >>> lbrx.tensor([0.0]).cos().tolist()
+        [1.0]
+        """
         return self._made(apply("cos", self.expr))
 
     def acos(self) -> Self:
+        """The angles whose cosines these are, in [0, pi]; NaN outside [-1, 1].
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0]).acos().tolist()
+        [0.0]
+        """
         return self._made(apply("acos", self.expr))
 
+    def tanh(self) -> Self:
+        """Hyperbolic tangents.
+
+        >>> import lbrx
+        >>> lbrx.tensor([0.0, 100.0]).tanh().tolist()
+        [0.0, 1.0]
+        """
+        return self._made(apply("tanh", self.expr))
+
+    def erf(self) -> Self:
+        """The error function.
+
+        >>> import lbrx
+        >>> lbrx.tensor([0.0, 100.0]).erf().tolist()
+        [0.0, 1.0]
+        """
+        return self._made(apply("erf", self.expr))
+
     def floor(self) -> Self:
+        """The largest integers that are not above; integers stay.
+
+        >>> import lbrx
+        >>> lbrx.tensor([-1.5, 2.5]).floor().tolist()
+        [-2.0, 2.0]
+        """
         return self._made(apply("floor", self.expr))
 
-    def round(self) -> Self:
-        """To the nearest integer, halves to even."""
-        return self._made(apply("round", self.expr))
+    def round(self, decimals: int = 0) -> Self:
+        """Rounded to so many decimals, halves to even; integers stay.
+
+        >>> import lbrx
+        >>> lbrx.tensor([0.5, 1.5, 2.25]).round().tolist(), lbrx.tensor([2.25]).round(1).tolist()
+        ([0.0, 2.0, 2.0], [2.2])
+        """
+        if not decimals or not self.expr.dtype.is_float:
+            return self._made(apply("round", self.expr))
+        scale = 10.0 ** abs(decimals)
+        return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
 
     def isnan(self) -> Self:
+        """Whether elements are NaN.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, float('nan')]).isnan().tolist()
+        [False, True]
+        """
         return self._made(apply("isnan", self.expr))
 
+    def isinf(self) -> Self:
+        """Whether elements are infinite, of either sign.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, float("-inf")]).isinf().tolist()
+        [False, True]
+        """
+        return self.abs()._compared_with_infinity("eq", integers=False)
+
+    def isfinite(self) -> Self:
+        """Whether elements are neither infinite nor NaN.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, float("inf"), float("nan")]).isfinite().tolist()
+        [True, False, False]
+        """
+        return self.abs()._compared_with_infinity("lt", integers=True)
+
+    def _compared_with_infinity(self, op: str, integers: bool) -> Self:
+        if not self.expr.dtype.is_float:
+            return self._made(views.broadcast(Scalar(integers), self.expr.shape))
+        return self._binary(op, float("inf"))
+
     def minimum(self, other: Any) -> Self:
+        """The smaller of two elements; NaN if either is.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, 5.0]).minimum(3).tolist()
+        [1.0, 3.0]
+        """
         return self._binary("minimum", other)
 
     def maximum(self, other: Any) -> Self:
+        """The larger of two elements; NaN if either is.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, 5.0]).maximum(3).tolist()
+        [3.0, 5.0]
+        """
         return self._binary("maximum", other)
 
-    def clip(self, low: Any = None, high: Any = None) -> Self:
-        """Values below ``low`` become it, values above ``high`` become that; NaN stays."""
-        result = self if low is None else self.maximum(low)
-        return result if high is None else result.minimum(high)
+    def clip(self, min: Any = None, max: Any = None) -> Self:
+        """Values below ``min`` become ``min``, values above ``max`` become ``max``; NaN stays.
 
-    # -- reductions -----------------------------------------------------------------------------------------------
-
-    def sum(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """Whole tensor (axis None) or along the last axis. Floats accumulate in f64, integers in i64."""
-        return self._reduce("sum", (self.expr,), axis, keepdims)
-
-    def mean(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        total = self._reduce("sum", (self.expr,), axis, keepdims)
-        return total / (math.prod(self.expr.shape) if axis is None else self.expr.shape[-1])
-
-    def min(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        return self._reduce("min", (self.expr,), axis, keepdims)
-
-    def max(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        return self._reduce("max", (self.expr,), axis, keepdims)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """The index of the first largest element; NaN counts as largest, as in NumPy."""
-        return self._reduce("argmax", (self.expr,), axis, keepdims)
-
-    def norm(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """The Euclidean length."""
-        length = self._reduce("sumsq", (self.expr,), axis, keepdims).sqrt()
-        return (
-            self._made(cast(length.expr, self.expr.dtype.compute))
-            if axis is not None and self.expr.dtype.is_float
-            else length
-        )
-
-    def dot(self, other: Self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """The sum of products with a tensor that broadcasts to the same shape."""
-        return self._reduce("dot", (self.expr, operand(other)), axis, keepdims)
-
-    def _reduce(self, op: str, args: tuple[Expr, ...], axis: int | None, keepdims: bool) -> Self:
-        if axis is not None and normalize_axis(axis, len(self.expr.shape)) != len(self.expr.shape) - 1:
-            raise ShapeError(f"reductions run over the whole tensor or the last axis, not axis {axis}; transpose first")
-        if axis is None and keepdims:
-            raise ShapeError("keepdims goes with axis=-1")
-        if axis is None:
-            return self._made(Reduce(op, args, last_axis=False))
-        shape = broadcast_shapes(*(arg.shape for arg in args))
-        common = common_dtype(args)
-        args = tuple(arg if arg.shape == shape else views.broadcast(cast(arg, common), shape) for arg in args)
-        reduced = Reduce(op, args, last_axis=True, keepdims=keepdims)
-        if not shape[-1]:
-            return self._made(views.broadcast(cast(Scalar(0), reduced.dtype), reduced.shape))
-        if len(shape) == 1 and not keepdims:
-            return self._made(views.sliced(Reduce(op, args, last_axis=True, keepdims=True), 0))
-        return self._made(reduced)
-
-    # -- order ----------------------------------------------------------------------------------------------------
-
-    def kth_largest(self, k: int) -> Self:
-        """The k-th largest element (k from 1), exact, without sorting. NaN counts as largest."""
-        return self._made(Kth(self._search(k), "value"))
-
-    def top_k_mask(self, k: int) -> Self:
-        """True for exactly k elements, the largest; among equals those with the lowest index."""
-        if k == 0:
-            return self._made(views.broadcast(Scalar(False), self.expr.shape))
-        search = self._search(k)
-        if not self.expr.shape:
-            return self._made(Scalar(True))
-        search.needs_index = True
-        keys = self._made(apply("order_key", self.expr))
-        index = self._made(views.counter("index", Layout.contiguous(self.expr.shape)))
-        key, last = self._made(Kth(search, "key")), self._made(Kth(search, "index"))
-        return (keys > key) | ((keys == key) & (index <= last))
-
-    def _search(self, k: int) -> KthSearch:
-        if not 1 <= k <= math.prod(self.expr.shape):
-            raise ShapeError(
-                f"k is {k}, but a tensor of shape {self.expr.shape} has {math.prod(self.expr.shape)} elements"
-            )
-        return KthSearch(views.broadcast(self.expr, (1,)) if not self.expr.shape else self.expr, k)
-
-    def rank(self, descending: bool = False) -> Self:
-        """The place (from 0) of each element among its row, i.e. along the last axis; equals keep their order."""
-        return self._made(Rank(self.expr, descending))
+        >>> import lbrx
+        >>> lbrx.tensor([-3.0, 0.5, 7.0]).clip(-1, 1).tolist()
+        [-1.0, 0.5, 1.0]
+        """
+        result = self if min is None else self.maximum(min)
+        return result if max is None else result.minimum(max)

@@ -7,7 +7,6 @@ for: ``numpy()``, ``float()``, ``lbrx.evaluate`` or ``lbrx.save``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -19,12 +18,13 @@ from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES, Blocks, Decode, Encode, Encoding, QuantizationInfo
-from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import DType, DTypeLike
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Coded, Expr, MatMul, Reduce, Source, cast
 from lbrx.tensors.functions import function
-from lbrx.tensors.operators import Arithmetic, array_expr
-from lbrx.tensors.shape import Index, Layout, Shape, checked_shape
+from lbrx.tensors.operators import array_expr
+from lbrx.tensors.shape import Layout, Shape
+from lbrx.tensors.shaping import Shaping
 from lbrx.tensors.storage import CpuStorage, Storage
 
 
@@ -40,7 +40,7 @@ class TensorMetadata:
 _NO_METADATA = TensorMetadata()
 
 
-class Tensor(Arithmetic):
+class Tensor(Shaping):
     """A tensor that has not been computed yet, or the elements of a file or an array.
 
     >>> import numpy as np, lbrx
@@ -65,57 +65,115 @@ class Tensor(Arithmetic):
 
     @property
     def shape(self) -> Shape:
+        """The size of each axis.
+
+        >>> import lbrx
+        >>> lbrx.tensor([[1, 2, 3]]).shape
+        (1, 3)
+        """
         return self.expr.shape
 
     @property
     def dtype(self) -> DType:
+        """The type of the elements.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0], dtype="bf16").dtype == "bf16"
+        True
+        """
         return self.expr.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes.
+
+        >>> import lbrx
+        >>> lbrx.tensor([[1, 2, 3]]).ndim
+        2
+        """
         return len(self.expr.shape)
 
     @property
     def size(self) -> int:
+        """The number of elements.
+
+        >>> import lbrx
+        >>> lbrx.tensor([[1, 2, 3]]).size
+        3
+        """
         return math.prod(self.expr.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, or of the quantized blocks."""
+        """Bytes of the elements, or of the quantized blocks.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, 2.0], "bf16").nbytes
+        4
+        """
         if isinstance(self.expr, Coded):
             return self.expr.nbytes
         return self.expr.dtype.nbytes(self.size)
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element; packed elements share one.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0], "bf16").itemsize
+        2
+        """
+        return self.expr.dtype.itemsize
+
+    @property
     def name(self) -> str | None:
+        """The name in its file, or the one that it was given.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0], name="norm.weight").name
+        'norm.weight'
+        """
         return self.metadata.name
 
     @property
     def quantization(self) -> QuantizationInfo | None:
+        """How the tensor is quantized; None if it is not.
+
+        >>> import lbrx
+        >>> lbrx.zeros((32,), "f32").quantize("q8_0").quantization.bits
+        8.5
+        """
         return self.metadata.quantization
 
     @property
     def type_name(self) -> str:
-        """The dtype's name, or that of the quantization."""
+        """The dtype's name, or that of the quantization.
+
+        >>> import lbrx
+        >>> lbrx.zeros((32,), "f32").quantize("q8_0").type_name
+        'q8_0'
+        """
         return self.expr.codec if isinstance(self.expr, Coded) else self.expr.dtype.name
 
     @property
     def storage(self) -> Storage | None:
-        """The storage behind it, if it is one and not an expression."""
+        """The storage behind it, if it is one and not an expression.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0]).storage.nbytes, (lbrx.tensor([1.0]) + 1).storage
+        (8, None)
+        """
         return self.expr.storage if isinstance(self.expr, (Source, Blocks)) else None
 
     @property
     def is_view(self) -> bool:
-        """Whether its elements are those of a storage, seen through a layout: nothing to compute."""
+        """Whether its elements are those of a storage, seen through a layout: nothing to compute.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, 2.0])[1:].is_view, (lbrx.tensor([1.0]) + 1).is_view
+        (True, False)
+        """
         return isinstance(self.expr, Source)
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ShapeError("a tensor without axes has no length")
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
@@ -128,6 +186,10 @@ class Tensor(Arithmetic):
         """The values as an array: without a copy where a mapped or in-memory tensor is aligned and contiguous.
 
         Packed i4 and i2 come unpacked as ml_dtypes arrays, quantized tensors as the f32 values that they stand for.
+
+        >>> import lbrx
+        >>> (lbrx.tensor([1.0, 2.0]) * 2).numpy()
+        array([2., 4.])
         """
         view = self.encoded()._array_view()
         if view is not None:
@@ -169,7 +231,12 @@ class Tensor(Arithmetic):
         return (1, 0)
 
     def item(self) -> float | int | bool:
-        """The single value of a tensor of one element."""
+        """The single value of a tensor of one element.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0, 2.0]).sum().item()
+        3.0
+        """
         if not self.shape and type(self.expr) is Reduce:
             number: float | int = function("evaluate")([self.expr])[0].item()
             return number
@@ -180,6 +247,17 @@ class Tensor(Arithmetic):
         value: float | int | bool = (whole if computes_in is self.dtype else whole.astype(computes_in.numpy)).item()
         return value
 
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers, or one number.
+
+        >>> import lbrx
+        >>> lbrx.tensor([[1, 2], [3, 4]]).tolist()
+        [[1, 2], [3, 4]]
+        """
+        computes_in = self.dtype.compute
+        values = self.numpy()
+        return (values if computes_in is self.dtype else values.astype(computes_in.numpy)).tolist()
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -189,8 +267,21 @@ class Tensor(Arithmetic):
     def __bool__(self) -> bool:
         return bool(self.item())
 
+    def __format__(self, specification: str) -> str:
+        """A tensor of one element is formatted as its value: ``f"{t.sum():.3f}"``."""
+        return format(self.item(), specification) if specification else str(self)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        """The rounded value of a tensor of one element, as of a number; other tensors as ``round(decimals)``."""
+        return round(self.item(), digits) if self.size == 1 else self.round(digits or 0)
+
     def realize(self) -> Tensor:
-        """The same tensor with its values in memory."""
+        """The same tensor with its values in memory.
+
+        >>> import lbrx
+        >>> (lbrx.tensor([1.0]) + 1).realize().is_view
+        True
+        """
         if isinstance(self.encoded().expr, (Source, Blocks)):
             return self
         device = self.device
@@ -206,17 +297,31 @@ class Tensor(Arithmetic):
 
         A device that shares the memory of the CPU does not copy the bytes of a mapped file. Results of a tensor on a
         device are computed on that device. A GPU computes in the background: only asking for values waits.
+
+        >>> import lbrx
+        >>> (lbrx.tensor([1.0]) + 1).to_device("numpy").tolist()
+        [2.0]
         """
         return Tensor(function("moved")(self.expr, device), self.metadata)
 
     @property
     def device(self) -> str:
-        """Where it is: the device of its elements, or of the elements that its expression reads."""
+        """Where it is: the device of its elements, or of the elements that its expression reads.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0]).device
+        'cpu'
+        """
         name: str = function("device_of")(self.expr)
         return name
 
     def raw(self) -> Tensor:
-        """The bytes of a stored or quantized tensor as a u8 vector."""
+        """The bytes of a stored or quantized tensor as a u8 vector.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.0], "f16").raw().tolist()
+        [0, 60]
+        """
         expr = self.encoded().expr
         if isinstance(expr, Blocks):
             return Tensor(expr.stored, self.metadata)
@@ -226,41 +331,6 @@ class Tensor(Arithmetic):
                 layout = Layout.contiguous((self.nbytes,), first)
                 return Tensor(Source(expr.storage, dtype_of("u8"), layout), self.metadata)
         raise DTypeError("only a stored, contiguous tensor has raw bytes; call realize() first")
-
-    # -- views ----------------------------------------------------------------------------------------------------
-
-    def __getitem__(self, index: Index) -> Tensor:
-        """Basic indexing (integers, slices, None, Ellipsis): a view."""
-        return Tensor(views.sliced(self.expr, index))
-
-    def transpose(self, *axes: int) -> Tensor:
-        return Tensor(views.transposed(self.expr, axes or tuple(reversed(range(self.ndim)))))
-
-    @property
-    def T(self) -> Tensor:
-        return self.transpose()
-
-    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        return Tensor(views.reshaped(self.expr, [int(size) for size in sizes]))  # type: ignore[arg-type]
-
-    def broadcast_to(self, shape: Sequence[int]) -> Tensor:
-        return Tensor(views.broadcast(self.expr, checked_shape(shape)))
-
-    def rows(self, numbers: Sequence[int] | npt.NDArray[Any]) -> Tensor:
-        """The rows (axis 0) with these numbers: a view that gathers while it is read."""
-        return Tensor(views.gathered(self.expr, np.asarray(numbers, dtype=np.int64)))
-
-    def shard(self, count: int, axis: int = 0) -> list[Tensor]:
-        """The tensor cut into views along an axis, as even as possible; `lbrx.gather` brings them together again.
-
-        A quantized tensor gives quantized shards, cut between blocks.
-
-        >>> [part.shape for part in tensor(np.zeros((5, 2), np.float32)).shard(2)]
-        [(3, 2), (2, 2)]
-        """
-        shards: list[Tensor] = function("shard")(self, count, axis)
-        return shards
 
     # -- products -------------------------------------------------------------------------------------------------
 
@@ -277,9 +347,23 @@ class Tensor(Arithmetic):
 
     # -- element-wise ---------------------------------------------------------------------------------------------
 
-    def to(self, dtype: DType | str) -> Tensor:
-        """The values in another dtype: nearest even for floats; integers from floats truncate and clip."""
+    def to(self, dtype: DTypeLike) -> Tensor:
+        """The values in another dtype: nearest even for floats; integers from floats truncate and clip.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.7, -300.0]).to("i8").tolist()
+        [1, -128]
+        """
         return Tensor(cast(self.expr, dtype_of(dtype)), TensorMetadata(name=self.name))
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """NumPy's name for ``to``.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1.7]).astype("i8").tolist()
+        [1]
+        """
+        return self.to(dtype)
 
     def quantize(
         self,
@@ -314,13 +398,23 @@ class Tensor(Arithmetic):
         return Tensor(Encode(Encoding(self.expr, block_codec, weights)), TensorMetadata(self.name, info))
 
     def encoded(self) -> Tensor:
-        """This tensor; if it is quantized, its blocks are in memory from now on, so that they are made only once."""
+        """This tensor; if it is quantized, its blocks are in memory from now on, so that they are encoded only once.
+
+        >>> import lbrx
+        >>> lbrx.zeros((32,), "f32").quantize("q8_0").encoded().storage.nbytes
+        34
+        """
         if isinstance(self.expr, Encode):
             self.expr = function("moved")(self.expr, self.device)
         return self
 
     def dequantize(self) -> Tensor:
-        """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is."""
+        """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is.
+
+        >>> import lbrx
+        >>> lbrx.zeros((32,), "f32").quantize("q8_0").dequantize().dtype
+        DType(f32)
+        """
         if not isinstance(self.expr, Coded):
             return self
         return Tensor(self.expr.values, TensorMetadata(name=self.name, extra=self.metadata.extra))
@@ -352,7 +446,7 @@ def integer_tensor(coded: Blocks | Encode, name: str | None) -> Tensor:
     return Tensor(coded, TensorMetadata(name=name, quantization=info))
 
 
-def tensor(values: npt.ArrayLike, dtype: DType | str | None = None, name: str | None = None) -> Tensor:
+def tensor(values: npt.ArrayLike, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
     """A tensor over an array (its memory is shared where it is contiguous) or over numbers.
 
     >>> tensor([1, 2, 3], "f32").dtype

@@ -110,7 +110,7 @@ MAKERS: dict[str, Callable[[lbrx.Tensor], lbrx.Tensor]] = {
     "an expression": lambda x: x * 0.3 + x.to("bf16"),
     "a transposed view": lambda x: x[:, :].T[:, :672],
     "rows minus their mean": lambda x: x - x.mean(axis=-1, keepdims=True),
-    "joined tensors": lambda x: lbrx.concat([x[:3], x * 2, x[5:6]]),
+    "joined tensors": lambda x: lbrx.concatenate([x[:3], x * 2, x[5:6]]),
     "stored values": lambda x: x,
     "halves": lambda x: x.to("f16").realize(),
     "three axes": lambda x: x.reshape(7, 100, 1024) * 2,

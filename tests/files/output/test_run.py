@@ -25,7 +25,7 @@ from lbrx.files.output.options import Progress
 from lbrx.files.output.run import execute
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.merge import merge, read_and_plan
-from lbrx.version import VERSION
+from lbrx.version import __version__
 from support.tiny import BF16, LINEAR, directory_bytes, make_llama, random_tensors, read_json, read_model, write_model
 
 DARE = """
@@ -365,7 +365,7 @@ def test_unfinished_work_of_another_version(models: Path, monkeypatch: pytest.Mo
         merge(LINEAR, "out")
     assert str(caught.value) == (
         ".out.partial: holds the unfinished work of another run: the version of lbrx was 0.0.9 and is "
-        f"{VERSION}; run that one again to finish it, or give --restart to discard it"
+        f"{__version__}; run that one again to finish it, or give --restart to discard it"
     )
     assert merge(LINEAR, "out", restart=True).resumed_tensors == 0
 

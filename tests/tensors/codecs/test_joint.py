@@ -10,10 +10,9 @@ import pytest
 
 import lbrx
 from lbrx.devices.cpu.codecs.encode import BlockDestination
-from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.destination import ArrayDestination, EncodeTarget
 from lbrx.engine.device import recorded_passes
 from lbrx.engine.evaluate import evaluate_tensors
-from lbrx.engine.sinks import EncodeTarget
 from lbrx.files.output.file_writer import FileDestination, FileWriter
 from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
 from lbrx.tensors.coded import Encode

@@ -53,7 +53,7 @@ def test_scales_may_be_views_and_expressions() -> None:
     coded = encoded_mlx(lbrx.tensor(INPUT), mode)
     assert coded.biases is not None
     expected = mlx.dequantize(coded.weight, coded.scales, coded.biases, mode).numpy()
-    scales = lbrx.concat([coded.scales, coded.scales])[len(INPUT) :]
+    scales = lbrx.concatenate([coded.scales, coded.scales])[len(INPUT) :]
     assert np.array_equal(mlx.dequantize(coded.weight, scales, coded.biases * 1, mode).numpy(), expected)
 
 

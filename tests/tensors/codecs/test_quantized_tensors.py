@@ -52,7 +52,7 @@ def test_views_of_quantized_tensors(values: Floats) -> None:
     assert np.array_equal(quantized.T.numpy(), seen.T)
     assert np.array_equal(quantized.reshape(-1, 64).numpy(), seen.reshape(-1, 64))
     assert np.array_equal(quantized.rows([7, 0, 7]).numpy(), seen[[7, 0, 7]])
-    joined = lbrx.concat([quantized, lbrx.tensor(values)])
+    joined = lbrx.concatenate([quantized, lbrx.tensor(values)])
     assert np.array_equal(joined.numpy(), np.concatenate([seen, values]))
 
 
@@ -120,12 +120,12 @@ def test_blocks_do_not_depend_on_pieces_and_threads(name: str, threads: int) -> 
     by_row = b"".join(block_bytes(lbrx.tensor(row[None]).quantize(name, importance)) for row in values)
     with lbrx.using(threads=threads, chunk_elements=1 << 16):
         assert block_bytes(source.quantize(name, importance)) == by_row
-        assert block_bytes(lbrx.concat([source[:5], source[5:]]).quantize(name, importance)) == by_row
+        assert block_bytes(lbrx.concatenate([source[:5], source[5:]]).quantize(name, importance)) == by_row
 
 
 def test_joined_vectors_are_encoded_in_whole_blocks() -> None:
     vector = np.random.default_rng(8).standard_normal(96).astype(np.float32)
-    joined = lbrx.concat([lbrx.tensor(vector[:5]) * 2, lbrx.tensor(vector[5:]) * 2])
+    joined = lbrx.concatenate([lbrx.tensor(vector[:5]) * 2, lbrx.tensor(vector[5:]) * 2])
     assert block_bytes(joined.quantize("q8_0")) == block_bytes(lbrx.tensor(vector * 2).quantize("q8_0"))
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lbrx.devices.cpu.codecs.encode import BlockDestination
 from lbrx.devices.cpu.run import run_pass
 from lbrx.engine.bind import BoundPass
-from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.destination import ArrayDestination, EncodeTarget, SinkTarget
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
 

@@ -18,9 +18,8 @@ from lbrx.devices.cpu.inputs import LeafInputs
 from lbrx.devices.cpu.packing import packed
 from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK, TABLES, rank_buffer_bytes
-from lbrx.engine.destination import Destination
+from lbrx.engine.destination import CollectState, Destination, HistogramState, SinkTarget
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, RANK_OPS, ROWS, Leaf, Program, Sink
-from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget, scratch
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES

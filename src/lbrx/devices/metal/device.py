@@ -8,9 +8,9 @@ from lbrx.devices.metal.codegen.support import why_not
 from lbrx.devices.metal.context.current import metal_context
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.bind import BoundPass
+from lbrx.engine.destination import EncodeTarget, SinkTarget
 from lbrx.engine.device import CPU, Encoder, RowProduct, Work, device
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.errors import UsageError
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage

@@ -13,9 +13,9 @@ from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Argument, Buffer, BufferBinding
 from lbrx.devices.metal.ops.arrays import BINDING_ALIGNMENT, BLOCKS, FLOAT_NUMBERS, DeviceArray
 from lbrx.devices.metal.ops.blocks import ENCODABLE, quantize
+from lbrx.engine.destination import EncodeTarget
 from lbrx.engine.device import Encoder
 from lbrx.engine.program import FLAT, Instruction, Program, Sink
-from lbrx.engine.sinks import EncodeTarget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES
 

@@ -37,9 +37,8 @@ from lbrx.devices.metal.selection import (
 )
 from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
-from lbrx.engine.destination import Destination
+from lbrx.engine.destination import CollectState, Destination, HistogramState, SinkTarget
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, ROWS
-from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.memory import budget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES

@@ -6,7 +6,7 @@ import numpy as np
 
 from lbrx.devices.metal.driver import Bytes
 from lbrx.engine.block_sizes import BINS
-from lbrx.engine.sinks import CollectState, HistogramState
+from lbrx.engine.destination import CollectState, HistogramState
 
 HISTOGRAM_BYTES = 4 * BINS
 COLLECT_COUNT_BYTES = 8  # how many were collected, how many are above

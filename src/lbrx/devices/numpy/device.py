@@ -12,9 +12,8 @@ from lbrx.devices.numpy.array_operations import apply
 from lbrx.devices.numpy.run import run_pass
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.bind import BoundPass
-from lbrx.engine.destination import ArrayDestination
+from lbrx.engine.destination import ArrayDestination, EncodeTarget, SinkTarget
 from lbrx.engine.program import Program
-from lbrx.engine.sinks import EncodeTarget, SinkTarget
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.storage import CpuStorage, Storage
 from lbrx.tensors.tensor import Tensor

@@ -42,7 +42,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **SCALAR_FUNCTIONS,
     "minimum": _minimum,
     "maximum": _maximum,
-    **{name: _in_f64(SCALAR_FUNCTIONS[name]) for name in ("exp", "log", "sin", "cos", "acos")},
+    **{name: _in_f64(SCALAR_FUNCTIONS[name]) for name in ("exp", "log", "sin", "cos", "acos", "tanh")},
     "isnan": lambda values: values != values,
     "order_key": order_key,
 }

@@ -12,9 +12,8 @@ from lbrx.devices.numpy.operations import OPERATIONS, Array, cast, decoded, enco
 from lbrx.devices.numpy.random import normal, uniform
 from lbrx.engine.bind import BoundLeaf, BoundPass
 from lbrx.engine.block_sizes import BINS, REDUCTION_BLOCK
-from lbrx.engine.destination import Destination
+from lbrx.engine.destination import CollectState, Destination, HistogramState, SinkTarget
 from lbrx.engine.program import BLOCK_REDUCTIONS, RANK_OPS, ROW_OPS, ROWS, Instruction, Leaf, Sink
-from lbrx.engine.sinks import CollectState, HistogramState, SinkTarget
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.storage import drop_behind
 

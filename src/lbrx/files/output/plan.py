@@ -17,7 +17,7 @@ from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.remote.paths import RemotePath
 from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
-from lbrx.version import VERSION
+from lbrx.version import __version__
 
 Identity: TypeAlias = dict[str, Any]
 DEFAULT_SHARD_BYTES = 5_000_000_000  # of directories
@@ -102,7 +102,7 @@ def output_identity(
 ) -> Identity:
     """What every output depends on, by names that stand in messages when two plans differ."""
     return {
-        VERSION_KEY: VERSION,
+        VERSION_KEY: __version__,
         "input file": {_full_name(header.path): _file_identity(header) for header in inputs},
         "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
         "file of the output": {name: digest(content) for name, content in contents.items()},

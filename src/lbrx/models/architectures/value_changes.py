@@ -11,7 +11,7 @@ from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.records import Weight
 from lbrx.tensors.coded import Blocks
-from lbrx.tensors.creation import concat
+from lbrx.tensors.creation import stack
 from lbrx.tensors.storage_views import GatheredStorage, JoinedStorage, storage_piece
 from lbrx.tensors.tensor import Tensor
 
@@ -61,7 +61,7 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     """
     blocks = [stored for stored in map(_ggml_blocks, tensors) if stored is not None]
     if len(blocks) < len(tensors):
-        return concat([tensor[None] for tensor in tensors])
+        return stack(tensors)
     joined = JoinedStorage([each.storage for each in blocks])
     return Tensor(Blocks(joined, blocks[0].codec, (len(blocks), *blocks[0].shape)), tensors[0].metadata)
 

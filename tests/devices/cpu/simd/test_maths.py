@@ -25,9 +25,12 @@ REFERENCES: dict[str, Callable[[Any], Any]] = {
     "sin_f32": np.sin,
     "cos_f32": np.cos,
     "acos_f32": np.arccos,
+    "tanh_f32": np.tanh,
+    "erf_f32": np.vectorize(math.erf),
     "sqrt": np.sqrt,
 }
 MAX_ULPS = {"exp_f32": 1.0, "log_f32": 1.0, "sin_f32": 2.0, "cos_f32": 2.0, "acos_f32": 1.5, "sqrt": 0.5}
+MAX_ULPS |= {"tanh_f32": 2.0, "erf_f32": 2.0}
 SMALLEST_SUBNORMAL = np.float32(2.0**-149)
 LARGEST = np.finfo(np.float32).max
 
@@ -98,6 +101,10 @@ def test_every_range_of_float32_is_within_the_bound(name: str) -> None:
         ("acos_f32", -1.0, 1.0),
         ("acos_f32", 0.49, 0.51),
         ("acos_f32", 0.9999, 1.0001),
+        ("tanh_f32", -1.0, 1.0),
+        ("tanh_f32", 0.0, 10.0),
+        ("erf_f32", -1.5, 1.5),
+        ("erf_f32", 0.0, 5.0),
     ],
 )
 def test_dense_ranges_are_within_the_bound(name: str, low: float, high: float) -> None:
@@ -198,6 +205,8 @@ def test_sqrt_of_float64_is_exact() -> None:
         ("sin_f64", np.sin),
         ("cos_f64", np.cos),
         ("acos_f64", np.arccos),
+        ("tanh_f64", np.tanh),
+        ("erf_f64", np.vectorize(math.erf)),
     ],
 )
 def test_float64_functions(name: str, reference_function: Callable[[Any], Any]) -> None:
@@ -208,7 +217,7 @@ def test_float64_functions(name: str, reference_function: Callable[[Any], Any]) 
     np.testing.assert_allclose(got, expected, rtol=4e-16, atol=0)
 
 
-@pytest.mark.parametrize("name", ["exp_f32", "log_f32", "sin_f32", "cos_f32", "acos_f32"])
+@pytest.mark.parametrize("name", ["exp_f32", "log_f32", "sin_f32", "cos_f32", "acos_f32", "tanh_f32", "erf_f32"])
 def test_float32_functions_refuse_float64(name: str) -> None:
     with pytest.raises(TypingError):
         getattr(maths, name)(0.5)

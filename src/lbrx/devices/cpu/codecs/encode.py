@@ -14,8 +14,7 @@ from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.kernel_cache import RESULT_ADDRESS
 from lbrx.devices.cpu.build.native import codec_kernel, codec_kernel_address, kernel
 from lbrx.engine.bind import BoundLeaf
-from lbrx.engine.destination import Destination, TakesAtOnce
-from lbrx.engine.sinks import EncodeTarget
+from lbrx.engine.destination import Destination, EncodeTarget, TakesAtOnce
 from lbrx.errors import KernelError
 from lbrx.memory.scratch import scratch_arena
 from lbrx.settings import settings

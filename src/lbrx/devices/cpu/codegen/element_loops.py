@@ -14,7 +14,7 @@ from lbrx.devices.cpu.codegen.values import Values
 
 KEPT_COLUMNS = 8192  # of a row: 32 KiB of float32 on the stack; what comes after them is computed again
 MOST_KEPT = 4
-_SLOW = frozenset({"exp", "log", "sin", "cos", "acos"})
+_SLOW = frozenset({"exp", "log", "sin", "cos", "acos", "tanh", "erf", "pow"})
 
 
 class ElementLoops:

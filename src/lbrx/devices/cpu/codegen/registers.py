@@ -17,7 +17,8 @@ _NUMBA_NAMES = {
 }
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FUNCTIONS = frozenset({"exp", "log", "sin", "cos", "acos"})
+_FUNCTIONS = frozenset({"exp", "log", "sin", "cos", "acos", "tanh", "erf"})
+_DIVISIONS = frozenset({"pow", "floordiv", "mod"})
 _PACKED_LIMITS = {"i4": (-8, 7), "i2": (-2, 1)}
 
 
@@ -82,6 +83,8 @@ def operation_text(op: str, register: str, args: list[str], arg_registers: list[
         return f"key_of_{tile_type(operand)}({args[0]})"
     if op == "not":
         return f"(not {args[0]})" if register == "bool" else literal_cast(f"~{args[0]}", register)
+    if op in _DIVISIONS:
+        return _division_text(op, register, args)
     if op in _FUNCTIONS:
         return f"{op}_{operand}({args[0]})"
     return _unary_text(op, register, args[0])
@@ -93,6 +96,12 @@ def _infix_text(op: str, register: str, args: list[str]) -> str:
         return f"(({args[0]} {symbol} {args[1]}) != 0)"
     text = f"{args[0]} {_INFIX[op]} {args[1]}"
     return f"({text})" if register in ("f32", "f64") else literal_cast(text, register)
+
+
+def _division_text(op: str, register: str, args: list[str]) -> str:
+    if register in ("f32", "f64"):
+        return f"{op}_{register}({args[0]}, {args[1]})"
+    return literal_cast(f"{op}_i64(np.int64({args[0]}), np.int64({args[1]}))", register)
 
 
 def _unary_text(op: str, register: str, arg: str) -> str:

@@ -18,8 +18,7 @@ from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attention_i16, can_
 from lbrx.engine.arrays import Floats
 from lbrx.engine.attention_options import DTYPE_NAMES, AttentionOptions
 from lbrx.engine.blas import in_tiles, one_blas_thread, product
-from lbrx.memory.results import result_pool
-from lbrx.memory.scratch import borrowing
+from lbrx.memory.scratch import borrowing, result_pool
 from lbrx.tensors.storage import Bytes
 
 Array = npt.NDArray[Any]

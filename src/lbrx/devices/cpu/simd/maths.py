@@ -262,6 +262,90 @@ def acos_f32(x: Any) -> Any:
     return large if is_large else small
 
 
+# tanh(x) = x + x**3 * P(x**2) for |x| <= 5/8
+_TANH_0 = np.float32(-0.3333328366279602)
+_TANH_1 = np.float32(0.13331490755081177)
+_TANH_2 = np.float32(-0.05374349653720856)
+_TANH_3 = np.float32(0.020650586113333702)
+_TANH_4 = np.float32(-0.005717044696211815)
+_TANH_SMALL = np.float32(0.625)
+
+
+@inlined
+def tanh_f32(x: Any) -> Any:
+    """The hyperbolic tangent of a float32.
+
+    >>> tanh_f32(np.float32(0.5)), tanh_f32(np.float32(-np.inf))
+    (0.46211716532707214, -1.0)
+    """
+    magnitude = _magnitude_f32(x)
+    square = x * x
+    tail = (((_TANH_4 * square + _TANH_3) * square + _TANH_2) * square + _TANH_1) * square + _TANH_0
+    small = tail * (square * magnitude) + magnitude
+    large = _ONE - _TWO / (exp_f32(_TWO * magnitude) + _ONE)
+    value = small if magnitude <= _TANH_SMALL else large
+    return f32_from_bits(np.int32(bits_from_f32(value) | np.int32(bits_from_f32(x) & _SIGN_BIT)))
+
+
+# erf(x) = x + x * P(x**2) for |x| <= 1, and 1 - exp(Q(x)) from there to 4, where it is 1
+_ERF_0 = np.float32(0.12837916612625122)
+_ERF_1 = np.float32(-0.3761262595653534)
+_ERF_2 = np.float32(0.11283600330352783)
+_ERF_3 = np.float32(-0.026854444295167923)
+_ERF_4 = np.float32(0.005189535673707724)
+_ERF_5 = np.float32(-0.0008020842215046287)
+_ERF_6 = np.float32(7.889122935011983e-05)
+_ERFC_0 = np.float32(0.0001880370546132326)
+_ERFC_1 = np.float32(-1.1295783519744873)
+_ERFC_2 = np.float32(-0.6332198977470398)
+_ERFC_3 = np.float32(-0.1084185540676117)
+_ERFC_4 = np.float32(0.025208240374922752)
+_ERFC_5 = np.float32(-0.004204556345939636)
+_ERFC_6 = np.float32(0.00044133528717793524)
+_ERFC_7 = np.float32(-2.1686762920580804e-05)
+_ERF_IS_ONE = np.float32(4.0)
+
+
+@inlined
+def erf_f32(x: Any) -> Any:
+    """The error function of a float32.
+
+    >>> erf_f32(np.float32(0.5)), erf_f32(np.float32(-np.inf))
+    (0.5204998850822449, -1.0)
+    """
+    magnitude = _magnitude_f32(x)
+    square = x * x
+    tail = ((_ERF_6 * square + _ERF_5) * square + _ERF_4) * square + _ERF_3
+    tail = ((tail * square + _ERF_2) * square + _ERF_1) * square + _ERF_0
+    small = tail * magnitude + magnitude
+    a = _ERF_IS_ONE if magnitude > _ERF_IS_ONE else magnitude
+    logarithm = ((_ERFC_7 * a + _ERFC_6) * a + _ERFC_5) * a + _ERFC_4
+    logarithm = (((logarithm * a + _ERFC_3) * a + _ERFC_2) * a + _ERFC_1) * a + _ERFC_0
+    large = _ONE - exp_f32(logarithm)
+    value = small if magnitude <= _ONE else large
+    return f32_from_bits(np.int32(bits_from_f32(value) | np.int32(bits_from_f32(x) & _SIGN_BIT)))
+
+
+@inlined
+def tanh_f64(x: Any) -> Any:
+    """The hyperbolic tangent of a float64.
+
+    >>> round(tanh_f64(0.5), 12)
+    0.46211715726
+    """
+    return math.tanh(x)
+
+
+@inlined
+def erf_f64(x: Any) -> Any:
+    """The error function of a float64.
+
+    >>> round(erf_f64(0.5), 12)
+    0.520499877813
+    """
+    return math.erf(x)
+
+
 @inlined
 def exp_f64(x: Any) -> Any:
     """e to the power of a float64.

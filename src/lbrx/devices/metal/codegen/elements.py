@@ -44,7 +44,8 @@ _TEMPLATES = {
     "minimum": "({0} <= {1} || {0} != {0}) ? {0} : {1}",
     "maximum": "({0} >= {1} || {0} != {0}) ? {0} : {1}",
 }
-_OWN_FUNCTIONS = frozenset({"exp", "log", "acos"})
+_OWN_FUNCTIONS = frozenset({"exp", "log", "acos", "tanh", "erf"})
+LEFT_TO_THE_CPU = frozenset({"pow", "floordiv", "mod"})  # their exact results need float64
 _FLOAT_FUNCTIONS = {
     "sqrt": "precise::sqrt",
     "sin": "precise::sin",

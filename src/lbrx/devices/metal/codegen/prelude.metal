@@ -179,6 +179,42 @@ inline float acos_f32(float x) {
   return is_large ? large : small;
 }
 
+inline float tanh_f32(float x) {
+  const float magnitude = as_type<float>(as_type<uint>(x) & 0x7fffffffu);
+  const float square = x * x;
+  float tail = -0.005717044696211815f * square + 0.020650586113333702f;
+  tail = tail * square + -0.05374349653720856f;
+  tail = tail * square + 0.13331490755081177f;
+  tail = tail * square + -0.3333328366279602f;
+  const float small = tail * (square * magnitude) + magnitude;
+  const float large = 1.0f - 2.0f / (exp_f32(2.0f * magnitude) + 1.0f);
+  const float value = magnitude <= 0.625f ? small : large;
+  return as_type<float>(as_type<uint>(value) | (as_type<uint>(x) & 0x80000000u));
+}
+
+inline float erf_f32(float x) {
+  const float magnitude = as_type<float>(as_type<uint>(x) & 0x7fffffffu);
+  const float square = x * x;
+  float tail = 7.889122935011983e-05f * square + -0.0008020842215046287f;
+  tail = tail * square + 0.005189535673707724f;
+  tail = tail * square + -0.026854444295167923f;
+  tail = tail * square + 0.11283600330352783f;
+  tail = tail * square + -0.3761262595653534f;
+  tail = tail * square + 0.12837916612625122f;
+  const float small = tail * magnitude + magnitude;
+  const float a = magnitude > 4.0f ? 4.0f : magnitude;
+  float logarithm = -2.1686762920580804e-05f * a + 0.00044133528717793524f;
+  logarithm = logarithm * a + -0.004204556345939636f;
+  logarithm = logarithm * a + 0.025208240374922752f;
+  logarithm = logarithm * a + -0.1084185540676117f;
+  logarithm = logarithm * a + -0.6332198977470398f;
+  logarithm = logarithm * a + -1.1295783519744873f;
+  logarithm = logarithm * a + 0.0001880370546132326f;
+  const float large = 1.0f - exp_f32(logarithm);
+  const float value = magnitude <= 1.0f ? small : large;
+  return as_type<float>(as_type<uint>(value) | (as_type<uint>(x) & 0x80000000u));
+}
+
 // -- random numbers: a function of two keys and an index ---------------------------------------------------------------
 
 inline uint random_round(uint x, uint shift, uint multiplier, uint key) {

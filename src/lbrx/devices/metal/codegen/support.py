@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from lbrx.devices.metal.codegen.elements import MEMORY_TYPES
+from lbrx.devices.metal.codegen.elements import LEFT_TO_THE_CPU, MEMORY_TYPES
 from lbrx.devices.metal.codegen.signature import Signature
 from lbrx.devices.metal.driver.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.engine.program import BLOCK_REDUCTIONS, RANK_OPS, ROWS, Program
@@ -22,6 +22,8 @@ def why_not(program: Program) -> str | None:
     """
     if any(instruction.op in RANK_OPS for instruction in program.body):
         return "the Metal backend cannot rank along rows"
+    if any(instruction.op in LEFT_TO_THE_CPU for instruction in program.body):
+        return "the Metal backend has no pow, floordiv and mod"
     stored = [sink.type for sink in program.sinks if sink.op in ("store", "row_store")]
     if any(name == "f64" for name in (*program.value_types(), *stored)):
         return "a GPU has no f64"

@@ -1,0 +1,171 @@
+"""Views of tensors: indexing, axes and shapes. Nothing is copied or computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.errors import ShapeError
+from lbrx.tensors import views
+from lbrx.tensors.functions import function
+from lbrx.tensors.reductions import Reductions
+from lbrx.tensors.shape import Index, checked_shape, normalize_axis
+
+
+class Shaping(Reductions):
+    """Other views of the elements of a tensor."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        if not self.expr.shape:
+            raise ShapeError("a tensor without axes has no length")
+        return self.expr.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, index: Index | Sequence[int] | npt.NDArray[Any]) -> Self:
+        """Basic indexing (integers, slices, None, Ellipsis), or rows by their numbers: a view.
+
+        >>> import lbrx
+        >>> x = lbrx.tensor([[1, 2], [3, 4], [5, 6]])
+        >>> x[1:, 0].tolist(), x[[2, 0]].tolist()
+        ([3, 5], [[5, 6], [1, 2]])
+        """
+        if isinstance(index, Reductions) or (isinstance(index, np.ndarray) and index.dtype == bool):
+            raise ShapeError("a tensor has no index of conditions; use lbrx.where() to choose elements")
+        if isinstance(index, (list, np.ndarray)) and np.ndim(index):
+            return self.rows(index)
+        return self._made(views.sliced(self.expr, index))  # type: ignore[arg-type]
+
+    def transpose(self, *axes: int) -> Self:
+        """The axes in another order; reversed by default.
+
+        >>> import lbrx
+        >>> x = lbrx.zeros((2, 3, 4))
+        >>> x.transpose().shape, x.transpose(0, 2, 1).shape
+        ((4, 3, 2), (2, 4, 3))
+        """
+        return self._made(views.transposed(self.expr, axes or tuple(reversed(range(len(self.expr.shape))))))
+
+    def permute(self, *axes: int) -> Self:
+        """The axes in the given order.
+
+        >>> import lbrx
+        >>> lbrx.zeros((2, 3, 4)).permute(2, 0, 1).shape
+        (4, 2, 3)
+        """
+        return self._made(views.transposed(self.expr, axes))
+
+    @property
+    def T(self) -> Self:
+        """The tensor with its axes reversed.
+
+        >>> import lbrx
+        >>> lbrx.zeros((2, 3)).T.shape
+        (3, 2)
+        """
+        return self.transpose()
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """The same elements in another shape; one size may be -1.
+
+        >>> import lbrx
+        >>> lbrx.zeros((2, 6)).reshape(3, -1).shape
+        (3, 4)
+        """
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        return self._made(views.reshaped(self.expr, [int(size) for size in sizes]))  # type: ignore[arg-type]
+
+    def flatten(self) -> Self:
+        """All elements as a vector.
+
+        >>> import lbrx
+        >>> lbrx.zeros((2, 3)).flatten().shape
+        (6,)
+        """
+        return self.reshape(-1 if self.expr.shape and 0 not in self.expr.shape else int(not self.expr.shape))
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
+        """Without the axes of size 1, or without those given.
+
+        >>> import lbrx
+        >>> lbrx.zeros((1, 3, 1)).squeeze().shape, lbrx.zeros((1, 3, 1)).squeeze(0).shape
+        ((3,), (3, 1))
+        """
+        shape = self.expr.shape
+        given = (axis,) if isinstance(axis, int) else axis
+        dropped = [a for a, size in enumerate(shape) if size == 1] if given is None else given
+        axes = {normalize_axis(each, len(shape)) for each in dropped}
+        for each in sorted(axes):
+            if shape[each] != 1:
+                raise ShapeError(f"axis {each} has size {shape[each]}; only axes of size 1 can be squeezed")
+        return self.reshape([size for number, size in enumerate(shape) if number not in axes])
+
+    def expand_dims(self, axis: int | Sequence[int]) -> Self:
+        """With new axes of size 1 at these positions of the result.
+
+        >>> import lbrx
+        >>> lbrx.zeros((2, 3)).expand_dims(0).shape, lbrx.zeros((2, 3)).expand_dims((0, -1)).shape
+        ((1, 2, 3), (1, 2, 3, 1))
+        """
+        given = (axis,) if isinstance(axis, int) else tuple(axis)
+        rank = len(self.expr.shape) + len(given)
+        axes = {normalize_axis(each, rank) for each in given}
+        if len(axes) < len(given):
+            raise ShapeError(f"axis {axis} names an axis twice")
+        sizes = iter(self.expr.shape)
+        return self.reshape([1 if number in axes else next(sizes) for number in range(rank)])
+
+    def broadcast_to(self, shape: Sequence[int]) -> Self:
+        """The tensor repeated to a shape, without copies.
+
+        >>> import lbrx
+        >>> lbrx.tensor([1, 2]).broadcast_to((2, 2)).tolist()
+        [[1, 2], [1, 2]]
+        """
+        return self._made(views.broadcast(self.expr, checked_shape(shape)))
+
+    def split(self, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Self]:
+        """Views of equal parts along an axis, or of the parts between the given indices.
+
+        >>> import lbrx
+        >>> [part.tolist() for part in lbrx.arange(6).split(3)], [len(part) for part in lbrx.arange(6).split([1, 4])]
+        ([[0, 1], [2, 3], [4, 5]], [1, 3, 2])
+        """
+        number = normalize_axis(axis, len(self.expr.shape))
+        size = self.expr.shape[number]
+        if isinstance(indices_or_sections, int):
+            if indices_or_sections < 1 or size % indices_or_sections:
+                raise ShapeError(f"{size} elements along axis {axis} are no {indices_or_sections} equal parts")
+            step = size // indices_or_sections
+            indices = list(range(step, size, step)) if size else [0] * (indices_or_sections - 1)
+        else:
+            indices = [int(index) for index in indices_or_sections]
+        before = (slice(None),) * number
+        return [self[(*before, slice(a, b))] for a, b in zip([0, *indices], [*indices, size], strict=True)]
+
+    def rows(self, numbers: Sequence[int] | npt.NDArray[Any]) -> Self:
+        """The rows (axis 0) with these numbers: a view that gathers while it is read.
+
+        >>> import lbrx
+        >>> lbrx.tensor([[1, 2], [3, 4]]).rows([1, 1, 0]).tolist()
+        [[3, 4], [3, 4], [1, 2]]
+        """
+        return self._made(views.gathered(self.expr, np.asarray(numbers, dtype=np.int64)))
+
+    def shard(self, count: int, axis: int = 0) -> list[Self]:
+        """The tensor cut into views along an axis, as even as possible; `lbrx.gather` joins them again.
+
+        A quantized tensor gives quantized shards, cut between blocks.
+
+        >>> import lbrx
+        >>> [part.shape for part in lbrx.zeros((5, 2)).shard(2)]
+        [(3, 2), (2, 2)]
+        """
+        shards: list[Self] = function("shard")(self, count, axis)
+        return shards
