@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base import system
-from lbrx.errors import FileError, ShapeError, TruncatedError
+from lbrx.errors import FileError, ShapeError, TruncatedError, UsageError
 from lbrx.memory.resident import resident_window
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.dtype import dtype as dtype_of
@@ -96,6 +96,9 @@ class CpuStorage:
     def read_into(self, offset: int, buffer: Bytes) -> None:
         buffer[:] = self._bytes[offset : offset + buffer.size]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CpuStorage, (self._bytes,)  # a copy has its own address
+
 
 def drop_behind(storage: Storage, start: int, length: int) -> None:
     """A window of a storage has been used: if it is mapped, its pages may be dropped."""
@@ -140,6 +143,31 @@ class OpenFile:
         descriptor = getattr(self, "descriptor", None)
         if descriptor is not None:
             os.close(descriptor)
+
+    def __deepcopy__(self, _memo: object) -> OpenFile:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path and the identity of the file, not its descriptor."""
+        path, identity = self.path.absolute(), _identity(os.fstat(self.descriptor))
+        try:
+            is_here = _identity(os.stat(path)) == identity
+        except OSError:
+            is_here = False
+        if not is_here:
+            raise UsageError(f"{self.path}: cannot be pickled, because its path does not lead to the open file")
+        return _reopened, (path, identity)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _reopened(path: Path, identity: tuple[int, int, int]) -> OpenFile:
+    file = OpenFile(path)
+    if _identity(os.fstat(file.descriptor)) != identity:
+        raise FileError(f"{path}: is not the file that was pickled; it was replaced or changed since")
+    return file
 
 
 def _own_descriptor(source: Path | str | IO[bytes] | int) -> tuple[Path, int]:

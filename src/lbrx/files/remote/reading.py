@@ -41,6 +41,12 @@ class RemoteFile:
         self._handles: list[Any] = []
         self._lock = threading.Lock()
 
+    def __deepcopy__(self, _memo: object) -> RemoteFile:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteFile, (self.path, self.state)
+
     def fetch(self, offset: int, length: int) -> bytes:
         """Exactly these bytes, by one request of the service, or as many as its faults make necessary."""
         self._check(offset, length)
