@@ -99,7 +99,7 @@ def test_a_missing_argument_is_called_as_in_the_help(
     outcome = lbrx_command(capsys, *arguments)
     assert outcome.code == 2
     assert f"Error: Missing argument '{name}'." in outcome.err
-    assert f"{{{name}}}" in outcome.err.splitlines()[0]
+    assert f" {name}" in outcome.err.splitlines()[0]
 
 
 def failing_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:

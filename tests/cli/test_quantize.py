@@ -92,7 +92,7 @@ def test_events_as_json(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--to", "q4_k_x"], "'q4_k_x' is nothing to quantize to"),
+        (["--to", "q4_k_x"], "unknown quantization 'q4_k_x'; did you mean 'q4_k_s'?"),
         ([], "expected one of --to, --target-bpw and --target-size, but none is given"),
         (["--to", "q8_0", "--target-bpw", "4"], "but more than one is given"),
         (["--to", "q8_0", "--tensor-type", "(=q8_0"], "is not a regular expression"),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
+from rich.text import Text
 
 PIPED_WIDTH = 10_000  # nothing is cut or wrapped where a program reads it
+_LEAST_NAME_WIDTH = 16
 _COUNT_UNITS = ("", " K", " M", " B", " T")
 
 
@@ -80,8 +83,12 @@ def shape_text(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) if shape else "scalar"
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of names and values, the names dimmed."""
+def facts(rows: Iterable[tuple[str, str]]) -> Table | str:
+    """A table of names and values, the names dimmed; in a pipe, lines without trailing spaces."""
+    if not sys.stdout.isatty():
+        listed = list(rows)
+        width = max((len(name) for name, _ in listed), default=0) + 2
+        return "\n".join(f"{name:<{width}}{value}".rstrip() for name, value in listed)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -90,9 +97,59 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def columns(*headings: str, left: Sequence[str] = ()) -> Table:
-    """An empty table of numbers, set right except for the columns in ``left``."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+class FittedTable(Table):
+    """A table whose numbers are never cut: names give way first, then columns in ``dropped_first``."""
+
+    def __init__(self, left: Sequence[str], dropped_first: Sequence[str]) -> None:
+        super().__init__(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+        self.left, self.dropped_first = left, dropped_first
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for column in self.columns:
+            if column.header not in self.left:
+                column.min_width = _width(column)
+        dropped = []
+        for heading in self.dropped_first:
+            if self._least_width() <= options.max_width:
+                break
+            dropped.append(heading)
+            self.columns = [column for column in self.columns if column.header != heading]
+        for column in self.columns:
+            if column.header in self.left and column.no_wrap:
+                self._cut(column, options.max_width)
+        yield from super().__rich_console__(console, options)
+        if dropped:
+            yield Text(f"(--json or a wider window also shows: {', '.join(dropped)})", style="dim")
+
+    def _least_width(self) -> int:
+        """The width with the names cut as far as they may be."""
+        widths = [
+            min(_width(column), _LEAST_NAME_WIDTH) if column.header in self.left else _width(column)
+            for column in self.columns
+        ]
+        return sum(widths) + 2 * len(widths)
+
+    def _cut(self, column: Column, width: int) -> None:
+        """Shorten names at their front, which is alike in most of them, to the width that others leave."""
+        others = sum(_width(other) + 2 for other in self.columns if other is not column)
+        most = max(width - others - 2, min(_LEAST_NAME_WIDTH, _width(column)))
+        column._cells = [
+            f"\u2026{cell[1 - most :]}" if isinstance(cell, str) and cell_len(cell) > most else cell
+            for cell in column._cells
+        ]
+
+
+def _width(column: Column) -> int:
+    cells = [cell.plain if isinstance(cell, Text) else str(cell) for cell in (column.header, *column._cells)]
+    return max(map(cell_len, cells))
+
+
+def columns(*headings: str, left: Sequence[str] = (), dropped_first: Sequence[str] = ()) -> FittedTable:
+    """An empty table of numbers, set right except for the names in the columns of ``left``.
+
+    If a terminal is too narrow, names are cut, then the columns in ``dropped_first`` are left out, in this order.
+    """
+    table = FittedTable(left, dropped_first)
     for heading in headings:
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
     return table

@@ -38,9 +38,12 @@ COMMANDS: dict[str, Command] = {
     "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from the difference of two models."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
     "generate": Command("lbrx.cli.generate:generate", "Generate text from a prompt."),
+    "methods": Command("lbrx.cli.methods:methods", "List merge methods, or show the parameters of one."),
+    "types": Command("lbrx.cli.types:types", "List what a model can be quantized to."),
     "bench": Command("lbrx.cli.bench:bench", "Compare the speed of CPU and GPU."),
     "doctor": Command("lbrx.cli.doctor:doctor", "Show what this machine has, and test its GPU."),
     "demo": Command("lbrx.cli.demo:demo", "Merge, quantize and score small language models."),
+    "completion": Command("lbrx.cli.completion:completion", "Print a script for tab completion in a shell."),
 }
 """In the order of ``lbrx --help``. A summary is the first line of its function's docstring."""
 
@@ -157,7 +160,12 @@ class _Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None
-        return name, command(name, _function(COMMANDS[name].target)), rest
+        return name, command_of(name), rest
+
+
+def command_of(name: str) -> click.Command:
+    """A command with its options."""
+    return command(name, _function(COMMANDS[name].target))
 
 
 def _function(target: str) -> Callable[..., None]:

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunOptions
+import click
+
+from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunOptions, type_names
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.progress import Reporter
 from lbrx.cli.running import planning_for, reporting, show_files, write_output
+from lbrx.errors import UsageError
+from lbrx.registry import METHODS
 
 if TYPE_CHECKING:
     from lbrx.files.output.plan import OutputPlan
 
 
 def merge(
-    recipe: Annotated[Path, Argument("A recipe in mergekit's YAML.")],
-    out: Annotated[Path, Argument("The directory to write, or a file that ends in .gguf.")],
+    paths: Annotated[
+        list[str],
+        Argument(
+            "A recipe in mergekit's YAML, and the directory or .gguf file to write. With --method: the models.",
+            "RECIPE OUT",
+        ),
+    ],
     *,
+    method: Annotated[
+        str | None,
+        Option(
+            metavar="NAME", help="Merge models without a recipe ('lbrx methods' lists all).", values=lambda: METHODS
+        ),
+    ] = None,
+    base: Annotated[str | None, Option(metavar="MODEL", help="With --method: the base model.")] = None,
+    weight: Annotated[
+        str | None, Option(metavar="W[,W...]", help="With --method: one weight, or one for each model.")
+    ] = None,
+    set: Annotated[
+        list[str] | None, Option("--set", metavar="NAME=VALUE", help="With --method: another parameter, such as t=0.4.")
+    ] = None,
+    out: Annotated[
+        str | None, Option(metavar="OUT", help="With --method: the directory or .gguf file to write.")
+    ] = None,
     format: Format = None,
     quantize: Annotated[
         str | None,
-        Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ..."),
+        Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ...", values=type_names),
     ] = None,
     dry_run: DryRun = False,
     limits: LimitOptions,
@@ -42,6 +68,8 @@ def merge(
 
       lbrx merge recipe.yml merged
 
+      lbrx merge model-a model-b --method linear --weight 0.5 --out merged
+
       lbrx merge recipe.yml merged --dry-run
 
       lbrx merge recipe.yml merged --shard-size 2GB --seed 7 --strict
@@ -57,18 +85,49 @@ def merge(
     from lbrx.jobs.merge.merge import merge as merge_models
     from lbrx.jobs.merge.merge import plan_output_of_merge
 
-    write = partial(
-        merge_models, recipe, out, format=format, quantize=quantize, max_shard_bytes=limits.shard_size, seed=seed
-    )
     with reporting(options) as report:
-        check_output_name(out, format)
+        recipe, target = _recipe_and_target(paths, method, out, base, _parameters(weight, set))
+        if method is not None:
+            report.recipe(str(recipe))
+        check_output_name(target, format)
+        write = partial(
+            merge_models, recipe, target, format=format, quantize=quantize, max_shard_bytes=limits.shard_size, seed=seed
+        )
         if not dry_run:
-            write_output(write, report, limits, options, inputs=[recipe], device=device, cluster=cluster)
+            inputs = [recipe] if isinstance(recipe, Path) else []
+            write_output(write, report, limits, options, inputs=inputs, device=device, cluster=cluster)
             return
         with planning_for(limits, report, device, cluster):
             plan = plan_output_of_merge(*write.args, **write.keywords)
             report.warnings(plan.warnings)
             _show_plan(plan, report, as_json=options.json_output)
+
+
+def _recipe_and_target(
+    paths: Sequence[str], method: str | None, out: str | None, base: str | None, values: Mapping[str, str]
+) -> tuple[Path | str, Path]:
+    """The file of a recipe, or its text if there is a method, and the path to write to."""
+    if method is not None:
+        from lbrx.jobs.merge.inline import inline_recipe
+
+        if out is None:
+            raise UsageError("--method merges all models that are named; expected --out as well")
+        return inline_recipe(paths, method, base, values), Path(out)
+    if out is not None or base is not None or values:
+        raise UsageError("--out, --base, --weight and --set belong to --method; expected it, or RECIPE and OUT alone")
+    if len(paths) != 2:
+        raise click.UsageError(f"{len(paths)} given; expected RECIPE and OUT, or models with --method and --out")
+    return Path(paths[0]), Path(paths[1])
+
+
+def _parameters(weight: str | None, given: Sequence[str] | None) -> dict[str, str]:
+    values = {} if weight is None else {"weight": weight}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals or not value:
+            raise UsageError(f"--set {text}: expected NAME=VALUE, such as t=0.4")
+        values[name] = value
+    return values
 
 
 def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:

@@ -47,10 +47,22 @@ Device = Annotated[
     Option(
         metavar="|".join(DEVICES),
         help="Where to compute.",
+        values=lambda: DEVICES,
         check=lambda name: None if name == "cpu" else name,  # LBRX_DEVICE holds then
     ),
 ]
-Format = Annotated[str | None, Option(help="gguf, mlx or safetensors; what OUT ends in by default.")]
+FORMATS = ("gguf", "mlx", "safetensors")
+Format = Annotated[
+    str | None,
+    Option(help="gguf, mlx or safetensors; by default the format that OUT ends in.", values=lambda: FORMATS),
+]
+
+
+def type_names() -> list[str]:
+    """What a model can be quantized to."""
+    from lbrx.jobs.quantize.targets import target_names
+
+    return target_names()
 
 
 class LimitOptions(NamedTuple):

@@ -6,7 +6,7 @@ argument. A parameter whose type is a NamedTuple stands for the options that are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
@@ -20,14 +20,18 @@ _TYPES: dict[Any, click.ParamType[Any]] = {str: click.STRING, int: click.INT, fl
 
 
 class Argument(NamedTuple):
-    """A required argument, or one or more of them if its type is a list."""
+    """An argument, or several of them if its type is a list; required unless its parameter has a default."""
 
     help: str
     metavar: str | None = None
+    values: Callable[[], Iterable[str]] | None = None
 
 
 class Option:
-    """An option; without flags it is called like its parameter, and a bool has an option to switch it off too."""
+    """An option; without flags it is called like its parameter, and a bool has an option to switch it off too.
+
+    ``values`` gives the values that a shell can complete.
+    """
 
     def __init__(
         self,
@@ -36,28 +40,54 @@ class Option:
         metavar: str | None = None,
         min: int | None = None,
         check: Callable[[Any], Any] | None = None,
+        values: Callable[[], Iterable[str]] | None = None,
     ) -> None:
-        self.flags, self.help, self.metavar, self.min, self.check = flags, help, metavar, min, check
+        self.flags, self.help, self.metavar, self.min, self.check, self.values = (
+            flags,
+            help,
+            metavar,
+            min,
+            check,
+            values,
+        )
 
 
 class _Argument(click.Argument):
     """An argument with a help text."""
 
-    def __init__(self, name: str, label: str, description: str, **settings: Any) -> None:
+    def __init__(self, name: str, label: str, argument: Argument, **settings: Any) -> None:
         super().__init__([name], **settings)
+        self.values = argument.values
         choices = f":{_type_metavar(self.type)}" if isinstance(self.type, click.Choice) else ""
-        self.metavar = f"{{{label}}}{choices}"
-        self.hint, self.label, self.description = f"'{label}'", label + choices, description
+        self.metavar = label if self.required else f"[{label}]"
+        self.hint, self.label, self.description = f"'{label}'", label + choices, argument.help
 
     def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - as click calls it
         return self.hint
+
+
+class _Option(click.Option):
+    """An option whose values a shell can complete."""
+
+    def __init__(self, names: list[str], values: Callable[[], Iterable[str]] | None, **settings: Any) -> None:
+        super().__init__(names, **settings)
+        self.values = values
+
+
+def completions(parameter: click.Parameter) -> list[str]:
+    """The values of a parameter that are known by name; none for paths, numbers and texts."""
+    if isinstance(parameter.type, click.Choice):
+        return [str(choice) for choice in parameter.type.choices]
+    values = getattr(parameter, "values", None)
+    return [] if values is None else list(values())
 
 
 class _Command(click.Command):
     """A command that lists its arguments in its help."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(each.label, f"{each.description}  [required]") for each in self.params if isinstance(each, _Argument)]
+        arguments = [each for each in self.params if isinstance(each, _Argument)]
+        rows = [(each.label, each.description + "  [required]" * each.required) for each in arguments]
         if rows:
             with formatter.section("Arguments"):
                 formatter.write_dl(rows)
@@ -114,8 +144,12 @@ def _click_parameter(declared: _Declared) -> click.Parameter:
     is_list = get_origin(annotation) is list or get_origin(plain) is list
     item = get_args(plain)[0] if get_origin(plain) is list else plain
     if isinstance(described, Argument):
-        label, count = described.metavar or declared.name, -1 if is_list else 1
-        return _Argument(declared.name, label, described.help, type=_click_type(item), nargs=count, required=True)
+        label, count = described.metavar or declared.name.upper(), -1 if is_list else 1
+        is_required = declared.default is Parameter.empty
+        default = {} if is_required else {"default": declared.default}
+        return _Argument(
+            declared.name, label, described, type=_click_type(item), nargs=count, required=is_required, **default
+        )
     return _click_option(declared, described, item, is_list)
 
 
@@ -128,8 +162,9 @@ def _click_option(declared: _Declared, option: Option, item: Any, is_list: bool)
             [declared.name, *names], is_flag=True, default=declared.default, help=option.help, show_default=shown
         )
     default = {"required": True} if declared.default is Parameter.empty else {"default": declared.default}
-    return click.Option(
+    return _Option(
         [declared.name, *(option.flags or (flag,))],
+        values=option.values,
         type=value_type,
         metavar=option.metavar or _type_metavar(value_type),
         help=option.help,
@@ -152,6 +187,6 @@ def _click_type(annotation: Any, least: int | None = None) -> click.ParamType[An
 
 def _type_metavar(value_type: click.ParamType[Any]) -> str:
     if isinstance(value_type, click.Choice):
-        return f"<{'|'.join(value_type.choices)}>"
-    names = {"text": "str", "integer": "int", "integer range": "int range"}
-    return f"<{names.get(value_type.name, value_type.name)}>"
+        return "|".join(value_type.choices)
+    names = {"text": "TEXT", "integer": "N", "integer range": "N", "float": "NUMBER", "path": "PATH"}
+    return names.get(value_type.name, value_type.name.upper())

@@ -44,6 +44,11 @@ class Reporter:
         for warning in warnings if not self.is_quiet else ():
             print(f"warning: {_printable(warning)}", file=sys.stderr)
 
+    def recipe(self, text: str) -> None:
+        """Print the recipe that options stand for."""
+        if not self.is_quiet:
+            print("recipe:\n" + "".join(f"  {line}\n" for line in text.splitlines()))
+
     def planned(self, plan: Plan, cost: Estimate) -> None:
         """Print a plan that is not run."""
         for name, value in _plan_lines(plan, cost):
@@ -76,6 +81,9 @@ class JsonReporter(Reporter):
     def warnings(self, warnings: Sequence[str]) -> None:
         for warning in warnings:
             _print_event("warning", message=warning)
+
+    def recipe(self, text: str) -> None:
+        _print_event("recipe", text=text)
 
     def planned(self, plan: Plan, cost: Estimate) -> None:
         _print_event(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions
+from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions, type_names
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
 from lbrx.cli.running import planning_for, reporting, write_output
@@ -28,12 +28,13 @@ def quantize(
         str | None,
         Option(
             metavar="TYPE",
-            help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ...",
+            help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ... ('lbrx types' lists all).",
+            values=type_names,
         ),
     ] = None,
     target_bpw: Annotated[
         float | None,
-        Option(metavar="BITS", help="Choose types for at most so many bits per weight."),
+        Option(metavar="BITS", help="Choose a type per tensor so that the average is at most BITS bits per weight."),
     ] = None,
     target_size: Annotated[
         str | None,

@@ -151,7 +151,10 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
             "out: a GGUF model is a file; expected a name that ends",
         ),
         (["convert", "nowhere", "out"], "nowhere"),
-        (["merge", "recipe.yml", "m.gguf", "--quantize", "q4_k_x"], "'q4_k_x' is nothing to quantize to"),
+        (
+            ["merge", "recipe.yml", "m.gguf", "--quantize", "q4_k_x"],
+            "unknown quantization 'q4_k_x'; did you mean 'q4_k_s'?",
+        ),
     ],
 )
 @pytest.mark.usefixtures("folder")

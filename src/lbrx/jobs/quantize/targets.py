@@ -45,6 +45,35 @@ def target_names() -> list[str]:
     return [*FILE_TYPES, *modes, *MIXED_BITS, *SCHEMES]
 
 
+@dataclass(frozen=True, slots=True)
+class TargetSummary:
+    """A name to quantize to, the output it makes, and what it is."""
+
+    name: str
+    output: str
+    summary: str
+
+
+def target_summaries() -> list[TargetSummary]:
+    """Everything that a model can be quantized to, with a line about each.
+
+    >>> [row.name for row in target_summaries()] == target_names()
+    True
+    """
+    rows = [TargetSummary(row.name, "GGUF file", row.summary) for row in FILE_TYPES.values()]
+    for name in target_names()[len(rows) :]:
+        target = find_target(name)
+        if isinstance(target, MlxTarget):
+            low, high = target.mode, target.high_mode
+            mix = "" if high is None else f", {high.bits} for layers that matter more"
+            text = f"{low.bits} bits in groups of {low.group_size}{mix}"
+            rows.append(TargetSummary(name, "MLX directory", text))
+        elif isinstance(target, IntegerTarget):
+            text = f"{target.scheme.removeprefix('int')} bits in groups of {target.group_size}"
+            rows.append(TargetSummary(name, "SafeTensors", text))
+    return rows
+
+
 def find_target(name: str, group_size: int | None = None) -> Target:
     """The target of a name; ``group_size`` is for the affine codings of MLX and for integers.
 
@@ -72,9 +101,8 @@ def _unknown(name: str) -> str:
     lowered, known = name.lower(), target_names()
     if lowered in CODECS:
         return f"{name!r} is a type of tensors that is no file type here; expected one of {', '.join(known)}"
-    return (
-        f"{name!r} is nothing to quantize to; expected one of {', '.join(known)}{nearest(lowered, [*known, *ALIASES])}"
-    )
+    hint = nearest(lowered, [*known, *ALIASES]) or f"; expected one of {', '.join(known)}"
+    return f"unknown quantization {name!r}{hint} ('lbrx types' lists all)"
 
 
 def find_mlx_mode(name: str, group_size: int | None = None) -> MlxMode | None:

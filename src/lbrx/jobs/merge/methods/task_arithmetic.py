@@ -106,10 +106,12 @@ def _all(
     density: Annotated[Share, NO_EFFECT] = (1.0,),  # noqa: ARG001
     rescale: Annotated[bool, NO_EFFECT] = False,  # noqa: ARG001
 ) -> list[Tensor]:
+    """Differences are taken as they are."""
     return differences(base, models)
 
 
 def _largest(base: Tensor, models: Sequence[Tensor], *, density: Share = (1.0,), rescale: bool = False) -> list[Tensor]:
+    """Only the largest elements of differences are kept."""
     shares = zip(differences(base, models), density, strict=True)
     return [masked(delta, largest(delta, share), rescale) for delta, share in shares]
 
@@ -117,6 +119,7 @@ def _largest(base: Tensor, models: Sequence[Tensor], *, density: Share = (1.0,),
 def _random(
     base: Tensor, models: Sequence[Tensor], *, context: MergeContext, density: Share = (1.0,), rescale: bool = True
 ) -> list[Tensor]:
+    """Elements of differences are kept at random."""
     return [
         masked(delta, random_share(delta, share, context, model), rescale, random_masks=len(models))
         for model, (delta, share) in enumerate(zip(differences(base, models), density, strict=True))
@@ -147,6 +150,7 @@ def _random_by_rank(
     epsilon: Annotated[Share, _spread_fits] = (0.15,),
     rescale: bool = True,
 ) -> list[Tensor]:
+    """Elements of differences are kept at random, favouring large ones."""
     shares = zip(differences(base, models), density, epsilon, strict=True)
     return [
         masked(delta, random_by_rank(delta, share, spread, context, model), rescale, random_masks=len(models))
@@ -157,6 +161,7 @@ def _random_by_rank(
 def _below_outliers(
     base: Tensor, models: Sequence[Tensor], *, density: Share = (1.0,), gamma: Share = (0.01,), rescale: bool = False
 ) -> list[Tensor]:
+    """The smallest elements of differences and outliers are dropped."""
     shares = zip(differences(base, models), density, gamma, strict=True)
     return [masked(delta, below_outliers(delta, share, outliers), rescale) for delta, share, outliers in shares]
 
@@ -182,6 +187,7 @@ def _method(sparse: Callable[..., list[Tensor]], add: Callable[..., Tensor], nor
     parameters |= {name: value for name, value in signature(sparse).parameters.items() if name not in parameters}
     merge.__signature__ = own.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
     merge.__annotations__ = sparse.__annotations__ | merge.__annotations__
+    merge.__doc__ = " ".join((each.__doc__ or "").split("\n\n")[0].strip() for each in (add, sparse))
     return merge
 
 
