@@ -1,7 +1,8 @@
 # make demo   a small tour: three small language models merged, quantized and scored
 # make test   everything that has to hold before a change goes in
 # make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
-# make bench  the benchmarks, against the same peers
+# make bench  the benchmarks, against the same peers; writes docs/figures.md
+# make docs   the documentation as a web site in site/
 # make clean  remove what the others made
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test parity bench clean
+.PHONY: help demo test parity bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -37,8 +38,12 @@ parity: .venv-mergekit/.installed .venv-mlx/.installed
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
+docs: .venv-docs/.installed
+	@.venv-docs/bin/mkdocs build --strict --quiet
+	@echo "The site is in site/index.html"
+
 clean:
-	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-output
+	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site demo-output
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment is made anew when pyproject.toml has changed, and is complete when its stamp is there.
@@ -47,6 +52,13 @@ clean:
 
 .venv-bench/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-bench EXTRA=bench
+
+# mkdocs reads the sources without importing lbrx.
+.venv-docs/.installed: pyproject.toml
+	@echo "Installing mkdocs into .venv-docs"
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python $(PIP_INSTALL) -e '.[docs]'
+	@touch .venv-docs/.installed
 
 # The peers, in an environment of their own; torch comes first so that nothing else chooses its version.
 .venv-mergekit/.installed: pyproject.toml

@@ -1,16 +1,14 @@
-"""``python -m benchmarks [SUITE ...]``: run the suites, show the figures, keep them as JSON."""
+"""``python -m benchmarks [SUITE ...]``: run the suites, show the figures, store them and write docs/figures.md."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.figures import load, result_of, save, updated, write_page
 from benchmarks.harness import Figure
 
 SUITES = {
@@ -22,7 +20,6 @@ SUITES = {
     "compute": "benchmarks.compute",
     "cluster": "benchmarks.cluster",
 }
-RESULTS = Path(__file__).parent / "results"
 
 
 def main(names: list[str]) -> int:
@@ -37,8 +34,8 @@ def main(names: list[str]) -> int:
             figures.append(figure)
             console.print(line(figure), soft_wrap=True)
     show(console, figures)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "figures.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    save(updated(load(), map(result_of, figures)))
+    write_page()
     return 0
 
 

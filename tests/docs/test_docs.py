@@ -2,7 +2,7 @@
 
 All blocks of one file run in order, in one empty directory: ```python blocks share their names like one script, and
 of ```console blocks the lines `$ lbrx ...` are run and must print what stands below them, where a line `...` stands
-for anything.
+for anything. A ```yaml block with a title is written to the file of that name. The README runs in a clone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,8 +23,11 @@ from lbrx import memory
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 _LINK = re.compile(r"\]\((?P<target>[^)#:]+)(?:#[^)]*)?\)")
+_EXTERNAL = re.compile(r"\]\((?P<target>\w+:[^)]*)\)")
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -31,12 +35,14 @@ class Block(NamedTuple):
     language: str
     text: str
     line: int  # of the file, where the text begins
+    title: str | None
 
 
 def blocks(page: Path) -> Iterator[Block]:
     content = page.read_text(encoding="utf-8")
     for match in _BLOCK.finditer(content):
-        yield Block(match["language"], match["text"], content.count("\n", 0, match.start("text")) + 1)
+        line = content.count("\n", 0, match.start("text")) + 1
+        yield Block(match["language"], match["text"], line, match["title"])
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
@@ -58,11 +64,15 @@ def same_budget() -> Iterator[None]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if page.parent == ROOT:
+        (tmp_path / "src").symlink_to(ROOT / "src")
     names: dict[str, Any] = {"__name__": "__example__"}
     for block in blocks(page):
         if block.language == "python":
             padded = "\n" * (block.line - 1) + block.text  # so that a traceback has the line of the page
             exec(compile(padded, str(page), "exec"), names)
+        elif block.title is not None:
+            Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "console":
             for command, expected in commands(block):
                 if command.startswith("lbrx "):
@@ -82,3 +92,9 @@ def check_command(where: str, command: str, expected: str) -> None:
 def test_links_lead_to_files(page: Path) -> None:
     targets = [match["target"] for match in _LINK.finditer(page.read_text(encoding="utf-8"))]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_external_links_are_complete_addresses(page: Path) -> None:
+    targets = [urlsplit(match["target"]) for match in _EXTERNAL.finditer(page.read_text(encoding="utf-8"))]
+    assert [target for target in targets if target.scheme != "https" or "." not in target.netloc] == []
