@@ -39,7 +39,7 @@ bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
 docs: .venv-docs/.installed
-	@.venv-docs/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv-docs/bin:$$PATH .venv-docs/bin/mkdocs build --strict --quiet
 	@echo "The site is in site/index.html"
 
 clean:

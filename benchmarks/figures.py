@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.harness import Figure
+from lbrx import __version__
 from lbrx.base.system import cpu_count
-from lbrx.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 STORE = Path(__file__).parent / "figures.json"
@@ -139,7 +139,7 @@ def processor() -> str:
 
 def _version() -> str:
     done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return f"{VERSION} ({done.stdout.strip()})" if done.returncode == 0 else VERSION
+    return f"{__version__} ({done.stdout.strip()})" if done.returncode == 0 else __version__
 
 
 def write_page() -> None:

@@ -1,0 +1,45 @@
+"""A hook of mkdocs: fills docs/reference.md with the public names, read from the sources of lbrx."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MARK = "<!-- public names -->"
+SOURCE = Path(__file__).parent.parent / "src" / "lbrx"
+SECTIONS = {"files": "Files", "jobs": "Jobs", "models": "Jobs", "tensors": "Tensors", "errors": "Errors"}
+MODULES = ("ops", "memory")
+"""Public modules of the package, each with a section of its own."""
+
+
+def on_page_markdown(markdown: str, **_page: Any) -> str:
+    return markdown.replace(MARK, reference()) if MARK in markdown else markdown
+
+
+def reference() -> str:
+    """The sections of the page, with a directive of mkdocstrings for each name."""
+    sections: dict[str, list[str]] = {title: [] for title in (*dict.fromkeys(SECTIONS.values()), "Other")}
+    for name, module in public_names("lbrx"):
+        layer = module.split(".")[1]
+        if name not in MODULES and layer != "version":
+            sections[SECTIONS.get(layer, "Other")].append(f"lbrx.{name}")
+    for module in MODULES:
+        sections[f"lbrx.{module}"] = [f"lbrx.{module}.{name}" for name, _ in public_names(f"lbrx.{module}")]
+    return "\n\n".join(
+        "\n\n".join([f"## {title}", *(f"::: {name}" for name in sorted(names))])
+        for title, names in sections.items()
+        if names
+    )
+
+
+def public_names(package: str) -> Iterator[tuple[str, str]]:
+    """Each name that a package imports from lbrx to export it, and the module that defines it."""
+    path = SOURCE.joinpath(*package.split(".")[1:], "__init__.py")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("lbrx"):
+            for alias in node.names:
+                if alias.asname in (None, alias.name) and alias.name != "lazy_names":
+                    module = f"{node.module}.{alias.name}" if node.module == "lbrx" else node.module
+                    yield alias.name, module
