@@ -28,7 +28,10 @@ def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | Non
     if is_remote(path):
         return as_path(path)
     expanded = Path(path).expanduser()
-    return next((local for directory in directories if (local := directory / expanded).exists()), None)
+    try:
+        return next((local for directory in directories if (local := directory / expanded).exists()), None)
+    except OSError as error:
+        raise FileError(f"{path[:200]}: cannot be looked up: {error.strerror}") from error
 
 
 def locate_model(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:

@@ -37,6 +37,7 @@ READ_VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
 MAX_NAME_BYTES = 63
+MAX_KEYS = 1 << 16  # files have some fifty
 _PREAMBLE_BYTES = 24
 _SMALLEST_PAIR_BYTES = 8 + 1 + 4 + 1  # key length, key, type, value
 _SMALLEST_INFO_BYTES = 8 + 1 + 4 + 4 + 8  # name length, name, dimensions, type, offset
@@ -105,6 +106,8 @@ def _check_count(cursor: HeaderCursor, what: str, count: int, smallest_bytes: in
 
 
 def _read_metadata(cursor: HeaderCursor, count: int) -> GgufMetadata:
+    if count > MAX_KEYS:
+        raise FormatError(f"{cursor.path}: has {count} keys, expected at most {MAX_KEYS}")
     pairs: dict[str, Typed] = {}
     for index in range(count):
         key = cursor.string(f"key {index}", MAX_KEY_BYTES)

@@ -28,7 +28,7 @@ from lbrx.files.formats.header import (
 from lbrx.files.formats.packed import PACKED_KEY, describe_packed, restore_packed
 from lbrx.files.formats.safetensors_header import BY_NAME, ELEMENT_TYPES, METADATA_KEY, read_compact
 from lbrx.files.formats.source import read_at, size_of
-from lbrx.files.formats.strict_json import decoded, parse_object
+from lbrx.files.formats.strict_json import check_text, decoded, parse_object
 from lbrx.tensors.dtype import DTYPES
 
 MAX_HEADER_BYTES = 100_000_000
@@ -72,11 +72,10 @@ def _content(path: Path, text: str, data_start: int, file_bytes: int) -> tuple[S
     compact = read_compact(text, data_start, file_bytes)
     if compact is not None:
         metadata = _checked_metadata(path, compact.metadata)
-        _check_text(path, [*metadata, *metadata.values()])
+        check_text(metadata, f"{path}: header")
         return compact.entries, metadata
     tensors = parse_object(text, f"{path}: header")
     metadata = _checked_metadata(path, tensors.pop(METADATA_KEY, None))
-    _check_text(path, [*tensors, *metadata, *metadata.values()])
     entries = [_entry(path, name, tensor, data_start) for name, tensor in tensors.items()]
     entries.sort(key=attrgetter("offset", "nbytes"))
     _check_coverage(path, entries, data_start, file_bytes)
@@ -94,16 +93,6 @@ def _checked_metadata(path: Path, metadata: Any) -> dict[str, str]:
                 f"{path}: {METADATA_KEY} {quoted(key)} is a JSON {type(value).__name__}, expected a string"
             )
     return metadata
-
-
-def _check_text(path: Path, texts: Sequence[str]) -> None:
-    """JSON can write half a surrogate pair, which is no text and cannot be written back."""
-    try:
-        "".join(texts).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise FormatError(
-            f"{path}: a name or metadata holds the lone surrogate {error.object[error.start]!r}"
-        ) from error
 
 
 def _entry(path: Path, name: str, tensor: Any, data_start: int) -> TensorEntry:

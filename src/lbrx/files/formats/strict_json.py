@@ -1,17 +1,19 @@
-"""JSON that comes from strangers: every way in which it can be wrong becomes one kind of error."""
+"""JSON and other values that come from strangers: every way in which they can be wrong becomes one kind of error."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lbrx.errors import FileError, FormatError
+from lbrx.errors import FileError, FormatError, LbrxError
 from lbrx.files.formats.header import quoted
 
 MAX_JSON_BYTES = 100_000_000
+MAX_DEPTH = 64
 MAX_CONTAINERS = 2_000_000  # each costs some 80 bytes of memory; a tensor of a SafeTensors header needs three
 
 
@@ -26,14 +28,65 @@ def parse_object(text: bytes | str, where: str, *, unique_keys: bool = True) -> 
     if containers > MAX_CONTAINERS:
         raise FormatError(f"{where}: has {containers:,} JSON brackets, expected at most {MAX_CONTAINERS:,}")
     try:
-        parsed = json.loads(plain, object_pairs_hook=unique_keys_hook(where) if unique_keys else None)
+        parsed = json.loads(
+            plain,
+            object_pairs_hook=unique_keys_hook(where) if unique_keys else None,
+            parse_constant=_constant,
+        )
     except RecursionError as error:
         raise FormatError(f"{where}: is JSON that is nested too deeply") from error
     except ValueError as error:
         raise FormatError(f"{where}: is not valid JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise FormatError(f"{where}: is a JSON {type(parsed).__name__}, expected an object")
+    if containers > MAX_DEPTH:
+        _check_depth(parsed, where)
+    if "\\ud" in plain or "\\uD" in plain:
+        check_text(parsed, where)
     return parsed
+
+
+def _constant(name: str) -> float:
+    if name == "NaN":
+        raise ValueError("NaN is not a value of JSON")
+    return float(name)  # infinities are no JSON either, but transformers writes them
+
+
+def _check_depth(parsed: dict[str, Any], where: str) -> None:
+    level: list[Any] = [parsed]
+    for _ in range(MAX_DEPTH):
+        values = (value for each in level for value in (each.values() if isinstance(each, dict) else each))
+        level = [value for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise FormatError(f"{where}: is JSON that is nested too deeply, expected at most {MAX_DEPTH} levels")
+
+
+def check_text(parsed: Mapping[str, Any], where: str) -> None:
+    """Raise if JSON has half a surrogate pair, which is no text and cannot be written back."""
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start]
+        raise FormatError(f"{where}: has the lone surrogate {found!r}, which is no text") from error
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Whatever a file makes its reader raise within the block becomes a FormatError that names the file.
+
+    >>> with reading("config.json"):
+    ...     5 + "a"
+    Traceback (most recent call last):
+    lbrx.errors.FormatError: config.json: has values that cannot be used: TypeError: unsupported operand ...
+    """
+    try:
+        yield
+    except LbrxError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise FormatError(f"{path}: has values that cannot be used: {type(error).__name__}: {reason}") from error
 
 
 def decoded(raw: bytes, where: str) -> str:

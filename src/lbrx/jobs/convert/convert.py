@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Unpack
 
 from lbrx.errors import UsageError, nearest
+from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.options import RunKeywords, takes_run_options
@@ -74,9 +75,10 @@ def plan_conversion(
     restore_replaced(Staging(target))  # it may be the source
     wanted = output_format(target, format)
     _check_type(type)
-    converted = in_format(read_contents(Path(source)), wanted, type)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
-    return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": type})
+    with reading(source):
+        converted = in_format(read_contents(Path(source)), wanted, type)
+        return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": type})
 
 
 def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Contents:

@@ -33,7 +33,7 @@ def _differences(family: Family, config: Config, rope: Config) -> Iterator[str]:
         yield "rope type 'dynamic' is not in llama.cpp, which will not stretch positions beyond the trained length"
     window = config.get("sliding_window")
     has_window = gguf.full_attention_period is None and window and config.get("use_sliding_window") is not False
-    if has_window and window < config.count("max_position_embeddings"):
+    if has_window and config.count("sliding_window") < config.count("max_position_embeddings"):
         yield f"attention has a sliding window of {window}, but llama.cpp will use full attention"
     for key, value in gguf.fixed.items():
         if config.get(key) != value:

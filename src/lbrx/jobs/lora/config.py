@@ -14,6 +14,7 @@ from lbrx.files.formats.model_files import ADAPTER_CONFIG_NAME
 from lbrx.files.formats.source import is_directory, open_source, read_at, size_of
 from lbrx.files.formats.strict_json import MAX_JSON_BYTES, parse_object
 
+_LARGEST, _LARGEST_RANK = 1e300, 1 << 40
 CONFIG_NAME = ADAPTER_CONFIG_NAME
 WEIGHTS_NAME = "adapter_model.safetensors"
 
@@ -123,12 +124,12 @@ def _pattern(path: Path, raw: Mapping[str, Any], key: str) -> list[tuple[str, An
 
 
 def _whole(path: Path, key: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise FormatError(f"{path}: {key} is {value!r}; expected a whole number of at least 1")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST_RANK:
+        raise FormatError(f"{path}: {key} is {value!r:.60}; expected a whole number of at least 1")
     return value
 
 
 def _number(path: Path, key: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise FormatError(f"{path}: {key} is {value!r}; expected a number")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < _LARGEST:
+        raise FormatError(f"{path}: {key} is {value!r:.60}; expected a number")
     return float(value)

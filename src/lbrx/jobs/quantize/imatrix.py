@@ -16,6 +16,7 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError, TensorNotFound, nearest
 from lbrx.files.checkpoint.opening import open_checkpoint
+from lbrx.files.formats.gguf_values import StringArray
 from lbrx.tensors.storage import MmapStorage
 
 Importance = npt.NDArray[np.float32]
@@ -73,10 +74,12 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
             raise FormatError(f"{path}: has {name + SUMS_SUFFIX!r}, but not {name + COUNTS_SUFFIX!r}")
         sums, counts = (checkpoint[name + suffix].numpy() for suffix in (SUMS_SUFFIX, COUNTS_SUFFIX))
         entries[name] = _averages(path, name, sums, counts)
-    metadata = checkpoint.metadata
-    return ImportanceMatrix(
-        path, entries, tuple(metadata.get("imatrix.datasets", ())), int(metadata.get("imatrix.chunk_count", 0))
-    )
+    datasets, chunks = (checkpoint.metadata.get(f"imatrix.{key}") for key in ("datasets", "chunk_count"))
+    if datasets is not None and not isinstance(datasets, StringArray):
+        raise FormatError(f"{path}: 'imatrix.datasets' is {datasets!r:.60}; expected an array of texts")
+    if chunks is not None and (isinstance(chunks, bool) or not isinstance(chunks, int)):
+        raise FormatError(f"{path}: 'imatrix.chunk_count' is {chunks!r:.60}; expected a whole number")
+    return ImportanceMatrix(path, entries, tuple(datasets or ()), chunks or 0)
 
 
 def _averages(path: Path, name: str, sums: Importance, counts: Importance) -> Importance:

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
+from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import Contents
 from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.options import RunKeywords, takes_run_options
@@ -136,7 +137,8 @@ def plan_quantize(
     if options.target_bytes is not None and (max_shard_bytes is not None or options.keep_split):
         raise UsageError("a target size is that of one file, without shards; give bits per weight instead")
     restore_replaced(Staging(path))  # it may be the source
-    quantization = plan_contents(read_contents(Path(source)), options, measuring)
+    with reading(source):
+        quantization = plan_contents(read_contents(Path(source)), options, measuring)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if is_gguf else DEFAULT_SHARD_BYTES)
     output = plan_output(quantization.contents, path, max_shard_bytes=limit_bytes, settings_identity=_identity(options))
     if options.keep_split:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lbrx.errors import LbrxError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
+from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.options import CountCallback
 from lbrx.jobs.verify.names_and_shapes import check_config, check_gguf, check_vocabulary, model_shapes
 from lbrx.jobs.verify.records import Finding, VerifyReport, failure
@@ -50,8 +51,12 @@ def _header_findings(model: Checkpoint) -> Iterator[Finding]:
     except LbrxError as broken:
         yield failure(str(model.path), broken)
         return
-    yield from check_gguf(model, shapes) if model.format.startswith("gguf") else check_config(model, shapes)
-    yield from check_vocabulary(model, shapes)
+    for check in (check_gguf if model.format.startswith("gguf") else check_config, check_vocabulary):
+        try:
+            with reading(model.path):
+                yield from list(check(model, shapes))
+        except LbrxError as broken:
+            yield failure(str(model.path), broken)
 
 
 def _data_findings(model: Checkpoint, progress: CountCallback | None) -> Iterator[Finding]:

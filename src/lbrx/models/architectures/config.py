@@ -8,17 +8,17 @@ are no calls, attributes or subscripts.
 from __future__ import annotations
 
 import ast
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from lbrx.errors import LbrxError, UsageError, nearest
+from lbrx.errors import FormatError, LbrxError, UsageError, nearest
 
 Values = Mapping[str, Any]  # a config.json as parsed
 
 MOST = 1 << 40  # no size of a model is larger
+_LARGEST = 1e300  # of all numbers: the product with a size is still finite
 HEAD_DIM = "hidden_size // num_attention_heads"
 # What null means: another value than the family's default, or that there is no such thing. Elsewhere it means absent.
 _MEANINGS_OF_NULL: dict[str, Any] = {
@@ -55,6 +55,18 @@ def text_section(config: Values) -> Values:
     """
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config
+
+
+def first_class(config: Values) -> str:
+    """The first of the classes that a config.json names, or an empty string.
+
+    >>> first_class({"architectures": ["LlamaForCausalLM"]}), first_class({})
+    ('LlamaForCausalLM', '')
+    """
+    classes = config.get("architectures") or [""]
+    if not isinstance(classes, list | tuple) or not isinstance(classes[0], str):
+        raise FormatError(f"config.json: 'architectures' is {classes!r:.60}; expected a list of names of classes")
+    return classes[0]
 
 
 class Config:
@@ -134,7 +146,7 @@ class Config:
         value = self.get(*keys)
         if value is None:
             value = self.value(keys[0], expected=expected) if default is None else default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
             raise self.wrong(f"{keys[0]!r} is {value!r:.60}; expected {expected}")
         return float(value)
 
@@ -158,7 +170,7 @@ class Config:
             return None
         if not isinstance(values, list | tuple) or len(values) != layers or any(each not in allowed for each in values):
             known = " or ".join(map(repr, allowed))
-            raise self.wrong(f"{key!r} is {values!r}; expected {known} for each of {layers} layers")
+            raise self.wrong(f"{key!r} is {values!r:.60}; expected {known} for each of {layers} layers")
         return values
 
     def wrong(self, problem: str) -> LbrxError:
@@ -175,7 +187,7 @@ class Config:
             return expression
         try:
             return self._value_of(_parsed(expression), local)
-        except (TypeError, ZeroDivisionError) as error:
+        except (TypeError, ArithmeticError, MemoryError) as error:
             raise self.wrong(
                 f"cannot compute {expression!r} from its values: {error}; expected whole numbers"
             ) from error
@@ -203,7 +215,10 @@ class Config:
             case ast.Name(id=key):
                 return self.value(key, **local)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _BINARY[type(op)](self._value_of(left, local), self._value_of(right, local))
+                operands = self._value_of(left, local), self._value_of(right, local)
+                if not all(isinstance(operand, int | float) for operand in operands):  # text times a size is long
+                    raise TypeError(f"{operands[0]!r:.60} and {operands[1]!r:.60} are not both numbers")
+                return _BINARY[type(op)](*operands)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
                 return _COMPARE[type(op)](self._value_of(left, local), self._value_of(right, local))
             case ast.BoolOp(op=ast.And(), values=values):

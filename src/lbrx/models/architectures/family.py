@@ -10,7 +10,7 @@ from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import LbrxError, UsageError
-from lbrx.models.architectures.config import MOST, Config, Values, text_section
+from lbrx.models.architectures.config import MOST, Config, Values, first_class, text_section
 from lbrx.models.architectures.records import Decoder, Gguf, LayerRule, Naming, TensorRole, Weight
 from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
 
@@ -87,8 +87,8 @@ class Family:
 
     def config(self, values: Values, where: str = "config.json", error_class: type[LbrxError] = UsageError) -> Config:
         """The values of a config.json with the defaults of the family."""
-        classes = values.get("architectures") or _CLASSES_WITH_HEAD
-        has_head = str(classes[0]).endswith(_CLASSES_WITH_HEAD)
+        class_name = first_class(values)
+        has_head = not class_name or class_name.endswith(_CLASSES_WITH_HEAD)
         return Config(values, {**self.defaults, "has_language_head": has_head}, where, error_class)
 
     def whole_config(

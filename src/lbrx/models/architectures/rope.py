@@ -46,6 +46,9 @@ def rope_section(config: Config, layer_type: str = FULL_ATTENTION) -> Config:
         raise FormatError(f"{config.where}: {key!r} is {section!r}; expected an object")
     local_theta, is_local = config.get("rope_local_base_freq"), layer_type == SLIDING_ATTENTION
     if FULL_ATTENTION in section:
+        for name in (FULL_ATTENTION, SLIDING_ATTENTION):
+            if not isinstance(section.get(name, {}), Mapping):
+                raise FormatError(f"{config.where}: {name!r} of {key!r} is {section[name]!r:.60}; expected an object")
         local_theta = section.get(SLIDING_ATTENTION, {}).get("rope_theta", local_theta)
         section = section.get(layer_type, {})
     elif is_local and local_theta is not None and key == "rope_scaling":

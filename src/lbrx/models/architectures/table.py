@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from lbrx.errors import UsageError, nearest
-from lbrx.models.architectures.config import Values, text_section
+from lbrx.models.architectures.config import Values, first_class, text_section
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.records import Naming, Weight
 from lbrx.models.architectures.stacks import (
@@ -62,8 +62,8 @@ def known_family(config: Values) -> Family | None:
     """
     for section in (config, text_section(config)):
         model_type = section.get("model_type", "")
-        classes = section.get("architectures") or [""]
-        named = (family for family in _candidates(model_type) if classes[0] in family.class_names)
+        class_name = first_class(section)
+        named = (family for family in _candidates(model_type) if class_name in family.class_names)
         family = next(named, None) or family_of_type(model_type)
         if family is not None:
             return family

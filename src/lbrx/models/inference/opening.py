@@ -8,6 +8,7 @@ from typing import Any
 
 from lbrx.errors import FormatError, UsageError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
+from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES
@@ -29,6 +30,11 @@ def open_model(path: str | Path) -> LanguageModel:
     (3, 1024)
     """
     model_path = Path(path)
+    with reading(model_path):
+        return _open(model_path)
+
+
+def _open(model_path: Path) -> LanguageModel:
     checkpoint = open_checkpoint(model_path)
     if checkpoint.format.startswith("gguf"):
         return _open_gguf(model_path, checkpoint)

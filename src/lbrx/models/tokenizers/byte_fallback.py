@@ -16,6 +16,7 @@ from lbrx.models.tokenizers.records import AddedEntry, TokenTable, TokenType
 from lbrx.models.tokenizers.sentencepiece import SPACE, SentencePieceModel
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+MAX_TOKEN_LENGTH = 1 << 14
 ANY_MERGES = "default"  # the pre-tokenizer's name with which a caller accepts merges that scores cannot express
 
 
@@ -34,6 +35,8 @@ def pairs_that_make(text: str, ids: Mapping[str, int]) -> Iterator[tuple[str, st
     >>> list(pairs_that_make("abc", {"a": 0, "bc": 1, "ab": 2, "c": 3}))
     [('a', 'bc'), ('ab', 'c')]
     """
+    if len(text) > MAX_TOKEN_LENGTH:  # looking at all of its cuts takes quadratic time
+        raise FormatError(f"the tokenizer has a token of {len(text)} characters, expected at most {MAX_TOKEN_LENGTH}")
     cuts = ((text[:end], text[end:]) for end in range(1, len(text)))
     known = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
     yield from sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))

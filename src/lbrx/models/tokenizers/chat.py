@@ -43,7 +43,8 @@ def _named(value: Any) -> dict[str, str]:
     if isinstance(value, str):
         return {DEFAULT: value}
     if isinstance(value, list):
-        value = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        entries = [entry for entry in value if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        value = {entry["name"]: entry.get("template") for entry in entries}
     if not isinstance(value, dict):
         return {}
     return {name: text for name, text in value.items() if isinstance(name, str) and isinstance(text, str)}

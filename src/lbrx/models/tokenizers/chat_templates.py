@@ -128,7 +128,8 @@ def read_template(directory: Path) -> str | None:
 def _default_template(value: Any) -> str | None:
     """The template itself, or the one named default of several: ``{name: template}`` or ``[{name, template}]``."""
     if isinstance(value, list):
-        value = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        entries = [entry for entry in value if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        value = {entry["name"]: entry.get("template") for entry in entries}
     if isinstance(value, dict):
         value = value.get("default")
     return value if isinstance(value, str) else None

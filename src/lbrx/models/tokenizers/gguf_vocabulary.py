@@ -18,6 +18,7 @@ from lbrx.models.tokenizers.to_gguf import ID_KEYS
 
 _PREFIX = "tokenizer.ggml."
 _MODELS = ("gpt2", "llama")
+_TYPE_NAMES: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number"}
 _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
 
 
@@ -75,12 +76,13 @@ def read_vocabulary(values: Mapping[str, Any], where: str) -> GgufVocabulary:
     _check_texts(texts, where)
     types = _column(values, "token_type", [int(TokenType.NORMAL)] * len(texts), where)
     scores = _column(values, "scores", [0.0] * len(texts), where)
-    pre = pre_tokenizer_named(values.get(_PREFIX + "pre") or "default", where) if model == "gpt2" else None
+    name = _typed(values, "pre", str, "default", where) or "default"
+    pre = pre_tokenizer_named(name, where) if model == "gpt2" else None
     if model == "llama" and _PREFIX + "scores" not in values:
         raise FormatError(f"{where}: has no {_PREFIX}scores, expected one for each of the {len(texts)} tokens")
     merges = list(values.get(_PREFIX + "merges") or ())
-    special = _special(values, model, len(texts), adds_bos=pre.adds_bos if pre is not None else True)
-    adds_prefix = bool(values.get(_PREFIX + "add_space_prefix", model == "llama"))
+    special = _special(values, model, len(texts), where, adds_bos=pre.adds_bos if pre is not None else True)
+    adds_prefix = bool(_typed(values, "add_space_prefix", bool, model == "llama", where))
     return GgufVocabulary(where, model, texts, types, scores, merges, special, pre, adds_prefix)
 
 
@@ -108,12 +110,20 @@ def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str
     return column
 
 
-def _special(values: Mapping[str, Any], model: str, size: int, *, adds_bos: bool) -> SpecialTokens:
+def _typed(values: Mapping[str, Any], name: str, value_type: type, default: Any, where: str) -> Any:
+    """The value of a key, which must be of this type, or the default."""
+    value = values.get(_PREFIX + name, default)
+    if value is not None and type(value) is not value_type:
+        raise FormatError(f"{where}: {_PREFIX}{name} is {value!r:.60}, expected {_TYPE_NAMES[value_type]}")
+    return value
+
+
+def _special(values: Mapping[str, Any], model: str, size: int, where: str, *, adds_bos: bool) -> SpecialTokens:
     ids: dict[str, int] = {}
     for role, name in ID_KEYS.items():
-        token_id = values.get(f"{_PREFIX}{name}_token_id", _DEFAULT_IDS[model].get(role))
-        if token_id is not None and 0 <= int(token_id) < size:
-            ids[role] = int(token_id)
-    add_bos = bool(values.get(_PREFIX + "add_bos_token", adds_bos)) and "bos" in ids
-    add_eos = bool(values.get(_PREFIX + "add_eos_token", False)) and "eos" in ids
+        token_id = _typed(values, f"{name}_token_id", int, _DEFAULT_IDS[model].get(role), where)
+        if token_id is not None and 0 <= token_id < size:
+            ids[role] = token_id
+    add_bos = bool(_typed(values, "add_bos_token", bool, adds_bos, where)) and "bos" in ids
+    add_eos = bool(_typed(values, "add_eos_token", bool, False, where)) and "eos" in ids
     return SpecialTokens(ids, add_bos, add_eos)

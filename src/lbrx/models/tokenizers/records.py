@@ -9,6 +9,8 @@ from enum import IntEnum
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError
 
+MAX_TOKENS = 1 << 22  # the largest vocabularies have 2^18
+
 
 class TokenType(IntEnum):
     """What a token is for. The numbers are those of GGUF, and of SentencePiece."""
@@ -57,6 +59,8 @@ class TokenTable:
 
     @classmethod
     def of_size(cls, size: int, label: str, *, lowest_score: float = 0.0) -> TokenTable:
+        if size > MAX_TOKENS:
+            raise FormatError(f"{label}: has token ids up to {size - 1}, expected at most {MAX_TOKENS} tokens")
         texts = [padding_text(token_id) for token_id in range(size)]
         return cls(label, texts, [TokenType.UNUSED] * size, [lowest_score] * size)
 

@@ -11,14 +11,14 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.formats.source import is_directory
-from lbrx.files.formats.strict_json import read_json
+from lbrx.files.formats.strict_json import read_json, reading
 from lbrx.models.tokenizers.document import read_document
 from lbrx.models.tokenizers.gguf_vocabulary import plain_values, read_vocabulary
 from lbrx.models.tokenizers.sentencepiece import MODEL_NAME
 from lbrx.models.tokenizers.specials import SpecialTokens, read_settings, special_tokens
 from lbrx.models.tokenizers.to_files import tokenizer_document
 from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
-from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, load_tokenizer
+from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, library_errors, load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -63,7 +63,8 @@ class TextTokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"the text has a lone surrogate at character {error.start}, which is no text") from error
-        ids = list(self._library.encode(text, add_special_tokens=False).ids)
+        with library_errors(f"{self.label}: cannot encode the text"):
+            ids = list(self._library.encode(text, add_special_tokens=False).ids)
         if add_special and self.special.add_bos:
             ids.insert(0, self.special.ids["bos"])
         if add_special and self.special.add_eos:
@@ -75,7 +76,8 @@ class TextTokenizer:
         for token_id in ids:
             if not 0 <= token_id < 1 << 32:
                 raise UsageError(f"{self.label}: {token_id} is no token id, expected 0 to {self.vocab_size - 1}")
-        return self._library.decode(list(ids), skip_special_tokens=skip_special)
+        with library_errors(f"{self.label}: cannot decode the tokens"):
+            return self._library.decode(list(ids), skip_special_tokens=skip_special)
 
 
 def open_tokenizer(path: str | Path) -> TextTokenizer:
@@ -89,6 +91,11 @@ def open_tokenizer(path: str | Path) -> TextTokenizer:
     [2, 1, 0]
     """
     model_path = Path(path)
+    with reading(model_path):
+        return _open(model_path)
+
+
+def _open(model_path: Path) -> TextTokenizer:
     if not is_directory(model_path):
         return _of_checkpoint(model_path)
     if (model_path / TOKENIZER_NAME).is_file():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_NAME = "tokenizer.json"
+MAX_GROWTH = 1000
 ADDED_TOKENS_NAME = "added_tokens.json"
 
 # Files of tokenizers that only other programs read.
@@ -118,11 +121,36 @@ def load_tokenizer(text: str, label: str) -> Tokenizer:
     """A tokenizer of the tokenizers library, which raises plain exceptions for whatever it does not like."""
     from tokenizers import Tokenizer
 
+    with library_errors(f"{label}: is not a tokenizer that the tokenizers library can read"):
+        tokenizer = Tokenizer.from_str(text)
+    _check_growth(tokenizer, label)
+    return tokenizer
+
+
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """Errors of the tokenizers library as FormatErrors. Its panics are no ``Exception``."""
     try:
-        return Tokenizer.from_str(text)
-    except Exception as error:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise FormatError(f"{label}: is not a tokenizer that the tokenizers library can read: {reason}") from error
+        raise FormatError(f"{problem}: {reason}") from error
+
+
+def _check_growth(tokenizer: Tokenizer, label: str) -> None:
+    """Raise if replacements, one after the other, can make a text longer beyond all measure."""
+    for part in (tokenizer.normalizer, tokenizer.decoder):
+        growth, waiting = 1, [] if part is None else [json.loads(part.__getstate__())]
+        while waiting:
+            step = waiting.pop()
+            waiting += step.get("normalizers") or step.get("decoders") or []
+            if step.get("type") == "Replace":
+                pattern = step.get("pattern", {}).get("String")
+                growth *= max(1, len(step["content"]) // len(pattern) if pattern else len(step["content"]) + 1)
+        if growth > MAX_GROWTH:
+            raise FormatError(f"{label}: its replacements make texts {growth} times longer, expected {MAX_GROWTH}")
 
 
 def _record(token: Any) -> AddedToken:

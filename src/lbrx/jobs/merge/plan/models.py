@@ -10,6 +10,7 @@ from lbrx.errors import FileError, LbrxError, UsageError, nearest
 from lbrx.files.checkpoint.hub import local_path
 from lbrx.files.checkpoint.locating import locate, refuse_adapter
 from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
+from lbrx.files.formats.strict_json import reading
 from lbrx.jobs.merge.plan.expressions import StageTensors
 from lbrx.jobs.merge.plan.records import InputModel, StagePlan, TensorInfo
 from lbrx.jobs.merge.recipe import ModelRef
@@ -50,6 +51,11 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
     """
     path = locate(ref.path, ref.revision, directories)
     refuse_adapter(ref.path, path)
+    with reading(path):
+        return _opened(ref, path, directories)
+
+
+def _opened(ref: ModelRef, path: Path, directories: Sequence[Path]) -> InputModel:
     checkpoint = open_checkpoint(path)
     if not len(checkpoint):
         raise FileError(f"{path}: has no tensors; expected a model")

@@ -102,6 +102,7 @@ MAX_NODES = 20_000  # after aliases are expanded
 MAX_DEPTH = 32
 
 _TAG = "tag:yaml.org,2002:"
+_MOST_BITS = 4096
 _MERGE = _TAG + "merge"
 # A date or a lone "=" has a type of its own in YAML 1.1; in a recipe both are just text.
 _TEXT_TAGS = frozenset({_TAG + "str", _TAG + "timestamp", _TAG + "value"})
@@ -268,7 +269,7 @@ class _Expansion:
                 case "bool":
                     return bool(self._loader.construct_yaml_bool(node))
                 case "int":
-                    return int(self._loader.construct_yaml_int(node))
+                    return _bounded(int(self._loader.construct_yaml_int(node)))
                 case "float":
                     return float(self._loader.construct_yaml_float(node))
         except (ValueError, KeyError, IndexError, ArithmeticError) as error:
@@ -290,6 +291,13 @@ def _merged_maps(node: YamlNode) -> tuple[YamlMap, ...]:
 
 def _short(tag: str) -> str:
     return tag.replace(_TAG, "!!")
+
+
+def _bounded(number: int) -> int:
+    """A whole number that Python can print."""
+    if number.bit_length() > _MOST_BITS:
+        raise ValueError(f"a number of {number.bit_length()} bits")
+    return number
 
 
 def _shortened(text: str) -> str:
