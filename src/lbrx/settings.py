@@ -18,11 +18,13 @@ from lbrx.registry import DEVICES
 @dataclass(slots=True)
 class Settings:
     """``threads``: workers of a pass. ``chunk_elements``: elements that a worker takes at a time. ``device``: where
-    passes run whose inputs are in files or in memory."""
+    passes run whose inputs are in files or in memory. ``raw``: open checkpoints whose quantization lbrx cannot decode,
+    with the stored codes as values."""
 
     threads: int
     chunk_elements: int = 1 << 20
     device: str = "cpu"
+    raw: bool = False
 
 
 def _threads_from_environment() -> int:
@@ -46,7 +48,11 @@ settings = Settings(threads=_threads_from_environment(), device=_device_from_env
 
 @contextmanager
 def using(
-    *, threads: int | None = None, chunk_elements: int | None = None, device: str | None = None
+    *,
+    threads: int | None = None,
+    chunk_elements: int | None = None,
+    device: str | None = None,
+    raw: bool | None = None,
 ) -> Iterator[Settings]:
     """Settings for the length of a ``with`` block.
 
@@ -60,11 +66,12 @@ def using(
         raise UsageError(f"chunks of {chunk_elements} elements were asked for; expected at least 1")
     if device is not None and device not in DEVICES:
         raise UsageError(f"unknown device {device!r}; expected one of {', '.join(DEVICES)}")
-    before = (settings.threads, settings.chunk_elements, settings.device)
+    before = (settings.threads, settings.chunk_elements, settings.device, settings.raw)
     settings.threads = threads or settings.threads
     settings.chunk_elements = chunk_elements or settings.chunk_elements
     settings.device = device or settings.device
+    settings.raw = settings.raw if raw is None else raw
     try:
         yield settings
     finally:
-        settings.threads, settings.chunk_elements, settings.device = before
+        settings.threads, settings.chunk_elements, settings.device, settings.raw = before

@@ -60,7 +60,7 @@ def inspect(
     """
     check_model(path, may_be_adapter=True)
     with _collection_paused():
-        summary = summarize(open_checkpoint(path), pattern)
+        summary = summarize(open_checkpoint(path, raw=True), pattern)
     if json_output:
         sys.stdout.write(json.dumps(as_json(summary), indent=2) + "\n")
         return

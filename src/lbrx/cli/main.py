@@ -48,6 +48,9 @@ COMMANDS: dict[str, Command] = {
 """In the order of ``lbrx --help``. A summary is the first line of its function's docstring."""
 
 
+READS_WEIGHTS = ("merge", "convert", "quantize", "moe", "verify", "compare", "diff", "lora", "score", "generate")
+"""Commands with the option ``--raw``."""
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -165,7 +168,27 @@ class _Root(click.Group):
 
 def command_of(name: str) -> click.Command:
     """A command with its options."""
-    return command(name, _function(COMMANDS[name].target))
+    chosen = command(name, _function(COMMANDS[name].target))
+    if name in READS_WEIGHTS:
+        chosen.params.append(_raw_option())
+    return chosen
+
+
+def _raw_option() -> click.Option:
+    return click.Option(
+        ["--raw"],
+        is_flag=True,
+        expose_value=False,
+        callback=_allow_raw_codes,
+        help="Take codes as values if lbrx cannot decode the quantization of a model.",
+    )
+
+
+def _allow_raw_codes(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        from lbrx.settings import using
+
+        context.with_resource(using(raw=True))
 
 
 def _function(target: str) -> Callable[..., None]:

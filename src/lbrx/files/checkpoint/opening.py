@@ -14,6 +14,7 @@ from lbrx.files.formats.detect import detect_format
 from lbrx.files.formats.directory import DirectoryHeader, read_directory, read_file
 from lbrx.files.formats.header import QUANTIZATION_KEY, FileHeader, TensorEntry
 from lbrx.files.remote.paths import RemotePath, as_path
+from lbrx.settings import settings
 from lbrx.tensors.coded import Blocks, QuantizationInfo
 from lbrx.tensors.expr import Expr, Source
 from lbrx.tensors.storage import Bytes, MmapStorage, OpenFile, ReadStorage, Storage
@@ -21,6 +22,21 @@ from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
 
 if TYPE_CHECKING:
     from lbrx.files.remote.reading import RemoteFile
+
+
+# Names of tensors that only quantized models have.
+_CODE_ENDINGS = {
+    ".weight_scale_inv": "FP8 and block scales",
+    ".qweight": "GPTQ or AWQ",
+    ".weight_packed": "compressed-tensors",
+    ".weight.absmax": "bitsandbytes",
+    ".SCB": "bitsandbytes (int8)",
+    ".W_q": "HQQ",
+    ".weight._data": "quanto",
+    ".weight_scale_2": "NVFP4 of ModelOpt",
+    ".codebooks": "AQLM",
+}
+_SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -175,10 +191,10 @@ class SwappedStorage(ReadStorage):
         turned[:] = turned[:, ::-1].copy()
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
+def open_checkpoint(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
     """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
 
-    Reads headers only.
+    Reads headers only. A quantization that lbrx cannot decode is an error; with ``raw`` the codes are the values.
 
     >>> import lbrx, numpy as np, tempfile
     >>> path = tempfile.mkdtemp() + "/a.safetensors"
@@ -193,8 +209,57 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     format = detect_format(location)
     if format in ("huggingface", "gguf-split", "pytorch-directory"):
         directory: DirectoryHeader = read_directory(location)
-        return Checkpoint(location, format, directory.files, directory.config)
-    return Checkpoint(location, format, (read_file(location),), None)
+        checkpoint = Checkpoint(location, format, directory.files, directory.config)
+    else:
+        checkpoint = Checkpoint(location, format, (read_file(location),), None)
+    scheme = None if (settings.raw if raw is None else raw) else unknown_quantization(checkpoint)
+    if scheme is not None:
+        raise FormatError(
+            f"{location}: is quantized with {scheme}, which lbrx cannot decode; expected plain, GGUF or MLX weights "
+            "(--raw takes the stored codes as values)"
+        )
+    return checkpoint
+
+
+def unknown_quantization(checkpoint: Checkpoint) -> str | None:
+    """The quantization of a checkpoint that lbrx cannot decode, or None.
+
+    Settings in config.json reveal it, or names of tensors that hold codes or scales.
+    """
+    entries = {entry.name: entry.type_name for entry in checkpoint.entries}
+    if checkpoint.format.startswith("gguf"):
+        scales = (f"{name.removesuffix('.weight')}.scale" for name, codec in entries.items() if codec == "nvfp4")
+        scale = next((name for name in scales if name in entries), None)
+        return None if scale is None else f"nvfp4 and separate scales (tensor {scale!r})"
+    if QUANTIZATION_KEY in checkpoint.metadata:
+        return None
+    config = checkpoint.config or {}
+    if isinstance(config.get("quantization"), Mapping):  # of MLX
+        return None
+    sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
+    for section in sections:
+        for key in ("quantization_config", "compression_config"):
+            if section.get(key):
+                return _scheme_of_settings(section[key], key)
+    return next((scheme for name in entries if (scheme := _scheme_of_tensor(name, entries))), None)
+
+
+def _scheme_of_settings(described: Any, key: str) -> str:
+    values = described if isinstance(described, Mapping) else {}
+    method = next((values[name] for name in ("quant_method", "quant_algo", "format") if values.get(name)), "unknown")
+    return f"the method {str(method)[:60]!r} ('{key}' of config.json)"
+
+
+def _scheme_of_tensor(name: str, entries: Mapping[str, str]) -> str | None:
+    scheme = next((scheme for ending, scheme in _CODE_ENDINGS.items() if name.endswith(ending)), None)
+    if name.endswith("_blocks") and f"{name.removesuffix('blocks')}scales" in entries:
+        scheme = "blocks and scales, as MXFP4 is"
+    elif scheme is None and entries[name].startswith(("f8", "i", "u")):
+        module = name.removesuffix(".weight")
+        scales = (f"{module}.{part}" for part in _SCALES) if module != name else (f"{name}_scale", f"{name}_scales")
+        scale = next((each for each in scales if each in entries), None)
+        scheme = None if scale is None else f"{entries[name]} codes and scales {scale!r}"
+    return None if scheme is None else f"{scheme} (tensor {name!r})"
 
 
 def contents_format(checkpoint: Checkpoint) -> str:

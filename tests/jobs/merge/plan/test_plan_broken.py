@@ -146,7 +146,8 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "quantization_config": (
         llamas(b={"quantization_config": {"quant_method": "gptq"}}),
         LINEAR,
-        BOTH + "b is quantized (config.json has 'quantization_config'); expected unquantized weights",
+        "b: is quantized with the method 'gptq' ('quantization_config' of config.json), which lbrx cannot decode; "
+        "expected plain, GGUF or MLX weights (--raw takes the stored codes as values)",
     ),
     "quantized blocks": (
         a_gguf_of_blocks,

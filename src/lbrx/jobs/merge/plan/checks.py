@@ -54,13 +54,11 @@ def _architecture_text(model: InputModel) -> str:
     return repr(model.architecture.name)
 
 
-def model_problems(recipe: Recipe, models: Mapping[ModelRef, InputModel]) -> Iterator[str]:
+def model_problems(models: Mapping[ModelRef, InputModel]) -> Iterator[str]:
     """Models that are not what their configs say, or that cannot be computed with."""
     for model in models.values():
         if model.stage is not None:
             continue
-        if model.config.get("quantization_config") and recipe.method != "passthrough":
-            yield f"{model.label} is quantized (config.json has 'quantization_config'); expected unquantized weights"
         names, shapes = model.header.shapes.keys(), model.header.shapes
         for problem in check_names(model.architecture, model.config, names):
             yield f"{model.label}: {problem}"

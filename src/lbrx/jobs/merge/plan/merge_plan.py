@@ -121,7 +121,7 @@ def _plan_stage(
     tokenizer_model = _opened(tokenizer_donor(recipe), stages, opener, seed)
     opened = {ref: _opened(ref, stages, opener, seed) for ref in recipe.models}
     models = with_common_architecture(recipe, opened)
-    raise_problems(recipe, list(model_problems(recipe, models)))
+    raise_problems(recipe, list(model_problems(models)))
     outline = Outline(recipe, models)
     raise_problems(recipe, list(layer_problems(recipe, outline)))
     planner = JobPlanner(recipe, method, models, resizes_vocabulary=recipe.tokenizer is not None)

@@ -1,0 +1,126 @@
+"""Checkpoints whose quantization lbrx cannot decode: every command refuses them, ``--raw`` takes the codes."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.cli.main import READS_WEIGHTS, run
+from lbrx.demo.models import demo_models
+from lbrx.errors import FormatError
+
+CODES = np.ones((4, 8), np.uint8)
+SCALE = lbrx.tensor(np.full((4, 1), 2.0, np.float32))
+
+
+def directory(path: Path, tensors: dict[str, lbrx.Tensor], config: dict[str, object] | None = None) -> Path:
+    path.mkdir()
+    lbrx.save(path / "model.safetensors", tensors)
+    (path / "config.json").write_text(json.dumps({"model_type": "llama", **(config or {})}))
+    return path
+
+
+def floats() -> lbrx.Tensor:
+    return lbrx.tensor(np.ones((4, 8), np.float32))
+
+
+REVEALED = {
+    "FP8 and block scales": {"l.weight": "f8_e4m3", "l.weight_scale_inv": "scale"},
+    "f8_e4m3 codes and scales 'l.weight_scale'": {"l.weight": "f8_e4m3", "l.weight_scale": "scale"},
+    "f8_e5m2 codes and scales 'l.scale_weight'": {"l.weight": "f8_e5m2", "l.scale_weight": "scale"},
+    "blocks and scales, as MXFP4 is": {"experts.up_blocks": "u8", "experts.up_scales": "u8"},
+    "GPTQ or AWQ": {"l.qweight": "u8", "l.scales": "scale"},
+    "compressed-tensors": {"l.weight_packed": "u8", "l.weight_scale": "scale"},
+    "bitsandbytes": {"l.weight": "u8", "l.weight.absmax": "scale"},
+    "u8 codes and scales 'l.weight_scale'": {"l.weight": "u8", "l.weight_scale": "scale"},
+}
+
+
+def tensor_of(type_name: str) -> lbrx.Tensor:
+    if type_name == "scale":
+        return SCALE
+    return lbrx.tensor(CODES) if type_name == "u8" else floats().to(type_name)
+
+
+@pytest.mark.parametrize("scheme", REVEALED)
+def test_tensors_reveal_the_quantization(scheme: str, tmp_path: Path) -> None:
+    model = directory(tmp_path / "m", {name: tensor_of(each) for name, each in REVEALED[scheme].items()})
+    with pytest.raises(FormatError, match=re.escape(f"is quantized with {scheme}")):
+        lbrx.open(model)
+    assert len(lbrx.open(model, raw=True)) == 2
+
+
+@pytest.mark.parametrize("section", [None, "text_config"])
+def test_the_config_names_the_quantization(section: str | None, tmp_path: Path) -> None:
+    settings: dict[str, object] = {"quantization_config": {"quant_method": "fp8"}}
+    model = directory(tmp_path / "m", {"w": floats()}, {section: settings} if section else settings)
+    with pytest.raises(FormatError, match=r"is quantized with the method 'fp8' \('quantization_config' of config"):
+        lbrx.open(model)
+    with lbrx.using(raw=True):
+        assert list(lbrx.open(model)) == ["w"]
+
+
+def test_plain_eight_bit_floats_are_values(tmp_path: Path) -> None:
+    lbrx.save(tmp_path / "a.safetensors", {"l.weight": floats().to("f8_e4m3"), "l.bias": floats()})
+    assert float(lbrx.open(tmp_path / "a.safetensors")["l.weight"].to("f32").sum()) == 32
+
+
+def test_nvfp4_with_separate_scales_is_refused(tmp_path: Path) -> None:
+    values = lbrx.tensor(np.ones((2, 64), np.float32)).quantize("nvfp4")
+    metadata = {"general.architecture": "llama"}
+    lbrx.save(tmp_path / "plain.gguf", {"blk.0.attn_q.weight": values}, metadata)
+    assert lbrx.open(tmp_path / "plain.gguf")["blk.0.attn_q.weight"].type_name == "nvfp4"
+    scale = lbrx.tensor([0.5], "f32")
+    lbrx.save(tmp_path / "a.gguf", {"blk.0.attn_q.weight": values, "blk.0.attn_q.scale": scale}, metadata)
+    with pytest.raises(FormatError, match=r"nvfp4 and separate scales \(tensor 'blk.0.attn_q.scale'\)"):
+        lbrx.open(tmp_path / "a.gguf")
+
+
+@pytest.fixture(scope="module")
+def fp8_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole demo model that says it is quantized."""
+    path, base = tmp_path_factory.mktemp("fp8") / "model", demo_models().base
+    path.mkdir()
+    for file in base.iterdir():
+        (path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((base / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    return path
+
+
+COMMANDS = {
+    "merge": ["merge", "{recipe}", "{out}"],
+    "convert": ["convert", "{model}", "{out}.gguf"],
+    "quantize": ["quantize", "{model}", "{out}.gguf", "--to", "q8_0"],
+    "moe": ["moe", "{moe}", "{out}"],
+    "verify": ["verify", "{model}"],
+    "compare": ["compare", "{model}", "{model}"],
+    "diff": ["diff", "{model}", "{model}"],
+    "lora": ["lora", "extract", "{model}", "{model}", "{out}", "--rank", "1"],
+    "score": ["score", "{model}", "--text", "{text}", "--max-tokens", "8"],
+    "generate": ["generate", "{model}", "--prompt", "In", "--max-tokens", "1"],
+}
+
+
+@pytest.mark.parametrize("name", READS_WEIGHTS)
+def test_every_command_refuses_it(
+    name: str, fp8_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, moe, text, out = tmp_path / "r.yml", tmp_path / "moe.yml", tmp_path / "t.txt", tmp_path / "out"
+    recipe.write_text(f"merge_method: linear\nmodels: [{{model: {fp8_model}, parameters: {{weight: 1}}}}]\n")
+    moe.write_text(
+        f"base_model: {fp8_model}\ngate_mode: random\n"
+        f"experts: [{{source_model: {fp8_model}}}, {{source_model: {fp8_model}}}]\n"
+    )
+    text.write_text("In the beginning was the word. " * 8)
+    names = {"model": fp8_model, "recipe": recipe, "moe": moe, "text": text, "out": out}
+    arguments = [part.format(**names) for part in COMMANDS[name]]
+    assert run(arguments) == 1
+    printed = capsys.readouterr()
+    assert "the method 'fp8'" in " ".join((printed.out + printed.err).split())
+    assert not out.exists()
+    if name not in ("moe", "lora"):
+        assert run([*arguments, "--raw"]) == 0
