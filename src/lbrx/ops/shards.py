@@ -78,7 +78,7 @@ def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
     >>> import lbrx
     >>> part(lbrx.tensor(np.ones((2, 96), np.float32)).quantize("q8_0").realize(), 1, 32, 96)
-    Tensor(q8_0, shape=(2, 64))
+    Tensor(q8_0, shape=(2, 64), device=cpu, in memory)
     """
     along = normalize_axis(axis, tensor.ndim)
     size, unit = tensor.shape[along], _unit(tensor, along)
@@ -132,7 +132,7 @@ def matrix(stack: Tensor, number: int) -> Tensor:
 
     >>> import lbrx
     >>> matrix(lbrx.tensor(np.ones((4, 2, 32), np.float32)).quantize("q8_0").realize(), 3)
-    Tensor(q8_0, shape=(2, 32))
+    Tensor(q8_0, shape=(2, 32), device=cpu, in memory)
     """
     if stack.ndim != 3 or not -stack.shape[0] <= number < stack.shape[0]:
         raise ShapeError(f"there is no matrix {number} in a tensor of shape {stack.shape}; expected [count, m, k]")

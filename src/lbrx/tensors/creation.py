@@ -126,7 +126,7 @@ def zeros_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
 
     >>> import lbrx
     >>> zeros_like(lbrx.tensor([1, 2], "f16"))
-    Tensor(f16, shape=(2,), not computed yet)
+    Tensor(f16, shape=(2,), device=cpu, not computed yet)
     """
     return full(other.shape, 0, other.dtype if dtype is None else dtype)
 

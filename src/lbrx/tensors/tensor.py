@@ -17,7 +17,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES, Blocks, Decode, Encode, Encoding, QuantizationInfo
+from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES, Blocks, Encode, Encoding, QuantizationInfo
 from lbrx.tensors.dtype import DType, DTypeLike
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Coded, Expr, MatMul, Reduce, Source, cast
@@ -52,7 +52,6 @@ class Tensor(Shaping):
     """
 
     __slots__ = ("expr", "metadata")
-    __array_priority__ = 1000  # NumPy leaves mixed arithmetic to us
 
     def __init__(self, expr: Expr, metadata: TensorMetadata = _NO_METADATA) -> None:
         self.expr = expr
@@ -176,9 +175,17 @@ class Tensor(Shaping):
         return isinstance(self.expr, Source)
 
     def __repr__(self) -> str:
+        from lbrx.tensors.display import source_text
+
         name = f"{self.name!r}, " if self.name else ""
-        state = "" if isinstance(self.expr, (Source, Decode, Coded)) else ", not computed yet"
-        return f"Tensor({name}{self.type_name}, shape={self.shape}{state})"
+        where = f"device={self.device}, {source_text(self.expr)}"
+        return f"Tensor({name}{self.type_name}, shape={self.shape}, {where})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a line, and a histogram of a stored tensor."""
+        from lbrx.tensors.display import tensor_html
+
+        return tensor_html(self)
 
     # -- values ---------------------------------------------------------------------------------------------------
 
@@ -223,8 +230,24 @@ class Tensor(Shaping):
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """``np.exp(t)`` and its kin: a lazy tensor, or a TypeError."""
+        from lbrx.tensors.numpy_protocol import call_ufunc
+
+        return call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, _types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """``np.sum(t)`` and its kin: a lazy tensor, or a TypeError."""
+        from lbrx.tensors.numpy_protocol import call_function
+
+        return call_function(function, args, options)
+
     def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of the values; bf16 and 8-bit floats travel where NumPy can name them."""
+        """A DLPack capsule of the values, for ``from_dlpack`` of other libraries; bf16 and 8-bit floats are copied."""
+        if self.dtype.name in ("bf16", "f8_e4m3", "f8_e5m2"):
+            from lbrx.tensors.dlpack import capsule
+
+            return capsule(self.numpy().view(self.dtype.carrier), self.dtype.name)
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -382,7 +405,7 @@ class Tensor(Shaping):
         >>> values = np.linspace(-1, 1, 64, dtype=np.float32)
         >>> quantized = lbrx.tensor(values).quantize("q8_0")
         >>> quantized
-        Tensor(q8_0, shape=(64,))
+        Tensor(q8_0, shape=(64,), device=cpu, not computed yet)
         >>> bool(abs(quantized - values).max() < 0.005)
         True
         """

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from lbrx.base.system import format_bytes
 from lbrx.errors import FormatError, TensorNotFound, nearest
 from lbrx.files.formats.detect import detect_format
 from lbrx.files.formats.directory import DirectoryHeader, read_directory, read_file
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lbrx.files.remote.reading import RemoteFile
 
 
+<<<<<<< HEAD
 # Names of tensors that only quantized models have.
 _CODE_ENDINGS = {
     ".weight_scale_inv": "FP8 and block scales",
@@ -37,6 +39,9 @@ _CODE_ENDINGS = {
     ".codebooks": "AQLM",
 }
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
+=======
+HTML_ROWS = 500
+>>>>>>> 1b5c8e8 (Functions of NumPy give lazy tensors or raise; bf16 through DLPack; what notebooks show)
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -115,7 +120,38 @@ class Checkpoint(Mapping[str, Tensor]):
         return integer_tensor(coding, name)
 
     def __repr__(self) -> str:
-        return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors, {self.nbytes} bytes)"
+        types = ", ".join(dict.fromkeys(entry.type_name for entry in self.entries))
+        size = format_bytes(self.nbytes)
+        return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors of {types or 'no type'}, {size})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table of the tensors."""
+        from lbrx.tensors.display import table_html
+
+        shown = self.entries[:HTML_ROWS]
+        rows = [
+            (each.name, each.type_name, " x ".join(map(str, each.shape)), format_bytes(each.nbytes)) for each in shown
+        ]
+        if len(self.entries) > HTML_ROWS:
+            rows.append((f"{len(self.entries) - HTML_ROWS:,} more", "", "", ""))
+        return table_html(repr(self), ("name", "type", "shape", "size"), rows)
+
+    def close(self) -> None:
+        """Forget the tensors and files that are open; a file is closed when no tensor uses it any more.
+
+        >>> from lbrx.demo.models import demo_models
+        >>> with open_checkpoint(demo_models().base) as model:
+        ...     len(model) > 0
+        True
+        """
+        self._tensors.clear()
+        self._open_files.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def _open_file(self, header: FileHeader) -> OpenFile | RemoteFile:
         file = self._open_files.get(header.path)
@@ -201,7 +237,7 @@ def open_checkpoint(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
     >>> lbrx.save(path, {"w": lbrx.tensor(np.ones((2, 2), np.float32))})
     >>> model = lbrx.open(path)
     >>> model["w"]
-    Tensor('w', f32, shape=(2, 2))
+    Tensor('w', f32, shape=(2, 2), device=cpu, in a.safetensors)
     """
     location = as_path(path)
     if isinstance(location, RemotePath):

@@ -24,7 +24,7 @@ class Spool:
     >>> with tempfile.TemporaryDirectory() as directory, Spool(Path(directory) / "spool") as spool:
     ...     spool.put("w", np.ones((1, 2)), dtype("bf16"))
     ...     spool.tensors()
-    {'w': Tensor(bf16, shape=(1, 2))}
+    {'w': Tensor(bf16, shape=(1, 2), device=cpu, in spool)}
     """
 
     def __init__(self, path: Path) -> None:
