@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lbrx.files.remote.reading import RemoteFile
 
 
-<<<<<<< HEAD
 # Names of tensors that only quantized models have.
 _CODE_ENDINGS = {
     ".weight_scale_inv": "FP8 and block scales",
@@ -39,9 +38,7 @@ _CODE_ENDINGS = {
     ".codebooks": "AQLM",
 }
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
-=======
 HTML_ROWS = 500
->>>>>>> 1b5c8e8 (Functions of NumPy give lazy tensors or raise; bf16 through DLPack; what notebooks show)
 
 
 class Checkpoint(Mapping[str, Tensor]):
