@@ -6,7 +6,7 @@ Results never depend on threads and pieces.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lbrx.base import system
@@ -42,6 +42,9 @@ def _device_from_environment() -> str:
         raise UsageError(f"LBRX_DEVICE is {name!r}; expected one of {', '.join(DEVICES)}")
     return name
 
+
+compile_listeners: list[Callable[[], None]] = []
+"""Called before a kernel is compiled, which can take seconds."""
 
 settings = Settings(threads=_threads_from_environment(), device=_device_from_environment())
 

@@ -50,12 +50,13 @@ def test_progress_escapes_names(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
 
     class Bar:
-        def update(self, *_: object, tensor: str, **__: object) -> None:
-            shown.append(tensor)
+        def update(self, *_: object, item: str, **__: object) -> None:
+            shown.append(item)
 
-    reporter = TerminalReporter()
-    monkeypatch.setattr(reporter, "_bar", Bar())
-    monkeypatch.setattr(reporter, "_task", 0)
+    reporter = TerminalReporter("merging")
+    monkeypatch.setattr(reporter, "started", 0.0)
+    monkeypatch.setattr(reporter._bar, "_bar", Bar())
+    monkeypatch.setattr(reporter._bar, "_task", 0)
     state = Progress(tensor="a\x1b]0;x\x07", done_tensors=1, total_tensors=2, done_bytes=1, total_bytes=2)
     reporter.progress(state)
     assert shown == ["a\\x1b]0;x\\x07"]

@@ -32,7 +32,8 @@ def events(text: str) -> list[dict[str, Any]]:
 def test_one_line_when_it_is_no_terminal(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["merge", recipe, "out", "--no-sync"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("out: 21 tensors, 4.9 KiB in ")
+    assert printed.out.startswith("out: 21 tensors, 6.9 KiB, 32.00 bits per weight (read ")
+    assert printed.out.endswith(" MiB memory\n")
     assert printed.out.count("\n") == 1
     assert printed.err == ""
 
@@ -88,10 +89,12 @@ def test_events_for_programs(recipe: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_error_is_an_event_too(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["merge", recipe, "no/where", "--json"]) == 1
+    assert run(["merge", recipe, "recipe.yml/where", "--json"]) == 1
     printed = capsys.readouterr()
-    assert events(printed.out) == [{"event": "error", "message": "no: no such directory to write to"}]
-    assert printed.err == "error: no: no such directory to write to\n"
+    assert events(printed.out) == [
+        {"event": "error", "message": "recipe.yml: is a file; expected a directory to write to"}
+    ]
+    assert printed.err == "error: recipe.yml: is a file; expected a directory to write to\n"
 
 
 def test_nonfinite_values_are_told_and_strict_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +131,7 @@ def test_a_terminal_gets_a_bar_with_speed_time_memory_and_tensor(folder: Path) -
         shown += chunk
     os.close(leader)
     assert process.wait() == 0
-    for piece in (b"/s", b"memory", b"t.", b"KiB", b"out: 400 tensors"):
+    for piece in (b"/s", b"merging", b"t.", b"KiB", b"out: 400 tensors", b"memory", b"next: lbrx quantize out"):
         assert piece in shown
 
 
@@ -138,3 +141,18 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 4096)
     except OSError:
         return b""
+
+
+def test_a_dry_run_looks_at_the_target_and_the_disk(
+    recipe: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["merge", recipe, "deep/out", "--dry-run"]) == 0
+    assert "free on disk" in capsys.readouterr().out
+    assert not Path("deep").exists()
+    Path("deep/out").mkdir(parents=True)
+    Path("deep/out/model.safetensors").write_bytes(b"old")
+    assert run(["merge", recipe, "deep/out", "--dry-run"]) == 1
+    assert "deep/out: exists and is not empty" in capsys.readouterr().err
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: type("Usage", (), {"free": 10}))
+    assert run(["merge", recipe, "new", "--dry-run"]) == 1
+    assert "new: disk full: needs 6.9 KiB, has 10 B free" in capsys.readouterr().err

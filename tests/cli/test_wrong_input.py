@@ -65,7 +65,7 @@ WRONG = [
     ("convert cod out", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
     ("convert base out.bin", "out.bin: lbrx writes no PyTorch files; expected a directory, or a name that ends in"),
     ("convert base notes.txt", "notes.txt: is a file; expected a directory to write to"),
-    ("convert base absent/out.gguf", "absent: no such directory to write to"),
+    ("convert base notes.txt/out.gguf", "notes.txt: is a file; expected a directory to write to"),
     ("quantize cod out.gguf --to q8_0", "did you mean 'code'?"),
     ("quantize base out.gguf --to q8_0 --tensors", "--tensors lists what --dry-run would do; expected --dry-run"),
     ("quantize base out.gguf --to q8_0 --candidates q4_0", "--candidates are chosen from for --target-bpw or"),

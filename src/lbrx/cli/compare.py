@@ -58,7 +58,7 @@ def compare(
     for path in (a, b):
         check_model(path)
     first, second = open_pair(a, b)
-    with shown_progress() as progress:
+    with shown_progress("comparing") as progress:
         comparison = compare_models(first, second, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
@@ -135,7 +135,10 @@ def _print_tensors(console: Console, comparison: Comparison, top: int) -> None:
     if not shown:
         return
     console.print("\nworst tensors, and the block of each that differs most", style="dim")
-    table = columns("tensor", "types", *_HEADINGS, "worst block", left=("tensor", "types", "worst block"))
+    table = columns(
+        "tensor", "types", *_HEADINGS, "worst block", left=("tensor",), dropped_first=("cosine", "worst block")
+    )
+    table.columns[1].justify = "left"
     for tensor in shown:
         block = str(tensor.worst_blocks[0]) if tensor.worst_blocks else ""
         types = _types_text(tensor.type_a, tensor.type_b)

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 PIPED_WIDTH = 10_000  # nothing is cut or wrapped where a program reads it
-_LEAST_NAME_WIDTH = 16
+_LEAST_NAME_WIDTH = 24
 _COUNT_UNITS = ("", " K", " M", " B", " T")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from lbrx.cli.options import Cluster, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import planning_for, reporting, show_files, write_output
+from lbrx.cli.running import check_dry_run, planning_for, reporting, show_files, write_output
 
 
 def convert(
@@ -43,13 +44,15 @@ def convert(
     from lbrx.jobs.convert.convert import plan_conversion
 
     write = partial(convert_model, source, out, format=format, type=type, max_shard_bytes=limits.shard_size)
-    with reporting(options) as report:
+    with reporting("converting", options) as report:
         check_model(source)
         check_output_name(out, format)
         if not dry_run:
-            write_output(write, report, limits, options, cluster=cluster)
+            command = shlex.join(["lbrx", "compare", str(source), str(out)])
+            write_output(write, report, limits, options, cluster=cluster, next_command=command)
             return
         with planning_for(limits, report):
             plan = plan_conversion(*write.args, **write.keywords)
             report.warnings(plan.warnings)
             show_files(plan, as_json=options.json_output)
+            check_dry_run(plan, options)

@@ -89,7 +89,7 @@ def diff(
             f"expected models of one format ('lbrx compare' takes any two)"
         )
     origin = None if base is None else open_checkpoint(base)
-    with shown_progress() as progress:
+    with shown_progress("comparing") as progress:
         difference = diff_models(first, second, origin, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map

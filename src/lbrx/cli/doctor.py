@@ -147,7 +147,7 @@ def _run_tests(context: MetalContext, only: str | None) -> list[Outcome]:
     if not tests and only is not None:
         raise UsageError(f"no test has {only!r} in its name; expected a part of one, such as {next(iter(every))!r}")
     rows = []
-    with shown_progress() as progress:
+    with shown_progress("testing") as progress:
         for number, (name, test) in enumerate(tests.items()):
             if progress is not None:
                 progress(number, len(tests), name)

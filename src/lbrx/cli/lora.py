@@ -77,7 +77,7 @@ def lora(
         check_model(path)
     tuned_model, base_model = open_checkpoint(tuned), open_checkpoint(base)
     model_type = (base_model.config or {}).get("model_type")
-    with limited(threads, memory), shown_progress() as progress:
+    with limited(threads, memory), shown_progress("extracting") as progress:
         extraction = extract_adapter(
             tuned_model, base_model, out, options, base_name=str(base), model_type=model_type, progress=progress
         )

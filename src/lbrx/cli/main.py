@@ -163,6 +163,10 @@ class _Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
         assert name is not None
+        if sys.stderr.isatty():
+            from lbrx.cli.status import announce_compiling
+
+            announce_compiling()
         return name, command_of(name), rest
 
 

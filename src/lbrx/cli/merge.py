@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunO
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.progress import Reporter
-from lbrx.cli.running import planning_for, reporting, show_files, write_output
+from lbrx.cli.running import check_dry_run, planning_for, reporting, show_files, write_output
 from lbrx.errors import UsageError
 from lbrx.registry import METHODS
 
@@ -85,7 +86,7 @@ def merge(
     from lbrx.jobs.merge.merge import merge as merge_models
     from lbrx.jobs.merge.merge import plan_output_of_merge
 
-    with reporting(options) as report:
+    with reporting("merging", options) as report:
         recipe, target = _recipe_and_target(paths, method, out, base, _parameters(weight, set))
         if method is not None:
             report.recipe(str(recipe))
@@ -95,12 +96,22 @@ def merge(
         )
         if not dry_run:
             inputs = [recipe] if isinstance(recipe, Path) else []
-            write_output(write, report, limits, options, inputs=inputs, device=device, cluster=cluster)
+            write_output(
+                write,
+                report,
+                limits,
+                options,
+                inputs=inputs,
+                device=device,
+                cluster=cluster,
+                next_command=_next_command(target, format, quantize),
+            )
             return
         with planning_for(limits, report, device, cluster):
             plan = plan_output_of_merge(*write.args, **write.keywords)
             report.warnings(plan.warnings)
             _show_plan(plan, report, as_json=options.json_output)
+            check_dry_run(plan, options)
 
 
 def _recipe_and_target(
@@ -118,6 +129,12 @@ def _recipe_and_target(
     if len(paths) != 2:
         raise click.UsageError(f"{len(paths)} given; expected RECIPE and OUT, or models with --method and --out")
     return Path(paths[0]), Path(paths[1])
+
+
+def _next_command(out: Path, format: str | None, quantize: str | None) -> str:
+    if quantize is None and format != "mlx" and out.suffix != ".gguf":
+        return shlex.join(["lbrx", "quantize", str(out), f"{out}-q4_k_m.gguf", "--to", "q4_k_m"])
+    return shlex.join(["lbrx", "score", str(out), "--text", "FILE"])
 
 
 def _parameters(weight: str | None, given: Sequence[str] | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from lbrx.base.system import format_bytes
 from lbrx.cli.options import DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
-from lbrx.cli.running import planning_for, reporting, write_output
+from lbrx.cli.running import check_dry_run, planning_for, reporting, write_output
 from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def moe(
     """
     from lbrx.jobs.moe import load_moe_recipe, plan_moe, plan_moe_output, write_moe
 
-    with reporting(options) as report:
+    with reporting("merging", options) as report:
         if out.suffix == ".gguf":
             raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
         with planning_for(limits, report):
@@ -52,7 +52,9 @@ def moe(
             report.warnings(mixture.warnings)
         write = partial(write_moe, mixture, out, max_shard_bytes=limits.shard_size)
         if dry_run:
-            _show(mixture, plan_moe_output(*write.args, **write.keywords), as_json=options.json_output)
+            plan = plan_moe_output(*write.args, **write.keywords)
+            _show(mixture, plan, as_json=options.json_output)
+            check_dry_run(plan, options)
         else:
             write_output(write, report, limits, options, inputs=[recipe])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -12,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lbrx.base.system import anonymous_bytes, format_bytes
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
-
     from lbrx.files.output.options import Progress
+    from lbrx.files.output.plan import OutputPlan
     from lbrx.files.output.run import RunResult
     from lbrx.jobs.merge.plan import Plan
     from lbrx.jobs.merge.plan.estimate import Estimate
@@ -31,6 +30,9 @@ class Reporter:
 
     def __init__(self, is_quiet: bool = False) -> None:
         self.is_quiet = is_quiet
+        self.started = time.monotonic()
+        self.peak_memory_bytes = 0
+        self._next_sample = 0.0
 
     def __enter__(self) -> Reporter:
         return self
@@ -56,6 +58,10 @@ class Reporter:
 
     def progress(self, state: Progress) -> None:
         """A tensor is finished."""
+        now = time.monotonic()
+        if now >= self._next_sample or state.done_tensors == state.total_tensors:
+            self._next_sample = now + 1 / _EVENTS_PER_SECOND
+            self.peak_memory_bytes = max(self.peak_memory_bytes, anonymous_bytes())
 
     def failed(self, error: Exception) -> None:
         """The merge ends with an error, which is printed elsewhere."""
@@ -64,10 +70,17 @@ class Reporter:
         """Somebody stopped the run, which can be gone on with."""
         print(_INTERRUPTED, file=sys.stderr)
 
-    def done(self, result: RunResult) -> None:
+    def done(self, result: RunResult, plan: OutputPlan, next_command: str | None) -> None:
+        """Print the closing summary: one line in a pipe; on a terminal also the types, and what to do next."""
         self.warnings(_nonfinite_lines(result))
-        if not self.is_quiet:
-            print(_printable(_result_line(result)))
+        if self.is_quiet:
+            return
+        summary = OutputSummary(plan)
+        print(_printable(_result_line(result, summary, time.monotonic() - self.started, self.peak_memory_bytes)))
+        if sys.stdout.isatty():
+            print(f"{_printable(summary.types_text())} tensors")
+            if next_command is not None:
+                print(f"next: {_printable(next_command)}")
 
 
 class JsonReporter(Reporter):
@@ -76,7 +89,6 @@ class JsonReporter(Reporter):
     def __init__(self) -> None:
         super().__init__(is_quiet=True)
         self._next_event = 0.0
-        self._started = time.monotonic()
 
     def warnings(self, warnings: Sequence[str]) -> None:
         for warning in warnings:
@@ -101,12 +113,13 @@ class JsonReporter(Reporter):
         )
 
     def progress(self, state: Progress) -> None:
+        super().progress(state)
         now = time.monotonic()
         if now < self._next_event and state.done_tensors < state.total_tensors:
             return
         self._next_event = now + 1 / _EVENTS_PER_SECOND
         done_here = state.done_bytes - state.resumed_bytes
-        rate = done_here / max(now - self._started, 1e-9)
+        rate = done_here / max(now - self.started, 1e-9)
         _print_event(
             "progress",
             tensor=state.tensor,
@@ -127,7 +140,8 @@ class JsonReporter(Reporter):
     def interrupted(self) -> None:
         _print_event("interrupted", message=_INTERRUPTED)
 
-    def done(self, result: RunResult) -> None:
+    def done(self, result: RunResult, plan: OutputPlan, next_command: str | None) -> None:
+        summary = OutputSummary(plan)
         _print_event(
             "done",
             out=str(result.out),
@@ -139,70 +153,62 @@ class JsonReporter(Reporter):
                 for tensor, counts in result.nonfinite.items()
             },
             seconds=round(result.seconds, 3),
+            total_seconds=round(time.monotonic() - self.started, 3),
+            file_bytes=summary.file_bytes,
+            bits_per_weight=summary.bits_per_weight,
+            types=summary.types,
+            peak_memory_bytes=self.peak_memory_bytes,
+            next=next_command,
         )
 
 
 class TerminalReporter(Reporter):
-    """A bar with bytes per second, time left, memory, and the tensor at hand."""
+    """A bar with bytes per second, time left, and the tensor that is computed."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str) -> None:
+        from lbrx.cli.status import ProgressBar
+
         super().__init__()
-        self._started = time.monotonic()
-        self._bar: Bar | None = None
-        self._task: TaskID | None = None
+        self._bar = ProgressBar(verb, in_bytes=True)
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def progress(self, state: Progress) -> None:
-        if self._bar is None:
-            if time.monotonic() - self._started < _PATIENCE_SECONDS:
-                return
-            self._bar = _bar()
-            self._task = self._bar.add_task("merge", total=state.total_bytes, tensor="", memory="")
-            self._bar.start()
-        assert self._task is not None
-        memory = format_bytes(anonymous_bytes())
-        tensor = _printable(state.at_hand or state.tensor)
-        self._bar.update(self._task, completed=state.done_bytes, tensor=tensor, memory=memory)
+        super().progress(state)
+        if time.monotonic() - self.started >= _PATIENCE_SECONDS:
+            self._bar.update(state.done_bytes, state.total_bytes, state.at_hand or state.tensor)
 
 
-def reporter(*, as_json: bool, is_quiet: bool) -> Reporter:
+class OutputSummary:
+    """What an output is: its types, and its bits per weight."""
+
+    def __init__(self, plan: OutputPlan) -> None:
+        self.types: dict[str, int] = {}
+        weights = nbytes = 0
+        for layout in plan.layouts:
+            for slot in layout.slots:
+                self.types[slot.type_name] = self.types.get(slot.type_name, 0) + 1
+                weights += math.prod(slot.shape)
+                nbytes += slot.nbytes
+        packs_words = any(name in ("u32", "i32") for name in self.types)  # MLX: several weights in an element
+        self.bits_per_weight = None if not weights or packs_words else round(8 * nbytes / weights, 3)
+        self.file_bytes = sum(layout.file_bytes for layout in plan.layouts)
+        self.source_bytes = sum(header.file_bytes for header in plan.sources)
+
+    def types_text(self) -> str:
+        return ", ".join(f"{name} {count:,}" for name, count in self.types.items())
+
+
+def reporter(verb: str, *, as_json: bool, is_quiet: bool) -> Reporter:
     """The reporter for the options and for where standard output goes."""
     if as_json:
         return JsonReporter()
     if is_quiet or not sys.stderr.isatty():
         return Reporter(is_quiet)
-    return TerminalReporter()
-
-
-def _bar() -> Bar:
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.table import Column
-
-    from lbrx.cli.console import error_console
-
-    return Progress(
-        BarColumn(bar_width=12),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[memory]} memory", style="dim"),
-        TextColumn("{task.fields[tensor]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)),
-        console=error_console(),
-        transient=True,
-        expand=True,
-    )
+    return TerminalReporter(verb)
 
 
 def _printable(text: str) -> str:
@@ -247,12 +253,14 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _result_line(result: RunResult) -> str:
+def _result_line(result: RunResult, summary: OutputSummary, seconds: float, memory_bytes: int) -> str:
     resumed = f", {result.resumed_tensors:,} of them from an earlier run" if result.resumed_tensors else ""
-    rate = format_bytes(int(result.written_bytes / max(result.seconds, 1e-9)))
+    rate = format_bytes(int(summary.file_bytes / max(seconds, 1e-9)))
+    bits = "" if summary.bits_per_weight is None else f", {summary.bits_per_weight:.2f} bits per weight"
     return (
-        f"{result.out}: {result.tensors:,} tensors{resumed}, {format_bytes(result.written_bytes)} "
-        f"in {_duration(result.seconds)} ({rate}/s)"
+        f"{result.out}: {result.tensors:,} tensors{resumed}, {format_bytes(summary.file_bytes)}{bits} "
+        f"(read {format_bytes(summary.source_bytes)}) in {_duration(seconds)} ({rate}/s), "
+        f"{format_bytes(memory_bytes)} memory"
     )
 
 

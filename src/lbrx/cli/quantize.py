@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions, type_names
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import planning_for, reporting, write_output
+from lbrx.cli.running import check_dry_run, planning_for, reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 
@@ -110,23 +111,33 @@ def quantize(
         "keep_split": keep_split,
         "allow_requantize": allow_requantize,
     }
-    with reporting(options) as report:
+    with reporting("quantizing", options) as report:
         parsed = parse_options(**choices)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
         check_output_name(out, None)
         with ExitStack() as status:
-            measuring = status.enter_context(shown_progress())
+            measuring = status.enter_context(shown_progress("measuring"))
             planning: dict[str, Any] = {"max_shard_bytes": limits.shard_size, "measuring": measuring}
             if not dry_run:
                 write = partial(quantize_model, source, out, **choices, **planning)
-                write_output(write, report, limits, options, status=status, device=device, cluster=cluster)
+                write_output(
+                    write,
+                    report,
+                    limits,
+                    options,
+                    status=status,
+                    device=device,
+                    cluster=cluster,
+                    next_command=shlex.join(["lbrx", "score", str(out), "--reference", str(source), "--text", "FILE"]),
+                )
                 return
             with planning_for(limits, report, device, cluster):
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
                 report.warnings(plan.output.warnings)
                 _show(plan, as_json=options.json_output, with_tensors=tensors)
+                check_dry_run(plan.output, options)
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:
@@ -172,7 +183,9 @@ def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:
 def _tensor_table(plan: QuantizePlan) -> object:
     from lbrx.cli.console import columns, printable, shape_text
 
-    table = columns("from", "to", "shape", "name", "why", left=("from", "to", "name", "why"))
+    table = columns("from", "to", "shape", "name", "why", left=("name", "why"))
+    table.columns[0].justify = table.columns[1].justify = "left"
+    table.columns[-1].no_wrap = False
     for tensor in plan.quantization.coded:
         source, choice = tensor.source, tensor.choice
         table.add_row(

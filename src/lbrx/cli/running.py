@@ -49,10 +49,10 @@ def planning_for(
 
 
 @contextmanager
-def reporting(options: RunOptions) -> Iterator[Reporter]:
+def reporting(verb: str, options: RunOptions) -> Iterator[Reporter]:
     """The reporter of a command that writes a model. It hears of errors before they are raised."""
     _allow_many_files()
-    report = reporter(as_json=options.json_output, is_quiet=options.quiet)
+    report = reporter(verb, as_json=options.json_output, is_quiet=options.quiet)
     try:
         yield report
     except LbrxError as error:
@@ -70,17 +70,17 @@ def write_output(
     status: ExitStack | None = None,
     device: str | None = None,
     cluster: str | None = None,
+    next_command: str | None = None,
 ) -> None:
     """Call the function that writes a model with the options of a run, and report its progress and its result.
 
     ``inputs`` are files besides models that must not be overwritten. ``status`` is closed when the plan is made.
     """
 
-    is_planned = False
+    plans: list[OutputPlan] = []
 
     def planned(plan: OutputPlan) -> None:
-        nonlocal is_planned
-        is_planned = True
+        plans.append(plan)
         if status is not None:
             status.close()
         report.warnings(plan.warnings)
@@ -102,12 +102,23 @@ def write_output(
             with report:
                 result = write(**{name: given[name] for name in RunKeywords.__annotations__})
         except KeyboardInterrupt:
-            if is_planned:
+            if plans:
                 report.interrupted()
             raise
-        report.done(result)
+        report.done(result, plans[0], next_command)
     if nodes is not None:
         nodes.done()
+
+
+def check_dry_run(plan: OutputPlan, options: RunOptions) -> None:
+    """Raise if the plan that was shown could not be written: the target exists, or the disk lacks space."""
+    from lbrx.files.output.run import check_output
+
+    free_bytes = check_output(plan, options.overwrite)
+    if free_bytes is not None and not options.json_output:
+        replaced = plan.is_directory and plan.out.is_dir() and any(plan.out.iterdir())
+        print(f"{'target':<16}{'replaces the old one' if replaced or plan.out.is_file() else 'new'}")
+        print(f"{'free on disk':<16}{format_bytes(free_bytes)}")
 
 
 def show_files(plan: OutputPlan, *, as_json: bool) -> None:

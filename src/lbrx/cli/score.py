@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lbrx.jobs.score.score import Score
 
 
+_LESS_IMPORTANT = ("loss", "tokens", "bits/byte", "KL 99%", "tokens/s")  # left out of narrow tables
+
+
 def score(
     models: Annotated[list[Path], Argument("Directories of models, or .gguf files.", "MODEL...")],
     text: Annotated[Path, Option("--text", help="The text to predict, a file in UTF-8.")],
@@ -76,7 +79,7 @@ def score(
         from lbrx.plots.heat_map import check_picture
 
         check_picture(plot)
-    with reporting_fallbacks(_warn), shown_progress() as progress:
+    with reporting_fallbacks(_warn), shown_progress("scoring") as progress:
         scores = score_models(
             models,
             text,
@@ -112,7 +115,12 @@ def score_table(scores: Sequence[Score]) -> Table:
 
     has_reference = any(one.divergence is not None for one in scores)
     headings = ["model", "perplexity", "+-", "loss", "bits/byte", "tokens", "tokens/s"]
-    table = columns(*headings, *(["KL", "KL 99%", "same top"] if has_reference else []), left=("model",))
+    table = columns(
+        *headings,
+        *(["KL", "KL 99%", "same top"] if has_reference else []),
+        left=("model",),
+        dropped_first=_LESS_IMPORTANT,
+    )
     best = min(one.loss for one in scores)
     for one in scores:
         cells = [

@@ -36,7 +36,7 @@ def verify(
       lbrx verify merged --json > report.json
     """
     check_model(path, may_be_adapter=True)
-    with shown_progress() as progress:
+    with shown_progress("checking") as progress:
         report = verify_model(path, quick=quick, progress=progress)
     if json_output:
         sys.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")

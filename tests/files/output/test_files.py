@@ -203,7 +203,6 @@ def test_a_missing_tensor_is_named_with_its_neighbour(tmp_path: Path) -> None:
     [
         ("out.bin", np.zeros(1, np.float32), "the ending tells no format"),
         ("out.gguf", np.zeros(1, np.uint8), "tensor 'w' is u8, which GGUF does not have"),
-        ("nowhere/out.gguf", np.zeros(1, np.float32), "no such directory to write to"),
     ],
 )
 def test_what_cannot_be_saved_is_refused_before_anything_is_written(

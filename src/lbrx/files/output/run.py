@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from lbrx.files.output.nonfinite import NonFiniteError, describe
 from lbrx.files.output.options import Progress, RunKeywords, RunOptions
 from lbrx.files.output.plan import Identity, OutputPlan, output_bytes
 from lbrx.files.output.slots import batches_of, file_checksum, units_of, write_batch
-from lbrx.files.output.staging import Staging
+from lbrx.files.output.staging import Staging, existing_parent
 from lbrx.files.remote.paths import as_path, is_remote
 from lbrx.memory.limits import limited
 from lbrx.registry import RUNNERS, load
@@ -89,6 +90,7 @@ def execute(
     restore_replaced(staging)
     if not staging.journal.exists():
         staging.check_target(options.overwrite)
+        staging.make_parent()
     contents = {file.name: file.read() for file in plan.side_files}
     identity = plan.identity(contents)
     with Journal(staging.journal, discard=options.restart, wait=takes_over) as journal:
@@ -112,6 +114,20 @@ def execute(
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
     return RunResult(as_path(plan.out), tensor_count(plan), output_bytes(plan), resumed_tensors, nonfinite, seconds)
+
+
+def check_output(plan: OutputPlan, overwrite: bool) -> int | None:
+    """The bytes that are free on the disk of an output, None for a remote one; raise if it cannot be written."""
+    if is_remote(plan.out):
+        return None
+    staging = _staging(plan)
+    staging.check_target(overwrite)
+    free_bytes = shutil.disk_usage(existing_parent(staging.target)).free
+    needed_bytes = sum(layout.file_bytes for layout in plan.layouts)
+    if needed_bytes > free_bytes:
+        needed, free = system.format_bytes(needed_bytes), system.format_bytes(free_bytes)
+        raise FileError(f"{plan.out}: disk full: needs {needed}, has {free} free")
+    return free_bytes
 
 
 def _staging(plan: OutputPlan) -> Staging:

@@ -48,10 +48,10 @@ class Staging:
             atomic_write.replace(self.replaced, self.target)
 
     def check_target(self, overwrite: bool) -> None:
-        """Raise if the target exists and may not be replaced, or if its parent directory is missing."""
-        parent = self.target.parent
+        """Raise if the target exists and may not be replaced, or if something above it is no directory."""
+        parent = existing_parent(self.target)
         if not parent.is_dir():
-            raise FileError(f"{parent}: no such directory to write to")
+            raise FileError(f"{parent}: is a file; expected a directory to write to")
         if self._files is not None:
             _check_files(self._files, overwrite)
             return
@@ -61,6 +61,13 @@ class Staging:
             raise FileError(f"{self.target}: is a file; expected a directory to write to")
         if any(self.target.iterdir()) and not overwrite:
             raise FileError(f"{self.target}: exists and is not empty; --overwrite replaces it")
+
+    def make_parent(self) -> None:
+        """Make the directories above the target."""
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{self.target.parent}: cannot be made: {error.strerror}") from error
 
     def prepare(self, discard: bool) -> None:
         """Make the directory of partial files, emptied first if ``discard``."""
@@ -129,6 +136,15 @@ class Staging:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest thing above a path that exists.
+
+    >>> existing_parent(Path("/absent/model"))
+    PosixPath('/')
+    """
+    return next(parent for parent in path.parents if parent.exists() or parent.is_symlink())
 
 
 def _check_files(files: Sequence[Path], overwrite: bool) -> None:

@@ -239,10 +239,12 @@ def test_a_target_that_is_a_file(folder: Path) -> None:
     assert (folder / "out").read_text() == "precious"
 
 
-def test_a_target_without_a_parent(folder: Path) -> None:
+def test_parents_of_a_target_are_made(folder: Path) -> None:
     llamas()(folder)
-    with pytest.raises(LbrxError, match=r"^no/where: no such directory to write to$"):
-        merge(LINEAR, "no/where/out")
+    assert merge(LINEAR, "no/where/out").out == Path("no/where/out")
+    assert (folder / "no/where/out/model.safetensors").is_file()
+    with pytest.raises(LbrxError, match=r"^no/where/out/config.json: is a file; expected a directory to write to$"):
+        merge(LINEAR, "no/where/out/config.json/x/y")
 
 
 def test_a_wrong_recipe_is_reported_before_the_output_is_touched(

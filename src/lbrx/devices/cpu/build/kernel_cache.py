@@ -30,6 +30,7 @@ from lbrx.devices.cpu.codegen.pass_source import kernel_source
 from lbrx.devices.cpu.codegen.slots import Slots
 from lbrx.engine.program import FLAT, Program
 from lbrx.errors import KernelError
+from lbrx.settings import compile_listeners
 
 _SLOW_OPERATIONS = {
     "exp": 1.0,
@@ -118,6 +119,7 @@ def native_function(module: str, name: str, arguments: int) -> Any:
     def compile_now(symbol_name: str) -> tuple[str, bytes]:
         from lbrx.devices.cpu.build.compiler import compile_function
 
+        _announce()
         try:
             return compile_function(module, name, arguments, symbol_name)
         except Exception as error:
@@ -224,9 +226,15 @@ def _environment() -> str:
     return "\n".join((digest.hexdigest(), *versions, *processor, ""))
 
 
+def _announce() -> None:
+    for listener in compile_listeners:
+        listener()
+
+
 def _compile(source: str, name: str) -> tuple[str, bytes]:
     from lbrx.devices.cpu.build.compiler import compile_object
 
+    _announce()
     try:
         return compile_object(source, name)
     except Exception as error:
