@@ -40,7 +40,7 @@ bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 
 docs: .venv-docs/.installed
 	@NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv-docs/bin:$$PATH .venv-docs/bin/mkdocs build --strict --quiet
-	@echo "The site is in site/index.html"
+	@echo "The site is in site/. To read it with search: python3 -m http.server -d site"
 
 clean:
 	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site demo-output
