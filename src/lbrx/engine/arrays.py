@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.errors import ShapeError
+from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
 
-_F32, _BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+_F32 = np.dtype(np.float32)
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[Any] | Tensor
 
@@ -27,9 +27,11 @@ def floats(values: Values) -> Floats:
 
 def is_bf16(values: Values) -> bool:
     """Whether values are stored as bf16."""
-    if type(values) is np.ndarray:  # told quickly: calls are many and short
-        return bool(values.dtype == _BF16)
-    return values.type_name == "bf16" if isinstance(values, Tensor) else getattr(values, "dtype", None) == _BF16
+    if type(values) is np.ndarray:  # checked first: calls are many and short
+        return bool(values.dtype == DTYPES["bf16"].numpy)
+    if isinstance(values, Tensor):
+        return values.type_name == "bf16"
+    return getattr(values, "dtype", None) == DTYPES["bf16"].numpy
 
 
 def row_vector(values: Values, columns: int, what: str) -> Floats:

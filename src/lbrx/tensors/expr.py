@@ -235,7 +235,7 @@ class MatMul(Expr):
     """
 
     __slots__ = ("block_rows", "transpose_b")
-    facts = None  # how it is computed depends on the memory that is free
+    facts = None  # its operands are resolved as tensors, so each product has its own plan
 
     def __init__(self, a: Expr, b: Expr, transpose_b: bool = False, block_rows: int | None = None) -> None:
         super().__init__(F32, product_shape(a.shape, b.shape, transpose_b), args=(a, b))
