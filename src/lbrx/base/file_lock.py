@@ -25,7 +25,7 @@ def open_locked(path: str | os.PathLike[str], *, wait_seconds: float = 0.0) -> i
     until = time.monotonic() + wait_seconds
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise FileError(f"{os.fspath(path)}: cannot be opened: {error.strerror}") from error
         is_locked = _try_lock(descriptor)

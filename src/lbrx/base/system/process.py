@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -63,6 +64,19 @@ def cache_directory() -> Path:
     except RuntimeError:  # neither HOME nor an entry in the list of users, as in some containers
         return Path(tempfile.gettempdir()) / f"lbrx-{os.getuid()}"
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "lbrx"
+
+
+def is_private(directory: Path) -> bool:
+    """Whether nobody but this user and root can put files into a directory, or it does not exist yet.
+
+    >>> is_private(Path("/"))
+    True
+    """
+    try:
+        state = directory.stat()
+    except OSError:
+        return True
+    return state.st_uid in (os.getuid(), 0) and not state.st_mode & stat.S_IWOTH
 
 
 def _kib_field(table: Path, field: str) -> int:

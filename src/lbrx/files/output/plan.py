@@ -135,5 +135,8 @@ def file_state(path: Path) -> list[int | str]:
 
         remote = fresh_state_of(path)
         return [remote.nbytes, remote.version]
-    state = os.stat(path)
+    try:
+        state = os.stat(path)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read any more: {error.strerror}") from error
     return [state.st_size, state.st_mtime_ns]

@@ -15,6 +15,7 @@ from lbrx.base import atomic_write, system
 from lbrx.errors import FileError
 from lbrx.files.output.plan import digest
 
+_ASIDE = "replaced"  # a directory of old files, while those of a split model are replaced
 _LONGEST_NAME_BYTES = 200  # that file systems let us add to
 
 
@@ -27,8 +28,8 @@ class Staging:
     """
 
     def __init__(self, target: Path, file_names: Sequence[str] | None = None) -> None:
-        if target.name in ("", "..", "."):
-            target = target.resolve()
+        if target.name in ("", "..", ".") or (target.is_symlink() and target.is_dir()):
+            target = target.resolve()  # the directory itself is replaced, and a link to it stays
         self.target = target
         name = os.fsencode(target.name)
         short = target.name if len(name) <= _LONGEST_NAME_BYTES else digest(name)
@@ -71,6 +72,8 @@ class Staging:
 
     def prepare(self, discard: bool) -> None:
         """Make the directory of partial files, emptied first if ``discard``."""
+        if self.partial.is_symlink():
+            raise FileError(f"{self.partial}: is a symbolic link; expected a directory of lbrx, or nothing")
         try:
             if discard and self.partial.exists():
                 shutil.rmtree(self.partial)
@@ -90,7 +93,11 @@ class Staging:
         if self.target.exists():
             self.discard_replaced()
             atomic_write.replace(self.target, self.replaced, sync=sync)
-        atomic_write.replace(self.partial, self.target, sync=sync)
+        try:
+            atomic_write.replace(self.partial, self.target, sync=sync)
+        except BaseException:
+            self.restore_target()
+            raise
         self.discard_replaced()
 
     def finish_publishing(self) -> bool:
@@ -107,8 +114,24 @@ class Staging:
         return True
 
     def _publish_files(self, files: Sequence[Path], sync: bool) -> None:
-        for file in files:
-            atomic_write.replace(self.partial / file.name, file, sync=sync)
+        """Rename all files, or none if that fails: old files of a split model are moved aside first."""
+        aside = self.partial / _ASIDE
+        old = [file for file in files if len(files) > 1 and file.exists()]
+        if old:
+            aside.mkdir(exist_ok=True)
+        moves = [(file, aside / file.name) for file in old]
+        moves += [(self.partial / file.name, file) for file in files]
+        done: list[tuple[Path, Path]] = []
+        try:
+            for source, target in moves:
+                atomic_write.replace(source, target, sync=sync)
+                done.append((source, target))
+        except BaseException:
+            for source, target in reversed(done):
+                atomic_write.replace(target, source, sync=sync)
+            raise
+        if aside.exists():
+            shutil.rmtree(aside)
         if self.partial.exists():
             self.partial.rmdir()
 
@@ -125,7 +148,7 @@ class Staging:
         """Open a file of the output for reading and writing, in its full size and with its header."""
         path = self.partial / name
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise FileError(f"{path}: cannot be opened: {error.strerror}") from error
         try:

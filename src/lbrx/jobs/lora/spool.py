@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,18 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("xb")
+        try:
+            self._file = path.open("xb")
+        except OSError as error:
+            raise self._failed(error) from error
         self._slots: dict[str, tuple[int, DType, tuple[int, ...]]] = {}
 
     def __enter__(self) -> Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # of bytes that nobody needs any more
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
     def put(self, name: str, values: npt.NDArray[Any], dtype: DType) -> None:
@@ -45,11 +50,17 @@ class Spool:
             self._slots[name] = (self._file.tell(), dtype, values.shape)
             self._file.write(np.ascontiguousarray(values, dtype.numpy).view(np.uint8).data)
         except OSError as error:
-            raise FileError(f"{self._path}: cannot be written: {error.strerror}") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> FileError:
+        return FileError(f"{self._path}: cannot be written: {error.strerror}")
 
     def tensors(self) -> dict[str, Tensor]:
         """All that was put away so far, in order."""
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._failed(error) from error
         tensors = {}
         for name, (start, dtype, shape) in self._slots.items():
             storage = MmapStorage.from_file(self._path, start, dtype.nbytes(int(np.prod(shape))))

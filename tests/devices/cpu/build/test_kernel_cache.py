@@ -91,3 +91,21 @@ def test_kernels_that_nobody_reads_are_removed(directory: Path) -> None:
     names = {path.name for path in (directory / "kernels").iterdir()}
     assert len(names) == 2
     assert "recent.o" in names
+
+
+def test_entries_that_are_exchanged_are_made_anew(directory: Path) -> None:
+    run(directory, "two", "three")
+    first, second = sorted((directory / "kernels").glob("*.o"))
+    first_bytes, second_bytes = first.read_bytes(), second.read_bytes()
+    first.write_bytes(second_bytes)
+    second.write_bytes(first_bytes)
+    assert run(directory, "two", "three") == {**RESULTS, "compiled": 2}
+    assert run(directory, "two", "three") == {**RESULTS, "compiled": 0}
+
+
+def test_a_directory_that_others_can_write_is_not_used(directory: Path) -> None:
+    run(directory, "two")
+    (directory / "kernels").chmod(0o777)
+    assert run(directory, "two") == {"two": 17, "compiled": 1}
+    (directory / "kernels").chmod(0o755)
+    assert run(directory, "two") == {"two": 17, "compiled": 0}

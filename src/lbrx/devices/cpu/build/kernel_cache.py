@@ -1,8 +1,9 @@
 """Compiled kernels: in memory by program, on disk as object code by digest.
 
 Numba compiles a kernel once; its object code is kept in the user's cache directory and later loaded by LLVM alone,
-so that a warm start imports neither Numba nor a compiler. An entry carries its own checksum: a damaged or foreign
-one is made anew, and processes that make the same entry at once replace it atomically by the same bytes.
+so that a warm start imports neither Numba nor a compiler. An entry carries its own checksum and its key: a damaged or
+foreign one is made anew. Processes that make the same entry at once replace it atomically by the same bytes. A
+directory in which others can write is not used.
 """
 
 from __future__ import annotations
@@ -203,10 +204,12 @@ def _address(source: str, compile_now: Callable[[str], tuple[str, bytes]]) -> in
     """The address of compiled code for a source: loaded from the cache, or compiled and kept there."""
     digest = hashlib.sha256((_environment() + source).encode()).hexdigest()[:40]
     path = system.cache_directory() / "kernels" / f"{digest}.o"
-    entry = _read_entry(path)
-    if entry is None:
+    is_trusted = system.is_private(path.parent)
+    entry = _read_entry(path) if is_trusted else None
+    if entry is None or digest not in entry[0]:  # the symbol is the key: an entry may have another one's name
         entry = compile_now(f"kernel_{digest}")
-        _write_entry(path, *entry)
+        if is_trusted:
+            _write_entry(path, *entry)
         statistics.compiled += 1
     else:
         statistics.loaded += 1

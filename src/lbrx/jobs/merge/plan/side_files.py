@@ -149,10 +149,10 @@ def model_card(recipes: Sequence[Recipe], last: Recipe, recipe_text: str, reposi
     """
     models = _models(recipes)
     lines = [*_front_matter(repositories), "", "# Merged model", ""]
-    lines += [f"Merged with lbrx by the method `{last.method}` from:", ""]
-    lines += [f"- `{model}`" for model in models]
+    lines += [f"Merged with lbrx by the method {_code(last.method)} from:", ""]
+    lines += [f"- {_code(model)}" for model in models]
     if last.base_model is not None:
-        lines += ["", f"The base model is `{last.base_model}`."]
+        lines += ["", f"The base model is {_code(last.base_model)}."]
     fence = _fence(recipe_text)
     lines += ["", "## Recipe", "", f"{fence}yaml", recipe_text.strip("\n"), fence]
     return "\n".join(lines) + "\n"
@@ -171,6 +171,21 @@ def _front_matter(repositories: Sequence[str]) -> Iterator[str]:
         yield "base_model:"
         yield from (f"- {json.dumps(repository)}" for repository in dict.fromkeys(repositories))
     yield from ("library_name: transformers", "tags:", "- merge", "- lbrx", "---")
+
+
+def _code(value: object) -> str:
+    """A name or path as code in a line of Markdown, whatever characters it has.
+
+    >>> _code("a/b"), _code("a`b")
+    ('`a/b`', '`` a`b ``')
+    """
+    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
+    if "`" not in text:
+        return f"`{text}`"
+    quotes = "``"
+    while quotes in text:
+        quotes += "`"
+    return f"{quotes} {text} {quotes}"
 
 
 def _fence(text: str) -> str:
