@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,6 +19,9 @@ class RangeServer:
     port: int = 0
     takes_ranges: bool = True
     body_bytes: int = 0
+    version: str = ""  # sent as ETag
+    shifted_by: int = 0  # ranges begin so many bytes later than asked for
+    pause_seconds: float = 0.0  # after each byte of a body
 
     @property
     def url(self) -> str:
@@ -48,7 +52,7 @@ def _handler(server: RangeServer) -> type[BaseHTTPRequestHandler]:
             if asked is None or not server.takes_ranges:
                 self._send(200, b"" if self.command == "HEAD" else path.read_bytes(), size)
                 return
-            first, last = int(asked[1]), min(int(asked[2]), size - 1)
+            first, last = int(asked[1]) + server.shifted_by, min(int(asked[2]) + server.shifted_by, size - 1)
             with path.open("rb") as file:
                 file.seek(first)
                 body = file.read(last + 1 - first)
@@ -59,10 +63,20 @@ def _handler(server: RangeServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(length))
             for name, value in headers:
                 self.send_header(name, value)
+            if server.version:
+                self.send_header("ETag", server.version)
             self.end_headers()
-            if self.command == "GET":
-                server.body_bytes += len(body)
+            if self.command != "GET":
+                return
+            server.body_bytes += len(body)
+            if not server.pause_seconds:
                 self.wfile.write(body)
+                return
+            with suppress(ConnectionError):
+                for number in range(len(body)):
+                    self.wfile.write(body[number : number + 1])
+                    self.wfile.flush()
+                    time.sleep(server.pause_seconds)
 
         def log_message(self, *_: object) -> None:
             """Nothing is logged."""

@@ -20,7 +20,7 @@ from lbrx.tensors.storage import Bytes, ReadStorage, check_range
 HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
 HEADS_BYTES = 16 << 20  # of all headers together
 # Where an open file asks for the same version each time, checks the range, or would otherwise read megabytes ahead.
-_BY_HANDLE = ("s3", "http", "https", "hf")
+_BY_HANDLE = ("s3", "hf")
 
 BlockKey = tuple[str, str, int]
 
@@ -71,7 +71,11 @@ class RemoteFile:
             )
 
     def _once(self, offset: int, length: int) -> bytes:
-        if self.path.scheme in _BY_HANDLE:
+        if self.path.scheme in ("http", "https"):
+            from lbrx.files.remote.http_ranges import fetch_range
+
+            data = fetch_range(self.path, self.state, offset, length)
+        elif self.path.scheme in _BY_HANDLE:
             data = self._read_handle(offset, length)
         else:
             data = filesystem(self.path.scheme).cat_file(str(self.path), offset, offset + length)
