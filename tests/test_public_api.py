@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from pydoc import render_doc
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,98 @@ def test_a_wrong_variable_of_the_environment_is_one_error(name: str) -> None:
     done = subprocess.run(command, env=os.environ | {name: "foo"}, capture_output=True, text=True, check=False)
     expected = {"LBRX_DEVICE": f"one of {', '.join(DEVICES)}", "LBRX_THREADS": "a whole number of at least 1"}
     assert (done.returncode, done.stderr) == (1, f"error: {name} is 'foo'; expected {expected[name]}\n")
+
+
+COMMANDS = ("inspect", "merge", "convert", "quantize", "moe", "verify", "compare", "diff", "score", "generate")
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "extract_lora"])
+def test_a_command_has_a_function_of_its_name(name: str) -> None:
+    assert inspect.isfunction(getattr(lbrx, name))
+
+
+@pytest.mark.parametrize(
+    "name", ["RunResult", "RecipeError", "NonFiniteError", "MetalError", "ClusterError", "Progress"]
+)
+def test_records_and_errors_are_public(name: str) -> None:
+    assert inspect.isclass(getattr(lbrx, name))
+    assert not name.endswith("Error") or issubclass(getattr(lbrx, name), lbrx.LbrxError)
+
+
+def test_metal_has_one_entry_point() -> None:
+    names = {"MetalContext", "using_metal", "BufferPool", "MetalStorage", "ProfiledContext", "EmulatedDriver"}
+    assert names <= set(lbrx.metal.__all__) == set(dir(lbrx.metal))
+    assert [name for name in lbrx.metal.__all__ if not getattr(lbrx.metal, name).__doc__] == []
+
+
+def public_members() -> dict[str, Any]:
+    """Every public function, and every public method and property of tensors and checkpoints."""
+    members = {name: getattr(lbrx, name) for name in lbrx.__all__ if inspect.isfunction(getattr(lbrx, name))}
+    for owner in (lbrx.Tensor, lbrx.Checkpoint, lbrx.DType):
+        for own in owner.__mro__:
+            if own.__module__.startswith("lbrx."):
+                named = {name: value for name, value in vars(own).items() if not name.startswith("_")}
+                kept = {
+                    name: value for name, value in named.items() if inspect.isfunction(value) or _is_property(value)
+                }
+                members |= {f"{owner.__name__}.{name}": value for name, value in kept.items()}
+    return members
+
+
+def _is_property(value: object) -> bool:
+    return isinstance(value, property)
+
+
+@pytest.mark.parametrize("name", public_members())
+def test_public_members_have_a_docstring_an_example_and_type_hints(name: str) -> None:
+    member = public_members()[name]
+    text = inspect.getdoc(member) or ""
+    assert text, "no docstring"
+    assert ">>>" in text, "no example"
+    function = member.fget if isinstance(member, property) else member
+    hints = function.__annotations__
+    parameters = list(inspect.signature(function, follow_wrapped=True).parameters)
+    assert "return" in hints
+    untyped = [each for each in parameters if each not in hints and each != "self"]
+    assert [each for each in untyped if each not in RunKeywords.__annotations__] == []
+
+
+USER_SCRIPT = """
+import numpy as np
+
+import lbrx
+
+
+def scaled(weight: lbrx.Tensor, factor: float) -> lbrx.Tensor:
+    return lbrx.where(abs(weight) > 1e-3, weight * factor, 0).to(dtype="bf16")
+
+
+x = lbrx.tensor(np.ones((2, 3), np.float32), dtype="f32")
+total: float = float((x**2 // 1 % 7).sum(axis=(0, 1)))
+parts: list[lbrx.Tensor] = lbrx.concatenate([x, lbrx.zeros((1, 3), dtype="f32")]).split(3)
+is_half: bool = scaled(x, 2.0).dtype == "bf16"
+with lbrx.open("model") as model:
+    for name, weight in model.items():
+        print(name, weight.shape, f"{weight.std():.3f}", weight[0].tolist())
+try:
+    result: lbrx.RunResult = lbrx.merge("recipe.yml", "out", device="cpu", overwrite=True)
+except (lbrx.RecipeError, lbrx.NonFiniteError, lbrx.MetalError, lbrx.ClusterError) as error:
+    print(error)
+change: float = lbrx.diff("a", "b").tensors[0].sums.relative_change
+text: str = lbrx.generate("model", "Once", max_tokens=3)
+context: lbrx.metal.MetalContext = lbrx.metal.MetalContext.open("emulated")
+version: str = lbrx.__version__
+"""
+
+
+def test_scripts_of_users_pass_strict_type_checks(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "script.py").write_text(USER_SCRIPT)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path), "script.py"]
+    environment = os.environ | {"MYPYPATH": str(Path(lbrx.__file__).parents[1])}
+    options: Any = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run([*command, "--follow-imports=silent"], check=False, **options)
+    assert done.stdout.startswith("Success"), done.stdout
 
 
 def _is_definition(value: object) -> bool:

@@ -11,7 +11,11 @@ from lbrx.base.lazy_names import lazy_names as _lazy_names
 if _TYPE_CHECKING:
     from lbrx import memory as memory
     from lbrx import ops as ops
+    from lbrx.cli.summary import inspect as inspect
+    from lbrx.cluster.options import ClusterError as ClusterError
+    from lbrx.devices import metal as metal
     from lbrx.devices.explain import explain as explain
+    from lbrx.devices.metal.driver.errors import MetalError as MetalError
     from lbrx.errors import DTypeError as DTypeError
     from lbrx.errors import FileError as FileError
     from lbrx.errors import FormatError as FormatError
@@ -24,15 +28,23 @@ if _TYPE_CHECKING:
     from lbrx.errors import UsageError as UsageError
     from lbrx.files.checkpoint.opening import Checkpoint as Checkpoint
     from lbrx.files.checkpoint.opening import open as open
+    from lbrx.files.output.nonfinite import NonFiniteError as NonFiniteError
     from lbrx.files.output.options import Progress as Progress
+    from lbrx.files.output.run import RunResult as RunResult
     from lbrx.files.output.save import save as save
+    from lbrx.jobs.compare.functions import compare as compare
+    from lbrx.jobs.compare.functions import diff as diff
     from lbrx.jobs.convert.convert import convert as convert
+    from lbrx.jobs.lora.extract import extract_lora as extract_lora
     from lbrx.jobs.merge.merge import merge as merge
     from lbrx.jobs.merge.methods.method import MergeContext as MergeContext
+    from lbrx.jobs.merge.recipe.yaml_lines import RecipeError as RecipeError
+    from lbrx.jobs.moe.moe import moe as moe
     from lbrx.jobs.quantize.quantize import quantize as quantize
     from lbrx.jobs.score.score import score as score
     from lbrx.jobs.verify.verify import verify as verify
     from lbrx.models.inference import open_model as open_model
+    from lbrx.models.inference.generating import generate as generate
     from lbrx.ops.shards import gather as gather
     from lbrx.settings import using as using
     from lbrx.tensors.coded import QuantizationInfo as QuantizationInfo

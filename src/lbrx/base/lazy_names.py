@@ -31,7 +31,8 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
     def __getattr__(name: str) -> Any:
         module = modules.get(name, package)
         if module != package:
-            value = getattr(import_module(module), name)
+            parent = import_module(module)
+            value = getattr(parent, name) if hasattr(parent, name) else import_module(f"{module}.{name}")
             setattr(sys.modules[package], name, value)
             return value
         if not name.startswith("_"):

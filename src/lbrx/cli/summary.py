@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.files.checkpoint.opening import Checkpoint
+from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.files.formats.header import FileHeader, TensorEntry, TypeTotal, quoted, type_totals
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -50,6 +52,16 @@ class Summary:
     def type_totals(self) -> list[TypeTotal]:
         """One row per type, the one with most bytes first."""
         return type_totals((entry.type_name, math.prod(entry.shape), entry.nbytes) for _, entry in self.chosen)
+
+
+def inspect(path: str | PathLike[str], *, pattern: str | None = None) -> Summary:
+    """What is in a model file or directory, read from its headers; ``pattern`` selects tensors.
+
+    >>> from lbrx.demo.models import demo_models
+    >>> inspect(demo_models().base).format
+    'huggingface'
+    """
+    return summarize(open_checkpoint(Path(path)), pattern)
 
 
 def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:

@@ -35,31 +35,55 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type in which arithmetic on this one is done."""
+        """The type in which arithmetic on this one is done.
+
+        >>> dtype("bf16").compute
+        DType(f32)
+        """
         return DTYPES[self.compute_name]
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """How NumPy sees an element."""
+        """How NumPy sees an element.
+
+        >>> dtype("f32").numpy
+        dtype('float32')
+        """
         return _numpy_dtype(self.numpy_name)
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements share one byte."""
+        """Whether several elements share one byte.
+
+        >>> dtype("i4").is_packed, dtype("i8").is_packed
+        (True, False)
+        """
         return self.bits < 8
 
     @property
     def is_float(self) -> bool:
-        """Whether elements are floating-point numbers."""
+        """Whether elements are floating-point numbers.
+
+        >>> dtype("bf16").is_float
+        True
+        """
         return self.kind == "f"
 
     @property
     def itemsize(self) -> int:
-        """Bytes of the carrier."""
+        """Bytes of the carrier.
+
+        >>> dtype("bf16").itemsize
+        2
+        """
         return int(self.carrier.itemsize)
 
     def nbytes(self, elements: int) -> int:
-        """Bytes that so many elements take, packed elements rounded up to a whole byte."""
+        """Bytes that so many elements take, packed elements rounded up to a whole byte.
+
+        >>> dtype("i4").nbytes(3)
+        2
+        """
         return (elements * self.bits + 7) // 8
 
     def __eq__(self, other: object) -> bool:

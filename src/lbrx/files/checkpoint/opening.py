@@ -62,16 +62,32 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the first file: that is where split models keep it."""
+        """The metadata of the first file: that is where split models keep it.
+
+        >>> from lbrx.demo.models import demo_models
+        >>> open_checkpoint(demo_models().base).metadata["format"]
+        'pt'
+        """
         return self.files[0].metadata if self.files else {}
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """What the headers say of every tensor."""
+        """What the headers say of every tensor.
+
+        >>> from lbrx.demo.models import demo_models
+        >>> open_checkpoint(demo_models().base).entries[0].name
+        'model.embed_tokens.weight'
+        """
         return [entry for header in self.files for entry in header.entries]
 
     @property
     def nbytes(self) -> int:
+        """The bytes of all tensors.
+
+        >>> from lbrx.demo.models import demo_models
+        >>> open_checkpoint(demo_models().base).nbytes > 1_000_000
+        True
+        """
         return sum(entry.nbytes for entry in self.entries)
 
     def __getitem__(self, name: str) -> Tensor:

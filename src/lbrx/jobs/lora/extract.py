@@ -12,6 +12,7 @@ from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FormatError, UsageError
+from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.output.options import CountCallback
 from lbrx.jobs.lora.adapter import PREFIX
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
@@ -96,6 +97,35 @@ class Extraction:
     saved: list[str] = field(default_factory=list)
     left_out: list[LeftOutTensor] = field(default_factory=list)
     unchanged: int = 0
+
+
+def extract_lora(
+    tuned: str | Path,
+    base: str | Path,
+    out: str | Path,
+    *,
+    rank: int | None = None,
+    max_error: float | None = None,
+    modules: str | None = None,
+    save_modules: bool = False,
+    dtype: str = "f32",
+    progress: CountCallback | None = None,
+) -> Extraction:
+    """Write the difference of two models, given by their paths, as a LoRA adapter; see `ExtractOptions`.
+
+    >>> import tempfile
+    >>> from lbrx.demo.models import demo_models
+    >>> models = demo_models()
+    >>> extraction = extract_lora(models.code, models.base, tempfile.mkdtemp() + "/adapter", rank=2, modules="q_proj")
+    >>> {tensor.rank for tensor in extraction.captured}
+    {2}
+    """
+    origin = open_checkpoint(base)
+    options = ExtractOptions(rank, max_error, modules, save_modules, dtype)
+    model_type = (origin.config or {}).get("model_type")
+    return extract_adapter(
+        open_checkpoint(tuned), origin, out, options, base_name=str(base), model_type=model_type, progress=progress
+    )
 
 
 def extract_adapter(

@@ -13,7 +13,37 @@ from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
-from lbrx.jobs.moe.mixture import MoePlan
+from lbrx.jobs.moe.mixture import MoePlan, plan_moe
+from lbrx.jobs.moe.recipe import load_moe_recipe
+
+
+@takes_run_options
+def moe(
+    recipe: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | str | None = None,
+    seed: int = 0,
+    **options: Unpack[RunKeywords],
+) -> RunResult:
+    """Make a mixture of experts from dense models, as a recipe in mergekit-moe's YAML says.
+
+    ``seed`` is for random gates and noise. The other options are those of `lbrx.merge`.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from lbrx.demo.models import demo_models
+    >>> models, folder = demo_models(), Path(tempfile.mkdtemp())
+    >>> experts = f"[{{source_model: {models.prose}}}, {{source_model: {models.code}}}]"
+    >>> recipe = f"{{base_model: {models.base}, gate_mode: random, experts: {experts}}}"
+    >>> _ = (folder / "recipe.yml").write_text(recipe)
+    >>> moe(folder / "recipe.yml", folder / "out").tensors > 0
+    True
+    """
+    path = Path(recipe)
+    parsed, text = load_moe_recipe(path)
+    mixture = plan_moe(parsed, recipe_text=text, directory=path.parent, seed=seed)
+    return write_moe(mixture, out, max_shard_bytes=max_shard_bytes, **options)
 
 
 @takes_run_options
