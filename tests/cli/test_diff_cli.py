@@ -12,6 +12,7 @@ import pytest
 
 import lbrx
 from lbrx.cli.diff import Metric, heat_map, metric_text
+from lbrx.demo.models import demo_models
 from lbrx.jobs.compare.diff import diff_models
 from support.cli_running import lbrx_command
 
@@ -115,7 +116,9 @@ def test_a_picture_has_the_numbers_of_the_table(models: list[Path]) -> None:
     assert layers.values[1, 0] == found.modules()["model.layers", 1]["self_attn.q_proj"].cosine
     assert list(others.columns) == ["embed_tokens"]
     assert not drawn.high_is_strong
-    assert drawn.cell_text(0.25) == "0.2500"
+    assert drawn.is_signed
+    assert drawn.title.startswith("The cosine of A and B is ")
+    assert drawn.cell_text(0.25) == "0.25"
 
 
 def test_a_module_that_a_layer_lacks_stays_empty() -> None:
@@ -130,7 +133,7 @@ def test_a_module_that_a_layer_lacks_stays_empty() -> None:
     ("arguments", "message"),
     [
         (["--plot", "diff.gif"], "expected a picture that ends in .png, .svg, .pdf"),
-        (["--plot", "gone/diff.png"], "gone: no such directory to write to"),
+        (["--plot", "/dev/null/diff.png"], "/dev/null: is a file; expected a directory to write to"),
         (["--metric", "tasks"], "expected --base as well"),
         (["--filter", "k_proj"], "no tensor that matches 'k_proj' in common"),
     ],
@@ -175,3 +178,15 @@ def test_json_imports_neither_tables_nor_pictures(models: list[Path]) -> None:
     command = [sys.executable, "-c", code, "diff", str(models[0]), str(models[1]), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+def test_formats_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = demo_models()
+    assert lbrx_command(capsys, "convert", shipped.code, tmp_path / "code.gguf", "--quiet").code == 0
+    printed = [
+        lbrx_command(capsys, "diff", shipped.prose, other, "--base", shipped.base).out.splitlines()[1:]
+        for other in (shipped.code, tmp_path / "code.gguf")
+    ]
+    assert printed[0] == printed[1]
+    modules = next(line for line in printed[0] if "q_proj" in line).split()
+    assert modules[1:5] == ["input_layernorm", "q_proj", "k_proj", "v_proj"]

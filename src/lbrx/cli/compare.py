@@ -41,7 +41,8 @@ def compare(
     """Measure what a conversion or quantization changed.
 
     Relative error, signal-to-noise ratio, largest error, cosine and the worst blocks of every tensor. GGUF, MLX,
-    PyTorch and Hugging Face models are brought to the same names.
+    PyTorch and Hugging Face models are brought to the same names. For two different models, such as fine-tunes,
+    'lbrx diff' compares layers.
 
     Examples:
 
@@ -204,7 +205,7 @@ def heat_map(comparison: Comparison, subtitle: str) -> HeatMap:
     from lbrx.plots.heat_map import HeatMap, Panel
 
     rows = comparison.models.modules()
-    modules = list(dict.fromkeys(module for row in rows.values() for module in row))
+    modules = comparison.models.module_names()
     panels = []
     if modules:
         values = [[_cell(row.get(module)) for module in modules] for row in rows.values()]
@@ -216,7 +217,11 @@ def heat_map(comparison: Comparison, subtitle: str) -> HeatMap:
         labels = short_labels([tensor.position.module for tensor in outside])
         panels.append(Panel(["other"], labels, np.array([[_cell(tensor.sums) for tensor in outside]], np.float64)))
     label = "signal-to-noise ratio in dB"
-    return HeatMap(panels, "What B keeps of A", subtitle, label, lambda value: f"{value:.1f}", high_is_strong=False)
+    title = f"B differs from A by {error_text(comparison.total.relative_change)}"
+    if comparison.tensors:
+        worst = comparison.tensors[0]
+        title += f", most in {worst.name} ({error_text(worst.diff.sums.relative_change)})"
+    return HeatMap(panels, title, subtitle, label, lambda value: f"{value:.1f}", high_is_strong=False)
 
 
 def _cell(sums: Sums | None) -> float:

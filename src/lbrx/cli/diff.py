@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 from lbrx.files.checkpoint.opening import contents_format, open_checkpoint
+from lbrx.jobs.compare import open_alike
 from lbrx.jobs.compare.diff import ModelDiff, ShapeMismatch, diff_models, short_labels
 from lbrx.ops.difference import METRICS, Sums
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lbrx.plots.heat_map import HeatMap
+    from lbrx.tensors.tensor import Tensor
 
 MAX_LISTED_NAMES = 20
 
@@ -48,7 +50,7 @@ _TITLES = {
 
 def diff(
     a: Annotated[Path, Argument("A .safetensors or .gguf file, or the directory of a model.", "A")],
-    b: Annotated[Path, Argument("Another one, with the same tensors.", "B")],
+    b: Annotated[Path, Argument("Another one of the same architecture, in any format.", "B")],
     base: Annotated[
         Path | None, Option("--base", help="The model that both come from: compares what each changed of it.")
     ] = None,
@@ -62,7 +64,8 @@ def diff(
 ) -> None:
     """Compare two models layer by layer.
 
-    Relative change, cosine, agreement of signs and the largest difference; every tensor is read once.
+    Relative change, cosine, agreement of signs and the largest difference; every tensor is read once. For two forms of
+    one model, such as the original and a quantized file, 'lbrx compare' also lists the worst tensors and blocks.
 
     Examples:
 
@@ -81,16 +84,9 @@ def diff(
     for path in (a, b, base):
         if path is not None:
             check_model(path, may_be_adapter=True)
-    first, second = open_checkpoint(a), open_checkpoint(b)
-    formats = [contents_format(model) for model in (first, second)]
-    if formats[0] != formats[1]:
-        raise UsageError(
-            f"{a} is {formats[0]} and {b} is {formats[1]}, with other names for the same tensors; "
-            f"expected models of one format ('lbrx compare' takes any two)"
-        )
-    origin = None if base is None else open_checkpoint(base)
+    first, second, *origins = _opened(a, b, base)
     with shown_progress("comparing") as progress:
-        difference = diff_models(first, second, origin, pattern=pattern, progress=progress)
+        difference = diff_models(first, second, *origins, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
 
@@ -99,6 +95,15 @@ def diff(
         sys.stdout.write(json.dumps(as_json(difference, a, b, base), indent=2) + "\n")
     else:
         _print(difference, metric, _subtitle(a, b, base))
+
+
+def _opened(a: Path, b: Path, base: Path | None) -> list[Mapping[str, Tensor]]:
+    """The models, with names of Hugging Face if their formats differ."""
+    paths = [a, b] if base is None else [a, b, base]
+    models = [open_checkpoint(path) for path in paths]
+    if len({contents_format(model) for model in models}) == 1:
+        return [*models]
+    return [*open_alike(paths)]
 
 
 def _subtitle(a: Path, b: Path, base: Path | None) -> str:
@@ -157,7 +162,7 @@ def layer_labels(difference: ModelDiff) -> list[str]:
 def _grid(difference: ModelDiff, metric: Metric) -> tuple[list[str], list[list[float]]]:
     """The kinds of modules that layers have, and a row of numbers for each layer; NaN where it has none."""
     rows = difference.modules()
-    modules = list(dict.fromkeys(module for row in rows.values() for module in row))
+    modules = difference.module_names()
     name = _ATTRIBUTES[metric]
     values = [[float(getattr(row.get(module), name, math.nan)) for module in modules] for row in rows.values()]
     return modules, values
@@ -264,7 +269,49 @@ def heat_map(difference: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
         numbers = [[float(getattr(tensor.sums, _ATTRIBUTES[metric])) for tensor in outside]]
         panels.append(Panel(["other"], labels, np.array(numbers, np.float64)))
     is_distance = metric in (Metric.relative, Metric.largest)
-    title = _TITLES[metric][:1].upper() + _TITLES[metric][1:]
     return HeatMap(
-        panels, title, subtitle, _TITLES[metric], lambda value: metric_text(metric, value), high_is_strong=is_distance
+        panels,
+        _finding(difference, metric, modules, values),
+        subtitle,
+        _TITLES[metric],
+        lambda value: _short_text(metric, value),
+        high_is_strong=is_distance,
+        is_signed=metric in (Metric.cosine, Metric.tasks),
     )
+
+
+def _finding(difference: ModelDiff, metric: Metric, modules: list[str], values: list[list[float]]) -> str:
+    """The title: the value of the whole model, and where in its layers the models differ most."""
+    total = metric_text(metric, getattr(difference.total, _ATTRIBUTES[metric]))
+    names = {
+        Metric.relative: f"A and B differ by {total}",
+        Metric.cosine: f"The cosine of A and B is {total}",
+        Metric.signs: f"{total} of elements have the same sign",
+        Metric.largest: f"Elements differ by at most {total}",
+        Metric.tasks: f"The changes of A and B have a cosine of {total}",
+    }
+    is_distance = metric in (Metric.relative, Metric.largest)
+    cells = [
+        (value if is_distance else -value, row, column)
+        for row, line in enumerate(values)
+        for column, value in enumerate(line)
+        if math.isfinite(value)
+    ]
+    if not cells:
+        return names[metric]
+    _, row, column = max(cells)
+    where = f"{short_labels(modules)[column]} of layer {layer_labels(difference)[row]}"
+    return f"{names[metric]}, most different in {where}"
+
+
+def _short_text(metric: Metric, value: float) -> str:
+    """A number in a cell of a picture, and at the ticks of its scale.
+
+    >>> _short_text(Metric.relative, 0.4), _short_text(Metric.cosine, 0.8), _short_text(Metric.relative, 0.0123)
+    ('40%', '0.80', '1.2%')
+    """
+    if metric in (Metric.cosine, Metric.tasks) and not math.isnan(value):
+        return f"{round(value, 2) + 0.0:.2f}"  # -0.00 would look like a finding
+    if metric in (Metric.relative, Metric.signs) and (value == 0 or value >= 5e-4):
+        return f"{value:.0%}" if value == 0 or value >= 0.1 else f"{value:.1%}"
+    return metric_text(metric, value)

@@ -93,9 +93,10 @@ def score(
             device=device,
         )
     if plot is not None:
+        from lbrx.files.checkpoint.opening import open_checkpoint
         from lbrx.plots.score_bars import draw_scores
 
-        draw_scores(plot, scores, str(text))
+        draw_scores(plot, scores, str(text), [open_checkpoint(one.model).nbytes for one in scores])
     if json_output:
         sys.stdout.write(json.dumps({"text": str(text), "scores": [as_json(one) for one in scores]}, indent=2) + "\n")
         return

@@ -40,7 +40,8 @@ class Panel:
 class HeatMap:
     """A picture of one or more panels that share one scale of colours.
 
-    ``high_is_strong``: large values get the strong colours; otherwise small ones do.
+    ``high_is_strong``: large values get the strong colours; otherwise small ones do. ``is_signed``: values from -1 to
+    1, in two colours with white at 0.
     """
 
     panels: Sequence[Panel]
@@ -49,6 +50,7 @@ class HeatMap:
     scale_label: str
     cell_text: Callable[[float], str]
     high_is_strong: bool = True
+    is_signed: bool = False
 
 
 def check_picture(path: Path) -> None:
@@ -60,8 +62,9 @@ def check_picture(path: Path) -> None:
     """
     if path.suffix.lower() not in PICTURE_ENDINGS:
         raise UsageError(f"{path}: expected a picture that ends in {', '.join(PICTURE_ENDINGS)}")
-    if not path.parent.is_dir():
-        raise FileError(f"{path.parent}: no such directory to write to")
+    parent = next(each for each in path.parents if each.exists())
+    if not parent.is_dir():
+        raise FileError(f"{parent}: is a file; expected a directory to write to")
     if find_spec("matplotlib") is None:
         raise UsageError("pictures need matplotlib, which is not installed: pip install lbrx[plot]")
 
@@ -73,7 +76,8 @@ def draw_heat_map(path: Path, heat_map: HeatMap) -> None:
 
 
 def write_figure(path: Path, figure: Any) -> None:
-    """Write a figure of matplotlib into a file, atomically."""
+    """Write a figure of matplotlib into a file, atomically. Directories above it are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with partial_file(path) as drawn:
         options = {"dpi": _DOTS_PER_INCH, "bbox_inches": "tight", "pad_inches": 0.25, "facecolor": "white"}
         figure.savefig(drawn, format=path.suffix[1:].lower(), **options)
@@ -89,8 +93,9 @@ def _figure(heat_map: HeatMap) -> Any:
     size = (max(0.78 * columns + 2.4, 6.5), sum(heights) + 1.1 * len(panels) + 0.6)
     figure = new_figure(figsize=size, layout="constrained")
     figure.get_layout_engine().set(h_pad=0.1, hspace=0.06)
-    colours = colormaps["YlGnBu" if heat_map.high_is_strong else "YlGnBu_r"].with_extremes(bad="#f2f2f2")
-    low, high, extend = _scale(panels, heat_map.high_is_strong)
+    name = "RdBu" if heat_map.is_signed else "YlGnBu" if heat_map.high_is_strong else "YlGnBu_r"
+    colours = colormaps[name].with_extremes(bad="#f2f2f2")
+    low, high, extend = (-1.0, 1.0, "neither") if heat_map.is_signed else _scale(panels, heat_map.high_is_strong)
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     image = None
     for panel, axis in zip(panels, axes, strict=True):

@@ -15,29 +15,66 @@ _BEST_COLOUR = "#1f6f8b"
 _FAINT = "#555555"
 
 
-def draw_scores(path: Path, scores: Sequence[Score], text_name: str) -> None:
-    """Draw scores into a file, atomically: a bar for each model; without a reference, the best is darker."""
+def draw_scores(path: Path, scores: Sequence[Score], text_name: str, model_bytes: Sequence[int]) -> None:
+    """Draw scores into a file, atomically: a bar for each model, the best one darker.
+
+    With a reference there are also the divergence from it, and size against quality: a point for each model, with the
+    sizes in ``model_bytes``.
+    """
     check_picture(path)
-    write_figure(path, _figure(scores, text_name))
+    write_figure(path, _figure(scores, text_name, model_bytes))
 
 
-def _figure(scores: Sequence[Score], text_name: str) -> Any:
+def _figure(scores: Sequence[Score], text_name: str, model_bytes: Sequence[int]) -> Any:
     new_figure: Any = import_module("matplotlib.figure").Figure
     compared = [one for one in scores if one.divergence is not None]
-    panels = 2 if compared else 1
-    figure = new_figure(figsize=(4.2 + 3.6 * panels, 0.42 * len(scores) + 1.7), layout="constrained")
+    panels = 3 if compared else 1
+    figure = new_figure(
+        figsize=(4.2 + 3.6 * panels, max(0.42 * len(scores) + 1.7, 3.6 if compared else 0.0)), layout="constrained"
+    )
     axes = figure.subplots(1, panels, squeeze=False)[0]
     labels = short_names([one.model for one in scores])
     errors = [one.perplexity_error for one in scores]
-    _bars(axes[0], labels, [one.perplexity for one in scores], errors, mark_best=not compared)
+    _bars(axes[0], labels, [one.perplexity for one in scores], errors)
     axes[0].set_xlabel("perplexity, with its standard error (lower is better)", fontsize=9)
     if compared:
         means = [0.0 if one.divergence is None else one.divergence.mean for one in scores]
         _bars(axes[1], [""] * len(scores), means)
         axes[1].set_xlabel("divergence from the reference, nats per token", fontsize=9)
-    figure.suptitle("How well models predict a text", fontsize=14, fontweight="bold", x=0.02, ha="left")
+        _points(axes[2], labels, [nbytes / 1e6 for nbytes in model_bytes], means)
+    figure.suptitle(_finding(scores, labels), fontsize=14, fontweight="bold", x=0.02, ha="left")
     axes[0].set_title(f"{text_name}, {scores[0].tokens:,} tokens", fontsize=10, color=_FAINT, loc="left", pad=10)
     return figure
+
+
+def _finding(scores: Sequence[Score], labels: Sequence[str]) -> str:
+    """The title: which model is the best, and which is nearest to the reference."""
+    best = min(range(len(scores)), key=lambda index: scores[index].loss)
+    text = f"{labels[best]} predicts the text best" if len(scores) > 1 else f"Perplexity {scores[best].perplexity:.4g}"
+    distances = {
+        label: one.divergence.mean for label, one in zip(labels, scores, strict=True) if one.divergence is not None
+    }
+    if len(distances) > 1:
+        nearest = min(distances, key=distances.__getitem__)
+        text += f"; {nearest} is nearest to the reference"
+    return text
+
+
+def _points(axis: Any, labels: Sequence[str], megabytes: Sequence[float], divergences: Sequence[float]) -> None:
+    """Size against quality, on a scale of powers of ten; the reference has no divergence and is left out."""
+    shown = [row for row in zip(labels, megabytes, divergences, strict=True) if row[2] > 0]
+    axis.scatter([row[1] for row in shown], [row[2] for row in shown], s=42, color=_BEST_COLOUR, zorder=3)
+    for label, size, divergence in shown:
+        axis.annotate(label, (size, divergence), xytext=(6, 5), textcoords="offset points", fontsize=8)
+    if shown:
+        axis.set_yscale("log")
+    axis.margins(x=0.25, y=0.2)
+    axis.set_xlabel("size in MB", fontsize=9)
+    axis.set_ylabel("divergence (lower is better)", fontsize=9)
+    axis.grid(color="#e6e6e6", linewidth=0.8)
+    axis.tick_params(which="both", labelsize=8.5)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
 
 
 def _bars(
@@ -45,9 +82,9 @@ def _bars(
     labels: Sequence[str],
     values: Sequence[float],
     errors: Sequence[float] | None = None,
-    mark_best: bool = False,
 ) -> None:
-    best = min(range(len(values)), key=values.__getitem__) if mark_best else None
+    positive = [index for index, value in enumerate(values) if value > 0]
+    best = min(positive, key=values.__getitem__, default=None) if len(positive) > 1 else None
     colours = [_BEST_COLOUR if index == best else _BAR_COLOUR for index in range(len(values))]
     axis.barh(range(len(values)), values, xerr=errors, color=colours, height=0.68, ecolor="#333333", capsize=2.5)
     longest = max(values)

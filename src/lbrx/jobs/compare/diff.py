@@ -78,6 +78,36 @@ class ModelDiff:
                 row[module] = row.get(module, Sums()) + tensor.sums
         return sums_by_module
 
+    def module_names(self) -> list[str]:
+        """The kinds of modules in layers, in the order in which a network runs them."""
+        names = dict.fromkeys(module for row in self.modules().values() for module in row)
+        return sorted(names, key=network_order)
+
+
+_ORDER = (  # parts of names, as models of Hugging Face, GGUF and GPT-2 have them; the first match counts
+    ("input_layernorm", "attn_norm", "ln_1"),
+    ("q_norm", "k_norm"),
+    ("q_proj", "attn_q", "c_attn", "qkv", "query_key_value"),
+    ("k_proj", "attn_k"),
+    ("v_proj", "attn_v"),
+    ("o_proj", "attn_output", "attn.c_proj", "attention.dense"),
+    ("post_attention_layernorm", "pre_feedforward", "ffn_norm", "ln_2"),
+    ("mlp.gate.", "router", "gate_inp"),
+    ("gate_proj", "ffn_gate"),
+    ("up_proj", "ffn_up", "c_fc", "dense_h_to_4h"),
+    ("down_proj", "ffn_down", "mlp.c_proj", "dense_4h_to_h"),
+)
+
+
+def network_order(module: str) -> int:
+    """Where a module of a layer comes in the network; modules without a known name are last.
+
+    >>> sorted(["mlp.down_proj", "self_attn.k_proj", "self_attn.q_proj", "input_layernorm"], key=network_order)
+    ['input_layernorm', 'self_attn.q_proj', 'self_attn.k_proj', 'mlp.down_proj']
+    """
+    named = f"{module}."
+    return next((place for place, parts in enumerate(_ORDER) if any(part in named for part in parts)), len(_ORDER))
+
 
 Measure = Callable[[str, Tensor, Tensor, Tensor | None], Sums]
 

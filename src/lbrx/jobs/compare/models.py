@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lbrx.files.output.contents import Contents, PlannedTensor
@@ -35,15 +35,21 @@ class ComparedModel(Mapping[str, Tensor]):
 
 
 def open_pair(a: Path, b: Path) -> tuple[ComparedModel, ComparedModel]:
-    """Two models as they can be compared; headers are read, weights are not.
+    """Two models as they can be compared; see `open_alike`."""
+    first, second = open_alike([a, b])
+    return first, second
 
-    Two GGUF models keep their names. Otherwise names are those of Hugging Face, rows of queries and keys stand in its
-    order, and MLX's codes are decoded.
+
+def open_alike(paths: Sequence[Path]) -> list[ComparedModel]:
+    """Models of any formats with the same names; headers are read, weights are not.
+
+    GGUF models keep their names if all are GGUF. Otherwise names are those of Hugging Face, rows of queries and keys
+    are in its order, and MLX's codes are decoded.
     """
-    first, second = read_contents(a), read_contents(b)
-    if first.format == second.format == "gguf":
-        return ComparedModel(first.tensors, {}), ComparedModel(second.tensors, {})
-    return _with_hf_names(first), _with_hf_names(second)
+    models = [read_contents(path) for path in paths]
+    if all(model.format == "gguf" for model in models):
+        return [ComparedModel(model.tensors, {}) for model in models]
+    return [_with_hf_names(model) for model in models]
 
 
 def _with_hf_names(contents: Contents) -> ComparedModel:

@@ -140,6 +140,7 @@ def model_card(recipes: Sequence[Recipe], last: Recipe, recipe_text: str, reposi
     ---
     base_model:
     - "owner/name"
+    base_model_relation: merge
     library_name: transformers
     tags:
     - merge
@@ -170,6 +171,7 @@ def _front_matter(repositories: Sequence[str]) -> Iterator[str]:
     if repositories:
         yield "base_model:"
         yield from (f"- {json.dumps(repository)}" for repository in dict.fromkeys(repositories))
+        yield "base_model_relation: merge"
     yield from ("library_name: transformers", "tags:", "- merge", "- lbrx", "---")
 
 
