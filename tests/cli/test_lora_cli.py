@@ -11,8 +11,11 @@ from safetensors.numpy import save_file
 
 import lbrx
 from lbrx.cli.main import run
+from lbrx.demo.models import demo_models
+from lbrx.jobs.compare.diff import diff_models
 from lbrx.jobs.lora import open_with_adapter
 from lbrx.memory import budget
+from support.cli_running import lbrx_command
 from support.peft_fixture import base_arrays, random_array
 
 Q_WEIGHT = "model.layers.0.self_attn.q_proj.weight"
@@ -97,3 +100,29 @@ def test_errors_are_one_line(models: tuple[Path, Path], tmp_path: Path, capsys: 
     assert err == "error: nothing to extract: 6 tensors: equal in both models\n"
     assert not (tmp_path / "out").exists()
     assert run(["lora", "explode", "a", "b", "c"]) == 2
+
+
+def test_an_adapter_is_merged_and_a_poor_one_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = demo_models()
+    poor = lbrx_command(capsys, "lora", "extract", shipped.prose, shipped.base, tmp_path / "poor", "--rank", "1")
+    assert poor.code == 0
+    assert "warning: the adapter has little of the fine-tune" in poor.err
+    good = lbrx_command(
+        capsys, "lora", "extract", shipped.prose, shipped.base, tmp_path / "good", "--rank", "128", "--save-modules"
+    )
+    assert "warning" not in good.err
+    assert "captured 99.4% of the change" in good.out
+    merged = lbrx_command(capsys, "lora", "merge", shipped.base, tmp_path / "good", tmp_path / "deep" / "merged")
+    assert (merged.code, merged.err) == (0, "")
+    difference = diff_models(lbrx.open(shipped.prose), lbrx.open(tmp_path / "deep" / "merged"))
+    assert difference.total.relative_change < 0.03
+
+
+def test_an_extraction_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shipped = demo_models()
+    done = lbrx_command(
+        capsys, "lora", "extract", shipped.prose, shipped.base, tmp_path / "out", "--rank", "4", "--json"
+    )
+    fields = json.loads(done.out)
+    assert 0 < fields["captured_energy"] < 1
+    assert {each["rank"] for each in fields["captured"]} == {4}

@@ -1,26 +1,34 @@
-"""`lbrx lora extract`: the difference of two models as a LoRA adapter."""
+"""`lbrx lora`: the difference of two models as a LoRA adapter, and an adapter merged into its base."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from lbrx.cli.options import Memory, Threads
+from lbrx.base.system import format_bytes
+from lbrx.cli.options import LimitOptions, Memory, RunOptions, Threads
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
+from lbrx.cli.running import reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.files.checkpoint.opening import open_checkpoint
-from lbrx.jobs.lora.extract import Extraction, ExtractOptions, extract_adapter
+from lbrx.jobs.lora.extract import CapturedTensor, Extraction, ExtractOptions, extract_adapter
 from lbrx.memory.limits import limited
 
 MAX_LISTED_TENSORS = 20
+LEAST_USEFUL_SHARE = 0.25  # of the change
 
 
 class Action(StrEnum):
     """What is done with adapters."""
 
     extract = "extract"
+    merge = "merge"
 
 
 class AdapterType(StrEnum):
@@ -32,10 +40,10 @@ class AdapterType(StrEnum):
 
 
 def lora(
-    action: Annotated[Action, Argument("What to do; 'extract' is all there is.")],
-    tuned: Annotated[Path, Argument("A fine-tuned model: a file or a directory.", "FINETUNED")],
-    base: Annotated[Path, Argument("The model that it was tuned from.", "BASE")],
-    out: Annotated[Path, Argument("A new directory for the adapter, in PEFT's format.", "OUT")],
+    action: Annotated[Action, Argument("extract: FINETUNED BASE OUT; merge: BASE ADAPTER OUT.", "ACTION")],
+    tuned: Annotated[Path, Argument("A fine-tuned model; to merge, the base model.", "FINETUNED")],
+    base: Annotated[Path, Argument("The model that it was tuned from; to merge, the adapter.", "BASE")],
+    out: Annotated[Path, Argument("A new directory: the adapter in PEFT's format, or the merged model.", "OUT")],
     rank: Annotated[
         int | None,
         Option(
@@ -57,11 +65,14 @@ def lora(
     dtype: Annotated[AdapterType, Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
     threads: Threads = None,
     memory: Memory = None,
+    tensors: Annotated[bool, Option("--tensors", help="List every tensor.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Extract a LoRA adapter from the difference of two models.
+    """Extract a LoRA adapter from two models, or merge one.
 
-    Each changed matrix becomes a product of two thin ones, the best that there is of its rank, and the share of the
-    change that it captures is measured. What is no matrix of a linear layer is listed, or stored whole.
+    'extract' replaces the change of each weight by its best low-rank approximation, and measures the share of the
+    change that this captures. Other changed tensors are listed, or stored in full with --save-modules. 'merge' adds an
+    adapter to its base.
 
     Examples:
 
@@ -70,8 +81,12 @@ def lora(
       lbrx lora extract fine-tuned base adapter --max-error 0.05 --save-modules
 
       lbrx lora extract fine-tuned base adapter --modules self_attn --dtype bf16
+
+      lbrx lora merge base adapter merged
     """
-    assert action is Action.extract
+    if action is Action.merge:
+        _merge(tuned, base, out, LimitOptions(threads, memory), RunOptions(json_output=json_output))
+        return
     options = ExtractOptions(rank, max_error, modules, save_modules, dtype.value)
     for path in (tuned, base):
         check_model(path)
@@ -81,18 +96,70 @@ def lora(
         extraction = extract_adapter(
             tuned_model, base_model, out, options, base_name=str(base), model_type=model_type, progress=progress
         )
-    _print(extraction, out, options)
+    if json_output:
+        sys.stdout.write(json.dumps(_as_json(extraction, out), indent=2) + "\n")
+        return
+    _print(extraction, out, options, with_tensors=tensors)
+    _print_total(extraction, base, out)
 
 
-def _print(extraction: Extraction, out: Path, options: ExtractOptions) -> None:
+def _merge(base: Path, adapter: Path, out: Path, limits: LimitOptions, options: RunOptions) -> None:
+    """A merge of one model with the adapter on top."""
+    from lbrx.jobs.merge.inline import inline_recipe
+    from lbrx.jobs.merge.merge import merge
+
+    check_model(base)
+    check_model(adapter, may_be_adapter=True)
+    recipe = inline_recipe([f"{base}+{adapter}"], "passthrough", None, {})
+    with reporting("merging", options) as report:
+        write_output(partial(merge, recipe, out), report, limits, options)
+
+
+def _as_json(extraction: Extraction, out: Path) -> dict[str, Any]:
+    return {
+        "out": str(out),
+        "captured_energy": extraction.captured_energy,
+        "captured": [
+            {
+                "name": each.name,
+                "shape": list(each.shape),
+                "rank": each.rank,
+                "relative_change": each.relative_change,
+                "relative_error": each.relative_error,
+            }
+            for each in extraction.captured
+        ],
+        "saved": extraction.saved,
+        "left_out": [{"name": each.name, "reason": each.reason} for each in extraction.left_out],
+        "unchanged": extraction.unchanged,
+    }
+
+
+def _print_total(extraction: Extraction, base: Path, out: Path) -> None:
+    """The share of the change that the adapter has, a warning if that is almost nothing, and the next command."""
+    if extraction.captured:
+        share = extraction.captured_energy
+        print(f"captured {share:.1%} of the change in these matrices, {format_bytes(open_checkpoint(out).nbytes)}")
+        if share < LEAST_USEFUL_SHARE:
+            sys.stderr.write(
+                "warning: the adapter has little of the fine-tune, whose changes are not of low rank; "
+                "a higher --rank captures more\n"
+            )
+    if sys.stdout.isatty():
+        print("next: " + shlex.join(["lbrx", "lora", "merge", str(base), str(out), "MERGED"]))
+
+
+def _print(extraction: Extraction, out: Path, options: ExtractOptions, *, with_tensors: bool) -> None:
     from lbrx.cli.console import columns, output_console, plural, printable, shape_text
 
     console = output_console()
     table = columns("rank", "shape", "change", "captured", "error", "tensor", left=("tensor",))
-    for tensor in extraction.captured:
+    for tensor in extraction.captured if with_tensors else _least_captured(extraction):
         numbers = (f"{tensor.relative_change:.3%}", f"{tensor.captured_energy:.2%}", f"{tensor.relative_error:.2%}")
         table.add_row(str(tensor.rank), shape_text(tensor.shape), *numbers, printable(tensor.name))
     console.print(table)
+    if not with_tensors and len(extraction.captured) > MAX_LISTED_TENSORS:
+        console.print(f"... {len(extraction.captured) - MAX_LISTED_TENSORS:,} more, which --tensors shows", style="dim")
     if extraction.saved:
         console.print(f"\nstored whole: {plural(len(extraction.saved), 'tensor')}", style="bold")
         _print_some(extraction.saved)
@@ -106,6 +173,12 @@ def _print(extraction: Extraction, out: Path, options: ExtractOptions) -> None:
         console.print(f"\n{matrices} would need {needed} for an error of {options.max_error}")
     summary = f"{plural(len(extraction.captured), 'matrix', 'matrices')}, {extraction.unchanged:,} tensors unchanged"
     console.print(f"\n{out}: {summary}", soft_wrap=True)
+
+
+def _least_captured(extraction: Extraction) -> list[CapturedTensor]:
+    """The tensors of which the adapter lacks most, if there are many; in the order of the files."""
+    worst = sorted(extraction.captured, key=lambda tensor: -tensor.relative_error)[:MAX_LISTED_TENSORS]
+    return [tensor for tensor in extraction.captured if tensor in worst]
 
 
 def _print_some(lines: list[str]) -> None:

@@ -35,7 +35,7 @@ COMMANDS: dict[str, Command] = {
     "verify": Command("lbrx.cli.verify:verify", "Check that a model is whole and sound."),
     "compare": Command("lbrx.cli.compare:compare", "Measure what a conversion or quantization changed."),
     "diff": Command("lbrx.cli.diff:diff", "Compare two models layer by layer."),
-    "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from the difference of two models."),
+    "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from two models, or merge one."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
     "generate": Command("lbrx.cli.generate:generate", "Generate text from a prompt."),
     "methods": Command("lbrx.cli.methods:methods", "List merge methods, or show the parameters of one."),

@@ -48,16 +48,19 @@ def _figure(scores: Sequence[Score], text_name: str, model_bytes: Sequence[int])
 
 
 def _finding(scores: Sequence[Score], labels: Sequence[str]) -> str:
-    """The title: which model is the best, and which is nearest to the reference."""
-    best = min(range(len(scores)), key=lambda index: scores[index].loss)
-    text = f"{labels[best]} predicts the text best" if len(scores) > 1 else f"Perplexity {scores[best].perplexity:.4g}"
+    """The title: the model that is nearest to the reference, or without one the best."""
     distances = {
         label: one.divergence.mean for label, one in zip(labels, scores, strict=True) if one.divergence is not None
     }
-    if len(distances) > 1:
+    if distances:
         nearest = min(distances, key=distances.__getitem__)
-        text += f"; {nearest} is nearest to the reference"
-    return text
+        return f"{nearest} is nearest to the reference: {distances[nearest]:.2g} nats per token"
+    ranked = sorted(zip(scores, labels, strict=True), key=lambda row: row[0].loss)
+    best, name = ranked[0]
+    if len(ranked) == 1:
+        return f"{name} has a perplexity of {best.perplexity:.4g}"
+    is_clear = ranked[1][0].loss - best.loss > best.loss_error
+    return f"{name} predicts the text best" + ("" if is_clear else f", within the error of {ranked[1][1]}")
 
 
 def _points(axis: Any, labels: Sequence[str], megabytes: Sequence[float], divergences: Sequence[float]) -> None:

@@ -97,6 +97,13 @@ class Extraction:
     saved: list[str] = field(default_factory=list)
     left_out: list[LeftOutTensor] = field(default_factory=list)
     unchanged: int = 0
+    squares: float = 0.0  # of the differences that were captured in part
+    left_over: float = 0.0  # what the adapter lacks of them
+
+    @property
+    def captured_energy(self) -> float:
+        """The share of the sum of squares of all captured differences that the adapter has."""
+        return 1 - self.left_over / self.squares if self.squares else 1.0
 
 
 def extract_lora(
@@ -228,6 +235,8 @@ class _Extractor:
         self.spool.put(f"{PREFIX}{module}.lora_B.weight", b, factor_dtype)
         change = math.sqrt(squares / base_squares) if base_squares else math.inf
         error = math.sqrt(left_over / squares)
+        self.extraction.squares += squares
+        self.extraction.left_over += left_over
         self.extraction.captured.append(CapturedTensor(name, difference.shape, left.shape[1], change, error))
 
     def _factors(self, name: str, blocks: RowBlocks, squares: float) -> tuple[Matrix, Matrix, float]:
