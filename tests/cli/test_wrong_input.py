@@ -101,15 +101,6 @@ def test_wrong_input_is_one_line(command: str, message: str, folder: Path, capsy
 
 
 @pytest.mark.usefixtures("folder")
-def test_models_of_other_formats_are_sent_to_compare(capsys: pytest.CaptureFixture[str]) -> None:
-    assert lbrx_command(capsys, "quantize", "base", "base.gguf", "--to", "q8_0", "--no-sync").code == 0
-    done = lbrx_command(capsys, "diff", "base", "base.gguf")
-    assert done.code == 1
-    assert "base is safetensors and base.gguf is gguf" in done.err
-    assert "'lbrx compare' takes any two" in done.err
-
-
-@pytest.mark.usefixtures("folder")
 def test_a_pattern_of_types_that_matches_nothing_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--tensor-type", "ffn_down=q8_0", "--tensor-type", "ffn_dwon=q8_0"]
     done = lbrx_command(capsys, "quantize", "base", "out.gguf", "--to", "q4_0", "--dry-run", *options)
