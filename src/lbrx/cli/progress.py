@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lbrx.base.system import anonymous_bytes, format_bytes
+from lbrx.files.remote.paths import without_secrets
 
 if TYPE_CHECKING:
     from lbrx.files.output.options import Progress
@@ -212,7 +213,8 @@ def reporter(verb: str, *, as_json: bool, is_quiet: bool) -> Reporter:
 
 
 def _printable(text: str) -> str:
-    """Names and paths come from strangers: escape what could control the terminal."""
+    """Names and paths come from strangers: escape what could control the terminal, and hide passwords."""
+    text = without_secrets(text)
     if text.isprintable():
         return text
     from lbrx.cli.console import printable

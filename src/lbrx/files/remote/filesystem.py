@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError
-from lbrx.files.remote.paths import RemotePath
+from lbrx.files.remote.paths import RemotePath, without_secrets
 from lbrx.files.remote.settings import remote_settings
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ def _lasting(error: Exception) -> str | None:
 
 
 def _text(error: Exception) -> str:
-    first_line = next(iter(str(error).splitlines()), "")
+    first_line = without_secrets(next(iter(str(error).splitlines()), ""))
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
 
 
@@ -106,7 +107,7 @@ def _info(path: RemotePath) -> dict[str, Any] | None:
 
     def ask() -> dict[str, Any] | None:
         try:
-            info: dict[str, Any] = remote.info(str(path))
+            info: dict[str, Any] = remote.info(path.url)
         except FileNotFoundError as error:
             _raise_other_cause(error)
             return None
@@ -130,7 +131,7 @@ def file_type_of(path: RemotePath) -> str | None:
 
     A web server does not tell files from directories; there the name's ending does.
     """
-    if path.scheme in ("http", "https") and path.suffix not in _FILE_SUFFIXES:
+    if path.scheme in ("http", "https") and PurePosixPath(path.name.partition("?")[0]).suffix not in _FILE_SUFFIXES:
         return "directory"
     info = _info(path)
     return None if info is None else str(info["type"])
@@ -158,14 +159,14 @@ def forget_listings(path: RemotePath) -> None:
     """Ask the service again for what is below a directory."""
     remote = filesystem(path.scheme)
     if path.scheme != "memory":
-        remote.invalidate_cache(str(path))
+        remote.invalidate_cache(path.url)
         if path.scheme != "hf" or len(path.parts) > 3:  # above a repository of the hub there is no listing
-            remote.invalidate_cache(str(path.parent))
+            remote.invalidate_cache(path.parent.url)
 
 
 def child_names(path: RemotePath) -> list[str]:
     """The names in a directory, sorted."""
     remote = filesystem(path.scheme)
-    listed: list[str] = attempt(path, "be listed", lambda: remote.ls(str(path), detail=False))
+    listed: list[str] = attempt(path, "be listed", lambda: remote.ls(path.url, detail=False))
     names = {entry.rstrip("/").rpartition("/")[2] for entry in listed}
     return sorted(name for name in names if name and name != path.name)

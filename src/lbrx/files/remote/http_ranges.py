@@ -28,7 +28,7 @@ async def _fetch(remote: Any, path: RemotePath, state: RemoteState, offset: int,
     session = await remote.set_session()
     options = dict(remote.kwargs)
     headers = {**options.pop("headers", {}), "Range": f"bytes={offset}-{offset + length - 1}"}
-    async with session.get(remote.encode_url(str(path)), headers=headers, **options) as response:
+    async with session.get(remote.encode_url(path.url), headers=headers, **options) as response:
         response.raise_for_status()
         if _version(response.headers, state.version) != state.version:
             raise FileError(f"{path}: was changed while it was read; run it again")

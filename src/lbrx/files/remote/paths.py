@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Generator
 from fnmatch import fnmatchcase
 from pathlib import Path, PosixPath
@@ -11,7 +12,18 @@ from typing import Self
 
 from lbrx.errors import FileError
 
+_PASSWORD = re.compile(r"(https?://)[^/\s]*@")
+_QUERY = re.compile(r"(https?://[^\s?]*)\?[^\s:'\")]*")
 SCHEMES = ("s3", "gs", "hf", "http", "https", "memory")
+
+
+def without_secrets(text: str) -> str:
+    """A text in which addresses have neither passwords nor queries, which may sign them.
+
+    >>> without_secrets("https://user:secret@host/a.gguf?key=secret: not found")
+    'https://***@host/a.gguf?***: not found'
+    """
+    return _QUERY.sub(r"\1?***", _PASSWORD.sub(r"\1***@", text))
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -63,8 +75,14 @@ class RemotePath(PosixPath):
     def scheme(self) -> str:
         return self.parts[0][:-1]
 
-    def __str__(self) -> str:
+    @property
+    def url(self) -> str:
+        """The address with all that is secret in it, for requests alone."""
         return f"{self.scheme}://{'/'.join(self.parts[1:])}"
+
+    def __str__(self) -> str:
+        """The address as messages and journals have it: without a password, and without a query, which may sign it."""
+        return without_secrets(self.url)
 
     def __repr__(self) -> str:
         return f"RemotePath({str(self)!r})"

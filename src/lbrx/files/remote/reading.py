@@ -78,7 +78,7 @@ class RemoteFile:
         elif self.path.scheme in _BY_HANDLE:
             data = self._read_handle(offset, length)
         else:
-            data = filesystem(self.path.scheme).cat_file(str(self.path), offset, offset + length)
+            data = filesystem(self.path.scheme).cat_file(self.path.url, offset, offset + length)
         if len(data) != length:
             raise OSError(f"{len(data)} bytes came instead of {length}")
         return data
@@ -95,7 +95,7 @@ class RemoteFile:
         with self._lock:
             if self._handles:
                 return self._handles.pop()
-        handle = filesystem(self.path.scheme).open(str(self.path), "rb", cache_type="none", block_size=1 << 20)
+        handle = filesystem(self.path.scheme).open(self.path.url, "rb", cache_type="none", block_size=1 << 20)
         version = getattr(handle, "details", {}).get("ETag", self.state.version)
         if handle.size != self.file_bytes or (self.path.scheme == "s3" and version != self.state.version):
             raise FileError(f"{self.path}: was changed while it was read; run it again")

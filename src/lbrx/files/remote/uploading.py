@@ -45,18 +45,18 @@ def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int])
     """One upload, given up when it takes much longer than a slow line would: a service may never answer."""
     remote = filesystem(target.scheme)
     if not remote.async_impl:
-        remote.put_file(str(source), str(target), **options)
+        remote.put_file(str(source), target.url, **options)
         return
     from fsspec.asyn import sync
 
     allowed_seconds = 2 * remote_settings.timeout_seconds + nbytes / _SLOWEST_BYTES_PER_SECOND
-    sync(remote.loop, remote._put_file, str(source), str(target), timeout=allowed_seconds, **options)
+    sync(remote.loop, remote._put_file, str(source), target.url, timeout=allowed_seconds, **options)
 
 
 def remove(target: RemotePath) -> None:
     """Remove a file if it is there."""
     if target.exists():
-        attempt(target, "be removed", lambda: filesystem(target.scheme).rm_file(str(target)))
+        attempt(target, "be removed", lambda: filesystem(target.scheme).rm_file(target.url))
 
 
 def check_apart(target: RemotePath, inputs: list[RemotePath]) -> None:

@@ -13,6 +13,7 @@ from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME, OTHER_FILES,
 from lbrx.files.formats.shards import index_json
 from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.plan import SideFile
+from lbrx.files.remote.paths import without_secrets
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.plan.vocabularies import made_vocabulary
@@ -154,6 +155,7 @@ def model_card(recipes: Sequence[Recipe], last: Recipe, recipe_text: str, reposi
     lines += [f"- {_code(model)}" for model in models]
     if last.base_model is not None:
         lines += ["", f"The base model is {_code(last.base_model)}."]
+    recipe_text = without_secrets(recipe_text)
     fence = _fence(recipe_text)
     lines += ["", "## Recipe", "", f"{fence}yaml", recipe_text.strip("\n"), fence]
     return "\n".join(lines) + "\n"
@@ -181,7 +183,7 @@ def _code(value: object) -> str:
     >>> _code("a/b"), _code("a`b")
     ('`a/b`', '`` a`b ``')
     """
-    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
+    text = "".join(letter if letter.isprintable() else " " for letter in without_secrets(str(value)))
     if "`" not in text:
         return f"`{text}`"
     quotes = "``"

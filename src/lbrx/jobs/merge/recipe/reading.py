@@ -194,7 +194,10 @@ def _read_path(node: YamlNode, what: str) -> tuple[str, str | None]:
 
 
 def _split_revision(part: str, whole: str, location: RecipeLine) -> tuple[str, str | None]:
-    path, *revisions = part.split("@")
+    scheme, separator, rest = part.partition("://")
+    host, slash, rest = rest.partition("/") if separator else ("", "", part)  # a host may have a user before an @
+    path, *revisions = rest.split("@")
+    path = f"{scheme}{separator}{host}{slash}{path}" if separator else path
     if len(revisions) > 1:
         raise location.error(f"model {whole!r} has {len(revisions)} revisions; expected 'path[@revision]'")
     if not path or "" in revisions:
