@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.base.system import format_bytes
+from lbrx.base.system import anonymous_bytes, format_bytes
 from lbrx.cli.console import columns, count_text, output_console, plural
 from lbrx.cli.parameters import Option
 from lbrx.demo.models import DemoModels, demo_models, demo_recipes
@@ -74,7 +74,8 @@ def demo(
             _print_model(console, path)
     with _step(console, "2. Merge the fine-tunes by several methods"):
         merged = _merge_all(shipped, output)
-        console.print(f"   {', '.join(merged)}: in {output}", soft_wrap=True)
+        for path in merged.values():
+            console.print(f"   $ lbrx merge {path}.yml {path}", soft_wrap=True)
     with _step(console, "3. Score all of them on text that none has seen: perplexity, lower is better"):
         rated = [_rate(name, path, shipped) for name, path in {**parents, **merged}.items()]
         best = min((one for one in rated if one.name in merged), key=lambda one: one.mean_loss)
@@ -83,6 +84,8 @@ def demo(
             console.print(f"   {line}", soft_wrap=True)
     with _step(console, f"4. Quantize the best ({best.name}) to GGUF, and compare with it token by token"):
         files = _quantize(best, output)
+        for type_name, path in files.items():
+            console.print(f"   $ lbrx quantize {best.path} {path} --to {type_name}", soft_wrap=True)
         console.print(_quantized_table(best, files, shipped))
     with _step(console, "5. What did the fine-tunes change? Cosine of their changes of the base, layer by layer"):
         console.print(f"   {_heat_map(shipped, output)}", soft_wrap=True)
@@ -90,7 +93,8 @@ def demo(
         for name, path in {"prose": shipped.prose, "code": shipped.code, best.name: best.path}.items():
             for prompt in PROMPTS:
                 console.print(f"   {name:<{max(len(best.name), 5)}}  {_continued(path, prompt)!r}", soft_wrap=True)
-    console.print(f"The files are in {output}. Try one: lbrx generate {files[QUANTIZED_TO[-1]]} -p 'And God said'")
+    console.print(f"All of this took {format_bytes(anonymous_bytes())} of memory. The files are in {output}. Try one:")
+    console.print(f"   $ lbrx generate {files[QUANTIZED_TO[-1]]} -p 'And God said'", soft_wrap=True)
 
 
 @contextmanager
