@@ -39,7 +39,7 @@ def test_a_product_is_not_computed_until_its_values_are_wanted() -> None:
         total = a @ b + bias
     assert not passes
     assert isinstance((a @ b).expr, MatMul)
-    assert repr(a @ b) == f"Tensor(f32, shape=(5, {COLUMNS}), not computed yet)"
+    assert repr(a @ b) == f"Tensor(f32, shape=(5, {COLUMNS}), device=cpu, not computed yet)"
     np.testing.assert_allclose(total.numpy(), a.numpy() @ b.numpy() + bias.numpy(), rtol=1e-5, atol=1e-5)
 
 
