@@ -196,9 +196,12 @@ def test_overwriting_keeps_inputs_and_the_recipe(folder: Path, capsys: pytest.Ca
     assert (folder / "models/base/model.safetensors").exists()
 
 
-def test_an_input_may_be_replaced_by_the_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lbrx_command(capsys, "merge", "linear.yml", "code", "--overwrite", "--no-sync").code == 0
-    assert "lbrx" in (folder / "code/README.md").read_text()
+def test_an_input_is_not_replaced_by_the_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / "code/model.safetensors").read_bytes()
+    outcome = lbrx_command(capsys, "merge", "linear.yml", "code", "--overwrite", "--no-sync")
+    assert outcome.code == 1
+    assert "which must not be replaced" in outcome.err
+    assert (folder / "code/model.safetensors").read_bytes() == before
 
 
 def test_a_link_to_what_is_replaced_is_followed(folder: Path) -> None:

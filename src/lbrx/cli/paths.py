@@ -52,7 +52,7 @@ def check_output_name(out: Path, format: str | None) -> None:
 def check_replaced(out: Path, inputs: Iterable[Path], others: Iterable[Path] = ()) -> None:
     """Raise if replacing a directory would take away what is still needed: inputs, other files, where we are.
 
-    An input that lies directly in the directory may go: the output then replaces the model that it was made from.
+    Inputs directly in the directory are checked when the plan is run.
 
     >>> check_replaced(Path("/a"), [Path("/a/b/w.gguf")])
     Traceback (most recent call last):

@@ -119,6 +119,8 @@ def check_dry_run(plan: OutputPlan, options: RunOptions) -> None:
         replaced = plan.is_directory and plan.out.is_dir() and any(plan.out.iterdir())
         print(f"{'target':<16}{'replaces the old one' if replaced or plan.out.is_file() else 'new'}")
         print(f"{'free on disk':<16}{format_bytes(free_bytes)}")
+    if options.overwrite and free_bytes is not None:
+        _show_replaced(plan, options)
 
 
 def show_files(plan: OutputPlan, *, as_json: bool) -> None:
@@ -138,6 +140,20 @@ def show_files(plan: OutputPlan, *, as_json: bool) -> None:
     print(f"{'output':<16}{printable(str(plan.out))}")
     print(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
     print(f"{'to write':<16}{format_bytes(nbytes)} in {printable(', '.join(files))}")
+
+
+def _show_replaced(plan: OutputPlan, options: RunOptions) -> None:
+    """Print what ``--overwrite`` would replace."""
+    from lbrx.cli.console import plural, printable
+    from lbrx.files.output.run import staging_of
+
+    replaced = staging_of(plan).replaced_files()
+    if replaced and options.json_output:
+        print(json.dumps({"event": "replaces", "out": str(plan.out), "files": [file.name for file in replaced]}))
+    elif replaced:
+        nbytes = sum(file.stat().st_size for file in replaced)
+        names = printable(", ".join(file.name for file in replaced))
+        print(f"{'replaces':<16}{plural(len(replaced), 'file')}, {format_bytes(nbytes)}: {names}")
 
 
 def _allow_many_files() -> None:

@@ -64,10 +64,10 @@ def test_a_gguf_name_is_demanded() -> None:
 
 def test_an_old_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
-    out.write_bytes(b"old")
+    out.write_bytes(b"GGUF old")
     with pytest.raises(FileError, match=r"out\.gguf: exists; --overwrite replaces it"):
         execute(plan_output(contents("gguf"), out))
-    assert out.read_bytes() == b"old"
+    assert out.read_bytes() == b"GGUF old"
     execute(plan_output(contents("gguf"), out), RunOptions(overwrite=True))
     assert len(lbrx.open(out)) == 4
     assert names(tmp_path) == ["out.gguf"]

@@ -53,10 +53,11 @@ def test_threads_and_memory_do_not_matter(source: Path, tmp_path: Path, threads:
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_a_model_can_be_quantized_in_place(source: Path, tmp_path: Path) -> None:
-    quantize(source, tmp_path / "other.gguf", "q8_0")
-    quantize(source, source, "q8_0", overwrite=True)
-    assert source.read_bytes() == (tmp_path / "other.gguf").read_bytes()
+def test_a_model_is_not_quantized_in_place(source: Path) -> None:
+    before = source.read_bytes()
+    with pytest.raises(UsageError, match="is the input"):
+        quantize(source, source, "q8_0", overwrite=True)
+    assert source.read_bytes() == before
 
 
 def test_a_target_size_is_that_of_the_file(source: Path, tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def execute(
     """
     started = time.monotonic()
     runner = runner or _default_runner(plan)
-    staging = _staging(plan)
+    staging = staging_of(plan)
     restore_replaced(staging)
     if not staging.journal.exists():
-        staging.check_target(options.overwrite)
+        _check_target(plan, staging, options, takes_over)
         staging.make_parent()
     contents = {file.name: file.read() for file in plan.side_files}
     identity = plan.identity(contents)
@@ -98,7 +98,7 @@ def execute(
             if not takes_over and _is_finished(journal, identity) and staging.finish_publishing():
                 resumed_tensors = tensor_count(plan)
             else:
-                staging.check_target(options.overwrite)
+                _check_target(plan, staging, options, takes_over)
                 _begin(staging, journal, identity, takes_over)
                 run = runner(plan, staging, journal, options)
                 run.run()
@@ -120,8 +120,8 @@ def check_output(plan: OutputPlan, overwrite: bool) -> int | None:
     """The bytes that are free on the disk of an output, None for a remote one; raise if it cannot be written."""
     if is_remote(plan.out):
         return None
-    staging = _staging(plan)
-    staging.check_target(overwrite)
+    staging = staging_of(plan)
+    _check_target(plan, staging, RunOptions(overwrite=overwrite), takes_over=False)
     free_bytes = shutil.disk_usage(existing_parent(staging.target)).free
     needed_bytes = sum(layout.file_bytes for layout in plan.layouts)
     if needed_bytes > free_bytes:
@@ -130,7 +130,13 @@ def check_output(plan: OutputPlan, overwrite: bool) -> int | None:
     return free_bytes
 
 
-def _staging(plan: OutputPlan) -> Staging:
+def _check_target(plan: OutputPlan, staging: Staging, options: RunOptions, takes_over: bool) -> None:
+    staging.check_target(options.overwrite)
+    if options.overwrite and not takes_over:
+        staging.check_replaced([header.path for header in plan.sources])
+
+
+def staging_of(plan: OutputPlan) -> Staging:
     names = None if plan.is_directory else [layout.name for layout in plan.layouts]
     if not is_remote(plan.out):
         return Staging(plan.out, names)

@@ -12,10 +12,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lbrx.base import atomic_write, system
-from lbrx.errors import FileError
+from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.files.formats.detect import detect_format
 from lbrx.files.output.plan import digest
+from lbrx.files.remote.paths import is_remote
 
 _ASIDE = "replaced"  # a directory of old files, while those of a split model are replaced
+# What lbrx and Hugging Face tools write into the directory of a model.
+_MODEL_ENDINGS = (".safetensors", ".bin", ".json", ".jinja", ".model", ".py")
+_MODEL_FILES = (
+    "README.md",
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
+    "USE_POLICY.md",
+    "vocab.txt",
+    "merges.txt",
+    "mergekit_config.yml",
+    ".gitattributes",
+    ".DS_Store",
+)
 _LONGEST_NAME_BYTES = 200  # that file systems let us add to
 
 
@@ -69,6 +86,30 @@ class Staging:
             self.target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"{self.target.parent}: cannot be made: {error.strerror}") from error
+
+    def replaced_files(self) -> list[Path]:
+        """What stands in the place of the output and would be replaced."""
+        if self._files is not None:
+            return [file for file in self._files if file.exists()]
+        return sorted(self.target.iterdir()) if self.target.is_dir() else []
+
+    def check_replaced(self, inputs: Sequence[Path]) -> None:
+        """Raise if replacing the target would remove inputs, or files that are no part of a model."""
+        replaced = self.replaced_files()
+        kept = {_identity(path): path for path in inputs if not is_remote(path)}
+        for file in replaced:
+            source = kept.get(_identity(file))
+            if source is not None:
+                raise UsageError(f"{file}: is the input {source}, which must not be replaced; expected another output")
+            if self._files is not None:
+                _check_is_model(file)
+        foreign = [file.name for file in replaced if self._files is None and not _is_of_model(file)]
+        if foreign:
+            listed = ", ".join(map(repr, foreign[:3])) + (" and more" if foreign[3:] else "")
+            raise FileError(
+                f"{self.target}: has {listed}, no part of a model; --overwrite replaces models only, "
+                "expected another output"
+            )
 
     def prepare(self, discard: bool) -> None:
         """Make the directory of partial files, emptied first if ``discard``."""
@@ -168,6 +209,28 @@ def existing_parent(path: Path) -> Path:
     PosixPath('/')
     """
     return next(parent for parent in path.parents if parent.exists() or parent.is_symlink())
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _is_of_model(file: Path) -> bool:
+    if file.is_dir():
+        return file.name == ".cache"  # of downloads from the hub
+    return file.name in _MODEL_FILES or file.name.endswith(_MODEL_ENDINGS)
+
+
+def _check_is_model(file: Path) -> None:
+    try:
+        if file.stat().st_size:
+            detect_format(file)
+    except FormatError as error:
+        raise FileError(f"{error}; --overwrite replaces models only, expected another output") from error
 
 
 def _check_files(files: Sequence[Path], overwrite: bool) -> None:
