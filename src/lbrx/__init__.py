@@ -11,7 +11,6 @@ from lbrx.base.lazy_names import lazy_names as _lazy_names
 if _TYPE_CHECKING:
     from lbrx import memory as memory
     from lbrx import ops as ops
-    from lbrx.cli.summary import inspect as inspect
     from lbrx.cluster.options import ClusterError as ClusterError
     from lbrx.devices import metal as metal
     from lbrx.devices.explain import explain as explain
@@ -28,6 +27,7 @@ if _TYPE_CHECKING:
     from lbrx.errors import UsageError as UsageError
     from lbrx.files.checkpoint.opening import Checkpoint as Checkpoint
     from lbrx.files.checkpoint.opening import open as open
+    from lbrx.files.checkpoint.summary import inspect as inspect
     from lbrx.files.output.nonfinite import NonFiniteError as NonFiniteError
     from lbrx.files.output.options import Progress as Progress
     from lbrx.files.output.run import RunResult as RunResult

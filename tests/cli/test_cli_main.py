@@ -50,7 +50,15 @@ def test_a_command_calls_the_public_function_of_its_name(name: str, tmp_path: Pa
     models = demo_models()
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(f"{{merge_method: linear, models: [{{model: {models.base}}}], parameters: {{weight: 1}}}}")
+    mixture = tmp_path / "mixture.yml"
+    experts = f"[{{source_model: {models.prose}}}, {{source_model: {models.code}}}]"
+    mixture.write_text(f"{{base_model: {models.base}, gate_mode: random, experts: {experts}}}")
     arguments = {
+        "compare": [models.base, models.base, "--filter=norm"],
+        "diff": [models.base, models.code, "--filter=norm"],
+        "generate": [models.base, "--prompt=Once", "--max-tokens=2"],
+        "inspect": [models.base],
+        "moe": [mixture, tmp_path / "out", "--threads=1"],
         "merge": [recipe, tmp_path / "out", "--threads=1", "--no-sync"],
         "convert": [models.base, tmp_path / "out", "--strict"],
         "quantize": [models.base, tmp_path / "out.gguf", "--to=q8_0", "--memory=1GiB"],

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
-from lbrx.jobs.compare import Comparison, TensorError, compare_models, open_pair
+from lbrx.jobs.compare import Comparison, TensorError
 from lbrx.jobs.compare.diff import short_labels
+from lbrx.jobs.compare.functions import compare as compare_models
 from lbrx.jobs.compare.records import signal_to_noise
 from lbrx.ops.difference import Sums
 
@@ -58,9 +59,8 @@ def compare(
         check_picture(plot)
     for path in (a, b):
         check_model(path)
-    first, second = open_pair(a, b)
     with shown_progress("comparing") as progress:
-        comparison = compare_models(first, second, pattern=pattern, progress=progress)
+        comparison = compare_models(a, b, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
 

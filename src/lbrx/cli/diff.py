@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,16 +14,14 @@ from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
-from lbrx.files.checkpoint.opening import contents_format, open_checkpoint
-from lbrx.jobs.compare import open_alike
-from lbrx.jobs.compare.diff import ModelDiff, ShapeMismatch, diff_models, short_labels
+from lbrx.jobs.compare.diff import ModelDiff, ShapeMismatch, short_labels
+from lbrx.jobs.compare.functions import diff as diff_models
 from lbrx.ops.difference import METRICS, Sums
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lbrx.plots.heat_map import HeatMap
-    from lbrx.tensors.tensor import Tensor
 
 MAX_LISTED_NAMES = 20
 
@@ -84,9 +82,8 @@ def diff(
     for path in (a, b, base):
         if path is not None:
             check_model(path, may_be_adapter=True)
-    first, second, *origins = _opened(a, b, base)
     with shown_progress("comparing") as progress:
-        difference = diff_models(first, second, *origins, pattern=pattern, progress=progress)
+        difference = diff_models(a, b, base, pattern=pattern, progress=progress)
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
 
@@ -95,15 +92,6 @@ def diff(
         sys.stdout.write(json.dumps(as_json(difference, a, b, base), indent=2) + "\n")
     else:
         _print(difference, metric, _subtitle(a, b, base))
-
-
-def _opened(a: Path, b: Path, base: Path | None) -> list[Mapping[str, Tensor]]:
-    """The models, with names of Hugging Face if their formats differ."""
-    paths = [a, b] if base is None else [a, b, base]
-    models = [open_checkpoint(path) for path in paths]
-    if len({contents_format(model) for model in models}) == 1:
-        return [*models]
-    return [*open_alike(paths)]
 
 
 def _subtitle(a: Path, b: Path, base: Path | None) -> str:

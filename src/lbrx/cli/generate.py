@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 from lbrx.cli.options import Threads
 from lbrx.cli.parameters import Argument, Option
@@ -35,54 +37,60 @@ def generate(
 
       lbrx generate model.gguf -p "def main():" --temperature 0.8 --top-p 0.95 --seed 7
     """
-    from lbrx.models.inference import Sampling, open_model
-    from lbrx.models.inference.streaming import text_pieces
-    from lbrx.models.tokenizers.text import open_tokenizer
-    from lbrx.settings import using
+    from lbrx.models.inference import Sampling
+    from lbrx.models.inference.generating import generate as generate_text
 
     check_model(model)
-    text = sys.stdin.read() if prompt == "-" else prompt
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    Sampling(temperature, top_k, top_p, seed)  # its errors come first
     if temperature == 0 and (top_k != 0 or top_p != 1):
         raise UsageError("--top-k and --top-p choose what is drawn from; expected a --temperature above 0 as well")
-    opened, tokenizer = open_model(model), open_tokenizer(model)
-    ids = tokenizer.encode(text)
-    if not ids and tokenizer.bos_id is not None:
-        ids = [tokenizer.bos_id]
-    if not ids:
-        raise UsageError("the prompt is empty; expected some text")
-    context = opened.spec.context_length
-    if len(ids) + max_tokens > context:
-        sys.stderr.write(
-            f"warning: {model} was made for {context:,} tokens; what comes after them makes little sense\n"
+    text = sys.stdin.read() if prompt == "-" else prompt
+    written = _Written(text)
+    with _plain_warnings():
+        generate_text(
+            model,
+            text,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            threads=threads,
+            progress=written,
         )
-    with using(threads=threads):
-        start = perf_counter()
-        new = opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids)
-        counted = _Counted(new)
-        sys.stdout.write(text)
+    written.done(with_stats=stats)
+
+
+class _Written:
+    """Writes the prompt and the pieces of text that follow it, and counts tokens and seconds."""
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+        self._tokens = 0
+        self._start = perf_counter()
+
+    def __call__(self, tokens: int, _max_tokens: int, piece: str) -> None:
+        sys.stdout.write(self._prompt + piece)
         sys.stdout.flush()
-        for piece in text_pieces(tokenizer.decode, counted, before=ids):
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        seconds = perf_counter() - start
-    sys.stdout.write("\n")
-    if stats:
-        rate = counted.count / max(seconds, 1e-9)
-        sys.stderr.write(f"{counted.count} tokens in {seconds:.2f} s, {rate:.1f} tokens/s\n")
+        self._prompt = ""
+        self._tokens = tokens
+
+    def done(self, *, with_stats: bool) -> None:
+        seconds = perf_counter() - self._start
+        sys.stdout.write(self._prompt + "\n")
+        if with_stats:
+            rate = self._tokens / max(seconds, 1e-9)
+            sys.stderr.write(f"{self._tokens} tokens in {seconds:.2f} s, {rate:.1f} tokens/s\n")
 
 
-class _Counted:
-    """Tokens, counted as they go by."""
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show warnings as one line each, without the place in the code."""
 
-    def __init__(self, tokens: Iterable[int]) -> None:
-        self._tokens = iter(tokens)
-        self.count = 0
+    def show(message: Warning | str, *_where: Any, **_more: Any) -> None:
+        sys.stderr.write(f"warning: {message}\n")
 
-    def __iter__(self) -> _Counted:
-        return self
-
-    def __next__(self) -> int:
-        token = next(self._tokens)
-        self.count += 1
-        return token
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        yield

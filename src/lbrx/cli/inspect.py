@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +15,8 @@ from lbrx.base.system import format_bytes
 from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable, shape_text, shortened
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
-from lbrx.cli.summary import Summary, as_json, summarize
-from lbrx.files.checkpoint.opening import open_checkpoint
+from lbrx.files.checkpoint.summary import Summary, as_json
+from lbrx.files.checkpoint.summary import inspect as inspect_model
 
 MAX_METADATA_ROWS = 100
 MAX_PIPED_VALUE_WIDTH = 100
@@ -59,26 +57,13 @@ def inspect(
       lbrx inspect merged --json > merged.json
     """
     check_model(path, may_be_adapter=True)
-    with _collection_paused():
-        summary = summarize(open_checkpoint(path, raw=True), pattern)
+    summary = inspect_model(path, pattern=pattern)
     if json_output:
         sys.stdout.write(json.dumps(as_json(summary), indent=2) + "\n")
         return
     _print_summary(summary, is_part=pattern is not None)
     if tensors or pattern is not None:
         _print_tensors(summary)
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Headers of many tensors are many small objects without cycles: looking for some takes a third of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _print_summary(summary: Summary, is_part: bool) -> None:

@@ -41,22 +41,22 @@ def moe(
 
       lbrx moe recipe.yml mixture --seed 7 --shard-size 2GB
     """
-    from lbrx.jobs.moe import load_moe_recipe, plan_moe, plan_moe_output, write_moe
+    from lbrx.jobs.moe.moe import moe as make_mixture
+    from lbrx.jobs.moe.moe import plan_moe_output, plan_recipe
 
     with reporting("merging", options) as report:
         if out.suffix == ".gguf":
             raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
+        if not dry_run:
+            write = partial(make_mixture, recipe, out, max_shard_bytes=limits.shard_size, seed=seed)
+            write_output(write, report, limits, options, inputs=[recipe])
+            return
         with planning_for(limits, report):
-            parsed, text = load_moe_recipe(recipe)
-            mixture = plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
-            report.warnings(mixture.warnings)
-        write = partial(write_moe, mixture, out, max_shard_bytes=limits.shard_size)
-        if dry_run:
-            plan = plan_moe_output(*write.args, **write.keywords)
+            mixture = plan_recipe(recipe, seed=seed)
+            plan = plan_moe_output(mixture, out, max_shard_bytes=limits.shard_size)
+            report.warnings(plan.warnings)
             _show(mixture, plan, as_json=options.json_output)
             check_dry_run(plan, options)
-        else:
-            write_output(write, report, limits, options, inputs=[recipe])
 
 
 def _show(mixture: MoePlan, plan: OutputPlan, *, as_json: bool) -> None:

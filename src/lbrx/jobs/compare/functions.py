@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lbrx.files.checkpoint.opening import open_checkpoint
+from lbrx.files.checkpoint.opening import contents_format, open_checkpoint
 from lbrx.files.output.options import CountCallback
 from lbrx.jobs.compare.diff import ModelDiff, diff_models
 from lbrx.jobs.compare.measuring import DEFAULT_BLOCKS, compare_models
-from lbrx.jobs.compare.models import open_pair
+from lbrx.jobs.compare.models import open_alike, open_pair
 from lbrx.jobs.compare.records import Comparison
+from lbrx.tensors.tensor import Tensor
 
 PathLike = str | os.PathLike[str]
 
@@ -23,7 +25,7 @@ def diff(
     pattern: str | None = None,
     progress: CountCallback | None = None,
 ) -> ModelDiff:
-    """Compare two models of one format tensor by tensor; with a ``base``, also what each changed of it.
+    """Compare two models tensor by tensor; with a ``base``, also what each changed of it. Formats may differ.
 
     ``pattern`` selects tensors: ``'*.q_proj.*'``, or part of a name. ``progress`` is called with tensors done, tensors
     in all, and a name.
@@ -33,9 +35,16 @@ def diff(
     >>> diff(models.base, models.code, pattern="q_proj").tensors[0].sums.relative_change > 0
     True
     """
-    first, second = (open_checkpoint(Path(path)) for path in (a, b))
-    origin = None if base is None else open_checkpoint(Path(base))
-    return diff_models(first, second, origin, pattern=pattern, progress=progress)
+    paths = [Path(path) for path in (a, b, base) if path is not None]
+    return diff_models(*_opened(paths), pattern=pattern, progress=progress)
+
+
+def _opened(paths: Sequence[Path]) -> list[Mapping[str, Tensor]]:
+    """Open models; if their formats differ, with the names of Hugging Face."""
+    models = [open_checkpoint(path) for path in paths]
+    if len({contents_format(model) for model in models}) == 1:
+        return [*models]
+    return [*open_alike(paths)]
 
 
 def compare(

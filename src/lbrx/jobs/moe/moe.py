@@ -40,10 +40,20 @@ def moe(
     >>> moe(folder / "recipe.yml", folder / "out").tensors > 0
     True
     """
-    path = Path(recipe)
-    parsed, text = load_moe_recipe(path)
-    mixture = plan_moe(parsed, recipe_text=text, directory=path.parent, seed=seed)
-    return write_moe(mixture, out, max_shard_bytes=max_shard_bytes, **options)
+    planned = partial(_plan_recipe_output, Path(recipe), out, max_shard_bytes=max_shard_bytes, seed=seed)
+    return plan_and_execute(planned, options)
+
+
+def _plan_recipe_output(
+    recipe: Path, out: str | os.PathLike[str], *, max_shard_bytes: int | str | None, seed: int
+) -> ModelPlan:
+    return plan_moe_output(plan_recipe(recipe, seed=seed), out, max_shard_bytes=max_shard_bytes)
+
+
+def plan_recipe(recipe: Path, *, seed: int = 0) -> MoePlan:
+    """Read a recipe and plan its mixture."""
+    parsed, text = load_moe_recipe(recipe)
+    return plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
 
 
 @takes_run_options
@@ -69,6 +79,7 @@ def plan_moe_output(
         tuple(PlannedTensor.of(name, tensor) for name, tensor in plan.tensors.items()),
         config=plan.config,
         side_files=plan.side_files,
+        warnings=plan.warnings,
         sources=tuple(header for model in plan.models for header in model.files),
     )
     limit_bytes = shard_limit(max_shard_bytes)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from lbrx.errors import UsageError
 from lbrx.models.inference.opening import open_model
 from lbrx.models.inference.sampling import Sampling
+from lbrx.models.inference.streaming import text_pieces
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.settings import using
 
@@ -22,21 +25,38 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     threads: int | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> str:
-    """The text with which a model continues a prompt.
+    """Return the text with which a model continues a prompt.
 
-    A temperature of 0 takes the likeliest token. ``top_k`` and ``top_p`` limit what is sampled from.
+    A temperature of 0 takes the likeliest token. ``top_k`` and ``top_p`` limit what is sampled from. ``progress`` is
+    called with the tokens so far, ``max_tokens`` and the next piece of the text.
 
     >>> from lbrx.demo.models import demo_models
     >>> len(generate(demo_models().base, "Once", max_tokens=3)) > 0
     True
     """
+    sampling = Sampling(temperature, top_k, top_p, seed)
     opened, tokenizer = open_model(Path(model)), open_tokenizer(Path(model))
-    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-    ids = tokenizer.encode(prompt) or start
+    ids = tokenizer.encode(prompt)
+    if not ids and tokenizer.bos_id is not None:
+        ids = [tokenizer.bos_id]
     if not ids:
         raise UsageError("the prompt is empty; expected some text")
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    context = opened.spec.context_length
+    if len(ids) + max_tokens > context:
+        warnings.warn(f"{model} was made for {context:,} tokens; later text makes little sense", stacklevel=2)
+    new: list[int] = []
+
+    def drawn(token: int) -> int:
+        new.append(token)
+        return token
+
+    pieces = []
     with using(threads=threads):
-        new = list(opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids))
-    return tokenizer.decode([*ids, *new])[len(tokenizer.decode(ids)) :]
+        tokens = map(drawn, opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids))
+        for piece in text_pieces(tokenizer.decode, tokens, before=ids):
+            pieces.append(piece)
+            if progress is not None:
+                progress(len(new), max_tokens, piece)
+    return "".join(pieces)

@@ -1,9 +1,11 @@
-"""What `lbrx inspect` tells of a checkpoint, as data: nothing is printed and no weight is read."""
+"""A summary of a checkpoint, read from its headers."""
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from os import PathLike
 from pathlib import Path
@@ -61,7 +63,20 @@ def inspect(path: str | PathLike[str], *, pattern: str | None = None) -> Summary
     >>> inspect(demo_models().base).format
     'huggingface'
     """
-    return summarize(open_checkpoint(Path(path)), pattern)
+    with _collection_paused():
+        return summarize(open_checkpoint(Path(path), raw=True), pattern)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: it would take a third of the time, and headers have no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
