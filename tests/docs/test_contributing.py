@@ -64,6 +64,15 @@ def test_paths_exist(path: str) -> None:
     assert any((folder / path).exists() for folder in (ROOT, ROOT / "src/lbrx"))
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", "examples/README.md"])
+def test_links_and_sources_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
+    sources = re.findall(r"`(src/[\w/.]+)`", text)
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
 def test_tables_are_in_their_files() -> None:
     tables = _TABLE.findall(PAGE)
     assert len(tables) >= 6
