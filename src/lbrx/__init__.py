@@ -1,7 +1,7 @@
-"""lbrx: language-model weights larger than memory, merged, quantized, converted, checked and computed with.
+"""lbrx: merge, quantize, convert, check and compute with language-model weights larger than memory.
 
-Names are imported when they are first used: opening and describing files needs no compiler, and a command imports
-only what it uses. Numba is imported when the first value is computed.
+Names are imported on first use, so opening and describing files needs no compiler and a command imports only what it
+uses. Numba is imported when the first value is computed.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

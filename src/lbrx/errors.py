@@ -1,21 +1,21 @@
-"""Every error that lbrx raises on purpose.
+"""The errors that lbrx raises on purpose.
 
 LbrxError
 ├── FileError           a file or directory cannot be read, mapped or written
-│   ├── FormatError     the bytes are not what their format demands
+│   ├── FormatError     the bytes of a file do not follow its format
 │   └── TruncatedError  a file became shorter after it was opened
-├── TensorNotFound      a name is not in a checkpoint
-├── ShapeError          shapes do not fit together
-├── DTypeError          an unknown dtype, or one that an operation does not take
+├── TensorNotFound      a checkpoint has no tensor of this name
+├── ShapeError          shapes do not match
+├── DTypeError          an unknown dtype, or one that an operation does not support
 ├── MemoryBudgetError   the work does not fit into the byte budget
 ├── KernelError         a generated kernel could not be compiled or loaded
-│   └── ShaderError     a shader does not compile, or has no such function (in lbrx.devices.metal.errors)
-├── MetalError          the device cannot do what was asked (there as well)
-├── NonFiniteError      a merge gave NaN or infinity and was told not to (in lbrx.files.output.nonfinite)
-└── UsageError          an argument or option has a value that makes no sense
+│   └── ShaderError     a shader does not compile or lacks a function (in lbrx.devices.metal.errors)
+├── MetalError          the GPU cannot do what was requested (in lbrx.devices.metal.errors)
+├── NonFiniteError      a merge produced NaN or infinity in strict mode (in lbrx.files.output.nonfinite)
+└── UsageError          an argument or option has an invalid value
     └── RecipeError     a merge recipe is wrong (in lbrx.jobs.merge.recipe)
 
-A message says where, what, and what was expected.
+A message says where the error is, what it is, and what was expected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 
 class LbrxError(Exception):
-    """The base of all errors of lbrx."""
+    """The base class of all lbrx errors."""
 
 
 class FileError(LbrxError):
@@ -32,7 +32,7 @@ class FileError(LbrxError):
 
 
 class FormatError(FileError):
-    """The bytes of a file are not what their format demands."""
+    """The bytes of a file do not follow its format."""
 
 
 class TruncatedError(FileError):
@@ -40,18 +40,18 @@ class TruncatedError(FileError):
 
 
 class TensorNotFound(LbrxError, KeyError):
-    """A name is not in a checkpoint."""
+    """A checkpoint has no tensor of this name."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ShapeError(LbrxError, ValueError):
-    """Shapes do not fit together."""
+    """Shapes do not match."""
 
 
 class DTypeError(LbrxError, TypeError):
-    """An unknown dtype, or one that an operation does not take."""
+    """An unknown dtype, or one that an operation does not support."""
 
 
 class MemoryBudgetError(LbrxError, MemoryError):
@@ -63,11 +63,11 @@ class KernelError(LbrxError):
 
 
 class UsageError(LbrxError, ValueError):
-    """An argument or option has a value that makes no sense."""
+    """An argument or option has an invalid value."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as ``; did you mean 'slerp'?``, or an empty string."""
+    """Return a hint such as ``; did you mean 'slerp'?``, or an empty string."""
     from difflib import get_close_matches
 
     matches = get_close_matches(name, list(known), n=1, cutoff=0.6)

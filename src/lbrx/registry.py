@@ -1,6 +1,6 @@
-"""What can be asked for by name: one line each, as ``name -> "module:object"``.
+"""Tables of everything that has a name, one line each: ``name -> "module:object"``.
 
-Nothing is imported until it is asked for. Installed packages can add merge methods and codecs by entry points.
+Objects are imported on first use. Installed packages can add merge methods and codecs through entry points.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEVICES: dict[str, str] = {
     "metal": "lbrx.devices.metal.device:MetalDevice",
     "numpy": "lbrx.devices.numpy.device:NumpyDevice",
 }
-"""Where passes run, as classes that implement `lbrx.engine.device.Device`."""
+"""Devices that run passes: classes that implement `lbrx.engine.device.Device`."""
 
 TENSOR_FUNCTIONS: dict[str, str] = {
     "evaluate": "lbrx.engine.evaluate:evaluate_exprs",
@@ -28,7 +28,7 @@ TENSOR_FUNCTIONS: dict[str, str] = {
     "moved": "lbrx.engine.device:moved",
     "shard": "lbrx.ops.shards:shard",
 }
-"""Functions of higher layers that methods of tensors call: tensors import nothing above them."""
+"""Functions of higher layers that Tensor methods call; lbrx.tensors itself imports nothing above it."""
 
 METHODS: dict[str, str] = {
     "linear": "lbrx.jobs.merge.methods.linear:linear",
@@ -52,7 +52,7 @@ METHODS: dict[str, str] = {
     "ram": "lbrx.jobs.merge.methods.ram:ram",
     "ramplus_tl": "lbrx.jobs.merge.methods.ramplus_tl:ramplus_tl",
 }
-"""The functions of the built-in merge methods; their signatures describe their parameters."""
+"""Built-in merge methods. Their signatures define their parameters."""
 
 
 FAMILIES: dict[str, str] = {
@@ -73,7 +73,7 @@ FAMILIES: dict[str, str] = {
     "stablelm": "lbrx.models.architectures.families.stablelm:STABLELM",
     "falcon": "lbrx.models.architectures.families.falcon:FALCON",
 }
-"""Model families, as records of `lbrx.models.architectures.family.Family`."""
+"""Model families, as `lbrx.models.architectures.family.Family` records."""
 
 CODECS: dict[str, str] = {
     "q4_0": "lbrx.tensors.codecs.legacy:Q4_0",
@@ -100,28 +100,28 @@ CODECS: dict[str, str] = {
     "iq3_xxs": "lbrx.tensors.codecs.codebooks:IQ3_XXS",
     "iq3_s": "lbrx.tensors.codecs.codebooks:IQ3_S",
 }
-"""The quantization types of GGUF files, as records of `lbrx.tensors.codecs.codec.Codec`."""
+"""Quantization types of GGUF files, as `lbrx.tensors.codecs.codec.Codec` records."""
 
 RUNNERS: dict[str, str] = {
     "output": "lbrx.cluster.run:cluster_runner",
     "score": "lbrx.cluster.scoring:cluster_score_runner",
 }
-"""How jobs run on a cluster: functions that take its address (see `lbrx.files.output.run` and `lbrx.jobs.score`)."""
+"""Functions that run jobs on a cluster, given its address (see `lbrx.files.output.run` and `lbrx.jobs.score`)."""
 
 BENCHMARKS: dict[str, str] = {
     "metal": "lbrx.jobs.bench.measure:measure",
 }
-"""Devices that `lbrx bench` compares with the CPU: functions that measure its cases on both."""
+"""Devices that `lbrx bench` compares with the CPU: functions that time its cases on both."""
 
 SELF_TESTS: dict[str, str] = {
     "passes": "lbrx.jobs.doctor.pass_tests:self_tests",
     "kernels": "lbrx.jobs.doctor.kernel_tests:self_tests",
 }
-"""Families of Metal kernels: functions that give their self-tests by name (see `lbrx.jobs.doctor.self_test`)."""
+"""Metal kernel families: functions that return their self-tests by name (see `lbrx.jobs.doctor.self_test`)."""
 
 
 def load(reference: str) -> Any:
-    """The object that a line of a registry points to.
+    """Import and return the object of a registry entry.
 
     >>> load("lbrx.jobs.merge.methods.linear:linear").__name__
     'linear'
@@ -131,9 +131,9 @@ def load(reference: str) -> Any:
 
 
 def installed(group: str, taken: Collection[str]) -> dict[str, EntryPoint]:
-    """The entry points that installed packages have in a group, by name; built-in names are taken.
+    """Return the entry points of a group in installed packages, by name; ``taken`` are the built-in names.
 
-    This reads the metadata of all packages: it is for names that are not built in.
+    This reads the metadata of all packages, so call it only for names that are not built in.
     """
     from importlib.metadata import entry_points
 
@@ -141,17 +141,18 @@ def installed(group: str, taken: Collection[str]) -> dict[str, EntryPoint]:
     for entry in entry_points(group=group):
         if entry.name in taken:
             raise UsageError(
-                f"{package_of(entry)} has {entry.name!r} in {group}, which is built in; expected a new name"
+                f"{package_of(entry)} registers {entry.name!r} in {group}, but that name is built in; "
+                "expected a new name"
             )
         if entry.name in by_name:
             packages = f"{package_of(by_name[entry.name])} and {package_of(entry)}"
-            raise UsageError(f"{packages} both have {entry.name!r} in {group}; expected only one of them")
+            raise UsageError(f"{packages} both register {entry.name!r} in {group}; expected only one of them")
         by_name[entry.name] = entry
     return by_name
 
 
 def load_installed(entry: EntryPoint) -> Any:
-    """The object of an entry point, or one error that names its package."""
+    """Import the object of an entry point. An error names its package."""
     try:
         return entry.load()
     except (Exception, SystemExit) as error:
@@ -161,5 +162,5 @@ def load_installed(entry: EntryPoint) -> Any:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """How errors name the package of an entry point."""
+    """Return the package of an entry point as text for error messages."""
     return "an installed package" if entry.dist is None else f"package {entry.dist.name} {entry.dist.version}"

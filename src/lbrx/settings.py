@@ -1,6 +1,6 @@
-"""Settings of the process: how many threads, how large a piece of work each takes at a time, and on which device.
+"""Settings of the process: number of threads, chunk size and default device.
 
-Results never depend on threads and pieces.
+Results never depend on the number of threads or the chunk size.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lbrx.registry import DEVICES
 
 @dataclass(slots=True)
 class Settings:
-    """``threads``: workers of a pass. ``chunk_elements``: elements that a worker takes at a time. ``device``: where
-    passes run whose inputs are in files or in memory. ``raw``: open checkpoints whose quantization lbrx cannot decode,
-    with the stored codes as values."""
+    """``threads``: number of worker threads. ``chunk_elements``: elements that a worker processes at a time.
+    ``device``: the device for inputs that are in files or in CPU memory. ``raw``: open checkpoints whose quantization
+    lbrx cannot decode, and return the stored codes as values."""
 
     threads: int
     chunk_elements: int = 1 << 20
@@ -44,7 +44,7 @@ def _device_from_environment() -> str:
 
 
 compile_listeners: list[Callable[[], None]] = []
-"""Called before a kernel is compiled, which can take seconds."""
+"""Called before a kernel is compiled, because that can take seconds."""
 
 settings = Settings(threads=_threads_from_environment(), device=_device_from_environment())
 
@@ -57,16 +57,16 @@ def using(
     device: str | None = None,
     raw: bool | None = None,
 ) -> Iterator[Settings]:
-    """Settings for the length of a ``with`` block.
+    """Change settings inside a ``with`` block.
 
     >>> with using(threads=1) as current:
     ...     current.threads
     1
     """
     if threads is not None and threads < 1:
-        raise UsageError(f"{threads} threads were asked for; expected at least 1")
+        raise UsageError(f"threads is {threads}; expected at least 1")
     if chunk_elements is not None and chunk_elements < 1:
-        raise UsageError(f"chunks of {chunk_elements} elements were asked for; expected at least 1")
+        raise UsageError(f"chunk_elements is {chunk_elements}; expected at least 1")
     if device is not None and device not in DEVICES:
         raise UsageError(f"unknown device {device!r}; expected one of {', '.join(DEVICES)}")
     before = (settings.threads, settings.chunk_elements, settings.device, settings.raw)

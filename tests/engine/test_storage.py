@@ -119,9 +119,9 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path, path: Path) -> None:
         MmapStorage.from_file(tmp_path / "missing.bin")
     with pytest.raises(FileError, match="directory"):
         MmapStorage.from_file(tmp_path)
-    with pytest.raises(FileError, match=r"weights\.bin: bytes 10 to 30 were asked for, but the file has 19"):
+    with pytest.raises(FileError, match=r"weights\.bin: cannot read bytes 10 to 30; the file has 19"):
         MmapStorage.from_file(path, offset=10, length=20)
-    with pytest.raises(FileError, match=r"bytes 4 to 12 lie outside a storage of 8"):
+    with pytest.raises(FileError, match=r"bytes 4 to 12 are outside a storage of 8 bytes"):
         MmapStorage.from_file(path, offset=3, length=8).read_at(4, 8)
     with pytest.raises(ShapeError, match="i4 elements share bytes and have no array view"):
         MmapStorage.from_file(path).as_array("i4", (2,))
@@ -292,7 +292,7 @@ def test_a_file_that_became_shorter_is_an_error_and_not_the_end_of_the_process(
 
 
 def test_a_window_beyond_a_file_is_refused_before_it_is_touched(path: Path) -> None:
-    with pytest.raises(TruncatedError, match=r"bytes 10 to 40 were asked for, but the file has 19"):
+    with pytest.raises(TruncatedError, match=r"cannot read bytes 10 to 40; the file has 19"):
         OpenFile(path).read_at(10, 30)
 
 

@@ -35,7 +35,7 @@ def test_embedding_refuses_bad_ids() -> None:
     for bad in (4, -1):
         with pytest.raises(UsageError, match=f"token id {bad} is out of range; the vocabulary has 4 tokens"):
             embedding([0, bad], weight)
-    with pytest.raises(DTypeError, match="whole numbers"):
+    with pytest.raises(DTypeError, match="token ids must be integers"):
         embedding([0.5], weight)
     with pytest.raises(ShapeError, match="two axes"):
         embedding([0], weight.reshape(4, 4, 8))

@@ -105,7 +105,7 @@ def test_bad_input() -> None:
         apply_rope(normal(2, 3, 6), range(3), frequencies)
     with pytest.raises(UsageError, match="'neox' or 'interleaved'"):
         apply_rope(normal(2, 3, 8), range(3), frequencies, "other")  # type: ignore[arg-type]
-    with pytest.raises(ShapeError, match="7 elements of a head"):
+    with pytest.raises(ShapeError, match="cannot rotate 7 elements of a head"):
         rope_frequencies(RopeConfig(1e4, 7))
     with pytest.raises(UsageError, match="unknown rope type 'new'"):
         rope_frequencies(RopeConfig(1e4, 8, "new"))

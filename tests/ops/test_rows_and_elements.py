@@ -112,7 +112,7 @@ def test_gated_activations() -> None:
     np.testing.assert_array_equal(silu_mul(gate, up), silu(gate) * up)
     np.testing.assert_array_equal(gelu_mul(gate, up), gelu(gate, "tanh") * up)
     np.testing.assert_array_equal(gelu_mul(gate, up, "erf"), gelu(gate) * up)
-    with pytest.raises(ShapeError, match=r"\(3, 101\) and what it gates \(101,\)"):
+    with pytest.raises(ShapeError, match=r"\(3, 101\), but up has \(101,\)"):
         silu_mul(gate, up[0])
     with pytest.raises(UsageError, match="'erf' or 'tanh'"):
         gelu(gate, "other")  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def test_a_file_that_was_replaced_is_not_read(path: Path) -> None:
     path.unlink()
     (path.parent / "other").write_bytes(content)
     path.write_bytes(content[:-4] + b"\0\0\0\0")
-    with pytest.raises(FileError, match=r"model\.safetensors: is not the file that was pickled"):
+    with pytest.raises(FileError, match=r"model\.safetensors: this is not the file that was pickled"):
         pickle.loads(data)
 
 

@@ -1,4 +1,4 @@
-"""Operations of neural networks: products with mapped, half and quantized weights, attention, norms and the rest.
+"""Neural-network operations: products with mapped, 16-bit and quantized weights, attention, norms and more.
 
 >>> import numpy as np, lbrx
 >>> from lbrx import ops

@@ -1,4 +1,4 @@
-"""silu, gelu and their gated forms; soft-capping. In f32, and within 1e-6 of the result, plus 1e-36."""
+"""silu, gelu, their gated forms, and soft-capping, in f32. The error is at most 1e-6 of the result plus 1e-36."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def silu(x: Values) -> Floats:
 
 
 def gelu(x: Values, form: GeluForm = "erf") -> Floats:
-    """x times the normal distribution function of x; ``"tanh"`` is the usual approximation of it.
+    """Multiply x by the normal distribution function of x; ``"tanh"`` selects the usual approximation.
 
     >>> import numpy as np
     >>> gelu(np.array([1.0], np.float32)).round(4), gelu(np.array([1.0], np.float32), "tanh").round(4)
@@ -53,24 +53,24 @@ def gelu_mul(gate: Values, up: Values, form: GeluForm = "tanh") -> Floats:
 
 
 def softcap(x: Values, cap: float) -> Floats:
-    """cap tanh(x / cap): close to x where it is small, and never beyond the cap; within 2e-7 of the cap.
+    """Return cap tanh(x / cap): close to x for small x, never beyond the cap. The error is at most 2e-7 of the cap.
 
     >>> import numpy as np
     >>> softcap(np.array([1.0, 1e9], np.float32), 30.0).round(3)
     array([ 1., 30.], dtype=float32)
     """
     if not cap > 0:
-        raise UsageError(f"a soft cap of {cap} makes no sense; expected a number above 0")
+        raise UsageError(f"the soft cap is {cap}; expected a number above 0")
     return device(settings.device).apply("softcap", floats(x), numbers=(cap,))
 
 
 def _gelu_name(form: GeluForm) -> str:
     if form not in ("erf", "tanh"):
-        raise UsageError(f"there is no gelu of form {form!r}; expected 'erf' or 'tanh'")
+        raise UsageError(f"unknown form of gelu {form!r}; expected 'erf' or 'tanh'")
     return "gelu" if form == "erf" else "gelu_tanh"
 
 
 def _gated(function: str, gate: Floats, up: Floats) -> Floats:
     if gate.shape != up.shape:
-        raise ShapeError(f"{function}: the gate has shape {gate.shape} and what it gates {up.shape}; expected the same")
+        raise ShapeError(f"{function}: the gate has shape {gate.shape}, but up has {up.shape}; expected the same shape")
     return device(settings.device).apply(function, gate, (up,))

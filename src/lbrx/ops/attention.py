@@ -1,4 +1,4 @@
-"""Attention: checks its inputs and asks the device."""
+"""Attention: check the inputs and call the device."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def attention(
 ) -> Floats:
     """softmax(scale q k^T) v: queries [heads, n, d], keys and values [kv_heads, m, d], in f32, f16 or bf16.
 
-    Query i stands at position ``offset`` + i among the keys. If ``causal`` it sees no later key; with a ``window`` it
-    sees only keys less than so many positions away. ``softcap`` bounds the scores. A query that sees no key gives
-    zeros. Scores are within d 2**-23 of the sum of the magnitudes of their products (with a cap, also within
-    3e-7 of the cap), and results within 2**-18 of the largest magnitude of the values besides. If all is bf16, 24 or
-    more queries are multiplied as i16 on x86: that moves scores by up to d 2**-12 of the largest query and key times
-    the scale, and results by up to 2**-7 of the largest value; commonly by less than a quarter of what rounding them to
-    bf16 does. As a weight of 0 times infinity is NaN, values have to be finite even where no query sees them.
+    Query i has position ``offset`` + i among the keys. With ``causal``, it sees no later key. With ``window``, it sees
+    only keys fewer than that many positions away. ``softcap`` bounds the scores. A query that sees no key gives zeros.
+
+    The error of a score is at most d 2**-23 of the sum of the magnitudes of its products (with a cap, plus 3e-7 of the
+    cap). The error of a result is at most 2**-18 of the largest magnitude of the values in addition. On x86, 24 or more
+    bf16 queries with bf16 keys and values are multiplied as i16. This changes scores by up to d 2**-12 of the largest
+    query and key times the scale, and results by up to 2**-7 of the largest value. The change is usually less than a
+    quarter of the error of rounding to bf16. Values must be finite even if no query sees them, because a weight of 0
+    times infinity is NaN.
 
     >>> one = np.ones((1, 3, 4), np.float32)
     >>> attention(one, one, np.arange(12, dtype=np.float32).reshape(1, 3, 4))[0]
@@ -53,7 +55,7 @@ def attention(
 
 
 def _array(values: Values) -> npt.NDArray[Any]:
-    """An array whose rows can be read one after the other."""
+    """Return an array with contiguous rows."""
     array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.dtype not in DTYPE_NAMES:
         raise DTypeError(f"attention takes f32, f16 and bf16, not {array.dtype}")

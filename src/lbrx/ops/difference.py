@@ -1,4 +1,4 @@
-"""How much two tensors differ: sums over both from one fused pass."""
+"""Compare two tensors: sums over both in one fused pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASK_METRIC = "task_cosine"
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is summed up over the elements of a pair of tensors a and b; sums of several tensors can be added.
+    """Sums over the elements of a pair of tensors a and b. Add the sums of several tensors with ``+``.
 
     The task sums are over the differences from a base: ``a - base`` and ``b - base``.
 
@@ -64,7 +64,7 @@ class Sums:
 
     @property
     def sign_agreement(self) -> float:
-        """The share of elements with the same sign in both; zero agrees with zero alone."""
+        """The fraction of elements with the same sign in both. Zero agrees only with zero."""
         return self.equal_signs / self.elements if self.elements else math.nan
 
     @property
@@ -73,7 +73,7 @@ class Sums:
         return _cosine(self.task_product, self.task_squares_a, self.task_squares_b) if self.has_tasks else math.nan
 
     def metrics(self) -> dict[str, float]:
-        """All numbers by their names; the cosine of the task vectors only if there is a base."""
+        """Return all metrics by name. The cosine of the task vectors is included only if there is a base."""
         named = {name: float(getattr(self, name)) for name in METRICS}
         return named if self.has_tasks else {name: value for name, value in named.items() if name != TASK_METRIC}
 
@@ -93,7 +93,7 @@ def _cosine(product: float, squares_a: float, squares_b: float) -> float:
 
 
 def compare(a: Tensor, b: Tensor, base: Tensor | None = None) -> Sums:
-    """The sums over two tensors of one shape, from one pass over both and the base.
+    """Sum over two tensors of the same shape in one pass over both and the base.
 
     >>> import lbrx
     >>> compare(lbrx.full((4,), 1, "f32"), lbrx.full((4,), 2, "bf16")).relative_change
@@ -131,6 +131,6 @@ def compare(a: Tensor, b: Tensor, base: Tensor | None = None) -> Sums:
 
 
 def _floats(tensor: Tensor) -> Tensor:
-    """The tensor as floats: blocks are dequantized as they are read."""
+    """Return the tensor as floats. Quantized blocks are decoded as they are read."""
     values = tensor.dequantize()
     return values if values.dtype.is_float else values.to("f64")

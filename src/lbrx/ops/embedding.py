@@ -1,4 +1,4 @@
-"""Rows of a table of embeddings, looked up by token ids."""
+"""Embedding lookup by token id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbrx.tensors.tensor import Tensor
 
 
 def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
-    """The rows of a weight [vocabulary, d] of any dtype or quantization as f32: [..., d] for ids of shape [...].
+    """Look up rows of a weight [vocabulary, d] of any dtype or quantization: f32 [..., d] for ids of shape [...].
 
     >>> import lbrx
     >>> embedding([2, 0], lbrx.tensor(np.eye(3, dtype=np.float16)))
@@ -22,7 +22,7 @@ def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
     """
     numbers = np.asarray(ids)
     if numbers.dtype.kind not in "iu" and numbers.size:
-        raise DTypeError(f"token ids are whole numbers, not {numbers.dtype}")
+        raise DTypeError(f"token ids must be integers, not {numbers.dtype}")
     if weight.ndim != 2:
         raise ShapeError(f"embedding: the weight has shape {weight.shape}; expected two axes, tokens and elements")
     tokens, columns = weight.shape

@@ -1,4 +1,4 @@
-"""linear: activations times a weight as models store it, with a row for every output."""
+"""linear: activations times a weight in the layout of models, with one row per output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lbrx.tensors.tensor import Tensor
 
 
 def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
-    """x [..., k] times a weight [m, k] of any dtype or quantization, transposed, plus a bias: [..., m].
+    """Multiply x [..., k] by a transposed weight [m, k] of any dtype or quantization and add a bias: [..., m].
 
-    f32 weights are multiplied where they lie, others decoded tile by tile; bf16 times bf16 is multiplied as
-    `lbrx.devices.cpu.ops.gemm_bf16` says, where the processor can. A result is within k 2**-23 of the sum of
-    the magnitudes of its products. Up to four vectors at a time, and on x86 any number of them with weights in Q4_0,
-    Q8_0, Q4_K and Q6_K, are multiplied as `lbrx.devices.cpu.ops.gemv` says.
+    f32 weights are multiplied in place; others are decoded tile by tile. If the processor supports it, bf16 times
+    bf16 uses `lbrx.devices.cpu.ops.gemm_bf16`. The error of a result is at most k 2**-23 of the sum of the magnitudes
+    of its products. Up to four vectors, and on x86 any number of vectors with Q4_0, Q8_0, Q4_K or Q6_K weights, use
+    `lbrx.devices.cpu.ops.gemv`.
 
     >>> import lbrx
     >>> weight = lbrx.tensor(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)).to("bf16").realize()
@@ -30,7 +30,7 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     if weight.ndim != 2 or values.ndim == 0 or values.shape[-1] != weight.shape[1]:
         name = f" {weight.name!r}" if weight.name else ""
         raise ShapeError(
-            f"linear: activations of shape {values.shape} do not fit the weight{name} of shape {weight.shape}; "
+            f"linear: activations of shape {values.shape} do not match the weight{name} of shape {weight.shape}; "
             "expected [..., k] and [m, k]"
         )
     rows, columns = weight.shape

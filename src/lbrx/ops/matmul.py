@@ -1,4 +1,4 @@
-"""matmul: products of tensors and arrays of any shapes, with NumPy's rules for axes."""
+"""matmul: products of tensors and arrays of any shape, with NumPy's rules for axes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lbrx.tensors.tensor import Tensor
 
 
 def matmul(a: Values, b: Values, *, transpose_b: bool = False) -> Floats:
-    """a [..., n, k] times b [..., k, m], in f32; with ``transpose_b``, b is [..., m, k], as models store weights.
+    """Multiply a [..., n, k] by b [..., k, m] in f32. With ``transpose_b``, b is [..., m, k], as models store weights.
 
-    Leading axes broadcast; a vector counts as one row (a) or one column (b) and its axis is left out of the result.
-    A result is within k 2**-23 of the sum of the magnitudes of its products.
+    Leading axes broadcast. A vector counts as one row (a) or one column (b), and the result omits its axis. The error
+    of a result is at most k 2**-23 of the sum of the magnitudes of its products.
 
     >>> import lbrx
     >>> matmul(np.ones((2, 3), np.float32), lbrx.tensor(np.arange(6, dtype=np.float16).reshape(3, 2)))

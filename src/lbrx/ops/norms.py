@@ -1,7 +1,7 @@
 """softmax, rms_norm and layer_norm along the last axis.
 
-Sums are made in f64 and the rest in f32: a result is within 8 units in the last place (2**-23 each) of the largest
-term that it is made of, whatever the length of a row.
+Sums accumulate in f64; the rest is f32. For any row length, the error of a result is at most 8 units in the last place
+(2**-23 each) of its largest term.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbrx.settings import settings
 
 
 def softmax(x: Values) -> Floats:
-    """exp(x) / sum of exp(x) along the last axis; values below e**-87 of the largest become 0.
+    """Return exp(x) / sum of exp(x) along the last axis. Values below e**-87 of the largest become 0.
 
     >>> softmax(np.array([[0.0, 0.0], [1000.0, 0.0]], np.float32))
     array([[0.5, 0.5],
@@ -24,7 +24,7 @@ def softmax(x: Values) -> Floats:
 
 
 def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False) -> Floats:
-    """x / sqrt(mean of x**2 + eps) times a weight, or times 1 + weight with ``add_one``.
+    """Return x / sqrt(mean of x**2 + eps) times a weight, or times 1 + weight with ``add_one``.
 
     >>> rms_norm(np.array([[3.0, 4.0]], np.float32), np.ones(2, np.float32), eps=0.0).round(4)
     array([[0.8485, 1.1314]], dtype=float32)
@@ -37,7 +37,7 @@ def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False
 
 
 def layer_norm(x: Values, weight: Values, bias: Values | None = None, eps: float = 1e-5) -> Floats:
-    """(x - mean) / sqrt(variance + eps) times a weight, plus a bias.
+    """Return (x - mean) / sqrt(variance + eps) times a weight, plus a bias.
 
     >>> layer_norm(np.array([[1.0, 3.0]], np.float32), np.ones(2, np.float32), eps=0.0)
     array([[-1.,  1.]], dtype=float32)

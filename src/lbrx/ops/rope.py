@@ -1,4 +1,4 @@
-"""Rotary position embedding applied to queries or keys. Cosines and sines are rounded to f32 once."""
+"""Rotary position embedding of queries or keys. Cosines and sines are rounded to f32 once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lbrx.tensors.rope import RopeFrequencies, RopeStyle, rope_tables
 
 
 def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies, style: RopeStyle = "neox") -> Floats:
-    """Turn queries or keys of shape [..., n, d], where position i of ``positions`` [n] belongs to row i.
+    """Rotate queries or keys of shape [..., n, d]. ``positions`` [n] holds the position of each row.
 
     ``"neox"`` pairs elements i and i + dims / 2 of a head, ``"interleaved"`` elements 2 i and 2 i + 1. Elements
-    beyond the frequencies' are left as they are.
+    beyond the frequencies are not changed.
 
     >>> import numpy as np
     >>> quarter = RopeFrequencies(np.array([np.pi / 2]))

@@ -1,8 +1,8 @@
-"""Tensors cut into shards, brought together again, and products with sharded weights.
+"""Split tensors into shards, join them, and multiply by sharded weights.
 
-A column-parallel weight is cut along its outputs: every shard makes some columns of the result. A row-parallel one is
-cut along its inputs: every shard takes some columns of the activations, and the results are added in the order of the
-shards.
+A column-parallel weight is split along its outputs: each shard computes some columns of the result. A row-parallel
+weight is split along its inputs: each shard takes some columns of the activations, and the results are added in shard
+order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lbrx.tensors.tensor import Tensor, TensorMetadata
 
 @dataclass(frozen=True, slots=True)
 class BlockColumns(ReadStorage):
-    """Some blocks of every row of a storage of blocks, as if they lay one after the other. It has no address."""
+    """Some blocks of every row of an encoded storage, as one contiguous run. It has no address."""
 
     storage: Storage
     rows: int
     row_bytes: int
-    first_byte: int  # of a row
+    first_byte: int  # within a row
     width: int  # in bytes
 
     @property
@@ -49,16 +49,16 @@ class BlockColumns(ReadStorage):
 
 
 def shard(tensor: Tensor, count: int, axis: int = 0) -> list[Tensor]:
-    """A tensor cut into views along an axis, as even as possible; quantized ones stay quantized.
+    """Split a tensor into views along an axis, as evenly as possible. Quantized tensors stay quantized.
 
-    Quantized rows are cut between blocks.
+    Quantized rows are split only between blocks.
 
     >>> import lbrx
     >>> [part.shape for part in shard(lbrx.tensor(np.zeros((5, 64), np.float32)), 2)]
     [(3, 64), (2, 64)]
     """
     if count < 1:
-        raise UsageError(f"{count} shards were asked for; expected at least 1")
+        raise UsageError(f"cannot split into {count} shards; expected at least 1")
     along = normalize_axis(axis, tensor.ndim)
     size, unit = tensor.shape[along], _unit(tensor, along)
     if size % unit or size // unit < count:
@@ -72,9 +72,9 @@ def shard(tensor: Tensor, count: int, axis: int = 0) -> list[Tensor]:
 
 
 def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Elements ``start`` to ``stop`` - 1 along an axis, as a view; a quantized tensor stays quantized.
+    """Return elements ``start`` to ``stop`` - 1 along an axis as a view. Quantized tensors stay quantized.
 
-    Quantized rows can be cut only between blocks.
+    Quantized rows can be split only between blocks.
 
     >>> import lbrx
     >>> part(lbrx.tensor(np.ones((2, 96), np.float32)).quantize("q8_0").realize(), 1, 32, 96)
@@ -83,16 +83,16 @@ def part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
     along = normalize_axis(axis, tensor.ndim)
     size, unit = tensor.shape[along], _unit(tensor, along)
     if not 0 <= start <= stop <= size or start % unit or (stop % unit and stop != size):
-        blocks = f", multiples of {unit}, the elements of a block" if unit > 1 else ""
+        blocks = f" that are multiples of the block size {unit}" if unit > 1 else ""
         raise ShapeError(
-            f"elements {start} to {stop} of axis {along} of a tensor of shape {tensor.shape}; "
-            f"expected bounds of 0 to {size}{blocks}"
+            f"cannot take elements {start} to {stop} of axis {along} of a tensor of shape {tensor.shape}; "
+            f"expected bounds from 0 to {size}{blocks}"
         )
     return _part(tensor, along, start, stop)
 
 
 def _unit(tensor: Tensor, axis: int) -> int:
-    """How many elements along an axis cannot be parted."""
+    """Return the number of elements along an axis that cannot be separated."""
     blocks = tensor.encoded().expr
     is_cut = isinstance(blocks, Blocks) and is_codec(blocks.codec) and axis == tensor.ndim - 1
     return codec(tensor.type_name).block_elements if is_cut else 1
@@ -113,7 +113,7 @@ def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def _window(storage: Storage, start: int, nbytes: int) -> Storage:
-    """Some bytes of a storage, mapped if it is."""
+    """Return some bytes of a storage, still mapped if the storage is."""
     if isinstance(storage, MmapStorage):
         return MmapStorage(storage.file, storage.offset + start, nbytes)
     return CpuStorage(storage.read_at(start, nbytes))
@@ -128,7 +128,7 @@ def _block_columns(blocks: Blocks, block_codec: Codec, start: int, stop: int) ->
 
 
 def matrix(stack: Tensor, number: int) -> Tensor:
-    """One matrix of a stack [count, m, k], such as the weights of experts; quantized ones stay quantized.
+    """Return one matrix of a stack [count, m, k], such as one expert's weight. Quantized tensors stay quantized.
 
     >>> import lbrx
     >>> matrix(lbrx.tensor(np.ones((4, 2, 32), np.float32)).quantize("q8_0").realize(), 3)
@@ -144,7 +144,7 @@ def matrix(stack: Tensor, number: int) -> Tensor:
 
 
 def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """The tensor whose shards these are; quantized ones come as their values.
+    """Join shards into the whole tensor. Quantized shards are decoded.
 
     >>> import lbrx
     >>> whole = lbrx.tensor(np.arange(6, dtype=np.float32).reshape(3, 2))
@@ -152,15 +152,14 @@ def gather(shards: Sequence[Tensor], axis: int = 0) -> Tensor:
     [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
     """
     if not shards:
-        raise UsageError("there are no shards to gather")
+        raise UsageError("cannot gather: there are no shards")
     return concatenate([one.dequantize() for one in shards], axis)
 
 
 def column_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None = None) -> Floats:
-    """`linear` with a weight cut along axis 0.
+    """`linear` with a weight that is split along axis 0.
 
-    Up to four vectors at a time the result is that of the whole weight, bit for bit; of more, it is within the bound
-    of `linear`.
+    For up to four vectors, the result is bit for bit that of the whole weight. For more, the bound of `linear` holds.
 
     >>> import lbrx
     >>> weight = lbrx.tensor(np.eye(4, dtype=np.float32))
@@ -173,7 +172,7 @@ def column_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | N
 
 
 def row_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None = None) -> Floats:
-    """`linear` with a weight cut along axis 1: within the bound of `linear`, plus one rounding for every shard.
+    """`linear` with a weight that is split along axis 1. The bound of `linear` holds, plus one rounding per shard.
 
     >>> import lbrx
     >>> weight = lbrx.tensor(np.ones((1, 4), np.float32))
@@ -184,7 +183,7 @@ def row_parallel_linear(x: Values, shards: Sequence[Tensor], bias: Values | None
     columns = [one.shape[1] for one in shards]
     if values.ndim == 0 or values.shape[-1] != sum(columns):
         raise ShapeError(
-            f"activations of shape {values.shape} do not fit shards with {' + '.join(map(str, columns))} inputs"
+            f"activations of shape {values.shape} do not match shards with {' + '.join(map(str, columns))} inputs"
         )
     ends = [0, *accumulate(columns)]
     out = np.zeros((*values.shape[:-1], shards[0].shape[0]), np.float32)

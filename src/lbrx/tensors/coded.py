@@ -1,4 +1,4 @@
-"""Quantized tensors in expressions: stored blocks, blocks that are made of values, and the values of blocks."""
+"""Quantized tensors in expressions: stored blocks, blocks to encode, and decoded values."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from lbrx.tensors.views import row_breaks
 
 U8 = DTYPES["u8"]
 StoredKey = int | tuple[int, int]
-SCHEMES = {"int8": 8, "int4": 4, "int2": 2}  # integer codings, by their bits
+SCHEMES = {"int8": 8, "int4": 4, "int2": 2}  # integer encodings and their bits
 DEFAULT_GROUP_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationInfo:
-    """The coding of a quantized tensor: what it takes to turn its bits into numbers again.
+    """How a tensor is quantized.
 
-    ``scales`` and ``zero_points`` are tensors where the scheme keeps them apart from the codes, and None where
-    they lie inside the blocks, as in GGUF's types.
+    ``scales`` and ``zero_points`` are tensors if the scheme stores them separately from the codes. They are None if
+    they are inside the blocks, as in GGUF types.
     """
 
     scheme: str  # such as "q4_k"
-    bits: float  # per weight, scales included
+    bits: float  # per weight, including scales
     group_size: int
     scales: Any = None
     zero_points: Any = None
 
 
 class Blocks(Coded):
-    """Quantized blocks as they are stored.
+    """Stored quantized blocks.
 
-    ``coding`` and ``numbers`` are given if scales and offsets are stored apart from the codes; None stands for zeros.
+    ``coding`` and ``numbers`` are set if scales and offsets are stored separately from the codes. None means zeros.
     """
 
     __slots__ = ("_values", "coding", "numbers", "storage")
@@ -63,7 +63,7 @@ class Blocks(Coded):
 
     @property
     def stored(self) -> Source:
-        """The bytes."""
+        """The bytes as a u8 vector."""
         return Source(self.storage, U8, Layout.contiguous((self.nbytes,)))
 
     @property
@@ -75,7 +75,7 @@ class Blocks(Coded):
 
 
 class Encoding:
-    """Values that become blocks of a codec; ``importance`` has an f32 for every column (see `Codec`)."""
+    """Values to encode with a codec. ``importance`` has an f32 for each column (see `Codec`)."""
 
     __slots__ = ("blocks", "codec", "importance", "values")
 
@@ -87,17 +87,17 @@ class Encoding:
 
 
 def _in_whole_blocks(values: Expr) -> Expr:
-    """Values in a form that passes compute in pieces of whole blocks: no reduction of rows, no joined vectors."""
+    """Return values that a pass can compute in whole blocks; reduced rows and joined vectors are stored first."""
     if isinstance(values, Reduce) or (len(values.shape) == 1 and row_breaks(values)):
         return Stored(values, Layout.contiguous(values.shape))
     return values
 
 
 class Encode(Coded):
-    """Blocks that are made of values when they are stored.
+    """Blocks that are encoded from values when they are stored.
 
-    With a ``part``, it is one of the tensors of a codec that has several. Parts that are stored together are made from
-    one look at the values.
+    With a ``part``, this is one of the tensors of a codec that has several. Parts that are stored together are encoded
+    in one pass over the values.
     """
 
     __slots__ = ("_values", "encoding", "part")
@@ -121,14 +121,14 @@ class Encode(Coded):
 
     @property
     def parts(self) -> tuple[Encode, ...]:
-        """What has to be stored."""
+        """The parts to store."""
         if self.part is not None or not self.encoding.codec.parts:
             return (Encode(self.encoding, self.part),)
         return tuple(Encode(self.encoding, number) for number in range(len(self.encoding.codec.parts)))
 
     @property
     def numbers(self) -> tuple[Expr | None, ...]:
-        """What is stored apart from the codes, as in Blocks."""
+        """The numbers stored separately from the codes, as in Blocks."""
         return self._filled(self.parts[1:])
 
     def _filled(self, numbers: Sequence[Expr]) -> tuple[Expr | None, ...]:
@@ -138,7 +138,7 @@ class Encode(Coded):
     def values(self) -> Expr:
         if self.part is not None:
             if self.codec not in DTYPES:
-                codec(self.codec)  # says that words have no values of their own
+                codec(self.codec)  # raises: words have no values of their own
             return self
         if self._values is None:
             parts = (self.parts[0], *self.numbers)
@@ -146,7 +146,7 @@ class Encode(Coded):
         return self._values
 
     def stored_in(self, storages: Sequence[Storage]) -> Source | Blocks:
-        """The same in storages of its parts."""
+        """Return the same tensor, stored: one storage for each part."""
         sources = [
             Source(storage, part.dtype, Layout.contiguous(part.shape))
             for storage, part in zip(storages, self.parts, strict=True)
@@ -159,7 +159,7 @@ class Encode(Coded):
 class Decode(View):
     """The f32 values of blocks, decoded as they are read.
 
-    ``parts`` are the bytes of the blocks, then the numbers that the codec keeps apart from them; None stands for zeros.
+    ``parts`` are the bytes of the blocks, then the numbers that the codec stores separately. None means zeros.
     """
 
     __slots__ = ("codec", "given")
@@ -177,7 +177,7 @@ class Decode(View):
         return tuple(next(args) if is_given else None for is_given in self.given)
 
     def through(self, layout: Layout, rows: Rows | None = None) -> Expr:
-        """A single value, without axes, is stored first, because only passes decode."""
+        """Return a view. A tensor without axes is stored first, because only passes decode."""
         if layout.shape:
             return Decode(self.parts, self.codec, layout, rows)
         single = Decode(self.parts, self.codec, Layout((1,), (0,), layout.offset), rows)
@@ -185,10 +185,10 @@ class Decode(View):
 
 
 def is_stored(expr: Expr) -> bool:
-    """Whether an expression is all of a storage."""
+    """Return whether an expression is an entire storage."""
     return isinstance(expr, View) and expr.in_storage and expr.is_whole
 
 
 def stored_key(expr: Expr) -> StoredKey:
-    """What an expression is known by once it is stored: parts of one encoding are the same by their numbers."""
+    """Return the key of a stored expression. Parts of one encoding are identified by their number."""
     return (id(expr.encoding), expr.part or 0) if isinstance(expr, Encode) else id(expr)

@@ -1,4 +1,4 @@
-"""Tensors that are made rather than read, and several values at once."""
+"""Create tensors, and evaluate several at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbrx.tensors.tensor import Tensor
 
 
 def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
-    """The values of several tensors, sharing passes over the data: arrays, or NumPy scalars without axes.
+    """Compute several tensors in shared passes. Return arrays, or NumPy scalars for tensors without axes.
 
     >>> import numpy as np, lbrx
     >>> a = lbrx.tensor(np.arange(4, dtype=np.float32))
@@ -37,7 +37,7 @@ def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
 
 
 def where(condition: Any, chosen: Any, otherwise: Any) -> Tensor:
-    """Element-wise choice; the arguments broadcast.
+    """Choose element-wise between two tensors. The arguments broadcast.
 
     >>> import lbrx
     >>> x = lbrx.tensor([-1.0, 2.0])
@@ -48,19 +48,19 @@ def where(condition: Any, chosen: Any, otherwise: Any) -> Tensor:
 
 
 def concatenate(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one dtype joined along an axis. Along axis 0 a join is streamed; along others it is stored first.
+    """Join tensors of one dtype along an axis. A join along axis 0 is streamed; other joins are stored first.
 
     >>> import lbrx
     >>> concatenate([lbrx.arange(2), lbrx.arange(3)]).tolist()
     [0, 1, 0, 1, 2]
     """
     if not parts:
-        raise ShapeError("nothing to join: at least one tensor is needed")
+        raise ShapeError("cannot concatenate: expected at least one tensor")
     return Tensor(views.joined([part.expr for part in parts], normalize_axis(axis, parts[0].ndim)))
 
 
 def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one dtype and shape joined along a new axis.
+    """Join tensors of one dtype and shape along a new axis.
 
     >>> import lbrx
     >>> stack([lbrx.arange(2), lbrx.arange(2)], axis=1).tolist()
@@ -73,7 +73,7 @@ def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None) -> Tensor:
-    """Numbers from ``start`` (0 if only one argument is given) up to ``stop``, made while they are read.
+    """Return numbers from ``start`` (0 if only one argument is given) up to ``stop``. They take no memory.
 
     >>> import lbrx
     >>> arange(3).tolist(), arange(2, 5).tolist(), arange(1, 0, -0.25, dtype="f32").tolist()
@@ -81,7 +81,7 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
     """
     first, last = (0, start) if stop is None else (start, stop)
     if not step:
-        raise UsageError("arange needs a step that is not 0")
+        raise UsageError("arange: step is 0; expected another number")
     count = max(math.ceil((last - first) / step), 0)
     number: Tensor = Tensor(Counter("index", Layout.contiguous((count,))))
     if not all(isinstance(each, (int, np.integer)) for each in (first, last, step)):
@@ -91,7 +91,7 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
 
 
 def full(shape: Sequence[int] | int, fill_value: float | int | bool, dtype: DTypeLike | None = None) -> Tensor:
-    """A constant of a shape; takes no memory. By default it has the dtype that NumPy gives the number.
+    """Return a tensor filled with one number. It takes no memory. By default its dtype is NumPy's for the number.
 
     >>> import lbrx
     >>> full((2, 2), 7).tolist(), full(3, 0.5, "bf16").dtype
@@ -102,7 +102,7 @@ def full(shape: Sequence[int] | int, fill_value: float | int | bool, dtype: DTyp
 
 
 def zeros(shape: Sequence[int] | int, dtype: DTypeLike = "f64") -> Tensor:
-    """Zeros of a shape; they take no memory.
+    """Return a tensor of zeros. It takes no memory.
 
     >>> import lbrx
     >>> zeros((2, 2), dtype="i8").tolist()
@@ -112,7 +112,7 @@ def zeros(shape: Sequence[int] | int, dtype: DTypeLike = "f64") -> Tensor:
 
 
 def ones(shape: Sequence[int] | int, dtype: DTypeLike = "f64") -> Tensor:
-    """Ones of a shape; they take no memory.
+    """Return a tensor of ones. It takes no memory.
 
     >>> import lbrx
     >>> ones(3).tolist()
@@ -122,7 +122,7 @@ def ones(shape: Sequence[int] | int, dtype: DTypeLike = "f64") -> Tensor:
 
 
 def zeros_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-    """Zeros of the shape and dtype of another tensor.
+    """Return zeros with the shape and dtype of another tensor.
 
     >>> import lbrx
     >>> zeros_like(lbrx.tensor([1, 2], "f16"))
@@ -132,7 +132,7 @@ def zeros_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
 
 
 def ones_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
-    """Ones of the shape and dtype of another tensor.
+    """Return ones with the shape and dtype of another tensor.
 
     >>> import lbrx
     >>> ones_like(lbrx.tensor([1, 2])).tolist()
@@ -142,7 +142,7 @@ def ones_like(other: Tensor, dtype: DTypeLike | None = None) -> Tensor:
 
 
 def uniform(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
-    """Uniform f32 in [0, 1): a function of seed, stream name and element index alone.
+    """Return uniform f32 values in [0, 1) that depend only on seed, stream name and element index.
 
     >>> import lbrx
     >>> x = uniform((1000,), seed=1)
@@ -153,7 +153,7 @@ def uniform(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
 
 
 def normal(shape: Sequence[int], seed: int, stream: str = "") -> Tensor:
-    """Standard normal f32: a function of seed, stream name and element index alone.
+    """Return standard normal f32 values that depend only on seed, stream name and element index.
 
     >>> import lbrx
     >>> bool(abs(normal((10_000,), seed=1).mean()) < 0.05)

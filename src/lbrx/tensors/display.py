@@ -1,4 +1,4 @@
-"""How tensors and tables look in a notebook."""
+"""HTML for tensors and tables in notebooks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lbrx.tensors.expr import Coded, Expr, Source
 if TYPE_CHECKING:
     from lbrx.tensors.tensor import Tensor
 
-SAMPLED_ELEMENTS = 1 << 16  # of a stored tensor, from its beginning: what its histogram shows
+SAMPLED_ELEMENTS = 1 << 16  # the histogram shows at most this many elements from the beginning of a stored tensor
 BARS = 32
 
 
 def source_text(expr: Expr) -> str:
-    """Where the values of an expression are.
+    """Describe where the values of an expression are.
 
     >>> import lbrx
     >>> source_text(lbrx.tensor([1.0]).expr), source_text((lbrx.tensor([1.0]) + 1).expr)
@@ -35,7 +35,7 @@ def source_text(expr: Expr) -> str:
 
 
 def tensor_html(tensor: Tensor) -> str:
-    """A line about a tensor; a stored one also has a histogram of its first values.
+    """Describe a tensor in one line. A stored tensor also gets a histogram of its first values.
 
     >>> import lbrx
     >>> "<svg" in tensor_html(lbrx.tensor([1.0, 2.0])), "<svg" in tensor_html(lbrx.tensor([1.0]) + 1)
@@ -63,7 +63,7 @@ def _histogram(values: npt.NDArray[np.float64]) -> str:
 
 
 def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of texts.
+    """Return an HTML table.
 
     >>> table_html("a", ["b"], [["<c>"]])
     '<table><caption>a</caption><tr><th>b</th></tr><tr><td>&lt;c&gt;</td></tr></table>'

@@ -1,6 +1,6 @@
-"""DLPack capsules for the dtypes that NumPy cannot name: bf16 and 8-bit floats.
+"""DLPack capsules for the dtypes that NumPy lacks: bf16 and 8-bit floats.
 
-See https://dmlc.github.io/dlpack: a capsule holds a DLManagedTensor, whose deleter its consumer calls.
+See https://dmlc.github.io/dlpack: a capsule holds a DLManagedTensor, and its consumer calls the deleter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 TYPE_CODES = {"bf16": (4, 16), "f8_e4m3": (10, 8), "f8_e5m2": (12, 8)}
-"""DLPack's code and bits of a dtype."""
+"""DLPack's type code and bits of each dtype."""
 CPU = (1, 0)
 
 
@@ -38,7 +38,7 @@ class _Managed(ctypes.Structure):
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 _NAME = b"dltensor"
-_alive: dict[int, Any] = {}  # what capsules point to, until their deleter is called
+_alive: dict[int, Any] = {}  # keeps the targets of capsules alive until their deleter is called
 
 
 def _delete(managed: Any) -> None:
@@ -55,7 +55,7 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 
 
 def _forget_unused(capsule: int) -> None:
-    """The destructor of a capsule: a consumer renames those that it has taken."""
+    """Destroy a capsule. Consumers rename the capsules that they take, so this frees only unused ones."""
     if _is_valid(capsule, _NAME):
         _alive.pop(_pointer(capsule, _NAME), None)
 
@@ -65,7 +65,7 @@ _destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_forget_unused)
 
 
 def capsule(array: npt.NDArray[Any], dtype_name: str) -> Any:
-    """A capsule of a contiguous copy of an array; consumers may write to it.
+    """Return a capsule of a contiguous copy of an array. Consumers may write to it.
 
     >>> type(capsule(np.zeros(2, np.uint16), "bf16")).__name__
     'PyCapsule'

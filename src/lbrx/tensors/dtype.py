@@ -1,7 +1,7 @@
 """The element types: one row each.
 
-A kernel never sees a half or an 8-bit float: it sees the *carrier*, the unsigned integer that holds the
-bits, and converts in registers. ``compute`` is the type in which arithmetic on a dtype is done.
+Kernels never see a 16-bit or 8-bit float. They see the *carrier*, an unsigned integer that holds the bits, and convert
+in registers. ``compute`` is the type of arithmetic on a dtype.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbrx.errors import DTypeError, nearest
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class DType:
-    """One element type, equal to its names: ``tensor.dtype == "bf16"``.
+    """An element type. It equals its names: ``tensor.dtype == "bf16"``.
 
     >>> from lbrx.tensors.dtype import dtype
     >>> dtype("bf16").bits, dtype("bf16").compute.name
@@ -27,15 +27,15 @@ class DType:
     name: str
     bits: int
     kind: str  # "f" float, "i" signed, "u" unsigned, "b" bool
-    carrier: np.dtype[Any]  # what holds the bits in memory; packed types share a byte
-    numpy_name: str  # NumPy's name, or that of the type in ml_dtypes
+    carrier: np.dtype[Any]  # holds the bits in memory; packed elements share a byte
+    numpy_name: str  # the name in NumPy or ml_dtypes
     compute_name: str
     safetensors: str | None  # the name in a SafeTensors header
     gguf: int | None  # ggml's type id
 
     @property
     def compute(self) -> DType:
-        """The type in which arithmetic on this one is done.
+        """The type of arithmetic on this dtype.
 
         >>> dtype("bf16").compute
         DType(f32)
@@ -44,7 +44,7 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """How NumPy sees an element.
+        """The NumPy dtype of an element.
 
         >>> dtype("f32").numpy
         dtype('float32')
@@ -79,7 +79,7 @@ class DType:
         return int(self.carrier.itemsize)
 
     def nbytes(self, elements: int) -> int:
-        """Bytes that so many elements take, packed elements rounded up to a whole byte.
+        """Return the bytes of this many elements. Packed elements are rounded up to a whole byte.
 
         >>> dtype("i4").nbytes(3)
         2
@@ -87,7 +87,7 @@ class DType:
         return (elements * self.bits + 7) // 8
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is this dtype, or a name or NumPy dtype of it.
+        """Compare with a dtype, its name or its NumPy dtype.
 
         >>> dtype("bf16") == "bf16", dtype("bf16") == "bfloat16", dtype("f32") == np.float32, dtype("f32") == "f16"
         (True, True, True, False)
@@ -112,7 +112,7 @@ class DType:
 
 
 DTypeLike = DType | str | np.dtype[Any] | type
-"""A dtype, its name, or NumPy's dtype or type for it."""
+"""A dtype, its name, or the NumPy dtype or type."""
 
 
 @cache
@@ -159,7 +159,7 @@ _ALIASES = {row.numpy_name: row.name for row in _ROWS} | {"double": "f64", "floa
 
 
 def dtype(spec: DTypeLike) -> DType:
-    """The dtype of a name (``"bf16"``, ``"bfloat16"``), a NumPy dtype or a DType.
+    """Look up a dtype by name (``"bf16"``, ``"bfloat16"``), NumPy dtype or DType.
 
     >>> dtype("bfloat16"), dtype(np.float32)
     (DType(bf16), DType(f32))
@@ -184,7 +184,7 @@ def dtype(spec: DTypeLike) -> DType:
 
 @cache
 def promote(a: DType, b: DType) -> DType:
-    """The type of arithmetic between two types: NumPy's rules over the compute types.
+    """Return the dtype of arithmetic between two dtypes: NumPy's rules over their compute types.
 
     >>> promote(dtype("bf16"), dtype("i8"))
     DType(f32)

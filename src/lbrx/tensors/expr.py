@@ -1,9 +1,8 @@
-"""Expressions: the closed set of things that can be computed.
+"""Expressions: the closed set of node types of a lazy graph.
 
-Leaves stand for elements that exist or can be made from their position (Source, Counter, Scalar, Stored). Inner
-nodes are element-wise (Map), reductions (Reduce, Kth), order along rows (Rank), joins (Concat) and products (MatMul).
-Quantized tensors are in `lbrx.tensors.coded`. Nothing here computes; every node knows its dtype and shape when it is
-made.
+Leaves are stored elements or elements computed from their position (Source, Counter, Scalar, Stored). Inner nodes are
+element-wise (Map), reductions (Reduce, Kth), ranks along rows (Rank), joins (Concat) and products (MatMul). Quantized
+tensors are in `lbrx.tensors.coded`. Nothing here computes. Every node knows its dtype and shape on creation.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ StreamKey = tuple[int, int]
 
 
 class Expr:
-    """A node: something with a dtype and a shape, made of the nodes ``args``."""
+    """A node of the graph: a dtype, a shape, and the nodes ``args`` that it depends on."""
 
     __slots__ = ("args", "dtype", "is_simple", "shape")
     facts: ClassVar[tuple[str, ...] | None] = ()
-    """The attributes that, besides class and ``args``, make the structure of an expression; None if others do."""
+    """Attributes that define the structure of an expression, besides class and ``args``. None: it cannot be cached."""
 
     def __init__(self, dtype: DType, shape: Shape, is_simple: bool = False, args: tuple[Expr, ...] = ()) -> None:
         self.dtype = dtype
         self.shape = shape
-        self.is_simple = is_simple  # nothing has to be computed before the one pass over its elements
+        self.is_simple = is_simple  # one pass over its elements computes it, with nothing to compute first
         self.args = args
 
     def over(self, args: tuple[Expr, ...]) -> Expr:
-        """The same node made of others, which have the dtypes and shapes of its own."""
+        """Return the same node with other ``args`` of the same dtypes and shapes."""
         node = copy(self)
         node.args = args
         return node
 
 
 class View(Expr):
-    """Elements seen through a layout. With ``rows``, axis 0 is looked up: element i is at row ``rows[i]``."""
+    """Elements seen through a layout. With ``rows``, axis 0 is indirect: element i is at row ``rows[i]``."""
 
     __slots__ = ("layout", "rows")
     facts: ClassVar[tuple[str, ...] | None] = ("layout",)
-    in_storage = False  # whether the elements are bytes of a storage, as they are
+    in_storage = False  # whether the elements are the unmodified bytes of a storage
 
     def __init__(
         self,
@@ -66,11 +65,11 @@ class View(Expr):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all elements are seen, in their order."""
+        """Whether the view contains all elements in their original order."""
         return self.rows is None and self.layout == Layout.contiguous(self.shape)
 
     def through(self, layout: Layout, rows: Rows | None = None) -> Expr:
-        """The same elements seen through another layout."""
+        """Return the same elements seen through another layout."""
         raise NotImplementedError
 
 
@@ -90,7 +89,7 @@ class Source(View):
 
 
 class Scalar(Expr):
-    """A Python number. It is weak: it takes the dtype of what it meets, within its kind."""
+    """A Python number. It is weak: it adopts the dtype of the other operand, within its kind."""
 
     __slots__ = ("value",)
 
@@ -100,7 +99,7 @@ class Scalar(Expr):
 
 
 class Counter(Expr):
-    """A value made from an element's position: its linear index, or a random number of a stream."""
+    """A value computed from an element's position: its linear index, or a random number of a stream."""
 
     __slots__ = ("key", "layout", "origin")
     rows = None
@@ -113,7 +112,7 @@ class Counter(Expr):
 
 
 class Stored(View):
-    """An expression whose values are put into memory first, seen through a layout that could not be pushed down."""
+    """An expression that is computed and stored first, then seen through a layout that cannot be pushed down."""
 
     __slots__ = ()
 
@@ -129,7 +128,7 @@ class Stored(View):
 
 
 class Map(Expr):
-    """An element-wise operation over arguments that broadcast together."""
+    """An element-wise operation on arguments that broadcast."""
 
     __slots__ = ("op",)
 
@@ -148,7 +147,7 @@ class Map(Expr):
 
 
 class Reduce(Expr):
-    """sum, sumsq, dot, min, max or argmax over the whole tensor (result: no axes) or along the last axis."""
+    """sum, sumsq, dot, min, max or argmax of the whole tensor (the result has no axes) or along the last axis."""
 
     __slots__ = facts = ("keepdims", "last_axis", "op")
 
@@ -170,7 +169,7 @@ class Reduce(Expr):
 
 @dataclass(eq=False, slots=True)
 class KthSearch:
-    """One search for the k-th largest element; its value and its index share the work."""
+    """One search for the k-th largest element. Its value and its index share the work."""
 
     arg: Expr
     k: int
@@ -178,7 +177,7 @@ class KthSearch:
 
 
 class Kth(Expr):
-    """The value, key or linear index of the k-th largest element; among equals the lowest index comes first."""
+    """The value, key or linear index of the k-th largest element. Ties go to the lowest index."""
 
     __slots__ = ("part", "search")
     facts = ("part",)
@@ -196,7 +195,7 @@ def _kth_dtype(search: KthSearch, part: str) -> DType:
 
 
 class Rank(Expr):
-    """The place of each element in its row when the row is sorted; equals keep their order."""
+    """The rank of each element in its sorted row. Equal elements keep their order."""
 
     __slots__ = facts = ("descending",)
 
@@ -228,14 +227,14 @@ class Concat(Expr):
 
 
 class MatMul(Expr):
-    """a [..., n, k] times b [..., k, m] in f32; with ``transpose_b``, b is [..., m, k]. Quantized operands stay so.
+    """a [..., n, k] times b [..., k, m] in f32. With ``transpose_b``, b is [..., m, k]. Operands stay quantized.
 
-    Rows are multiplied in panels that depend on the shapes alone. ``block_rows`` are smaller ones, for thin matrices:
-    their product is never stored.
+    Rows are multiplied in panels whose size depends only on the shapes. ``block_rows`` sets smaller panels for thin
+    matrices, whose product is never stored.
     """
 
     __slots__ = ("block_rows", "transpose_b")
-    facts = None  # its operands are resolved as tensors, so each product has its own plan
+    facts = None  # operands are resolved as tensors, so each product has its own plan
 
     def __init__(self, a: Expr, b: Expr, transpose_b: bool = False, block_rows: int | None = None) -> None:
         super().__init__(F32, product_shape(a.shape, b.shape, transpose_b), args=(a, b))
@@ -244,7 +243,7 @@ class MatMul(Expr):
 
 
 class Coded(Expr):
-    """A quantized tensor: bytes of a codec; ``shape`` counts the elements that they stand for."""
+    """A quantized tensor: the bytes of a codec. ``shape`` counts decoded elements."""
 
     __slots__ = ("codec",)
     codec: str
@@ -255,12 +254,12 @@ class Coded(Expr):
 
     @property
     def values(self) -> Expr:
-        """The elements: one node, so that a pass decodes them once."""
+        """The decoded elements, always the same node, so that a pass decodes them once."""
         raise NotImplementedError
 
 
 def values_of(arg: Expr) -> Expr:
-    """What arithmetic sees: the elements that blocks stand for, and anything else as it is."""
+    """Return the decoded elements of a quantized tensor, or any other expression unchanged."""
     return arg.values if isinstance(arg, Coded) else arg
 
 
@@ -274,7 +273,7 @@ _KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2}
 
 
 def common_dtype(args: tuple[Expr, ...]) -> DType:
-    """NumPy's promotion over the compute types, where tensors without axes do not widen those with axes."""
+    """Return NumPy's promotion of the compute types. Tensors without axes do not widen tensors with axes."""
     if len(args) == 1:
         return args[0].dtype.compute
     strong = [arg.dtype for arg in args if arg.shape]
@@ -303,7 +302,7 @@ def _common_weak(args: tuple[Expr, ...]) -> DType:
 
 
 def float_dtype(args: tuple[Expr, ...]) -> DType:
-    """The floating type of division and of functions such as sqrt: integers of up to 16 bits become f32."""
+    """Return the float dtype of division and of functions such as sqrt. Integers of up to 16 bits become f32."""
     common = common_dtype(args)
     return common if common.is_float else promote(common, F32)
 
@@ -316,7 +315,7 @@ def reduce_dtype(op: str, args: tuple[Expr, ...], last_axis: bool) -> DType:
         return common
     if not common.is_float:
         return I64
-    return common if last_axis and op != "sumsq" else F64  # squares leave the range of f32 where lengths do not
+    return common if last_axis and op != "sumsq" else F64  # squares can overflow f32 even if the norm does not
 
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "minimum", "maximum"})
@@ -330,12 +329,12 @@ MAP_OPS = _ARITHMETIC | _COMPARISONS | _LOGIC | _FLOAT_FUNCTIONS | _DIVISIONS | 
 
 
 def order_key_dtype(dtype: DType) -> DType:
-    """The integers that order values of a dtype: NaN above everything, both zeros alike."""
+    """Return the integer dtype of sort keys: NaN is above everything, and both zeros are equal."""
     return I64 if dtype.compute_name in ("f64", "i64") else I32
 
 
 def apply(op: str, *args: Expr) -> Expr:
-    """An element-wise operation with the dtype that NumPy's rules give it.
+    """Apply an element-wise operation. NumPy's rules give the dtype of the result.
 
     >>> apply("div", Scalar(1), Scalar(2)).dtype
     DType(f64)
@@ -352,7 +351,7 @@ def apply(op: str, *args: Expr) -> Expr:
     if op in _FLOAT_FUNCTIONS:
         return Map(op, args, F64 if op == "div" and not common_dtype(args).is_float else float_dtype(args))
     result_dtype = _fitting_dtype(args)
-    if op in _DIVISIONS and result_dtype is BOOL:  # as in NumPy
+    if op in _DIVISIONS and result_dtype is BOOL:  # like NumPy
         result_dtype = DTYPES["i8"]
     if op in _LOGIC or op == "not":
         if result_dtype.is_float:
@@ -365,7 +364,7 @@ def apply(op: str, *args: Expr) -> Expr:
 
 
 def _fits(value: float | int | bool, dtype: DType) -> bool:
-    """Whether a number can be held in a dtype; floats take any number."""
+    """Return whether a dtype can represent a number. Floats accept any number."""
     if dtype.is_float or isinstance(value, (bool, float)):
         return True
     limits = np.iinfo(dtype.numpy)
@@ -373,7 +372,7 @@ def _fits(value: float | int | bool, dtype: DType) -> bool:
 
 
 def _fitting_dtype(args: tuple[Expr, ...]) -> DType:
-    """The common dtype, checked: as in NumPy, a whole number has to fit into the integers that it meets."""
+    """Return the common dtype. As in NumPy, a Python integer must fit into the integers it is combined with."""
     common = common_dtype(args)
     for arg in args:
         if isinstance(arg, Scalar) and not _fits(arg.value, common):
@@ -382,7 +381,7 @@ def _fitting_dtype(args: tuple[Expr, ...]) -> DType:
 
 
 def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Arguments of a comparison in one type: integers are widened until every one of them keeps its value."""
+    """Convert the arguments of a comparison to one dtype. Integers are widened until all values fit."""
     widest = common = common_dtype(args)
     if common.is_float:
         return tuple(arg if arg.shape or isinstance(arg, Scalar) else cast(arg, common) for arg in args)
@@ -399,13 +398,13 @@ def _comparable(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def cast(arg: Expr, dtype: DType) -> Expr:
-    """The same values in another dtype, rounded to nearest even; floats to integers truncate and clip."""
+    """Convert to another dtype, rounding to nearest even. Floats are truncated and clipped to integers."""
     arg = values_of(arg)
     return arg if arg.dtype is dtype else Map("cast", (arg,), dtype)
 
 
 def constant(value: Any) -> Expr:
-    """A Scalar from a Python or NumPy number."""
+    """Return a Scalar for a Python or NumPy number."""
     if isinstance(value, (bool, int, float)):
         return Scalar(value)
     if isinstance(value, (np.bool_, np.integer, np.floating)):

@@ -1,4 +1,4 @@
-"""Functions of higher layers that methods of tensors call, found by name when they are first used."""
+"""Functions of higher layers that Tensor methods call, looked up by name on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbrx.registry import TENSOR_FUNCTIONS, load
 
 @cache
 def function(name: str) -> Any:
-    """A function of `lbrx.registry.TENSOR_FUNCTIONS`.
+    """Return a function of `lbrx.registry.TENSOR_FUNCTIONS`.
 
     >>> function("shard").__module__
     'lbrx.ops.shards'

@@ -1,4 +1,4 @@
-"""NumPy's functions over tensors: they give lazy tensors, or raise TypeError. They never compute."""
+"""NumPy functions on tensors: they return lazy tensors or raise TypeError, and never compute."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _METHODS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The result of a ufunc, or NotImplemented, which NumPy turns into a TypeError.
+    """Return the result of a ufunc, or NotImplemented, which NumPy turns into a TypeError.
 
     >>> import lbrx
     >>> np.add(lbrx.tensor([1.0]), np.array([2.0]))
@@ -123,11 +123,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.ndim: lambda x: x.ndim,
     np.size: lambda x: x.size,
 }
-"""Functions of NumPy that take tensors, and what they call."""
+"""NumPy functions that accept tensors, and their implementations."""
 
 
 def call_function(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
-    """The result of a function, or NotImplemented.
+    """Return the result of a NumPy function, or NotImplemented.
 
     >>> import lbrx
     >>> np.sum(lbrx.tensor([[1.0, 2.0]]), axis=0).tolist()

@@ -17,9 +17,9 @@ from lbrx.tensors.storage import CpuStorage
 
 
 def array_expr(array: npt.NDArray[Any]) -> Expr:
-    """The elements of an array, whose memory is shared where it is contiguous and of this machine's byte order."""
+    """Return the elements of an array. Its memory is shared if it is contiguous and in native byte order."""
     if array.dtype.kind in "OUS":
-        raise DTypeError(f"an array of {array.dtype} has no lbrx dtype")
+        raise DTypeError(f"lbrx has no dtype for a NumPy array of {array.dtype}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     own = dtype(array.dtype)
@@ -31,21 +31,21 @@ def array_expr(array: npt.NDArray[Any]) -> Expr:
 
 
 def operand(value: Any) -> Expr:
-    """The expression of a tensor, an array or a number."""
+    """Return the expression of a tensor, an array or a number."""
     if isinstance(value, Arithmetic):
         return value.expr
     return array_expr(value) if isinstance(value, np.ndarray) else constant(value)
 
 
 class Arithmetic(ABC):
-    """Operators and functions over an expression."""
+    """Operators and functions of an expression."""
 
     __slots__ = ()
     expr: Expr
 
     @abstractmethod
     def _made(self, expr: Expr) -> Self:
-        """A new object of the same kind over another expression."""
+        """Return a new object of the same class over another expression."""
 
     def _binary(self, op: str, other: Any) -> Self:
         return self._made(apply(op, self.expr, operand(other)))
@@ -90,7 +90,7 @@ class Arithmetic(ABC):
         return self._reflected("mod", other)
 
     def __pow__(self, exponent: Any) -> Self:
-        """Powers; squares and square roots are computed as such.
+        """Raise to a power. Squares and square roots have their own fast paths.
 
         >>> import lbrx
         >>> (lbrx.tensor([3.0, 4.0]) ** 2).tolist()
@@ -103,7 +103,7 @@ class Arithmetic(ABC):
         if number and exponent == 0.5:
             return self.sqrt()
         if isinstance(exponent, int) and exponent < 0 and not own.is_float:
-            raise DTypeError(f"integers have no power {exponent}; cast the tensor with .to() first")
+            raise DTypeError(f"cannot raise integers to the power {exponent}; cast the tensor with .to() first")
         return self._binary("pow", exponent)
 
     def __rpow__(self, base: Any) -> Self:
@@ -160,7 +160,7 @@ class Arithmetic(ABC):
     __hash__ = object.__hash__
 
     def abs(self) -> Self:
-        """Magnitudes.
+        """Return absolute values.
 
         >>> import lbrx
         >>> lbrx.tensor([-1.5, 2.0]).abs().tolist()
@@ -169,7 +169,7 @@ class Arithmetic(ABC):
         return self._made(apply("abs", self.expr))
 
     def sign(self) -> Self:
-        """-1, 0 or 1 by the sign; NaN stays.
+        """Return -1, 0 or 1 by sign. NaN stays NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([-1.5, 0.0, 2.0]).sign().tolist()
@@ -178,7 +178,7 @@ class Arithmetic(ABC):
         return self._made(apply("sign", self.expr))
 
     def sqrt(self) -> Self:
-        """Square roots; NaN below zero.
+        """Return square roots. Negative numbers give NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([4.0, 6.25]).sqrt().tolist()
@@ -187,7 +187,7 @@ class Arithmetic(ABC):
         return self._made(apply("sqrt", self.expr))
 
     def exp(self) -> Self:
-        """e to the power of each element.
+        """Return e to the power of each element.
 
         >>> import lbrx
         >>> lbrx.tensor([0.0]).exp().tolist()
@@ -196,7 +196,7 @@ class Arithmetic(ABC):
         return self._made(apply("exp", self.expr))
 
     def log(self) -> Self:
-        """Natural logarithms; minus infinity at zero, NaN below.
+        """Return natural logarithms. Zero gives minus infinity, negative numbers NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, 0.0]).log().tolist()
@@ -205,7 +205,7 @@ class Arithmetic(ABC):
         return self._made(apply("log", self.expr))
 
     def sin(self) -> Self:
-        """Sines of radians.
+        """Return sines of angles in radians.
 
         >>> import lbrx
         >>> lbrx.tensor([0.0]).sin().tolist()
@@ -214,7 +214,7 @@ class Arithmetic(ABC):
         return self._made(apply("sin", self.expr))
 
     def cos(self) -> Self:
-        """Cosines of radians.
+        """Return cosines of angles in radians.
 
         >>> import lbrx
         >>> lbrx.tensor([0.0]).cos().tolist()
@@ -223,7 +223,7 @@ class Arithmetic(ABC):
         return self._made(apply("cos", self.expr))
 
     def acos(self) -> Self:
-        """The angles whose cosines these are, in [0, pi]; NaN outside [-1, 1].
+        """Return arc cosines in [0, pi]. Numbers outside [-1, 1] give NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0]).acos().tolist()
@@ -232,7 +232,7 @@ class Arithmetic(ABC):
         return self._made(apply("acos", self.expr))
 
     def tanh(self) -> Self:
-        """Hyperbolic tangents.
+        """Return hyperbolic tangents.
 
         >>> import lbrx
         >>> lbrx.tensor([0.0, 100.0]).tanh().tolist()
@@ -241,7 +241,7 @@ class Arithmetic(ABC):
         return self._made(apply("tanh", self.expr))
 
     def erf(self) -> Self:
-        """The error function.
+        """Return the error function of each element.
 
         >>> import lbrx
         >>> lbrx.tensor([0.0, 100.0]).erf().tolist()
@@ -250,7 +250,7 @@ class Arithmetic(ABC):
         return self._made(apply("erf", self.expr))
 
     def floor(self) -> Self:
-        """The largest integers that are not above; integers stay.
+        """Round down to integers. Integers do not change.
 
         >>> import lbrx
         >>> lbrx.tensor([-1.5, 2.5]).floor().tolist()
@@ -259,7 +259,7 @@ class Arithmetic(ABC):
         return self._made(apply("floor", self.expr))
 
     def round(self, decimals: int = 0) -> Self:
-        """Rounded to so many decimals, halves to even; integers stay.
+        """Round to a number of decimals, halves to even. Integers do not change.
 
         >>> import lbrx
         >>> lbrx.tensor([0.5, 1.5, 2.25]).round().tolist(), lbrx.tensor([2.25]).round(1).tolist()
@@ -271,7 +271,7 @@ class Arithmetic(ABC):
         return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
 
     def isnan(self) -> Self:
-        """Whether elements are NaN.
+        """Return whether each element is NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, float('nan')]).isnan().tolist()
@@ -280,7 +280,7 @@ class Arithmetic(ABC):
         return self._made(apply("isnan", self.expr))
 
     def isinf(self) -> Self:
-        """Whether elements are infinite, of either sign.
+        """Return whether each element is positive or negative infinity.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, float("-inf")]).isinf().tolist()
@@ -289,7 +289,7 @@ class Arithmetic(ABC):
         return self.abs()._compared_with_infinity("eq", integers=False)
 
     def isfinite(self) -> Self:
-        """Whether elements are neither infinite nor NaN.
+        """Return whether each element is neither infinite nor NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, float("inf"), float("nan")]).isfinite().tolist()
@@ -303,7 +303,7 @@ class Arithmetic(ABC):
         return self._binary(op, float("inf"))
 
     def minimum(self, other: Any) -> Self:
-        """The smaller of two elements; NaN if either is.
+        """Return the smaller of two elements, or NaN if either is NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, 5.0]).minimum(3).tolist()
@@ -312,7 +312,7 @@ class Arithmetic(ABC):
         return self._binary("minimum", other)
 
     def maximum(self, other: Any) -> Self:
-        """The larger of two elements; NaN if either is.
+        """Return the larger of two elements, or NaN if either is NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, 5.0]).maximum(3).tolist()
@@ -321,7 +321,7 @@ class Arithmetic(ABC):
         return self._binary("maximum", other)
 
     def clip(self, min: Any = None, max: Any = None) -> Self:
-        """Values below ``min`` become ``min``, values above ``max`` become ``max``; NaN stays.
+        """Limit values to ``min`` and ``max``. NaN stays NaN.
 
         >>> import lbrx
         >>> lbrx.tensor([-3.0, 0.5, 7.0]).clip(-1, 1).tolist()

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 
 def stream_key(seed: int, name: str) -> tuple[int, int]:
-    """The two 32-bit key words of the stream called ``name`` under ``seed``, the same on every machine.
+    """Return the two 32-bit key words of the stream ``name`` under ``seed``. They are the same on every machine.
 
     >>> stream_key(42, "lm_head.weight")
     (3591731233, 2718635145)

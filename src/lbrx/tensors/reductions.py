@@ -1,7 +1,7 @@
-"""Reductions and order of tensors. They build expressions and compute nothing.
+"""Reductions and ranks of tensors. They build expressions and compute nothing.
 
-Sums of floats accumulate in f64, those of integers in i64. A sum over the whole tensor is f64 or i64; along axes, a sum
-of floats has the type in which arithmetic is done.
+Sums accumulate in f64 for floats and in i64 for integers. A sum over the whole tensor is f64 or i64. A sum of floats
+along axes has the compute type of the tensor.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from lbrx.tensors.shape import Layout, Shape, broadcast_shapes, normalize_axis
 Axis = int | Sequence[int] | None
 """The axes of a reduction: one, several, or None for all."""
 
-STRIDED_ELEMENTS = 1 << 20  # of an axis and those after it: as many are read out of order, from the cache
-FACTORS = 16  # that one pass multiplies
+STRIDED_ELEMENTS = 1 << 20  # an axis and the axes after it are read out of order (from the cache) up to this size
+FACTORS = 16  # elements that one pass multiplies
 
 
 class AxisReduce(Expr):
-    """sum, min, max or argmax along an axis that is not the last, of blocks of rows in their order."""
+    """sum, min, max or argmax along an axis that is not the last, over blocks of rows in order."""
 
     __slots__ = ("axis", "op")
-    facts = None  # it is computed by evaluations of its own
+    facts = None  # separate evaluations compute it
 
     def __init__(self, op: str, arg: Expr, axis: int) -> None:
         if op != "sum" and not arg.shape[axis]:
@@ -55,12 +55,12 @@ class AxisReduce(Expr):
 
 
 class Reductions(Arithmetic):
-    """What is computed from many elements: totals, extremes and order."""
+    """Operations that combine many elements: sums, extremes and ranks."""
 
     __slots__ = ()
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The sum over the whole tensor or along axes.
+        """Sum over the whole tensor or along axes.
 
         >>> import lbrx
         >>> x = lbrx.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -70,7 +70,7 @@ class Reductions(Arithmetic):
         return self._reduce("sum", (self.expr,), axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The mean over the whole tensor or along axes.
+        """Return the mean over the whole tensor or along axes.
 
         >>> import lbrx
         >>> lbrx.tensor([[1.0, 2.0], [3.0, 4.0]]).mean(axis=0).tolist()
@@ -79,7 +79,7 @@ class Reductions(Arithmetic):
         return self._reduce("sum", (self.expr,), axis, keepdims) / self._count(axis)
 
     def var(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Self:
-        """The variance; ``ddof`` is subtracted from the number of elements.
+        """Return the variance. ``ddof`` is subtracted from the number of elements.
 
         >>> import lbrx
         >>> x = lbrx.tensor([1.0, 2.0, 3.0, 4.0])
@@ -92,7 +92,7 @@ class Reductions(Arithmetic):
         return (squares / count)._as_along(axis, self.expr.dtype)
 
     def std(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Self:
-        """The standard deviation; ``ddof`` is subtracted from the number of elements.
+        """Return the standard deviation. ``ddof`` is subtracted from the number of elements.
 
         >>> import lbrx
         >>> float(lbrx.tensor([1.0, 3.0]).std())
@@ -101,7 +101,7 @@ class Reductions(Arithmetic):
         return self.var(axis, ddof, keepdims).sqrt()
 
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The product over the whole tensor or along axes; products of sixteen elements are stored on the way.
+        """Return the product over the whole tensor or along axes. Intermediate products of 16 elements are stored.
 
         >>> import lbrx
         >>> x = lbrx.tensor([[1, 2], [3, 4]])
@@ -121,7 +121,7 @@ class Reductions(Arithmetic):
         )
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The smallest element; NaN if there is one.
+        """Return the smallest element, or NaN if there is one.
 
         >>> import lbrx
         >>> lbrx.tensor([[1.0, 4.0], [3.0, 2.0]]).min(axis=0).tolist()
@@ -130,7 +130,7 @@ class Reductions(Arithmetic):
         return self._reduce("min", (self.expr,), axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The largest element; NaN if there is one.
+        """Return the largest element, or NaN if there is one.
 
         >>> import lbrx
         >>> lbrx.tensor([[1.0, 4.0], [3.0, 2.0]]).max(axis=0).tolist()
@@ -139,7 +139,7 @@ class Reductions(Arithmetic):
         return self._reduce("max", (self.expr,), axis, keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """The index of the first largest element; NaN counts as largest.
+        """Return the index of the first largest element. NaN counts as largest.
 
         >>> import lbrx
         >>> x = lbrx.tensor([[1.0, 4.0], [3.0, 2.0]])
@@ -149,7 +149,7 @@ class Reductions(Arithmetic):
         return self._reduce("argmax", (self.expr,), axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """The index of the first smallest element; NaN counts as smallest.
+        """Return the index of the first smallest element. NaN counts as smallest.
 
         >>> import lbrx
         >>> lbrx.tensor([[1.0, 4.0], [3.0, 2.0]]).argmin(axis=1).tolist()
@@ -159,7 +159,7 @@ class Reductions(Arithmetic):
         return self._reduce("argmax", (opposite,), axis, keepdims)
 
     def any(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """Whether an element is not zero.
+        """Return whether any element is not zero.
 
         >>> import lbrx
         >>> lbrx.tensor([[0, 1], [0, 0]]).any(axis=1).tolist()
@@ -168,7 +168,7 @@ class Reductions(Arithmetic):
         return self._decided("max", axis, keepdims, if_empty=False)
 
     def all(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """Whether no element is zero.
+        """Return whether no element is zero.
 
         >>> import lbrx
         >>> lbrx.tensor([[0, 1], [2, 3]]).all(axis=1).tolist()
@@ -185,7 +185,7 @@ class Reductions(Arithmetic):
         return self._reduce(op, (is_set,), axis, keepdims)
 
     def norm(self, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The Euclidean length.
+        """Return the Euclidean norm.
 
         >>> import lbrx
         >>> float(lbrx.tensor([3.0, 4.0]).norm())
@@ -194,7 +194,7 @@ class Reductions(Arithmetic):
         return self._reduce("sumsq", (self.expr,), axis, keepdims).sqrt()._as_along(axis, self.expr.dtype)
 
     def dot(self, other: Any, axis: Axis = None, keepdims: bool = False) -> Self:
-        """The sum of products with a tensor that broadcasts to the same shape.
+        """Return the sum of products with a tensor that broadcasts to the same shape.
 
         >>> import lbrx
         >>> float(lbrx.tensor([1.0, 2.0]).dot(lbrx.tensor([3.0, 4.0])))
@@ -203,12 +203,12 @@ class Reductions(Arithmetic):
         return self._reduce("dot", (self.expr, operand(other)), axis, keepdims)
 
     def _count(self, axis: Axis) -> int:
-        """How many elements make one of the result."""
+        """Return the number of elements that one element of the result combines."""
         shape = self.expr.shape
         return math.prod(shape if axis is None else (shape[each] for each in _axes(axis, len(shape))))
 
     def _as_along(self, axis: Axis, dtype: DType) -> Self:
-        """A result along axes in the type of sums along axes."""
+        """Cast a result along axes to the dtype of sums along axes."""
         return self._made(cast(self.expr, dtype.compute)) if axis is not None and dtype.is_float else self
 
     def _reduce(self, op: str, args: tuple[Expr, ...], axis: Axis, keepdims: bool) -> Self:
@@ -218,7 +218,7 @@ class Reductions(Arithmetic):
             return self._made(views.reshaped(whole.expr, (1,) * len(shape))) if keepdims else whole
         axes = _axes(axis, len(shape))
         if op == "argmax" and len(axes) != 1:
-            raise ShapeError(f"an index along axes {axis} does not exist; expected one axis")
+            raise ShapeError(f"cannot return one index along axes {axis}; expected one axis")
         common = common_dtype(args)
         args = tuple(arg if arg.shape == shape else views.broadcast(cast(arg, common), shape) for arg in args)
         if axes == (len(shape) - 1,):
@@ -228,7 +228,7 @@ class Reductions(Arithmetic):
     # -- order ----------------------------------------------------------------------------------------------------
 
     def kth_largest(self, k: int) -> Self:
-        """The k-th largest element (k from 1), exact, without sorting. NaN counts as largest.
+        """Return the k-th largest element (k from 1), exactly and without sorting. NaN counts as largest.
 
         >>> import lbrx
         >>> float(lbrx.tensor([3.0, 1.0, 2.0]).kth_largest(2))
@@ -237,7 +237,7 @@ class Reductions(Arithmetic):
         return self._made(Kth(self._search(k), "value"))
 
     def top_k_mask(self, k: int) -> Self:
-        """True for exactly k elements, the largest; among equals those with the lowest index.
+        """Return True for exactly k elements, the largest. Ties go to the lowest index.
 
         >>> import lbrx
         >>> lbrx.tensor([3.0, 1.0, 2.0]).top_k_mask(2).tolist()
@@ -262,7 +262,7 @@ class Reductions(Arithmetic):
         return KthSearch(views.broadcast(self.expr, (1,)) if not self.expr.shape else self.expr, k)
 
     def rank(self, descending: bool = False) -> Self:
-        """The position (from 0) of each element in its sorted row, i.e. along the last axis; equals keep their order.
+        """Return the position (from 0) of each element in its sorted row (the last axis). Ties keep their order.
 
         >>> import lbrx
         >>> lbrx.tensor([30.0, 10.0, 20.0]).rank().tolist()
@@ -272,10 +272,10 @@ class Reductions(Arithmetic):
 
 
 def _axes(axis: int | Sequence[int], rank: int) -> Shape:
-    """The axes of a reduction, counted from the front, in order."""
+    """Return the axes of a reduction, counted from the front, in order."""
     axes = sorted(normalize_axis(each, rank) for each in (axis if isinstance(axis, Sequence) else (axis,)))
     if len(set(axes)) < len(axes):
-        raise ShapeError(f"axis {axis} names an axis twice")
+        raise ShapeError(f"axis {axis} contains the same axis twice")
     return tuple(axes)
 
 
@@ -295,7 +295,7 @@ def _moved_last(expr: Expr, axes: Shape) -> Expr:
 
 
 def _along_rows(op: str, args: tuple[Expr, ...], keepdims: bool = False) -> Expr:
-    """A reduction along the last axis."""
+    """Reduce along the last axis."""
     shape = args[0].shape
     reduced = Reduce(op, args, last_axis=True, keepdims=keepdims)
     if not shape[-1]:
@@ -306,15 +306,15 @@ def _along_rows(op: str, args: tuple[Expr, ...], keepdims: bool = False) -> Expr
 
 
 def _along(op: str, args: tuple[Expr, ...], axes: Shape) -> Expr:
-    """A reduction along some axes of arguments of one shape.
+    """Reduce arguments of one shape along some axes.
 
-    Neighbouring axes are reduced as one: it is moved to the end if that reads a small part of the tensor out of order,
-    else blocks of rows are reduced one after the other.
+    Neighboring axes are reduced as one. The axis is moved to the end if that reads only a small part of the tensor out
+    of order. Otherwise blocks of rows are reduced one after the other.
     """
     shape, result_dtype = args[0].shape, reduce_dtype(op, args, last_axis=True)
     if len(axes) == len(shape):
         return cast(Reduce(op, args, last_axis=False), result_dtype)
-    if not axes:  # each element is a sum of its own
+    if not axes:  # each element is its own sum
         return _along_rows(op, tuple(views.reshaped(arg, (*shape, 1)) for arg in args))
     own = tuple(axis for number, axis in enumerate(axes) if axis == axes[0] + number)
     if own != axes:
@@ -332,7 +332,7 @@ def _along(op: str, args: tuple[Expr, ...], axes: Shape) -> Expr:
 
 
 def _as_sum(op: str, args: tuple[Expr, ...]) -> tuple[str, Expr]:
-    """The reduction of a single argument that can be done in several steps without rounding twice."""
+    """Return an equivalent reduction of one argument that can be split into steps without rounding twice."""
     if op in ("min", "max"):
         return op, args[0]
     wide = [cast(arg, F64 if common_dtype(args).is_float else I64) for arg in args]
@@ -340,7 +340,7 @@ def _as_sum(op: str, args: tuple[Expr, ...]) -> tuple[str, Expr]:
 
 
 def _multiplied(expr: Expr) -> Expr:
-    """The product along axis 0, which goes away: of sixteen parts of it, until one element is left."""
+    """Multiply along axis 0 and remove it: 16 parts at a time until one element is left."""
     size, *others = expr.shape
     if not size:
         return views.broadcast(cast(Scalar(1), expr.dtype), tuple(others))

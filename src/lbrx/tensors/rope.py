@@ -1,4 +1,4 @@
-"""Rotary position embedding: the record that describes a model's rotation, and its frequencies, computed in f64."""
+"""Rotary position embedding: the record of a model's rotation, and its frequencies in f64."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 class RopeConfig:
     """How positions rotate the first ``dims`` elements of queries and keys.
 
-    ``rope_type`` is default, linear, llama3, yarn or longrope. The values after it are used by the types that stretch
-    a model to longer texts.
+    ``rope_type`` is default, linear, llama3, yarn or longrope. The fields after it belong to the types that extend a
+    model to longer contexts.
     """
 
     theta: float
@@ -37,7 +37,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class RopeFrequencies:
-    """Radians per position of every pair of elements, and what cosines and sines are multiplied by."""
+    """Radians per position for each pair of elements, and the factor of cosines and sines."""
 
     radians: npt.NDArray[np.float64]
     scale: float = 1.0
@@ -46,23 +46,23 @@ class RopeFrequencies:
 def rope_tables(
     shape: tuple[int, ...], positions: npt.ArrayLike, frequencies: RopeFrequencies, style: RopeStyle
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Cosines and sines [n, pairs] for values of shape [..., n, d]; an error if the arguments do not fit."""
+    """Return cosines and sines [n, pairs] for values of shape [..., n, d]. Raise if the arguments do not match."""
     rows = np.asarray(positions, np.float64)
     pairs = frequencies.radians.size
     if len(shape) < 2 or rows.shape != shape[-2:-1] or 2 * pairs > shape[-1]:
         raise ShapeError(
-            f"rope: values of shape {shape}, positions of shape {rows.shape} and {pairs} frequencies do not fit; "
+            f"rope: values of shape {shape}, positions of shape {rows.shape} and {pairs} frequencies do not match; "
             "expected [..., n, d], [n], and at most d / 2"
         )
     if style not in ("neox", "interleaved"):
-        raise UsageError(f"{style!r} is not a style of rope; expected 'neox' or 'interleaved'")
+        raise UsageError(f"unknown rope style {style!r}; expected 'neox' or 'interleaved'")
     angles = rows[:, None] * frequencies.radians
     cosines, sines = np.cos(angles) * frequencies.scale, np.sin(angles) * frequencies.scale
     return cosines.astype(np.float32), sines.astype(np.float32)
 
 
 def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -> RopeFrequencies:
-    """The frequencies of a model. ``factors`` divide them one by one: those of longrope, or a file's own.
+    """Return the frequencies of a model, divided one by one by ``factors`` (of longrope, or from the file).
 
     >>> rope_frequencies(RopeConfig(theta=10_000.0, dims=4)).radians
     array([1.  , 0.01])
@@ -70,15 +70,15 @@ def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -
     array([0.25  , 0.0025])
     """
     if config.dims < 2 or config.dims % 2:
-        raise ShapeError(f"rope turns pairs, so {config.dims} elements of a head cannot be turned; expected 2, 4, ...")
+        raise ShapeError(f"rope rotates pairs, so cannot rotate {config.dims} elements of a head; expected 2, 4, ...")
     radians = np.float64(config.theta) ** (-np.arange(0, config.dims, 2, dtype=np.float64) / config.dims)
     if factors is not None:
         divisors = np.asarray(factors, np.float64)
         if divisors.shape != radians.shape:
-            raise ShapeError(f"rope factors have shape {divisors.shape}; expected {radians.shape}, one for every pair")
+            raise ShapeError(f"rope factors have shape {divisors.shape}; expected {radians.shape}, one for each pair")
         radians = radians / divisors
     elif config.rope_type == "longrope":
-        raise UsageError("longrope needs its factors, one for every pair of elements")
+        raise UsageError("longrope needs its factors, one for each pair of elements")
     if config.rope_type in ("default", "longrope"):
         return RopeFrequencies(radians, _longrope_scale(config) if config.rope_type == "longrope" else 1.0)
     if config.rope_type == "linear":
@@ -92,12 +92,12 @@ def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -
 
 def _original_context(config: RopeConfig) -> int:
     if config.original_context < 1:
-        raise UsageError(f"rope of type {config.rope_type!r} needs the original context of the model, in positions")
+        raise UsageError(f"rope of type {config.rope_type!r} needs the original context length of the model")
     return config.original_context
 
 
 def _llama3(radians: npt.NDArray[np.float64], config: RopeConfig) -> npt.NDArray[np.float64]:
-    """Stretch slow pairs, keep fast ones, and blend those between by their number of turns."""
+    """Stretch slow pairs, keep fast pairs, and blend between them by the number of turns."""
     turns = _original_context(config) * radians / (2 * math.pi)
     low, high = config.low_frequency_factor, config.high_frequency_factor
     unscaled = np.clip((turns - low) / (high - low), 0.0, 1.0)
@@ -105,7 +105,7 @@ def _llama3(radians: npt.NDArray[np.float64], config: RopeConfig) -> npt.NDArray
 
 
 def _yarn(radians: npt.NDArray[np.float64], config: RopeConfig) -> npt.NDArray[np.float64]:
-    """As llama3, but the blend goes by the number of the pair."""
+    """Like llama3, but blend by the index of the pair."""
     context = _original_context(config)
 
     def pair_with_turns(turns: float) -> float:

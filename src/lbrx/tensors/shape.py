@@ -1,8 +1,7 @@
-"""Shapes and layouts: where element (i, j, ...) of a tensor lies in its storage.
+"""Shapes and layouts: the position of element (i, j, ...) of a tensor in its storage.
 
-A Layout is a shape with one stride per axis and an offset, all counted in elements. Slicing, transposing,
-broadcasting and (where the strides allow it) reshaping give a new Layout over the same storage: a view of a
-view is a view of the base.
+A Layout is a shape with one stride per axis and an offset, all in elements. Slicing, transposing, broadcasting and (if
+the strides allow it) reshaping return a new Layout over the same storage. A view of a view is a view of the base.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Index = IndexItem | tuple[IndexItem, ...]
 
 
 def contiguous_strides(shape: Shape) -> Shape:
-    """Row-major strides in elements.
+    """Return row-major strides in elements.
 
     >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
@@ -35,7 +34,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The shape that all of them broadcast to, by NumPy's rules.
+    """Return the shape that all shapes broadcast to, by NumPy's rules.
 
     >>> broadcast_shapes((4, 1), (3,))
     (4, 3)
@@ -57,29 +56,29 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 
 def product_shape(a: Shape, b: Shape, transpose_b: bool = False) -> Shape:
-    """The shape of a [..., n, k] times b [..., k, m], or [..., m, k] with ``transpose_b``; a vector has no n or m.
+    """Return the shape of a [..., n, k] times b [..., k, m] ([..., m, k] with ``transpose_b``); vectors lack n or m.
 
     >>> product_shape((7, 1, 2, 3), (5, 3, 4))
     (7, 5, 2, 4)
     """
     if not a or not b:
-        raise ShapeError("matmul takes arrays with axes; multiply by a number with *")
+        raise ShapeError("matmul needs arrays with axes; multiply by a number with *")
     inner, columns = (b[0], ()) if len(b) == 1 else (b[-1], b[-2:-1]) if transpose_b else (b[-2], b[-1:])
     if a[-1] != inner:
         layout = "[..., m, k]" if transpose_b else "[..., k, m]"
-        raise ShapeError(f"matmul: shapes {a} and {b} do not fit; expected [..., n, k] and {layout} with the same k")
+        raise ShapeError(f"matmul: shapes {a} and {b} do not match; expected [..., n, k] and {layout} with the same k")
     return (*broadcast_shapes(a[:-2], b[:-2]), *a[-2:-1], *columns)
 
 
 def normalize_axis(axis: int, rank: int) -> int:
-    """A negative axis counted from the end, checked."""
+    """Return an axis counted from the front, after a range check."""
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is out of range for a tensor of {rank} axes")
     return axis % rank
 
 
 def checked_shape(shape: Sequence[int] | int) -> Shape:
-    """A tuple of non-negative ints from what a caller gave."""
+    """Return a caller's shape as a tuple of non-negative ints."""
     sizes = (as_index(shape),) if not isinstance(shape, Sequence) else tuple(as_index(size) for size in shape)
     if any(size < 0 for size in sizes):
         raise ShapeError(f"shape {sizes} has a negative size")
@@ -118,7 +117,7 @@ class Layout:
         return True
 
     def span(self) -> tuple[int, int]:
-        """The first and one past the last element of the storage that the layout touches."""
+        """Return the first and one past the last storage element that the layout touches."""
         if self.elements == 0:
             return self.offset, self.offset
         low = high = self.offset
@@ -148,7 +147,7 @@ class Layout:
         return Layout(tuple(self.shape[a] for a in order), tuple(self.strides[a] for a in order), self.offset)
 
     def slice(self, index: Index) -> Layout:
-        """Basic indexing: integers, slices, Ellipsis and None."""
+        """Apply basic indexing: integers, slices, Ellipsis and None."""
         items = index if isinstance(index, tuple) else (index,)
         shape: list[int] = []
         strides: list[int] = []
@@ -175,7 +174,7 @@ class Layout:
         return Layout(tuple(shape), tuple(strides), offset)
 
     def reshape(self, shape: Shape) -> Layout | None:
-        """The layout under another shape of equally many elements; None where that needs a copy."""
+        """Return the layout under another shape with as many elements, or None if that needs a copy."""
         if self.is_contiguous:
             return Layout.contiguous(shape, self.offset)
         groups = _merged_axes(self.shape, self.strides)
@@ -196,7 +195,7 @@ class Layout:
 
 
 def _merged_axes(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
-    """Neighbouring axes that one stride walks through, merged: (size, stride) from slowest to fastest."""
+    """Merge neighboring axes that one stride covers: (size, stride) from slowest to fastest."""
     groups: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
@@ -209,7 +208,7 @@ def _merged_axes(shape: Shape, strides: Shape) -> list[tuple[int, int]]:
 
 
 def expand_ellipsis(items: tuple[IndexItem, ...], rank: int) -> list[int | slice | None]:
-    """The index with its Ellipsis, or the missing end, written out as full slices."""
+    """Replace the Ellipsis, or the missing end of an index, by full slices."""
     for item in items:
         if isinstance(item, bool) or not (item is None or isinstance(item, (slice, EllipsisType)) or _is_integer(item)):
             raise ShapeError(f"index {item!r} is not an integer, a slice, None or an Ellipsis")
@@ -238,7 +237,7 @@ def _is_integer(item: object) -> bool:
 
 
 def coalesce(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
-    """Merge neighbouring axes that every one of the stride lists walks through alike; drop axes of size 1.
+    """Merge neighboring axes that one stride covers in each of the stride lists. Drop axes of size 1.
 
     >>> coalesce((2, 3, 4), [(12, 4, 1), (0, 0, 1)])
     ((6, 4), [(4, 1), (0, 1)])

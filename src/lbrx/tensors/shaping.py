@@ -16,7 +16,7 @@ from lbrx.tensors.shape import Index, checked_shape, normalize_axis
 
 
 class Shaping(Reductions):
-    """Other views of the elements of a tensor."""
+    """Views of the elements of a tensor."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Shaping(Reductions):
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, index: Index | Sequence[int] | npt.NDArray[Any]) -> Self:
-        """Basic indexing (integers, slices, None, Ellipsis), or rows by their numbers: a view.
+        """Return a view: basic indexing (integers, slices, None, Ellipsis), or a list of row numbers.
 
         >>> import lbrx
         >>> x = lbrx.tensor([[1, 2], [3, 4], [5, 6]])
@@ -37,13 +37,13 @@ class Shaping(Reductions):
         ([3, 5], [[5, 6], [1, 2]])
         """
         if isinstance(index, Reductions) or (isinstance(index, np.ndarray) and index.dtype == bool):
-            raise ShapeError("a tensor has no index of conditions; use lbrx.where() to choose elements")
+            raise ShapeError("tensors do not support boolean indexing; use lbrx.where() to choose elements")
         if isinstance(index, (list, np.ndarray)) and np.ndim(index):
             return self.rows(index)
         return self._made(views.sliced(self.expr, index))  # type: ignore[arg-type]
 
     def transpose(self, *axes: int) -> Self:
-        """The axes in another order; reversed by default.
+        """Reorder the axes. The default reverses them.
 
         >>> import lbrx
         >>> x = lbrx.zeros((2, 3, 4))
@@ -53,7 +53,7 @@ class Shaping(Reductions):
         return self._made(views.transposed(self.expr, axes or tuple(reversed(range(len(self.expr.shape))))))
 
     def permute(self, *axes: int) -> Self:
-        """The axes in the given order.
+        """Reorder the axes.
 
         >>> import lbrx
         >>> lbrx.zeros((2, 3, 4)).permute(2, 0, 1).shape
@@ -72,7 +72,7 @@ class Shaping(Reductions):
         return self.transpose()
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """The same elements in another shape; one size may be -1.
+        """Return the same elements in another shape. One size may be -1.
 
         >>> import lbrx
         >>> lbrx.zeros((2, 6)).reshape(3, -1).shape
@@ -82,7 +82,7 @@ class Shaping(Reductions):
         return self._made(views.reshaped(self.expr, [int(size) for size in sizes]))  # type: ignore[arg-type]
 
     def flatten(self) -> Self:
-        """All elements as a vector.
+        """Return all elements as a vector.
 
         >>> import lbrx
         >>> lbrx.zeros((2, 3)).flatten().shape
@@ -91,7 +91,7 @@ class Shaping(Reductions):
         return self.reshape(-1 if self.expr.shape and 0 not in self.expr.shape else int(not self.expr.shape))
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
-        """Without the axes of size 1, or without those given.
+        """Remove the axes of size 1, or only the given ones.
 
         >>> import lbrx
         >>> lbrx.zeros((1, 3, 1)).squeeze().shape, lbrx.zeros((1, 3, 1)).squeeze(0).shape
@@ -107,7 +107,7 @@ class Shaping(Reductions):
         return self.reshape([size for number, size in enumerate(shape) if number not in axes])
 
     def expand_dims(self, axis: int | Sequence[int]) -> Self:
-        """With new axes of size 1 at these positions of the result.
+        """Insert axes of size 1 at these positions of the result.
 
         >>> import lbrx
         >>> lbrx.zeros((2, 3)).expand_dims(0).shape, lbrx.zeros((2, 3)).expand_dims((0, -1)).shape
@@ -117,12 +117,12 @@ class Shaping(Reductions):
         rank = len(self.expr.shape) + len(given)
         axes = {normalize_axis(each, rank) for each in given}
         if len(axes) < len(given):
-            raise ShapeError(f"axis {axis} names an axis twice")
+            raise ShapeError(f"axis {axis} contains the same axis twice")
         sizes = iter(self.expr.shape)
         return self.reshape([1 if number in axes else next(sizes) for number in range(rank)])
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
-        """The tensor repeated to a shape, without copies.
+        """Repeat the tensor to a shape without copying.
 
         >>> import lbrx
         >>> lbrx.tensor([1, 2]).broadcast_to((2, 2)).tolist()
@@ -131,7 +131,7 @@ class Shaping(Reductions):
         return self._made(views.broadcast(self.expr, checked_shape(shape)))
 
     def split(self, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Self]:
-        """Views of equal parts along an axis, or of the parts between the given indices.
+        """Split into views of equal parts along an axis, or at the given indices.
 
         >>> import lbrx
         >>> [part.tolist() for part in lbrx.arange(6).split(3)], [len(part) for part in lbrx.arange(6).split([1, 4])]
@@ -141,7 +141,9 @@ class Shaping(Reductions):
         size = self.expr.shape[number]
         if isinstance(indices_or_sections, int):
             if indices_or_sections < 1 or size % indices_or_sections:
-                raise ShapeError(f"{size} elements along axis {axis} are no {indices_or_sections} equal parts")
+                raise ShapeError(
+                    f"cannot split {size} elements along axis {axis} into {indices_or_sections} equal parts"
+                )
             step = size // indices_or_sections
             indices = list(range(step, size, step)) if size else [0] * (indices_or_sections - 1)
         else:
@@ -150,7 +152,7 @@ class Shaping(Reductions):
         return [self[(*before, slice(a, b))] for a, b in zip([0, *indices], [*indices, size], strict=True)]
 
     def rows(self, numbers: Sequence[int] | npt.NDArray[Any]) -> Self:
-        """The rows (axis 0) with these numbers: a view that gathers while it is read.
+        """Return the rows (axis 0) with these numbers. The view gathers them while it is read.
 
         >>> import lbrx
         >>> lbrx.tensor([[1, 2], [3, 4]]).rows([1, 1, 0]).tolist()
@@ -159,9 +161,9 @@ class Shaping(Reductions):
         return self._made(views.gathered(self.expr, np.asarray(numbers, dtype=np.int64)))
 
     def shard(self, count: int, axis: int = 0) -> list[Self]:
-        """The tensor cut into views along an axis, as even as possible; `lbrx.gather` joins them again.
+        """Split the tensor into views along an axis, as evenly as possible. `lbrx.gather` joins them again.
 
-        A quantized tensor gives quantized shards, cut between blocks.
+        Shards of a quantized tensor stay quantized. They are split between blocks.
 
         >>> import lbrx
         >>> [part.shape for part in lbrx.zeros((5, 2)).shard(2)]

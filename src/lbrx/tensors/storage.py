@@ -1,8 +1,8 @@
-"""Where bytes live: in memory, in a mapped file, or in a file that can only be read piece by piece.
+"""Storage of bytes: in memory, in a mapped file, or in a file that is read piece by piece.
 
-A Storage is a run of read-only bytes. Kernels ask it for an address (``address``) or, where it has none, for a
-copy of a window (``read_at``). Before a chunk of a mapped file is touched the engine checks its size, so that a
-file which became shorter gives an error instead of a dead process.
+A Storage is a run of read-only bytes. Kernels use its ``address`` or, if it has none, copies of windows (``read_at``).
+Before the engine touches a chunk of a mapped file, it checks the size of the file. A truncated file then raises an
+error instead of killing the process.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Storage(Protocol):
 
     @property
     def address(self) -> int | None:
-        """Where the bytes lie in this process's memory, or None if they have to be read."""
+        """The address of the bytes in this process, or None if they have to be read."""
 
     def read_at(self, offset: int, length: int) -> Bytes:
-        """The bytes of a window: without a copy where they lie in memory."""
+        """Return the bytes of a window, without a copy if they are in memory."""
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
-        """Copy the bytes from ``offset`` on into a buffer."""
+        """Copy the bytes at ``offset`` into a buffer."""
 
 
 class ReadStorage(ABC):
-    """What storages without an address share: their bytes are read, or made, piece by piece."""
+    """Base of storages without an address: their bytes are read or computed piece by piece."""
 
     __slots__ = ()
     device = "cpu"
@@ -57,7 +57,7 @@ class ReadStorage(ABC):
 
     @abstractmethod
     def read_into(self, offset: int, buffer: Bytes) -> None:
-        """Put the bytes from ``offset`` on into a buffer."""
+        """Write the bytes at ``offset`` into a buffer."""
 
     def read_at(self, offset: int, length: int) -> Bytes:
         buffer = np.empty(length, np.uint8)
@@ -101,13 +101,13 @@ class CpuStorage:
 
 
 def drop_behind(storage: Storage, start: int, length: int) -> None:
-    """A window of a storage has been used: if it is mapped, its pages may be dropped."""
+    """Drop the pages of a window that is no longer needed, if the storage is mapped."""
     if isinstance(storage, MmapStorage) and storage.file.pinned is not None:
         resident_window.touched(storage.file.pinned, storage.offset + start, length)
 
 
 class OpenFile:
-    """An open file, mapped as a whole where that is possible, shared by the tensors in it."""
+    """An open file that its tensors share. It is mapped as a whole if possible."""
 
     __slots__ = ("__weakref__", "_view", "address", "descriptor", "file_bytes", "path", "pinned")
 
@@ -122,7 +122,7 @@ class OpenFile:
     def read_at(self, offset: int, length: int) -> Bytes:
         if offset < 0 or length < 0 or offset + length > self.file_bytes:
             raise TruncatedError(
-                f"{self.path}: bytes {offset} to {offset + length} were asked for, but the file has {self.file_bytes}"
+                f"{self.path}: cannot read bytes {offset} to {offset + length}; the file has {self.file_bytes}"
             )
         if self._view is not None:
             self.check_unchanged()
@@ -132,11 +132,11 @@ class OpenFile:
         return buffer
 
     def check_unchanged(self) -> None:
-        """Raise if the file is shorter than it was when it was opened: touching its pages would be fatal."""
+        """Raise if the file became shorter since it was opened. Touching its pages would kill the process."""
         size = os.fstat(self.descriptor).st_size
         if size < self.file_bytes:
             raise TruncatedError(
-                f"{self.path}: the file had {self.file_bytes} bytes when it was opened and has {size} now"
+                f"{self.path}: the file had {self.file_bytes} bytes when it was opened, but has {size} now"
             )
 
     def __del__(self) -> None:
@@ -155,7 +155,7 @@ class OpenFile:
         except OSError:
             is_here = False
         if not is_here:
-            raise UsageError(f"{self.path}: cannot be pickled, because its path does not lead to the open file")
+            raise UsageError(f"{self.path}: cannot be pickled, because its path no longer leads to the open file")
         return _reopened, (path, identity)
 
 
@@ -166,7 +166,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 def _reopened(path: Path, identity: tuple[int, int, int]) -> OpenFile:
     file = OpenFile(path)
     if _identity(os.fstat(file.descriptor)) != identity:
-        raise FileError(f"{path}: is not the file that was pickled; it was replaced or changed since")
+        raise FileError(f"{path}: this is not the file that was pickled; it was replaced or changed since")
     return file
 
 
@@ -181,13 +181,13 @@ def _own_descriptor(source: Path | str | IO[bytes] | int) -> tuple[Path, int]:
 
 
 def _seekable(path: Path, descriptor: int) -> int:
-    """The descriptor itself, or, for a pipe or socket, one of an unnamed temporary file with all its bytes."""
+    """Return the descriptor. For a pipe or socket, return that of an unnamed temporary file with all its bytes."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode) or stat.S_ISBLK(mode):
         return descriptor
     if stat.S_ISDIR(mode):
         os.close(descriptor)
-        raise FileError(f"{path}: is a directory, but a file was expected")
+        raise FileError(f"{path}: is a directory; expected a file")
     with os.fdopen(descriptor, "rb") as stream, tempfile.TemporaryFile() as spool:
         shutil.copyfileobj(stream, spool, 1 << 20)
         spool.flush()
@@ -195,16 +195,16 @@ def _seekable(path: Path, descriptor: int) -> int:
 
 
 def check_range(path: object, file_bytes: int, offset: int, nbytes: int) -> None:
-    """Raise if a file of so many bytes does not have these."""
+    """Raise if a range of bytes is outside a file."""
     if offset < 0 or nbytes < 0 or offset + nbytes > file_bytes:
-        raise FileError(f"{path}: bytes {offset} to {offset + nbytes} were asked for, but the file has {file_bytes}")
+        raise FileError(f"{path}: cannot read bytes {offset} to {offset + nbytes}; the file has {file_bytes}")
 
 
 class MmapStorage:
-    """A run of bytes of a file, mapped where the system can, else read at its place on demand.
+    """A run of bytes of a file, mapped if the system supports it, else read on demand.
 
-    Several storages share one open file. Any offset is allowed: alignment only matters for ``as_array``, which
-    copies when the bytes do not lie on the boundary that NumPy wants.
+    Several storages share one open file. Any offset is allowed. Alignment only matters for ``as_array``, which copies
+    bytes that are not aligned for NumPy.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "raw"
@@ -224,7 +224,7 @@ class MmapStorage:
 
     @classmethod
     def from_file(cls, source: Path | str | IO[bytes] | int, offset: int = 0, length: int | None = None) -> MmapStorage:
-        """Map a path, an open binary file or a descriptor; ``length`` None means up to the end."""
+        """Map a path, an open binary file or a descriptor. ``length`` None means up to the end."""
         file = OpenFile(source)
         return cls(file, offset, file.file_bytes - offset if length is None else length)
 
@@ -234,19 +234,19 @@ class MmapStorage:
 
     @property
     def offset(self) -> int:
-        """Where the storage begins in its file."""
+        """The offset of the storage in its file."""
         return self._offset
 
     def read_at(self, offset: int, length: int) -> Bytes:
-        """Bytes of a window; safe from many threads. A view of the mapping, or a fresh copy where there is none."""
+        """Return the bytes of a window: a view of the mapping, or a copy if there is none. Thread-safe."""
         if offset < 0 or length < 0 or offset + length > self.nbytes:
             raise FileError(
-                f"{self.file.path}: bytes {offset} to {offset + length} lie outside a storage of {self.nbytes}"
+                f"{self.file.path}: bytes {offset} to {offset + length} are outside a storage of {self.nbytes} bytes"
             )
         return self.file.read_at(self._offset + offset, length)
 
     def as_array(self, dtype: DType | str, shape: Shape, offset: int = 0) -> npt.NDArray[Any]:
-        """An array over the bytes: no copy where they are mapped and aligned. Packed dtypes are not arrays."""
+        """Return an array over the bytes, without a copy if they are mapped and aligned. Packed dtypes raise."""
         row = dtype_of(dtype)
         elements = int(np.prod(shape, dtype=np.int64))
         if row.is_packed:
@@ -257,5 +257,5 @@ class MmapStorage:
         return window.view(row.numpy).reshape(shape)
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
-        """Positioned read into a buffer; safe from many threads."""
+        """Read at an offset into a buffer. Thread-safe."""
         system.pread_into(self.file.descriptor, buffer, self._offset + offset, self.file.path)

@@ -1,4 +1,4 @@
-"""Storages that are put together from pieces of others: their bytes are read when they are asked for."""
+"""Storages composed of pieces of other storages. Their bytes are read on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
 
 
 class JoinedStorage(ReadStorage):
-    """The bytes of several storages, one after the other.
+    """Several storages concatenated.
 
     >>> from lbrx.tensors.storage import CpuStorage
     >>> parts = [CpuStorage(np.array(values, np.uint8)) for values in ([1, 2], [3, 4, 5])]
@@ -37,7 +37,7 @@ class JoinedStorage(ReadStorage):
 
 
 class GatheredStorage(ReadStorage):
-    """Rows of bytes of another storage, in another order.
+    """Rows of another storage in another order.
 
     >>> from lbrx.tensors.storage import CpuStorage
     >>> rows = CpuStorage(np.arange(6, dtype=np.uint8))
@@ -64,7 +64,7 @@ class GatheredStorage(ReadStorage):
 
 
 def storage_piece(storage: Storage, offset: int, nbytes: int) -> Storage:
-    """A run of bytes of a storage: a place in the same file where it is one.
+    """Return a run of bytes of a storage. For a file, it is a range of the same file.
 
     >>> from lbrx.tensors.storage import CpuStorage
     >>> storage_piece(CpuStorage(np.arange(6, dtype=np.uint8)), 4, 2).read_at(0, 2).tolist()

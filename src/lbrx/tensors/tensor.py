@@ -1,7 +1,7 @@
 """Tensor: an expression with a name.
 
-Operators build expressions and cost nothing; values are computed, in fused streaming passes, when they are asked
-for: ``numpy()``, ``float()``, ``lbrx.evaluate`` or ``lbrx.save``.
+Operators build lazy expressions. Values are computed in fused streaming passes on request: by ``numpy()``, ``float()``,
+``lbrx.evaluate`` or ``lbrx.save``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lbrx.tensors.storage import CpuStorage, Storage
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """What is known of a tensor besides its values."""
+    """Properties of a tensor besides its values."""
 
     name: str | None = None
     quantization: QuantizationInfo | None = None
@@ -41,7 +41,7 @@ _NO_METADATA = TensorMetadata()
 
 
 class Tensor(Shaping):
-    """A tensor that has not been computed yet, or the elements of a file or an array.
+    """A lazy expression, or the elements of a file or an array.
 
     >>> import numpy as np, lbrx
     >>> a = lbrx.tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -60,7 +60,7 @@ class Tensor(Shaping):
     def _made(self, expr: Expr) -> Tensor:
         return Tensor(expr)
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- properties -----------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
@@ -74,7 +74,7 @@ class Tensor(Shaping):
 
     @property
     def dtype(self) -> DType:
-        """The type of the elements.
+        """The dtype of the elements.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0], dtype="bf16").dtype == "bf16"
@@ -116,7 +116,7 @@ class Tensor(Shaping):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element; packed elements share one.
+        """Bytes per element. Packed elements share a byte.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0], "bf16").itemsize
@@ -126,7 +126,7 @@ class Tensor(Shaping):
 
     @property
     def name(self) -> str | None:
-        """The name in its file, or the one that it was given.
+        """The name in its file, or the assigned name.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0], name="norm.weight").name
@@ -136,7 +136,7 @@ class Tensor(Shaping):
 
     @property
     def quantization(self) -> QuantizationInfo | None:
-        """How the tensor is quantized; None if it is not.
+        """How the tensor is quantized, or None.
 
         >>> import lbrx
         >>> lbrx.zeros((32,), "f32").quantize("q8_0").quantization.bits
@@ -146,7 +146,7 @@ class Tensor(Shaping):
 
     @property
     def type_name(self) -> str:
-        """The dtype's name, or that of the quantization.
+        """The name of the dtype or of the quantization.
 
         >>> import lbrx
         >>> lbrx.zeros((32,), "f32").quantize("q8_0").type_name
@@ -156,7 +156,7 @@ class Tensor(Shaping):
 
     @property
     def storage(self) -> Storage | None:
-        """The storage behind it, if it is one and not an expression.
+        """The storage of the elements, or None for a lazy expression.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0]).storage.nbytes, (lbrx.tensor([1.0]) + 1).storage
@@ -166,7 +166,7 @@ class Tensor(Shaping):
 
     @property
     def is_view(self) -> bool:
-        """Whether its elements are those of a storage, seen through a layout: nothing to compute.
+        """Whether the elements are stored and seen through a layout, so there is nothing to compute.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, 2.0])[1:].is_view, (lbrx.tensor([1.0]) + 1).is_view
@@ -182,7 +182,7 @@ class Tensor(Shaping):
         return f"Tensor({name}{self.type_name}, shape={self.shape}, {where})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a line, and a histogram of a stored tensor."""
+        """Return HTML for notebooks: a line, and a histogram of a stored tensor."""
         from lbrx.tensors.display import tensor_html
 
         return tensor_html(self)
@@ -190,9 +190,9 @@ class Tensor(Shaping):
     # -- values ---------------------------------------------------------------------------------------------------
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The values as an array: without a copy where a mapped or in-memory tensor is aligned and contiguous.
+        """Return the values as an array, without a copy if a mapped or in-memory tensor is aligned and contiguous.
 
-        Packed i4 and i2 come unpacked as ml_dtypes arrays, quantized tensors as the f32 values that they stand for.
+        Packed i4 and i2 are unpacked to ml_dtypes arrays. Quantized tensors are decoded to f32.
 
         >>> import lbrx
         >>> (lbrx.tensor([1.0, 2.0]) * 2).numpy()
@@ -226,24 +226,24 @@ class Tensor(Shaping):
         array = self.numpy()
         if dtype is not None and array.dtype != np.dtype(dtype):
             if copy is False:
-                raise DTypeError(f"a {self.dtype} tensor cannot be seen as {np.dtype(dtype)} without a copy")
+                raise DTypeError(f"a {self.dtype} tensor cannot be viewed as {np.dtype(dtype)} without a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """``np.exp(t)`` and its kin: a lazy tensor, or a TypeError."""
+        """Handle NumPy ufuncs such as ``np.exp(t)``: return a lazy tensor or raise TypeError."""
         from lbrx.tensors.numpy_protocol import call_ufunc
 
         return call_ufunc(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, _types: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """``np.sum(t)`` and its kin: a lazy tensor, or a TypeError."""
+        """Handle NumPy functions such as ``np.sum(t)``: return a lazy tensor or raise TypeError."""
         from lbrx.tensors.numpy_protocol import call_function
 
         return call_function(function, args, options)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """A DLPack capsule of the values, for ``from_dlpack`` of other libraries; bf16 and 8-bit floats are copied."""
+        """Return a DLPack capsule for ``from_dlpack`` of other libraries. bf16 and 8-bit floats are copied."""
         if self.dtype.name in ("bf16", "f8_e4m3", "f8_e5m2"):
             from lbrx.tensors.dlpack import capsule
 
@@ -254,7 +254,7 @@ class Tensor(Shaping):
         return (1, 0)
 
     def item(self) -> float | int | bool:
-        """The single value of a tensor of one element.
+        """Return the value of a tensor with one element.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0, 2.0]).sum().item()
@@ -271,7 +271,7 @@ class Tensor(Shaping):
         return value
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python numbers, or one number.
+        """Return the values as nested lists of Python numbers, or one number.
 
         >>> import lbrx
         >>> lbrx.tensor([[1, 2], [3, 4]]).tolist()
@@ -291,15 +291,15 @@ class Tensor(Shaping):
         return bool(self.item())
 
     def __format__(self, specification: str) -> str:
-        """A tensor of one element is formatted as its value: ``f"{t.sum():.3f}"``."""
+        """Format a tensor of one element as its value: ``f"{t.sum():.3f}"``."""
         return format(self.item(), specification) if specification else str(self)
 
     def __round__(self, digits: int | None = None) -> Any:
-        """The rounded value of a tensor of one element, as of a number; other tensors as ``round(decimals)``."""
+        """Round the value of a tensor with one element like a number. Other tensors use ``round(decimals)``."""
         return round(self.item(), digits) if self.size == 1 else self.round(digits or 0)
 
     def realize(self) -> Tensor:
-        """The same tensor with its values in memory.
+        """Compute the values and return the tensor in memory.
 
         >>> import lbrx
         >>> (lbrx.tensor([1.0]) + 1).realize().is_view
@@ -316,10 +316,10 @@ class Tensor(Shaping):
         return Tensor(source, self.metadata)
 
     def to_device(self, device: str) -> Tensor:
-        """The same tensor on a device of `lbrx.registry.DEVICES`; an expression is computed there.
+        """Return the tensor on a device of `lbrx.registry.DEVICES`. An expression is computed there.
 
-        A device that shares the memory of the CPU does not copy the bytes of a mapped file. Results of a tensor on a
-        device are computed on that device. A GPU computes in the background: only asking for values waits.
+        A device that shares memory with the CPU does not copy the bytes of a mapped file. Operations on a tensor run on
+        its device. A GPU computes asynchronously; only reading values waits.
 
         >>> import lbrx
         >>> (lbrx.tensor([1.0]) + 1).to_device("numpy").tolist()
@@ -329,7 +329,7 @@ class Tensor(Shaping):
 
     @property
     def device(self) -> str:
-        """Where it is: the device of its elements, or of the elements that its expression reads.
+        """The device of its elements, or of the elements that its expression reads.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0]).device
@@ -339,7 +339,7 @@ class Tensor(Shaping):
         return name
 
     def raw(self) -> Tensor:
-        """The bytes of a stored or quantized tensor as a u8 vector.
+        """Return the bytes of a stored or quantized tensor as a u8 vector.
 
         >>> import lbrx
         >>> lbrx.tensor([1.0], "f16").raw().tolist()
@@ -358,7 +358,7 @@ class Tensor(Shaping):
     # -- products -------------------------------------------------------------------------------------------------
 
     def __matmul__(self, other: Tensor | npt.NDArray[Any]) -> Tensor:
-        """The matrix product in f32; leading axes broadcast as in NumPy.
+        """Return the matrix product in f32. Leading axes broadcast as in NumPy.
 
         >>> (tensor([[1.0, 2.0]], "bf16") @ tensor([[3.0], [4.0]], "f16")).numpy()
         array([[11.]], dtype=float32)
@@ -371,7 +371,7 @@ class Tensor(Shaping):
     # -- element-wise ---------------------------------------------------------------------------------------------
 
     def to(self, dtype: DTypeLike) -> Tensor:
-        """The values in another dtype: nearest even for floats; integers from floats truncate and clip.
+        """Convert to another dtype: nearest even for floats; floats to integers truncate and clip.
 
         >>> import lbrx
         >>> lbrx.tensor([1.7, -300.0]).to("i8").tolist()
@@ -396,10 +396,10 @@ class Tensor(Shaping):
         group_size: int = DEFAULT_GROUP_SIZE,
         symmetric: bool = True,
     ) -> Tensor:
-        """The values as a quantization such as ``"q4_k"`` or ``"int4"``: made while they are saved, or by realize().
+        """Quantize lazily, for example to ``"q4_k"`` or ``"int4"``. Saving or realize() encodes the blocks.
 
-        ``imatrix`` gives the importance of each column (or, for a stack of matrices, of each column of each), for
-        types that take one. ``group_size`` and ``symmetric`` are for ``"int8"``, ``"int4"`` and ``"int2"``.
+        ``imatrix`` is the importance of each column (or, for a stack of matrices, of each column of each matrix), for
+        types that support it. ``group_size`` and ``symmetric`` are for ``"int8"``, ``"int4"`` and ``"int2"``.
 
         >>> import numpy as np, lbrx
         >>> values = np.linspace(-1, 1, 64, dtype=np.float32)
@@ -411,7 +411,7 @@ class Tensor(Shaping):
         """
         if scheme in SCHEMES:
             if imatrix is not None:
-                raise UsageError(f"{scheme} takes no importance matrix")
+                raise UsageError(f"{scheme} does not support an importance matrix")
             from lbrx.tensors.codecs.integers import encoded_integers
 
             return integer_tensor(encoded_integers(self.expr, scheme, group_size, symmetric), self.name)
@@ -421,7 +421,7 @@ class Tensor(Shaping):
         return Tensor(Encode(Encoding(self.expr, block_codec, weights)), TensorMetadata(self.name, info))
 
     def encoded(self) -> Tensor:
-        """This tensor; if it is quantized, its blocks are in memory from now on, so that they are encoded only once.
+        """Return this tensor. If it is quantized, encode its blocks into memory now, so that it happens only once.
 
         >>> import lbrx
         >>> lbrx.zeros((32,), "f32").quantize("q8_0").encoded().storage.nbytes
@@ -432,7 +432,7 @@ class Tensor(Shaping):
         return self
 
     def dequantize(self) -> Tensor:
-        """The f32 values of a quantized tensor, decoded piece by piece when needed; any other tensor as it is.
+        """Return the f32 values of a quantized tensor, decoded lazily, or any other tensor unchanged.
 
         >>> import lbrx
         >>> lbrx.zeros((32,), "f32").quantize("q8_0").dequantize().dtype
@@ -444,7 +444,7 @@ class Tensor(Shaping):
 
 
 def _factor(values: Tensor | npt.ArrayLike) -> Expr:
-    """An operand of a product; the columns of a transposed matrix stay runs of elements."""
+    """Return an operand of a product. Columns of a transposed matrix stay contiguous."""
     if isinstance(values, Tensor):
         return values.expr
     array = np.asarray(values)
@@ -453,7 +453,7 @@ def _factor(values: Tensor | npt.ArrayLike) -> Expr:
 
 
 def integer_tensor(coded: Blocks | Encode, name: str | None) -> Tensor:
-    """A tensor coded as integers, with its scales and zero points as metadata."""
+    """Return a tensor encoded as integers, with its scales and zero points as metadata."""
     scales, zero_points = coded.numbers
     coding = coded.encoding.codec if isinstance(coded, Encode) else coded.coding
     assert scales is not None
@@ -470,7 +470,7 @@ def integer_tensor(coded: Blocks | Encode, name: str | None) -> Tensor:
 
 
 def tensor(values: npt.ArrayLike, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-    """A tensor over an array (its memory is shared where it is contiguous) or over numbers.
+    """Create a tensor from an array (sharing its memory if it is contiguous) or from numbers.
 
     >>> tensor([1, 2, 3], "f32").dtype
     DType(f32)

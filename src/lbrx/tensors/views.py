@@ -1,7 +1,7 @@
-"""Views of expressions: slices, transposes, broadcasts and reshapes pushed down to the leaves.
+"""Views of expressions: slices, transposes, broadcasts and reshapes, pushed down to the leaves.
 
-An element-wise expression of views is the view of the expression, so nothing is computed or copied here. Where a
-view cannot be pushed down (a reduction, a reshape across strides), the expression is marked to be stored first.
+A view of an element-wise expression is the expression of views, so nothing is computed or copied here. If a view cannot
+be pushed down (through a reduction, or a reshape across strides), the expression is stored first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Transform = Callable[[Layout], Layout | None]
 
 
 def counter(origin: str, layout: Layout, key: StreamKey = (0, 0)) -> Expr:
-    """A Counter; a single one, without axes, is stored first, because only passes make such values."""
+    """Return a Counter. One without axes is stored first, because only passes compute such values."""
     if layout.shape:
         return Counter(origin, layout, key)
     return Stored(Counter(origin, Layout((1,), (0,), layout.offset), key), Layout.contiguous(()))
 
 
 def joined(parts: Sequence[Expr], axis: int) -> Expr:
-    """Expressions joined along an axis: a join along axis 0, of the parts that are not empty, seen through views."""
+    """Join expressions along an axis: a join of the non-empty parts along axis 0, seen through views."""
     first = parts[0]
     whole = Concat(tuple(parts), axis)
     full = tuple(part for part in parts if part.shape[axis])
@@ -36,13 +36,13 @@ def joined(parts: Sequence[Expr], axis: int) -> Expr:
         order = (axis, *(other for other in range(len(whole.shape)) if other != axis))
         turned = joined([transposed(part, order) for part in full], 0)
         return transposed(turned, [order.index(other) for other in range(len(order))])
-    if first.dtype.is_packed:  # the parts' first elements may lie within bytes of the joined tensor
+    if first.dtype.is_packed:  # a part's first element may be inside a byte of the joined tensor
         return cast(Concat(tuple(cast(part, first.dtype.compute) for part in full), 0), first.dtype)
     return Concat(full, 0)
 
 
 def sliced(expr: Expr, index: Index) -> Expr:
-    """Basic indexing."""
+    """Apply basic indexing."""
     items = index if isinstance(index, tuple) else (index,)
     if isinstance(expr, View) and expr.rows is not None:
         return _sliced_rows(expr, expand_ellipsis(items, len(expr.shape)))
@@ -67,9 +67,9 @@ def reshaped(expr: Expr, shape: Sequence[int]) -> Expr:
 
 
 def gathered(expr: Expr, rows: np.ndarray) -> Expr:
-    """The rows (axis 0) with the given numbers, in their order."""
+    """Return the rows (axis 0) with the given numbers, in their order."""
     if not expr.shape:
-        raise ShapeError("rows of a tensor without axes cannot be gathered")
+        raise ShapeError("cannot gather rows of a tensor without axes")
     numbers = np.ascontiguousarray(rows, dtype=np.int64)
     if numbers.ndim != 1:
         raise ShapeError(f"row numbers must be a vector, not of shape {numbers.shape}")
@@ -91,17 +91,17 @@ def _gathered(expr: Expr, rows: np.ndarray) -> Expr:
 
 
 def _rows_of(expr: View, rows: np.ndarray, layout: Layout) -> Expr:
-    """A leaf whose axis 0 is looked up in ``rows``; one row is a plain view, so that it can be broadcast."""
+    """Return a leaf whose axis 0 is looked up in ``rows``. One row is a plain view, so that it can be broadcast."""
     if rows.size == 1:
         offset = layout.offset + int(rows[0]) * layout.strides[0]
         return expr.through(Layout(layout.shape, layout.strides, offset))
     picked = expr.through(layout, np.ascontiguousarray(rows))
-    # Passes look rows up between runs of columns, so a vector of looked-up elements is stored first.
+    # Passes look up rows between runs of columns, so a vector of gathered elements is stored first.
     return picked if len(layout.shape) > 1 else Stored(picked, Layout.contiguous(layout.shape))
 
 
 def _gathered_argument(arg: Expr, shape: Shape, rows: np.ndarray) -> Expr:
-    """Gather an argument of a Map of ``shape``; what is the same for every row stays as it is."""
+    """Gather an argument of a Map of ``shape``. An argument that is the same for every row does not change."""
     if len(arg.shape) < len(shape) or arg.shape[0] == 1 != shape[0]:
         return arg
     return _gathered(arg, rows)
@@ -146,7 +146,7 @@ def _pushed_map(expr: Map, transform: Transform) -> Expr | None:
 
 
 def _pushed_constant(expr: Map, transform: Transform) -> Expr | None:
-    """A Map without axes seen through a transform: the same value everywhere."""
+    """Return a Map without axes seen through a transform: the same value everywhere."""
     layout = transform(Layout.contiguous(()))
     return None if layout is None else Stored(expr, layout)
 
@@ -166,7 +166,7 @@ def _sliced_rows(expr: View, items: list[int | slice | None]) -> Expr:
 
 
 def _sliced_reduction(expr: Reduce, items: tuple[IndexItem, ...]) -> Expr:
-    """``r[..., None]`` of a reduction along rows is the same reduction with its axis kept."""
+    """Return ``r[..., None]`` of a reduction along rows as the same reduction with its axis kept."""
     written = expand_ellipsis(items, len(expr.shape))
     if written[-1] is None and all(item == slice(None) for item in written[:-1]):
         return Reduce(expr.op, expr.args, last_axis=True, keepdims=True)
@@ -174,7 +174,7 @@ def _sliced_reduction(expr: Reduce, items: tuple[IndexItem, ...]) -> Expr:
 
 
 def row_range(expr: Expr, start: int, stop: int) -> Expr:
-    """Rows ``start`` to ``stop``, which a join along axis 0 passes on to its parts."""
+    """Return rows ``start`` to ``stop``. A join along axis 0 passes them on to its parts."""
     if isinstance(expr, Concat) and expr.axis == 0:
         return _concat_range(expr, start, stop)
     if isinstance(expr, Map):
@@ -204,7 +204,7 @@ def _concat_range(expr: Concat, start: int, stop: int) -> Expr:
 
 
 def row_breaks(expr: Expr) -> set[int]:
-    """The rows of axis 0 at which a join begins a new part, reached through element-wise operations only."""
+    """Return the rows of axis 0 at which a join begins a new part, through element-wise operations only."""
     breaks: set[int] = set()
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Expr, int]] = [(expr, 0)]
@@ -225,7 +225,7 @@ def row_breaks(expr: Expr) -> set[int]:
 
 
 def _inferred(old: Shape, new: Shape) -> Shape:
-    """The new shape with its -1, if any, filled in."""
+    """Return the new shape with its -1, if any, filled in."""
     elements = math.prod(old)
     if new.count(-1) > 1 or any(size < -1 for size in new):
         raise ShapeError(f"shape {new} cannot be inferred: at most one size may be -1")

@@ -287,10 +287,10 @@ def test_parts_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
     ("settings", "message"),
     [
         (None, "'quantization' is None, expected an object"),
-        ({"bits": 7, "group_size": 64}, "no affine coding of 7 bits"),
+        ({"bits": 7, "group_size": 64}, "no affine encoding with 7 bits"),
         ({"bits": "4", "group_size": 64}, "expected numbers"),
         ({"mode": 3}, "the mode of 'a' is 3"),
-        ({"mode": "fp6"}, "no coding 'fp6'"),
+        ({"mode": "fp6"}, "no encoding 'fp6'"),
     ],
 )
 def test_settings_that_make_no_sense(settings: Any, message: str) -> None:

@@ -43,9 +43,9 @@ def test_an_unknown_target(name: str, message: str) -> None:
 def test_group_sizes_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="q4_k_m has blocks of a fixed size"):
         QuantizeOptions("q4_k_m", group_size=32)
-    with pytest.raises(UsageError, match="MLX has no affine coding of 4 bits in groups of 48"):
+    with pytest.raises(UsageError, match="MLX has no affine encoding with 4 bits in groups of 48"):
         QuantizeOptions("mlx_4", group_size=48)
-    with pytest.raises(UsageError, match="MLX has no coding 'mxfp4' of 4 bits in groups of 64"):
+    with pytest.raises(UsageError, match="MLX has no encoding 'mxfp4' with 4 bits in groups of 64"):
         QuantizeOptions("mlx_mxfp4", group_size=64)
 
 

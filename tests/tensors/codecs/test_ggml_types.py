@@ -137,5 +137,5 @@ def test_rows_have_to_be_whole_blocks() -> None:
 
 def test_codebook_types_cannot_be_made() -> None:
     tensor = lbrx.tensor(np.zeros((1, 256), np.float32)).quantize("iq2_xs")
-    with pytest.raises(UsageError, match="iq2_xs can be read but not made; expected one of q4_0"):
+    with pytest.raises(UsageError, match="cannot encode as iq2_xs, only decode it; expected one of q4_0"):
         tensor.realize()

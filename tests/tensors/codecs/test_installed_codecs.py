@@ -97,7 +97,7 @@ def test_a_changed_import_makes_compiled_kernels_stale(tmp_path: Path, monkeypat
             UsageError,
             r"package lbrx_signs 1\.2: .* is a codec named 'signs'; expected a Codec named 'renamed'",
         ),
-        ("sings", DTypeError, r"'sings' is not a known quantization; .* did you mean 'signs'"),
+        ("sings", DTypeError, r"unknown quantization 'sings'; .* did you mean 'signs'"),
     ],
 )
 def test_names_that_give_no_codec(name: str, error: type[Exception], message: str) -> None:

@@ -79,11 +79,11 @@ def test_scales_may_be_computed() -> None:
 
 
 def test_modes_that_mlx_does_not_have_are_refused() -> None:
-    with pytest.raises(UsageError, match="no affine coding of 7 bits in groups of 64"):
+    with pytest.raises(UsageError, match="no affine encoding with 7 bits in groups of 64"):
         mlx.MlxMode(bits=7)
-    with pytest.raises(UsageError, match="no affine coding of 4 bits in groups of 48"):
+    with pytest.raises(UsageError, match="no affine encoding with 4 bits in groups of 48"):
         mlx.MlxMode(group_size=48)
-    with pytest.raises(UsageError, match=r"no coding 'mxfp4' of 4 bits in groups of 64; expected affine, mxfp4"):
+    with pytest.raises(UsageError, match=r"no encoding 'mxfp4' with 4 bits in groups of 64; expected affine, mxfp4"):
         mlx.MlxMode("mxfp4")
 
 
@@ -92,7 +92,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeError, match="in groups of 32; expected rows of whole groups"):
         encoded_mlx(lbrx.tensor(np.zeros((2, 40), np.float32)), mode)
     coded = encoded_mlx(lbrx.tensor(INPUT), mode)
-    with pytest.raises(ShapeError, match="do not fit a weight"):
+    with pytest.raises(ShapeError, match="do not match a weight"):
         mlx.dequantize(coded.weight, coded.scales[:3], coded.biases, mode)
-    with pytest.raises(ShapeError, match="biases go with affine coding"):
+    with pytest.raises(ShapeError, match="expected biases only in affine mode"):
         mlx.dequantize(coded.weight, coded.scales, None, mode)

@@ -1,4 +1,4 @@
-"""Quantization: how values become blocks of codes and scales, and how blocks become values again.
+"""Quantization: encode values as blocks of codes and scales, and decode them.
 
-Every type is a `Codec` record; the table of all of them is ``lbrx.registry.CODECS``.
+Every type is a `Codec` record. ``lbrx.registry.CODECS`` lists all of them.
 """

@@ -1,7 +1,7 @@
-"""The codebooks of the types IQ1, IQ2 and IQ3: which groups of values a code stands for.
+"""The codebooks of IQ1, IQ2 and IQ3: the group of values that each code represents.
 
-A codebook is an alphabet of small whole numbers and, packed, the letter of every value: so many bits each, lowest bits
-first, in base 85.
+A codebook is an alphabet of small integers and a packed string with the index of each value in the alphabet. Indices
+have a fixed number of bits, lowest bits first, and are packed in base 85.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 
 def unpacked(alphabet: tuple[int, ...], packed: str) -> npt.NDArray[np.int8]:
-    """The values of a codebook in order.
+    """Return the values of a codebook in order.
 
     >>> unpacked((-1, 0, 1), "0s").tolist()
     [1, -1, -1, -1]

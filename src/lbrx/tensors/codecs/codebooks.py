@@ -1,4 +1,4 @@
-"""Types whose codes stand for groups of values of a codebook. They can be read, but not made."""
+"""Types whose codes are indices into a codebook of value groups. lbrx decodes them but cannot encode them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a quantization type, and the lookup by name."""
+"""The Codec record, and lookup of codecs by name."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.shape import Shape
 
 Weights = npt.NDArray[np.float32]
-_WORD_BITS = {"u32": 32}  # types of codes that are no dtypes
+_WORD_BITS = {"u32": 32}  # types of codes that are not dtypes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of its own in which a codec keeps so many bytes of each block.
+    """A separate tensor that holds some bytes of each block.
 
-    ``encoder`` is the function of the codec's kernels that makes it, or "" if the codec's own makes all parts.
+    ``encoder`` is the kernel function that writes this part, or "" if the codec's encoder writes all parts.
     """
 
     type_name: str
@@ -34,24 +34,24 @@ class Part:
 
     @property
     def block_elements(self) -> int:
-        """Elements of this part for each block."""
+        """Elements of this part per block."""
         bits = _WORD_BITS.get(self.type_name) or DTYPES[self.type_name].bits
         return 8 * self.block_bytes // bits
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A type that codes blocks of so many values in so many bytes, each block by itself.
+    """A type that encodes each block of ``block_elements`` values independently in ``block_bytes`` bytes.
 
-    ``kernels`` is the path of a module, such as ``package.module``, or the name of one in
-    ``lbrx.devices.cpu.kernels.codecs``, with functions over addresses of f32 values and of blocks:
-    ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, where an importance matrix can be
-    taken, ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. After the count, a decoder gets the
-    addresses of the ``numbers`` of the blocks as f32, its parameters, and the table that ``codebook`` gives.
+    ``kernels`` is the path of a module, such as ``package.module``, or the name of a module in
+    ``lbrx.devices.cpu.kernels.codecs``. Its functions take addresses of f32 values and of blocks:
+    ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, if the type supports an importance matrix,
+    ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. After the count, a decoder takes the
+    addresses of the ``numbers`` of the blocks as f32, its parameters, and the table that ``codebook`` returns.
 
-    ``parts`` are given if codes, scales and offsets are tensors of their own. An encoder of all parts takes, instead of
-    the address of blocks, that of int64 numbers: the addresses of the parts, 0 for one that is not wanted, then
-    ``parameters``.
+    ``parts`` is set if codes, scales and offsets are separate tensors. An encoder of all parts takes the address of an
+    int64 array instead of the address of blocks. The array holds the address of each part (0 if the part is not
+    wanted), then ``parameters``.
 
     >>> codec("Q4_K").block_bytes, codec("q4_k").bits
     (144, 4.5)
@@ -63,13 +63,13 @@ class Codec:
     kernels: str
     can_encode: bool = True
     takes_imatrix: bool = False
-    weighs_whole_rows: bool = False  # with an importance matrix, the coding of a block depends on its whole row
+    weighs_whole_rows: bool = False  # with an importance matrix, a block's encoding depends on its whole row
     codebook: Callable[[], npt.NDArray[Any]] | None = field(default=None, repr=False)
-    encoder: str = "encode"  # the function of the module that codes without an importance matrix
-    parameters: tuple[int, ...] = ()  # what it is given besides
+    encoder: str = "encode"  # the module's function that encodes without an importance matrix
+    parameters: tuple[int, ...] = ()  # extra arguments of the encoder
     decoder: str = "decode"
     decoder_parameters: tuple[int, ...] = ()
-    numbers: tuple[npt.DTypeLike, ...] = ()  # types of what is stored apart for each block: a scale, then an offset
+    numbers: tuple[npt.DTypeLike, ...] = ()  # dtypes of the numbers stored separately per block: scale, then offset
     parts: tuple[Part, ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class Codec:
         return 8 * self.block_bytes / self.block_elements
 
     def nbytes(self, shape: Sequence[int]) -> int:
-        """Bytes of a tensor of this shape, whose rows (along the last axis) have to be whole blocks."""
+        """Return the bytes of a tensor of this shape. Its rows (along the last axis) must be whole blocks."""
         if not shape or shape[-1] % self.block_elements:
             row = f"rows of {shape[-1]} elements" if shape else "no axes"
             raise ShapeError(
@@ -89,16 +89,16 @@ class Codec:
 
     def check_can_encode(self) -> None:
         if not self.can_encode:
-            raise UsageError(f"{self.name} can be read but not made; expected one of {', '.join(encodable())}")
+            raise UsageError(f"cannot encode as {self.name}, only decode it; expected one of {', '.join(encodable())}")
 
     def checked_importance(self, weights: Weights, shape: Sequence[int]) -> Weights:
-        """An importance matrix as (matrices, columns): one row for all matrices of a tensor, or one for each."""
+        """Return an importance matrix as (matrices, columns): one row for all matrices of a tensor, or one for each."""
         if not self.takes_imatrix:
-            raise UsageError(f"{self.name} takes no importance matrix")
+            raise UsageError(f"{self.name} does not support an importance matrix")
         columns, matrices = shape[-1], math.prod(shape[:-2])
         if weights.size not in (columns, matrices * columns) or (weights.ndim > 1 and weights.shape[-1] != columns):
             raise ShapeError(
-                f"an importance matrix of shape {weights.shape} does not fit a tensor of shape {tuple(shape)}; "
+                f"an importance matrix of shape {weights.shape} does not match a tensor of shape {tuple(shape)}; "
                 f"expected ({columns},)" + (f" or ({matrices}, {columns})" if matrices > 1 else "")
             )
         array = np.ascontiguousarray(weights, np.float32).reshape(-1, columns)
@@ -108,10 +108,10 @@ class Codec:
 
 
 def groups_shape(shape: Shape, group_size: int, scheme: str) -> Shape:
-    """The shape of the scales of a tensor whose rows are cut into groups."""
+    """Return the shape of the scales of a tensor whose rows are split into groups."""
     if not shape or shape[-1] % group_size:
         raise ShapeError(
-            f"a tensor of shape {shape} cannot be coded as {scheme} in groups of {group_size}; "
+            f"a tensor of shape {shape} cannot be encoded as {scheme} in groups of {group_size}; "
             "expected rows of whole groups"
         )
     return (*shape[:-1], shape[-1] // group_size)
@@ -122,7 +122,7 @@ _installed: dict[str, Codec] = {}
 
 @cache
 def codec(name: str) -> Codec:
-    """The type of a name, in capitals or not: built in or of an installed package.
+    """Look up a codec by name, ignoring case: built in or from an installed package.
 
     >>> codec("Q8_0").block_elements
     32
@@ -134,9 +134,7 @@ def codec(name: str) -> Codec:
     entries = installed("lbrx.codecs", CODECS)
     if lowered not in entries:
         names = (*CODECS, *entries)
-        raise DTypeError(
-            f"{name!r} is not a known quantization; expected one of {', '.join(names)}{nearest(lowered, names)}"
-        )
+        raise DTypeError(f"unknown quantization {name!r}; expected one of {', '.join(names)}{nearest(lowered, names)}")
     given = load_installed(entries[lowered])
     if not isinstance(given, Codec) or given.name != lowered:
         found = f"a codec named {given.name!r}" if isinstance(given, Codec) else f"a {type(given).__name__}"
@@ -146,7 +144,7 @@ def codec(name: str) -> Codec:
 
 
 def is_codec(name: str) -> bool:
-    """Whether a type is a built-in codec, or one of an installed package that is in use.
+    """Return whether a type is a built-in codec, or one of an installed package that is in use.
 
     >>> is_codec("q4_k"), is_codec("f32")
     (True, False)
@@ -155,7 +153,7 @@ def is_codec(name: str) -> bool:
 
 
 def encodable() -> list[str]:
-    """The names of all types that values can be coded in.
+    """Return the names of all types that lbrx can encode.
 
     >>> "q6_k" in encodable(), "iq2_xs" in encodable()
     (True, False)

@@ -1,7 +1,7 @@
-"""Integers of 8, 4 or 2 bits in groups, with scales and zero points kept apart: x = (code - zero point) scale.
+"""Integers of 8, 4 or 2 bits in groups, with separate scales and zero points: x = (code - zero point) scale.
 
-Codes are signed. Symmetric coding has no zero points, and its codes reach as far down as up; asymmetric coding uses
-all codes for a range that always has 0 in it.
+Codes are signed. Symmetric encoding has no zero points and uses the same range of codes below and above 0. Asymmetric
+encoding uses all codes for a range that always contains 0.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from lbrx.tensors.storage import Storage
 
 
 def join_integers(scheme: str, shape: Shape, codes: Storage, scales: Source, zero_points: Source | None) -> Blocks:
-    """The coding whose parts these are."""
-    group_size = shape[-1] // scales.shape[-1] if scales.shape[-1] else DEFAULT_GROUP_SIZE  # of no elements: any
+    """Combine codes, scales and zero points into one quantized tensor."""
+    group_size = shape[-1] // scales.shape[-1] if scales.shape[-1] else DEFAULT_GROUP_SIZE  # any size if empty
     coding = integer_codec(scheme, group_size, symmetric=zero_points is None)
     return Blocks(codes, scheme, shape, coding, (scales, zero_points))
 
 
 def encoded_integers(values: Expr, scheme: str, group_size: int, symmetric: bool) -> Encode:
-    """An expression encoded as integers."""
+    """Encode an expression as integers."""
     if group_size < 8 or group_size % 8:
-        raise UsageError(f"a group size of {group_size} is not possible; expected a multiple of 8")
+        raise UsageError(f"the group size is {group_size}; expected a multiple of 8")
     groups_shape(values.shape, group_size, scheme)
     return Encode(Encoding(values, integer_codec(scheme, group_size, symmetric)))
 
@@ -50,6 +50,6 @@ def integer_codec(scheme: str, group_size: int, symmetric: bool) -> Codec:
 def integer_bits(scheme: str) -> int:
     if scheme not in SCHEMES:
         raise UsageError(
-            f"{scheme!r} is not an integer coding; expected one of {', '.join(SCHEMES)}{nearest(scheme, SCHEMES)}"
+            f"unknown integer encoding {scheme!r}; expected one of {', '.join(SCHEMES)}{nearest(scheme, SCHEMES)}"
         )
     return SCHEMES[scheme]

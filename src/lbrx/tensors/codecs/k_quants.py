@@ -1,4 +1,4 @@
-"""The K-quants: blocks of 256 in sub-blocks whose scales are coded themselves."""
+"""The K-quants: blocks of 256 values in sub-blocks whose scales are themselves quantized."""
 
 from __future__ import annotations
 

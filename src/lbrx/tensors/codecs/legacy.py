@@ -1,4 +1,4 @@
-"""Legacy GGML types: blocks of 32 with a scale, and with a minimum if the name ends in 1."""
+"""Legacy GGML types: blocks of 32 values with a scale, plus a minimum if the name ends in 1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""MLX's codings: a weight of 32-bit words with scales, and biases where the mode is affine.
+"""MLX quantization: a weight of 32-bit words with scales, and biases in affine mode.
 
-Rows of the weight are streams of codes, lowest bits first. What is made equals what ``mx.quantize`` makes of f32 values
-on a CPU; values of half types are coded from their exact f32.
+Rows of the weight are streams of codes, lowest bits first. Encoding gives the same bytes as ``mx.quantize`` of f32
+values on a CPU. 16-bit values are first converted to f32, exactly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPE_NUMBERS = {"f32": 0, "f16": 1, "bf16": 2}  # of scales and biases
 
 @dataclass(frozen=True, slots=True)
 class MlxMode:
-    """How MLX codes a weight: what a model's ``config.json`` says under ``quantization``."""
+    """How MLX encodes a weight, as in ``quantization`` of a model's ``config.json``."""
 
     mode: str = "affine"
     bits: int = 4
@@ -38,25 +38,25 @@ class MlxMode:
         if self.mode == "affine":
             if self.bits not in AFFINE_BITS or self.group_size not in AFFINE_GROUP_SIZES:
                 raise UsageError(
-                    f"MLX has no affine coding of {self.bits} bits in groups of {self.group_size}; expected bits of "
+                    f"MLX has no affine encoding with {self.bits} bits in groups of {self.group_size}; expected "
                     f"{', '.join(map(str, AFFINE_BITS))} and groups of {', '.join(map(str, AFFINE_GROUP_SIZES))}"
                 )
         elif FLOAT_MODES.get(self.mode) != (self.bits, self.group_size):
             known = ", ".join(f"{mode} ({bits} bits, groups of {size})" for mode, (bits, size) in FLOAT_MODES.items())
             raise UsageError(
-                f"MLX has no coding {self.mode!r} of {self.bits} bits in groups of {self.group_size}; "
+                f"MLX has no encoding {self.mode!r} with {self.bits} bits in groups of {self.group_size}; "
                 f"expected affine, {known}"
             )
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the codes of one group."""
+        """Bytes of one group's codes."""
         return self.group_size * self.bits // 8
 
 
 @dataclass(frozen=True, slots=True)
 class MlxWeight:
-    """The tensors that MLX keeps of a weight: ``name.weight``, ``name.scales`` and, if affine, ``name.biases``."""
+    """The tensors in which MLX stores a weight: ``name.weight``, ``name.scales`` and, if affine, ``name.biases``."""
 
     weight: Tensor
     scales: Tensor
@@ -64,12 +64,14 @@ class MlxWeight:
 
 
 def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> Tensor:
-    """The f32 values of a weight, decoded piece by piece as they are needed."""
+    """Return the f32 values of a weight, decoded piece by piece when needed."""
     shape = (*weight.shape[:-1], weight.shape[-1] * WORD_BITS // mode.bits)
     if scales.shape != groups_shape(shape, mode.group_size, f"MLX {mode.mode}"):
-        raise ShapeError(f"scales of shape {scales.shape} do not fit a weight of {weight.shape} words coded as {mode}")
+        raise ShapeError(
+            f"scales of shape {scales.shape} do not match a weight of {weight.shape} words encoded as {mode}"
+        )
     if (biases is not None) != (mode.mode == "affine") or (biases is not None and biases.shape != scales.shape):
-        raise ShapeError(f"MLX {mode.mode}: biases go with affine coding, and have the shape of the scales")
+        raise ShapeError(f"MLX {mode.mode}: expected biases only in affine mode, with the shape of the scales")
     numbers = (scales,) if biases is None else (scales, biases)
     parts = (_bytes_of(weight.expr), *(number.expr for number in numbers))
     coding = mlx_codec(mode, tuple(number.dtype for number in numbers))
@@ -77,7 +79,7 @@ def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxM
 
 
 def encoded_mlx(values: Tensor, mode: MlxMode | None = None) -> MlxWeight:
-    """Code a tensor as MLX does; nothing is computed until the parts are read or written.
+    """Encode a tensor as MLX does. Nothing is computed until the parts are read or written.
 
     >>> import lbrx, numpy as np
     >>> coded = encoded_mlx(lbrx.tensor(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128)), MlxMode(bits=8))
@@ -90,7 +92,7 @@ def encoded_mlx(values: Tensor, mode: MlxMode | None = None) -> MlxWeight:
     groups_shape(values.shape, coding.group_size, f"MLX {coding.mode}")
     if values.shape[-1] * coding.bits % WORD_BITS:
         raise ShapeError(
-            f"rows of {values.shape[-1]} codes of {coding.bits} bits are no whole number of {WORD_BITS}-bit words"
+            f"rows of {values.shape[-1]} codes of {coding.bits} bits are not a whole number of {WORD_BITS}-bit words"
         )
     numbers = DTYPES[values.dtype.name if values.dtype.name in _DTYPE_NUMBERS else "f32"]
     encoding = Encoding(values.expr, mlx_codec(coding, (numbers, numbers)))
@@ -99,7 +101,7 @@ def encoded_mlx(values: Tensor, mode: MlxMode | None = None) -> MlxWeight:
 
 
 def mlx_codec(mode: MlxMode, numbers: tuple[DType, ...]) -> Codec:
-    """The codec of a mode; ``numbers`` are the dtypes of scales and biases, which only affine coding chooses."""
+    """Return the codec of a mode. ``numbers`` are the dtypes of scales and biases (a choice only in affine mode)."""
     size, bits = mode.group_size, mode.bits
     words = Part("u32", mode.group_bytes, "" if mode.mode == "affine" else f"{mode.mode}_codes")
     if mode.mode == "affine":

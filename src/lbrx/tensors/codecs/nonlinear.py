@@ -1,4 +1,4 @@
-"""Types of four bits whose codes stand for the values of a table."""
+"""4-bit types whose codes are indices into a table of values."""
 
 from __future__ import annotations
 

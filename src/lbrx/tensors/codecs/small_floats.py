@@ -1,4 +1,4 @@
-"""Types of floats of four bits."""
+"""4-bit float types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types for models whose weights are -1, 0 and 1."""
+"""Types for models whose weights are -1, 0 or 1."""
 
 from __future__ import annotations
 

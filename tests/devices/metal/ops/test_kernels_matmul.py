@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         matmul(metal, vector, a)
     with pytest.raises(ShapeError, match=r"the bias has shape \(3,\); expected \(2,\)"):
         linear(metal, a, a, vector)
-    with pytest.raises(ShapeError, match="do not fit the weight"):
+    with pytest.raises(ShapeError, match="do not match the weight"):
         linear(metal, upload(metal, np.zeros((1, 4), np.float32)), a)
     with pytest.raises(UsageError, match="there is no variant '7'; expected one of 2, 4, 8, split4, split8"):
         linear(metal, a, a, variant="7")

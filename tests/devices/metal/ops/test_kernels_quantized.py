@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         quantize(metal, x, "q4_k")
     with pytest.raises(UsageError, match="token id 2 is out of range; the vocabulary has 2 tokens"):
         embedding(metal, [0, 2], plain_weight(x))
-    with pytest.raises(DTypeError, match="token ids are whole numbers"):
+    with pytest.raises(DTypeError, match="token ids must be integers"):
         embedding(metal, [0.5], plain_weight(x))
     with pytest.raises(ShapeError, match="has 320 bytes; expected 36"):
         DeviceWeight("q4_0", (2, 32), x)

@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         rms_norm(metal, x, x)
     with pytest.raises(ShapeError, match="at least one axis"):
         softmax(metal, upload(metal, np.zeros((), np.float32)))
-    with pytest.raises(UsageError, match="a soft cap of -1"):
+    with pytest.raises(UsageError, match="the soft cap is -1"):
         activations.softcap(metal, x, -1)
     with pytest.raises(ShapeError, match="rope: values of shape"):
         apply_rope(metal, x, [0], RopeFrequencies(np.array([1.0])))

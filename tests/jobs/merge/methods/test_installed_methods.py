@@ -88,7 +88,11 @@ def test_an_unknown_name_is_compared_with_those_of_packages(folder: Path, monkey
         ("lost", "absent:f", r"package lbrx_extra 1\.2: .* cannot be loaded: ModuleNotFoundError: No module named"),
         ("number", "own:number", r"package lbrx_extra 1\.2: 'lbrx_extra\.own:number' is a int; expected a function"),
         ("untyped", "own:untyped", r"package lbrx_extra 1\.2: untyped\(\): parameter 'share' has no type"),
-        ("mine", "own:halfway", r"package lbrx_extra 1\.2 has 'slerp' in lbrx\.methods, which is built in"),
+        (
+            "mine",
+            "own:halfway",
+            r"package lbrx_extra 1\.2 registers 'slerp' in lbrx\.methods, but that name is built in",
+        ),
     ],
 )
 def test_a_broken_entry_point_is_one_error_with_its_package(
@@ -103,7 +107,9 @@ def test_a_broken_entry_point_is_one_error_with_its_package(
 def test_two_packages_with_one_name_are_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     provide(folder, monkeypatch, halfway="own:halfway")
     provide(folder, monkeypatch, "lbrx_other", halfway="own:halfway")
-    with pytest.raises(UsageError, match=r"package lbrx_other 1\.2 and package lbrx_extra 1\.2 both have 'halfway'"):
+    with pytest.raises(
+        UsageError, match=r"package lbrx_other 1\.2 and package lbrx_extra 1\.2 both register 'halfway'"
+    ):
         load_method("halfway")
 
 
