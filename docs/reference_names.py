@@ -10,7 +10,7 @@ from typing import Any
 MARK = "<!-- public names -->"
 SOURCE = Path(__file__).parent.parent / "src" / "lbrx"
 SECTIONS = {"files": "Files", "jobs": "Jobs", "models": "Jobs", "tensors": "Tensors", "errors": "Errors"}
-MODULES = ("ops", "memory")
+MODULES = ("ops", "memory", "metal")
 """Public modules of the package, each with a section of its own."""
 
 
@@ -36,7 +36,8 @@ def reference() -> str:
 
 def public_names(package: str) -> Iterator[tuple[str, str]]:
     """Each name that a package imports from lbrx to export it, and the module that defines it."""
-    path = SOURCE.joinpath(*package.split(".")[1:], "__init__.py")
+    path = SOURCE.joinpath(*package.split(".")[1:])
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("lbrx"):
             for alias in node.names:

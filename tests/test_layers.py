@@ -18,7 +18,7 @@ import lbrx
 from lbrx import registry
 
 SOURCE = Path(lbrx.__file__).parent
-MOST_ROOT_MODULES, MOST_ROOT_FOLDERS, MOST_EXCEPTIONS = 6, 14, 4
+MOST_ROOT_MODULES, MOST_ROOT_FOLDERS, MOST_EXCEPTIONS = 7, 14, 4
 
 # Lowest first. A module belongs to the longest name here that its own begins with.
 LAYERS = (
@@ -45,6 +45,7 @@ LAYERS = (
     "devices.metal.ops",
     "devices.metal",
     "devices",
+    "metal",
     "ops",
     "files.remote",
     "files.formats",

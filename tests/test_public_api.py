@@ -52,7 +52,7 @@ def test_importing_lbrx_imports_neither_numba_nor_llvm() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("function", [lbrx.merge, lbrx.convert, lbrx.quantize])
+@pytest.mark.parametrize("function", [lbrx.merge, lbrx.convert, lbrx.quantize, lbrx.merge_lora])
 def test_functions_that_write_a_model_show_the_options_of_a_run(function: Callable[..., object]) -> None:
     shown = inspect.signature(function).parameters
     options = {field.name: field for field in fields(RunOptions)}
@@ -74,7 +74,7 @@ def test_a_wrong_variable_of_the_environment_is_one_error(name: str) -> None:
 COMMANDS = ("inspect", "merge", "convert", "quantize", "moe", "verify", "compare", "diff", "score", "generate")
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "extract_lora"])
+@pytest.mark.parametrize("name", [*COMMANDS, "doctor", "bench", "extract_lora", "merge_lora"])
 def test_a_command_has_a_function_of_its_name(name: str) -> None:
     assert inspect.isfunction(getattr(lbrx, name))
 
@@ -88,6 +88,7 @@ def test_records_and_errors_are_public(name: str) -> None:
 
 
 def test_metal_has_one_entry_point() -> None:
+    assert import_module("lbrx.metal") is lbrx.metal
     names = {"MetalContext", "using_metal", "BufferPool", "MetalStorage", "ProfiledContext", "EmulatedDriver"}
     assert names <= set(lbrx.metal.__all__) == set(dir(lbrx.metal))
     assert [name for name in lbrx.metal.__all__ if not getattr(lbrx.metal, name).__doc__] == []
@@ -129,6 +130,7 @@ USER_SCRIPT = """
 import numpy as np
 
 import lbrx
+import lbrx.metal
 
 
 def scaled(weight: lbrx.Tensor, factor: float) -> lbrx.Tensor:

@@ -10,9 +10,9 @@ from lbrx.base.lazy_names import lazy_names as _lazy_names
 
 if _TYPE_CHECKING:
     from lbrx import memory as memory
+    from lbrx import metal as metal
     from lbrx import ops as ops
     from lbrx.cluster.options import ClusterError as ClusterError
-    from lbrx.devices import metal as metal
     from lbrx.devices.explain import explain as explain
     from lbrx.devices.metal.driver.errors import MetalError as MetalError
     from lbrx.errors import DTypeError as DTypeError
@@ -32,10 +32,13 @@ if _TYPE_CHECKING:
     from lbrx.files.output.options import Progress as Progress
     from lbrx.files.output.run import RunResult as RunResult
     from lbrx.files.output.save import save as save
+    from lbrx.jobs.bench.bench import bench as bench
     from lbrx.jobs.compare.functions import compare as compare
     from lbrx.jobs.compare.functions import diff as diff
     from lbrx.jobs.convert.convert import convert as convert
+    from lbrx.jobs.doctor.doctor import doctor as doctor
     from lbrx.jobs.lora.extract import extract_lora as extract_lora
+    from lbrx.jobs.merge.lora import merge_lora as merge_lora
     from lbrx.jobs.merge.merge import merge as merge
     from lbrx.jobs.merge.methods.method import MergeContext as MergeContext
     from lbrx.jobs.merge.recipe.yaml_lines import RecipeError as RecipeError

@@ -45,8 +45,15 @@ def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture
     assert COMMANDS[name].summary in outcome.out
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() & set(lbrx.__all__)))
-def test_a_command_calls_the_public_function_of_its_name(name: str, tmp_path: Path) -> None:
+FUNCTIONS = [*sorted(COMMANDS.keys() & set(lbrx.__all__)), "extract_lora", "merge_lora"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_command_calls_the_public_function_of_its_name(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if name == "bench":
+        request.getfixturevalue("clang")
     models = demo_models()
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(f"{{merge_method: linear, models: [{{model: {models.base}}}], parameters: {{weight: 1}}}}")
@@ -54,17 +61,24 @@ def test_a_command_calls_the_public_function_of_its_name(name: str, tmp_path: Pa
     experts = f"[{{source_model: {models.prose}}}, {{source_model: {models.code}}}]"
     mixture.write_text(f"{{base_model: {models.base}, gate_mode: random, experts: {experts}}}")
     arguments = {
+        "bench": ["--emulated", "--only=softmax", "--repeats=1"],
         "compare": [models.base, models.base, "--filter=norm"],
         "diff": [models.base, models.code, "--filter=norm"],
+        "doctor": ["--json"],
+        "extract_lora": ["extract", models.code, models.base, tmp_path / "adapter", "--modules=q_proj"],
         "generate": [models.base, "--prompt=Once", "--max-tokens=2"],
         "inspect": [models.base],
         "moe": [mixture, tmp_path / "out", "--threads=1"],
+        "merge_lora": ["merge", models.base, tmp_path / "adapter", tmp_path / "out"],
         "merge": [recipe, tmp_path / "out", "--threads=1", "--no-sync"],
         "convert": [models.base, tmp_path / "out", "--strict"],
         "quantize": [models.base, tmp_path / "out.gguf", "--to=q8_0", "--memory=1GiB"],
         "score": [models.base, f"--text={recipe}", "--device=cpu"],
         "verify": [models.base, "--quick"],
     }
+    if name == "merge_lora":
+        lbrx.extract_lora(models.code, models.base, tmp_path / "adapter", modules="q_proj")
+    command = "lora" if name.endswith("_lora") else name
     called: list[dict[str, object]] = []
 
     def profile(frame: FrameType, event: str, _argument: object) -> None:
@@ -73,7 +87,7 @@ def test_a_command_calls_the_public_function_of_its_name(name: str, tmp_path: Pa
 
     sys.setprofile(profile)
     try:
-        assert cli.run([name, *map(str, arguments[name])]) == 0
+        assert cli.run([command, *map(str, arguments[name])]) == 0
     finally:
         sys.setprofile(None)
     (given,) = called

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from lbrx.cli.parameters import Option
-from lbrx.errors import UsageError
-from lbrx.registry import BENCHMARKS, load
+from lbrx.registry import BENCHMARKS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lbrx.devices.metal.context import MetalContext
     from lbrx.jobs.bench.measure import BenchResult
 
 EXIT_DIFFERENT = 1
@@ -47,24 +45,15 @@ def bench(
 
       lbrx bench --emulated
     """
+    from lbrx.jobs.bench.bench import bench as measure
     from lbrx.jobs.bench.report import as_json
     from lbrx.plots.bench_report import check_report, write_report
 
-    if device not in BENCHMARKS:
-        raise UsageError(f"there is no device {device!r} to compare with the CPU; expected {_DEVICES}")
-    if tune and emulated:
-        raise UsageError("--tune measures a GPU; the emulator's times would choose the wrong variants")
-    context = _open(emulated)
     if out is not None:
         check_report(out)
-    chosen_size = size or ("tiny" if context.info.emulated else "large")
-    if tune:
-        _tune(context, chosen_size)
-    result: BenchResult = load(BENCHMARKS[device])(
-        context, chosen_size, only=only, repeats=repeats, progress=_show_progress
+    result = measure(
+        device=device, size=size, only=only, repeats=repeats, tune=tune, emulated=emulated, progress=_show_progress
     )
-    if not result.rows:
-        raise UsageError(f"no case has {only!r} in its name")
     page = None if out is None else write_report(out, result)
     if json_output:
         sys.stdout.write(as_json(result) + "\n")
@@ -74,31 +63,11 @@ def bench(
         raise SystemExit(EXIT_DIFFERENT)
 
 
-def _open(emulated: bool) -> MetalContext:
-    from lbrx.devices.metal.context import MetalContext
-    from lbrx.devices.metal.errors import MetalUnavailable
-
-    if emulated:
-        return MetalContext.open("emulated")
-    try:
-        return MetalContext.open("native")
-    except MetalUnavailable as error:
-        raise MetalUnavailable(
-            f"{error}. --emulated runs the same kernels on the CPU for a look; its times mean nothing"
-        ) from error
-
-
 def _show_progress(name: str) -> None:
     """The case that runs now, on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{name}")
         sys.stderr.flush()
-
-
-def _tune(context: MetalContext, size: str) -> None:
-    from lbrx.jobs.bench.tuned import tune_all
-
-    tune_all(context, size, progress=_show_progress)
 
 
 def _print(result: BenchResult, page: Path | None) -> None:

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
-import shutil
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.cli.parameters import Option
 from lbrx.cli.status import shown_progress
-from lbrx.errors import LbrxError, UsageError
 
 if TYPE_CHECKING:
-    from lbrx.devices.metal.context import MetalContext
+    from lbrx.jobs.doctor.doctor import DoctorReport, Outcome
 
 EXIT_FAILED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one self-test; ``detail`` is the text of an error, or what there is to say."""
-
-    name: str
-    passed: bool
-    error: float | None
-    bound: float | None
-    detail: str = ""
 
 
 def doctor(
@@ -48,133 +31,35 @@ def doctor(
 
       lbrx doctor --emulated --only passes
     """
-    machine = _machine()
-    context, reason = _open_device(emulated)
-    rows = [] if context is None else _run_tests(context, only)
-    device = {"unavailable": reason} if context is None else _device(context)
+    from lbrx.jobs.doctor.doctor import doctor as examine
+
+    with shown_progress("testing") as progress:
+        report = examine(emulated=emulated, only=only, progress=progress)
     if json_output:
-        fields = {"machine": machine, "metal": device, "tests": [_row_fields(row) for row in rows]}
+        tests = [_test_fields(test) for test in report.tests]
+        fields = {"machine": report.machine, "metal": report.metal, "tests": tests}
         sys.stdout.write(json.dumps(fields, indent=2) + "\n")
     else:
-        _print(machine, device, rows)
-    if not all(row.passed for row in rows):
+        _print(report)
+    if not report.is_good:
         raise SystemExit(EXIT_FAILED)
 
 
-def _machine() -> dict[str, Any]:
-    import psutil
-
-    from lbrx.base import system
-    from lbrx.version import __version__
-
-    cache = system.cache_directory()
-    disk = shutil.disk_usage(Path.cwd())
-    return {
-        "lbrx": __version__,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": system.cpu_count(),
-        "memory_bytes": int(psutil.virtual_memory().total),
-        "available_bytes": system.available_bytes(),
-        "page_bytes": system.page_bytes(),
-        "free_disk_bytes": disk.free,
-        "cpu_compiler": _version_of("numba"),
-        "shader_compiler": _shader_compiler(),
-        "cache_directory": str(cache),
-        "cache_bytes": _directory_bytes(cache),
-    }
-
-
-def _version_of(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"{package} {version(package)}"
-    except PackageNotFoundError:
-        return f"{package} is not installed"
-
-
-def _shader_compiler() -> str:
-    """The clang of the emulator, or why there is none."""
-    from lbrx.devices.metal.emulator.toolchain import find_toolchain
-
-    try:
-        return find_toolchain().version
-    except LbrxError as error:
-        return str(error)
-
-
-def _directory_bytes(directory: Path) -> int:
-    nbytes = 0
-    for path in directory.rglob("*"):
-        with suppress(FileNotFoundError):  # another process may clean up
-            nbytes += path.lstat().st_size
-    return nbytes
-
-
-def _open_device(emulated: bool) -> tuple[MetalContext | None, str]:
-    from lbrx.devices.metal.context import MetalContext
-    from lbrx.devices.metal.errors import MetalUnavailable
-
-    try:
-        return MetalContext.open("emulated" if emulated else "native"), ""
-    except MetalUnavailable as error:
-        if emulated:
-            raise
-        return None, str(error)
-
-
-def _device(context: MetalContext) -> dict[str, Any]:
-    info = context.info
-    return {
-        "name": info.name,
-        "emulated": info.emulated,
-        "family": info.family.name.lower(),
-        "unified_memory": info.unified_memory,
-        "max_buffer_bytes": info.max_buffer_bytes,
-        "threadgroup_memory_bytes": info.threadgroup_memory_bytes,
-        "working_set_bytes": info.working_set_bytes,
-        "driver": info.driver_version,
-    }
-
-
-def _run_tests(context: MetalContext, only: str | None) -> list[Outcome]:
-    from lbrx.jobs.doctor.self_test import registered_self_tests
-
-    every = registered_self_tests()
-    tests = {name: test for name, test in every.items() if only is None or only in name}
-    if not tests and only is not None:
-        raise UsageError(f"no test has {only!r} in its name; expected a part of one, such as {next(iter(every))!r}")
-    rows = []
-    with shown_progress("testing") as progress:
-        for number, (name, test) in enumerate(tests.items()):
-            if progress is not None:
-                progress(number, len(tests), name)
-            try:
-                result = test(context)
-            except LbrxError as error:
-                rows.append(Outcome(name, False, None, None, str(error)))
-            else:
-                rows.append(Outcome(name, result.passed, result.error, result.bound, result.detail))
-    return rows
-
-
-def _row_fields(row: Outcome) -> dict[str, Any]:
+def _test_fields(row: Outcome) -> dict[str, Any]:
     numbers = {"error": row.error, "bound": row.bound}
     texts = {name: None if value is None else float(f"{value:.6g}") for name, value in numbers.items()}
     return {"name": row.name, "passed": row.passed, **texts, "detail": row.detail}
 
 
-def _print(machine: dict[str, Any], device: dict[str, Any], rows: list[Outcome]) -> None:
+def _print(report: DoctorReport) -> None:
     from rich.text import Text
 
     from lbrx.cli.console import columns, facts, output_console, plural, printable
 
-    console = output_console()
-    console.print(facts([_fact(name, value) for name, value in machine.items()]))
+    console, rows = output_console(), report.tests
+    console.print(facts([_fact(name, value) for name, value in report.machine.items()]))
     console.print()
-    console.print(facts([_fact(f"metal {name}", value) for name, value in device.items()]))
+    console.print(facts([_fact(f"metal {name}", value) for name, value in report.metal.items()]))
     if not rows:
         return
     table = columns("test", "result", "error", "allowed", "detail", left=("test", "result", "detail"))

@@ -17,7 +17,7 @@ from lbrx.cli.paths import check_model
 from lbrx.cli.running import reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.files.checkpoint.opening import open_checkpoint
-from lbrx.jobs.lora.extract import CapturedTensor, Extraction, ExtractOptions, extract_adapter
+from lbrx.jobs.lora.extract import CapturedTensor, Extraction, ExtractOptions, extract_lora
 from lbrx.memory.limits import limited
 
 MAX_LISTED_TENSORS = 20
@@ -90,11 +90,17 @@ def lora(
     options = ExtractOptions(rank, max_error, modules, save_modules, dtype.value)
     for path in (tuned, base):
         check_model(path)
-    tuned_model, base_model = open_checkpoint(tuned), open_checkpoint(base)
-    model_type = (base_model.config or {}).get("model_type")
     with limited(threads, memory), shown_progress("extracting") as progress:
-        extraction = extract_adapter(
-            tuned_model, base_model, out, options, base_name=str(base), model_type=model_type, progress=progress
+        extraction = extract_lora(
+            tuned,
+            base,
+            out,
+            rank=rank,
+            max_error=max_error,
+            modules=modules,
+            save_modules=save_modules,
+            dtype=dtype.value,
+            progress=progress,
         )
     if json_output:
         sys.stdout.write(json.dumps(_as_json(extraction, out), indent=2) + "\n")
@@ -105,14 +111,12 @@ def lora(
 
 def _merge(base: Path, adapter: Path, out: Path, limits: LimitOptions, options: RunOptions) -> None:
     """A merge of one model with the adapter on top."""
-    from lbrx.jobs.merge.inline import inline_recipe
-    from lbrx.jobs.merge.merge import merge
+    from lbrx.jobs.merge.lora import merge_lora
 
     check_model(base)
     check_model(adapter, may_be_adapter=True)
-    recipe = inline_recipe([f"{base}+{adapter}"], "passthrough", None, {})
     with reporting("merging", options) as report:
-        write_output(partial(merge, recipe, out), report, limits, options)
+        write_output(partial(merge_lora, base, adapter, out), report, limits, options)
 
 
 def _as_json(extraction: Extraction, out: Path) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""``lbrx.doctor``: what this machine has, and whether its GPU computes what the CPU computes."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import LbrxError, UsageError
+from lbrx.files.output.options import CountCallback
+
+if TYPE_CHECKING:
+    from lbrx.devices.metal.context import MetalContext
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of one self-test; ``detail`` is the text of an error, or a remark."""
+
+    name: str
+    passed: bool
+    error: float | None
+    bound: float | None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """The machine and its GPU as names and values, and the self-tests that ran on the GPU."""
+
+    machine: dict[str, Any]
+    metal: dict[str, Any]
+    tests: tuple[Outcome, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no test failed."""
+        return all(test.passed for test in self.tests)
+
+
+def doctor(*, emulated: bool = False, only: str | None = None, progress: CountCallback | None = None) -> DoctorReport:
+    """Describe this machine, and compare every kernel of its GPU with the CPU.
+
+    Without a GPU no test runs. ``emulated`` runs the same kernels in the emulator, on any machine. ``only`` is a part
+    of the names of the tests to run.
+
+    >>> report = doctor()
+    >>> report.machine["cores"] >= 1, report.is_good
+    (True, True)
+    """
+    machine = _machine()
+    context, reason = _open_device(emulated)
+    if context is None:
+        return DoctorReport(machine, {"unavailable": reason}, ())
+    return DoctorReport(machine, _device(context), tuple(_run_tests(context, only, progress)))
+
+
+def _machine() -> dict[str, Any]:
+    import psutil
+
+    from lbrx.base import system
+    from lbrx.version import __version__
+
+    cache = system.cache_directory()
+    disk = shutil.disk_usage(Path.cwd())
+    return {
+        "lbrx": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": system.cpu_count(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "available_bytes": system.available_bytes(),
+        "page_bytes": system.page_bytes(),
+        "free_disk_bytes": disk.free,
+        "cpu_compiler": _version_of("numba"),
+        "shader_compiler": _shader_compiler(),
+        "cache_directory": str(cache),
+        "cache_bytes": _directory_bytes(cache),
+    }
+
+
+def _version_of(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} is not installed"
+
+
+def _shader_compiler() -> str:
+    """The clang of the emulator, or why there is none."""
+    from lbrx.devices.metal.emulator.toolchain import find_toolchain
+
+    try:
+        return find_toolchain().version
+    except LbrxError as error:
+        return str(error)
+
+
+def _directory_bytes(directory: Path) -> int:
+    nbytes = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # another process may clean up
+            nbytes += path.lstat().st_size
+    return nbytes
+
+
+def _open_device(emulated: bool) -> tuple[MetalContext | None, str]:
+    from lbrx.devices.metal.context import MetalContext
+    from lbrx.devices.metal.errors import MetalUnavailable
+
+    try:
+        return MetalContext.open("emulated" if emulated else "native"), ""
+    except MetalUnavailable as error:
+        if emulated:
+            raise
+        return None, str(error)
+
+
+def _device(context: MetalContext) -> dict[str, Any]:
+    info = context.info
+    return {
+        "name": info.name,
+        "emulated": info.emulated,
+        "family": info.family.name.lower(),
+        "unified_memory": info.unified_memory,
+        "max_buffer_bytes": info.max_buffer_bytes,
+        "threadgroup_memory_bytes": info.threadgroup_memory_bytes,
+        "working_set_bytes": info.working_set_bytes,
+        "driver": info.driver_version,
+    }
+
+
+def _run_tests(context: MetalContext, only: str | None, progress: CountCallback | None) -> list[Outcome]:
+    from lbrx.jobs.doctor import self_test
+
+    every = self_test.registered_self_tests()
+    tests = {name: test for name, test in every.items() if only is None or only in name}
+    if not tests and only is not None:
+        raise UsageError(f"no test has {only!r} in its name; expected a part of one, such as {next(iter(every))!r}")
+    rows = []
+    for number, (name, test) in enumerate(tests.items()):
+        if progress is not None:
+            progress(number, len(tests), name)
+        try:
+            result = test(context)
+        except LbrxError as error:
+            rows.append(Outcome(name, False, None, None, str(error)))
+        else:
+            rows.append(Outcome(name, result.passed, result.error, result.bound, result.detail))
+    return rows

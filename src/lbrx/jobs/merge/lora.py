@@ -1,0 +1,31 @@
+"""``lbrx.merge_lora``: a base model with a LoRA adapter added."""
+
+from __future__ import annotations
+
+import os
+from typing import Unpack
+
+from lbrx.files.output.options import RunKeywords, takes_run_options
+from lbrx.files.output.run import RunResult
+from lbrx.jobs.merge.inline import inline_recipe
+from lbrx.jobs.merge.merge import merge
+
+
+@takes_run_options
+def merge_lora(
+    base: str | os.PathLike[str],
+    adapter: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    **options: Unpack[RunKeywords],
+) -> RunResult:
+    """Add a LoRA adapter to its base model: the counterpart of `lbrx.extract_lora`. The options are those of `merge`.
+
+    >>> import lbrx, tempfile
+    >>> from lbrx.demo.models import demo_models
+    >>> models, folder = demo_models(), tempfile.mkdtemp()
+    >>> _ = lbrx.extract_lora(models.code, models.base, f"{folder}/adapter", rank=2, modules="q_proj")
+    >>> merge_lora(models.base, f"{folder}/adapter", f"{folder}/merged").tensors
+    29
+    """
+    recipe = inline_recipe([f"{os.fspath(base)}+{os.fspath(adapter)}"], "passthrough", None, {})
+    return merge(recipe, out, **options)
