@@ -14,6 +14,8 @@ from pydoc import render_doc
 from types import ModuleType
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import lbrx
@@ -174,3 +176,27 @@ def _own_docstring(value: object) -> str | None:
     text = value.__doc__
     name = getattr(value, "__name__", "")
     return None if text is None or text.startswith(f"{name}(") else text
+
+
+def test_recipes_can_be_dictionaries(tmp_path: Path) -> None:
+    models = demo_models()
+    weights = {models.prose: 1e-05, models.code: 3}
+    listed = [{"model": model, "parameters": {"weight": weight}} for model, weight in weights.items()]
+    lbrx.merge({"merge_method": "linear", "models": listed}, tmp_path / "dictionary")
+    lines = "".join(f"\n- {{model: {model}, parameters: {{weight: {w}}}}}" for model, w in weights.items())
+    lbrx.merge(f"merge_method: linear\nmodels:{lines}", tmp_path / "text")
+    written = [tmp_path / name / "model.safetensors" for name in ("dictionary", "text")]
+    assert written[0].read_bytes() == written[1].read_bytes()
+    experts = [{"source_model": models.prose}, {"source_model": models.code}]
+    mixture = {"base_model": models.base, "gate_mode": "random", "experts": experts}
+    assert lbrx.moe(mixture, tmp_path / "mixture").tensors > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("ending", ["safetensors", "gguf"])
+def test_numpy_arrays_are_saved_as_tensors_are(tmp_path: Path, dtype: Any, ending: str) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    lbrx.save(tmp_path / f"array.{ending}", {"w": array})
+    lbrx.save(tmp_path / f"tensor.{ending}", {"w": lbrx.tensor(array)})
+    assert (tmp_path / f"array.{ending}").read_bytes() == (tmp_path / f"tensor.{ending}").read_bytes()
+    assert np.array_equal(lbrx.open(tmp_path / f"array.{ending}")["w"].numpy(), array)

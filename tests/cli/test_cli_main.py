@@ -97,6 +97,7 @@ def test_a_command_calls_the_public_function_of_its_name(
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = lbrx_command(capsys, "--version")
+    assert lbrx_command(capsys, "-V") == outcome
     assert (outcome.code, outcome.out) == (0, f"lbrx {importlib.metadata.version('lbrx')}\n")
 
 

@@ -134,7 +134,7 @@ class _Root(click.Group):
 
     def __init__(self) -> None:
         version = click.Option(
-            ["--version"],
+            ["-V", "--version"],
             is_flag=True,
             is_eager=True,
             expose_value=False,

@@ -31,12 +31,12 @@ from lbrx.tensors.dtype import DTYPES, DType
 from lbrx.tensors.expr import Coded, Expr, KthSearch
 from lbrx.tensors.shape import Layout
 from lbrx.tensors.storage import MmapStorage
-from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.tensor import Tensor, tensor
 
 
 def save(
     path: str | Path,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | np.ndarray[Any, Any]],
     metadata: Mapping[str, Any] | None = None,
     *,
     format: str | None = None,
@@ -47,7 +47,7 @@ def save(
     memory: int | str | None = None,
     progress: ProgressCallback | None = None,
 ) -> None:
-    """Write tensors, computing them on the way: streamed, in constant memory, atomically.
+    """Write tensors or NumPy arrays, computing them on the way: streamed, in constant memory, atomically.
 
     The format is ``"safetensors"`` or ``"gguf"``, by default the path's ending. With ``max_shard_bytes`` a
     SafeTensors path is a directory that gets shards, their index and checksums, and a GGUF path the stem of its
@@ -65,7 +65,8 @@ def save(
     DType(bf16)
     """
     with limited(threads, memory):
-        plan = _plan(as_path(path), tensors, metadata or {}, format, max_shard_bytes)
+        given = {name: tensor(each) if isinstance(each, np.ndarray) else each for name, each in tensors.items()}
+        plan = _plan(as_path(path), given, metadata or {}, format, max_shard_bytes)
         options = RunOptions(strict=strict, overwrite=not plan.is_directory, sync=sync, progress=progress)
         result = execute(plan, options, takes_over=True)
     if result.nonfinite:
@@ -85,7 +86,7 @@ def _plan(
     format = format or _format_of(target, is_sharded)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES)
     tensors, metadata = separate_parts(tensors, metadata, format)
-    specs = [_spec(name, tensor, format) for name, tensor in tensors.items()]
+    specs = [_spec(name, each, format) for name, each in tensors.items()]
     side_files: tuple[SideFile, ...] = ()
     if format == "gguf":
         layouts = lay_out_gguf(specs, metadata, limit_bytes, target.name.removesuffix(".gguf"))
@@ -99,8 +100,8 @@ def _plan(
             side_files = (SideFile(INDEX_NAME, index_json(layouts)),)
     else:
         raise UsageError(f"unknown format {format!r}; expected 'safetensors' or 'gguf'")
-    planned = {name: PlannedTensor.of(name, tensor) for name, tensor in tensors.items()}
-    origin = {"origin of the tensors": _origin(tensor.expr for tensor in tensors.values())}
+    planned = {name: PlannedTensor.of(name, each) for name, each in tensors.items()}
+    origin = {"origin of the tensors": _origin(each.expr for each in tensors.values())}
     is_directory = format == "safetensors" and is_sharded
     return ModelPlan(target, is_directory, tuple(layouts), side_files, planned, (), origin)
 
@@ -120,13 +121,13 @@ def _strings(metadata: Mapping[str, Any]) -> dict[str, str]:
     return dict(metadata)
 
 
-def _spec(name: str, tensor: Tensor, format: str) -> TensorSpec:
-    if not isinstance(tensor, Tensor):
-        raise UsageError(f"{name!r} is a {type(tensor).__name__}; expected a Tensor (see lbrx.tensor)")
-    if format == "gguf" and not isinstance(tensor.expr, Coded) and tensor.dtype.gguf is None:
+def _spec(name: str, given: Tensor, format: str) -> TensorSpec:
+    if not isinstance(given, Tensor):
+        raise UsageError(f"{name!r} is a {type(given).__name__}; expected a Tensor (see lbrx.tensor)")
+    if format == "gguf" and not isinstance(given.expr, Coded) and given.dtype.gguf is None:
         known = ", ".join(row.name for row in DTYPES.values() if row.gguf is not None)
-        raise UsageError(f"tensor {name!r} is {tensor.dtype}, which GGUF does not have; cast it to one of {known}")
-    return TensorSpec(name, tensor.type_name, tensor.shape)
+        raise UsageError(f"tensor {name!r} is {given.dtype}, which GGUF does not have; cast it to one of {known}")
+    return TensorSpec(name, given.type_name, given.shape)
 
 
 class _InMemoryError(Exception):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import OutputPlan, shard_limit
@@ -18,7 +20,7 @@ from lbrx.jobs.merge.recipe import load_recipes, parse_recipes
 
 @takes_run_options
 def merge(
-    recipe: str | os.PathLike[str],
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
     out: str | os.PathLike[str],
     *,
     format: str | None = None,
@@ -29,7 +31,8 @@ def merge(
 ) -> RunResult:
     """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
 
-    ``recipe`` is the path of a YAML file in mergekit's language, or its text (anything with a line break or a brace).
+    ``recipe`` is the path of a YAML file in mergekit's language, its text (anything with a line break or a brace), or
+    a dictionary with the same keys.
     Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. ``format`` is
     ``"gguf"``, ``"mlx"`` or ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``:
     both are done in the same pass, and nothing but the result is written. The bytes written depend on the recipe, the
@@ -65,7 +68,7 @@ def merge(
 
 
 def read_and_plan(
-    recipe: str | os.PathLike[str],
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
     out: str | os.PathLike[str],
     *,
     max_shard_bytes: int | str | None = None,
@@ -73,6 +76,8 @@ def read_and_plan(
 ) -> Plan:
     """The plan of a recipe's file or text; see ``merge``."""
     limit_bytes = shard_limit(max_shard_bytes)
+    if isinstance(recipe, Mapping):
+        recipe = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
         directory, text = Path(), recipe
         recipes = parse_recipes(recipe, lookup=method_lookup())
@@ -86,7 +91,7 @@ def read_and_plan(
 
 
 def plan_output_of_merge(
-    recipe: str | os.PathLike[str],
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
     out: str | os.PathLike[str],
     *,
     format: str | None = None,

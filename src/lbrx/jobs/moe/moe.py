@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
@@ -14,12 +16,12 @@ from lbrx.files.output.plan import shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.moe.mixture import MoePlan, plan_moe
-from lbrx.jobs.moe.recipe import load_moe_recipe
+from lbrx.jobs.moe.recipe import load_moe_recipe, parse_moe_recipe
 
 
 @takes_run_options
 def moe(
-    recipe: str | os.PathLike[str],
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
     out: str | os.PathLike[str],
     *,
     max_shard_bytes: int | str | None = None,
@@ -28,7 +30,8 @@ def moe(
 ) -> RunResult:
     """Make a mixture of experts from dense models, as a recipe in mergekit-moe's YAML says.
 
-    ``seed`` is for random gates and noise. The other options are those of `lbrx.merge`.
+    ``recipe`` is the path of a file, or a dictionary with the same keys. ``seed`` is for random gates and noise.
+    The other options are those of `lbrx.merge`.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -40,20 +43,27 @@ def moe(
     >>> moe(folder / "recipe.yml", folder / "out").tensors > 0
     True
     """
-    planned = partial(_plan_recipe_output, Path(recipe), out, max_shard_bytes=max_shard_bytes, seed=seed)
+    planned = partial(_plan_recipe_output, recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
     return plan_and_execute(planned, options)
 
 
 def _plan_recipe_output(
-    recipe: Path, out: str | os.PathLike[str], *, max_shard_bytes: int | str | None, seed: int
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
+    out: str | os.PathLike[str],
+    *,
+    max_shard_bytes: int | str | None,
+    seed: int,
 ) -> ModelPlan:
     return plan_moe_output(plan_recipe(recipe, seed=seed), out, max_shard_bytes=max_shard_bytes)
 
 
-def plan_recipe(recipe: Path, *, seed: int = 0) -> MoePlan:
+def plan_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any], *, seed: int = 0) -> MoePlan:
     """Read a recipe and plan its mixture."""
+    if isinstance(recipe, Mapping):
+        text = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
+        return plan_moe(parse_moe_recipe(text), recipe_text=text, directory=Path(), seed=seed)
     parsed, text = load_moe_recipe(recipe)
-    return plan_moe(parsed, recipe_text=text, directory=recipe.parent, seed=seed)
+    return plan_moe(parsed, recipe_text=text, directory=Path(recipe).parent, seed=seed)
 
 
 @takes_run_options
