@@ -62,11 +62,11 @@ def prepare(folder: Path, recipe: str) -> None:
 
 def on_cluster(out: str, *, seed: int = 0, progress: Any = None, address: str = "auto", **options: Any) -> RunResult:
     cluster = ClusterOptions(address, task_bytes=TASK_BYTES, progress=progress)
-    return lbrx.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000, cluster=cluster, **options)
+    return lbrx.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000, cluster=cluster, allow_code=True, **options)
 
 
 def local(out: str, seed: int = 0) -> RunResult:
-    return lbrx.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000)
+    return lbrx.merge("recipe.yml", out, seed=seed, max_shard_bytes=4000, allow_code=True)
 
 
 @pytest.mark.usefixtures("ray_cluster")

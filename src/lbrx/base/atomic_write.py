@@ -89,5 +89,5 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
 def write_cache(path: Path, data: bytes) -> None:
     """Write an entry of a cache, whose directories are made if missing; do nothing if the cache is not writable."""
     with suppress(OSError, FileError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        system.make_private(path.parent)
         write_atomically(path, data, sync=False)

@@ -55,6 +55,9 @@ def merge(
     dry_run: DryRun = False,
     limits: LimitOptions,
     seed: Annotated[int, Option(help="For methods that draw random numbers.")] = 0,
+    allow_code: Annotated[
+        bool, Option("--allow-code", help="Let the recipe run the Python file that its merge_method names.")
+    ] = False,
     options: RunOptions,
     cluster: Cluster = None,
     device: Device = "cpu",
@@ -92,7 +95,14 @@ def merge(
             report.recipe(str(recipe))
         check_output_name(target, format)
         write = partial(
-            merge_models, recipe, target, format=format, quantize=quantize, max_shard_bytes=limits.shard_size, seed=seed
+            merge_models,
+            recipe,
+            target,
+            format=format,
+            quantize=quantize,
+            max_shard_bytes=limits.shard_size,
+            seed=seed,
+            allow_code=allow_code or method is not None,  # --method names the file itself
         )
         if not dry_run:
             inputs = [recipe] if isinstance(recipe, Path) else []

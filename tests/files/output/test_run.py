@@ -135,7 +135,7 @@ def test_a_custom_method_from_a_file_beside_the_recipe(folder: Path) -> None:
     (folder / "recipes/recipe.yml").write_text(
         "merge_method: ./mine.py:largest\nmodels: [{model: a}, {model: b}]\nparameters: {scale: 2}\n"
     )
-    merge("recipes/recipe.yml", "out")
+    merge("recipes/recipe.yml", "out", allow_code=True)
     np.testing.assert_array_equal(read_model(folder / "out")["w"], np.maximum(a["w"], b["w"]) * 2)
 
 
@@ -314,9 +314,9 @@ def test_a_method_that_failed_at_its_first_tensor_can_be_mended(models: Path) ->
     (models / "recipe.yml").write_text(recipe)
     (models / "blend.py").write_text("def blend(models):\n    return models[7]\n")
     with pytest.raises(LbrxError, match=r"blend\.py:2"):
-        merge("recipe.yml", "out")
+        merge("recipe.yml", "out", allow_code=True)
     (models / "blend.py").write_text("def blend(models):\n    return (models[0] + models[1]) * 0.5\n")
-    merge("recipe.yml", "out")
+    merge("recipe.yml", "out", allow_code=True)
     assert hidden(models) == []
 
 
@@ -399,12 +399,12 @@ def test_a_method_that_changed_after_some_tensors(models: Path, monkeypatch: pyt
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        merge("recipe.yml", "out", threads=1, progress=stop)
+        merge("recipe.yml", "out", allow_code=True, threads=1, progress=stop)
     (models / "blend.py").write_text("def blend(models):\n    return models[1]\n")
     with pytest.raises(UsageError, match=r"the method file '\./blend\.py:blend' was changed"):
-        merge("recipe.yml", "out")
+        merge("recipe.yml", "out", allow_code=True)
     (models / "blend.py").write_text("def blend(models):\n    return models[0]\n")
-    assert merge("recipe.yml", "out").resumed_tensors == 5
+    assert merge("recipe.yml", "out", allow_code=True).resumed_tensors == 5
 
 
 def test_a_journal_that_is_none(models: Path) -> None:

@@ -19,7 +19,14 @@ from lbrx.base.system.files import (
     sync_directory,
 )
 from lbrx.base.system.mapping import PinnedMapping, map_readonly, page_bytes
-from lbrx.base.system.process import anonymous_bytes, available_bytes, cache_directory, cpu_count, is_private
+from lbrx.base.system.process import (
+    anonymous_bytes,
+    available_bytes,
+    cache_directory,
+    cpu_count,
+    is_private,
+    make_private,
+)
 from lbrx.base.system.sizes import format_bytes, parse_bytes
 
 __all__ = [
@@ -32,6 +39,7 @@ __all__ = [
     "flush_to_disk",
     "format_bytes",
     "is_private",
+    "make_private",
     "map_readonly",
     "open_past_cache",
     "open_read",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import warnings
+from functools import cache
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -51,8 +55,44 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def cache_directory() -> Path:
-    """Where compiled kernels are kept: LBRX_CACHE_DIR, or the system's place for caches. It may not exist yet."""
+def cache_directory(part: str = "") -> Path:
+    """The directory of a cache, such as ``"kernels"``, which may not exist yet.
+
+    It is below LBRX_CACHE_DIR or the system's directory for caches. If others can write there, it is a temporary
+    directory of this process instead, and there is one warning.
+    """
+    root = _chosen_cache_directory()
+    chosen = root / part
+    shared = next((each for each in (root, chosen) if not is_private(each)), None)
+    if shared is None:
+        return chosen
+    _warn_of_shared_cache(shared)
+    return _temporary_cache() / part
+
+
+@cache
+def _warn_of_shared_cache(directory: Path) -> None:
+    message = (
+        f"{directory}: other users can write to this cache directory, so it is not used; run: chmod go-w {directory}"
+    )
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+@cache
+def _temporary_cache() -> Path:
+    directory = tempfile.mkdtemp(prefix="lbrx-cache-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory and its missing parents, in which only this user can write."""
+    if not directory.is_dir():
+        make_private(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def _chosen_cache_directory() -> Path:
     chosen = os.environ.get("LBRX_CACHE_DIR")
     if chosen:
         return Path(chosen).expanduser()
@@ -76,7 +116,7 @@ def is_private(directory: Path) -> bool:
         state = directory.stat()
     except OSError:
         return True
-    return state.st_uid in (os.getuid(), 0) and not state.st_mode & stat.S_IWOTH
+    return state.st_uid in (os.getuid(), 0) and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _kib_field(table: Path, field: str) -> int:

@@ -27,11 +27,12 @@ def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | Non
     """
     if is_remote(path):
         return as_path(path)
-    expanded = Path(path).expanduser()
     try:
+        expanded = Path(path).expanduser()
         return next((local for directory in directories if (local := directory / expanded).exists()), None)
-    except OSError as error:
-        raise FileError(f"{path[:200]}: cannot be looked up: {error.strerror}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, a user without a home directory
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileError(f"{path[:200]}: cannot be looked up: {reason}") from error
 
 
 def locate_model(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:

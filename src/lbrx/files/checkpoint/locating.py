@@ -41,10 +41,12 @@ def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
     ''
     """
     parent, name = os.path.split(path.rstrip("/"))
-    folders = [directory / Path(parent).expanduser() for directory in directories]
-    names = [
-        near for folder in folders if folder.is_dir() and os.access(folder, os.R_OK) for near in _model_names(folder)
-    ]
+    try:
+        folders = [directory / Path(parent).expanduser() for directory in directories]
+        readable = [folder for folder in folders if folder.is_dir() and os.access(folder, os.R_OK)]
+        names = [near for folder in readable for near in _model_names(folder)]
+    except (OSError, ValueError, RuntimeError):  # not a path
+        return ""
     return nearest(os.path.join(parent, name), [os.path.join(parent, near) for near in names])
 
 

@@ -113,7 +113,7 @@ class Journal:
             version = lines[0]["version"] if lines else JOURNAL_VERSION
             if version == JOURNAL_VERSION:
                 self._take(lines)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise FileError(f"{self.path}: is no journal of a run; remove it, or give --restart") from error
         if version != JOURNAL_VERSION:
             raise UsageError(
@@ -126,7 +126,7 @@ class Journal:
     def _take(self, lines: list[dict[str, Any]]) -> None:
         if not lines:
             return
-        self.identity = lines[0]["plan"]
+        self.identity = dict(lines[0]["plan"].items())
         for line in lines[1:]:
             if "complete" in line:
                 self.is_complete = True

@@ -113,7 +113,10 @@ def _info(path: RemotePath) -> dict[str, Any] | None:
             return None
         return info
 
-    return attempt(path, "be looked up", ask)
+    info = attempt(path, "be looked up", ask)
+    if info is not None and not (isinstance(info, dict) and isinstance(info.get("type"), str)):
+        raise FileError(f"{path}: the service describes it as {info!r:.60}; expected a type and a size")
+    return info
 
 
 def _raise_other_cause(error: FileNotFoundError) -> None:
@@ -134,7 +137,7 @@ def file_type_of(path: RemotePath) -> str | None:
     if path.scheme in ("http", "https") and PurePosixPath(path.name.partition("?")[0]).suffix not in _FILE_SUFFIXES:
         return "directory"
     info = _info(path)
-    return None if info is None else str(info["type"])
+    return None if info is None else info["type"]
 
 
 def state_of(path: RemotePath) -> RemoteState:
@@ -146,7 +149,10 @@ def state_of(path: RemotePath) -> RemoteState:
         expected = "a size" if info["type"] == "file" else "a file"
         raise FileError(f"{path}: has no size; expected {expected}, read from a service that takes ranges")
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
-    return RemoteState(int(info["size"]), version)
+    size = info["size"]
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise FileError(f"{path}: the service reports the size {size!r:.60}; expected a whole number")
+    return RemoteState(size, version)
 
 
 def fresh_state_of(path: RemotePath) -> RemoteState:
@@ -167,6 +173,8 @@ def forget_listings(path: RemotePath) -> None:
 def child_names(path: RemotePath) -> list[str]:
     """The names in a directory, sorted."""
     remote = filesystem(path.scheme)
-    listed: list[str] = attempt(path, "be listed", lambda: remote.ls(path.url, detail=False))
+    listed: Any = attempt(path, "be listed", lambda: remote.ls(path.url, detail=False))
+    if not isinstance(listed, list | tuple) or not all(isinstance(entry, str) for entry in listed):
+        raise FileError(f"{path}: the service lists {listed!r:.60}; expected names")
     names = {entry.rstrip("/").rpartition("/")[2] for entry in listed}
     return sorted(name for name in names if name and name != path.name)

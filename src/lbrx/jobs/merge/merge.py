@@ -27,6 +27,7 @@ def merge(
     quantize: str | None = None,
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
+    allow_code: bool = False,
     **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
@@ -36,7 +37,7 @@ def merge(
     Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. ``format`` is
     ``"gguf"``, ``"mlx"`` or ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``:
     both are done in the same pass, and nothing but the result is written. The bytes written depend on the recipe, the
-    models and the ``seed`` only. The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``,
+    models and the ``seed`` only. ``allow_code`` lets the recipe run the Python file that its ``merge_method`` names. The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``,
     ``overwrite``, ``restart``, ``sync``, ``progress`` and ``planned``, are those of
     `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
@@ -63,6 +64,7 @@ def merge(
         quantize=quantize,
         max_shard_bytes=max_shard_bytes,
         seed=seed,
+        allow_code=allow_code,
     )
     return plan_and_execute(plan_call, options)
 
@@ -73,6 +75,7 @@ def read_and_plan(
     *,
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
+    allow_code: bool = False,
 ) -> Plan:
     """The plan of a recipe's file or text; see ``merge``."""
     limit_bytes = shard_limit(max_shard_bytes)
@@ -80,14 +83,22 @@ def read_and_plan(
         recipe = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
         directory, text = Path(), recipe
-        recipes = parse_recipes(recipe, lookup=method_lookup())
+        recipes = parse_recipes(recipe, lookup=method_lookup(allow_code=allow_code))
     else:
         path = Path(recipe)
         directory = path.parent
-        recipes = load_recipes(path, lookup=method_lookup(directory))
+        recipes = load_recipes(path, lookup=method_lookup(directory, allow_code=allow_code))
         text = path.read_text(encoding="utf-8-sig")
     restore_replaced(Staging(Path(out)))  # it may be one of the inputs
-    return plan_merge(recipes, out, recipe_text=text, directory=directory, max_shard_bytes=limit_bytes, seed=seed)
+    return plan_merge(
+        recipes,
+        out,
+        recipe_text=text,
+        directory=directory,
+        max_shard_bytes=limit_bytes,
+        seed=seed,
+        allow_code=allow_code,
+    )
 
 
 def plan_output_of_merge(
@@ -98,9 +109,10 @@ def plan_output_of_merge(
     quantize: str | None = None,
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
+    allow_code: bool = False,
 ) -> OutputPlan:
     """What ``merge`` writes for these arguments."""
-    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
+    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed, allow_code=allow_code)
     if format is None and quantize is None and plan.out.suffix != ".gguf":
         return plan
     from lbrx.jobs.merge.other_formats import is_plain_merge, plan_in_format

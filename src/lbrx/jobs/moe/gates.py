@@ -21,7 +21,7 @@ from lbrx.errors import UsageError
 from lbrx.files.formats.strict_json import read_json
 from lbrx.jobs.merge.plan.records import InputModel
 from lbrx.jobs.moe.recipe import PROMPTED_GATES, Expert, MoeRecipe
-from lbrx.models.tokenizers.tokenizer_file import read_tokenizer
+from lbrx.models.tokenizers.tokenizer_file import library_errors, read_tokenizer
 from lbrx.tensors.creation import full, normal, uniform
 from lbrx.tensors.tensor import Tensor, tensor
 
@@ -105,12 +105,14 @@ class _Prompts:
         tokenizer = None if directory is None else read_tokenizer(directory)
         if tokenizer is None or directory is None:
             raise UsageError(f"{base.label}: has no tokenizer.json, which the gate mode {mode!r} needs for prompts")
+        self._label = base.label
         self._tokenizer = _whole_texts(tokenizer.loaded())
         special = read_json(directory / "special_tokens_map.json") | read_json(directory / "tokenizer_config.json")
         self._beginning = _token_text(special.get("bos_token"))
 
     def ids(self, prompt: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(self._beginning + prompt, add_special_tokens=False).ids
+        with library_errors(f"{self._label}: cannot encode a prompt"):
+            ids: list[int] = self._tokenizer.encode(self._beginning + prompt, add_special_tokens=False).ids
         return ids
 
 
@@ -153,6 +155,11 @@ class _HiddenStates:
         for ids in prompts:
             if not ids:
                 raise UsageError("a prompt of an expert is empty; expected some text")
+            if len(ids) > self._model.spec.context_length:
+                raise UsageError(
+                    f"a prompt of an expert has {len(ids)} tokens; expected at most {self._model.spec.context_length}, "
+                    "the context of the base model"
+                )
             states = [self._state(inputs) for inputs in self._model.layer_inputs(ids)]
             totals = states if totals is None else [total + state for total, state in zip(totals, states, strict=True)]
         assert totals is not None  # the recipe demands prompts

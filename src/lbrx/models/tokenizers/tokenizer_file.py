@@ -140,17 +140,20 @@ def library_errors(problem: str) -> Iterator[None]:
 
 
 def _check_growth(tokenizer: Tokenizer, label: str) -> None:
-    """Raise if replacements, one after the other, can make a text longer beyond all measure."""
-    for part in (tokenizer.normalizer, tokenizer.decoder):
-        growth, waiting = 1, [] if part is None else [json.loads(part.__getstate__())]
+    """Raise if steps, one after the other, can make a text longer beyond all measure."""
+    for parts in ((tokenizer.normalizer, tokenizer.pre_tokenizer), (tokenizer.decoder,)):
+        growth, byte_levels, waiting = 1, 0, [json.loads(part.__getstate__()) for part in parts if part is not None]
         while waiting:
             step = waiting.pop()
-            waiting += step.get("normalizers") or step.get("decoders") or []
-            if step.get("type") == "Replace":
+            waiting += next((step[key] for key in ("normalizers", "pretokenizers", "decoders") if key in step), [])
+            if step.get("type") == "ByteLevel" and len(parts) == 2:
+                byte_levels += 1
+                growth *= 1 if byte_levels == 1 else 2  # the letter of a byte has up to two bytes
+            elif step.get("type") == "Replace":
                 pattern = step.get("pattern", {}).get("String")
                 growth *= max(1, len(step["content"]) // len(pattern) if pattern else len(step["content"]) + 1)
         if growth > MAX_GROWTH:
-            raise FormatError(f"{label}: its replacements make texts {growth} times longer, expected {MAX_GROWTH}")
+            raise FormatError(f"{label}: its steps make texts {growth} times longer, expected {MAX_GROWTH}")
 
 
 def _record(token: Any) -> AddedToken:

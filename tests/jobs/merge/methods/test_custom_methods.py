@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 
 import lbrx
 from lbrx import tensor
+from lbrx.cli.main import run
 from lbrx.errors import FileError, ShapeError, UsageError
+from lbrx.jobs.merge.merge import read_and_plan
 from lbrx.jobs.merge.methods import MergeContext, TensorParameters, load_method, method_lookup
 from lbrx.jobs.merge.methods.parameters import REQUIRED
+from lbrx.jobs.merge.plan import plan_merge
 from lbrx.jobs.merge.recipe import FrozenMap, RecipeError, load_recipes, parse_recipes, resolve_tensor
 
 BLEND = '''
@@ -20,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbrx import Tensor
+from lbrx.jobs.merge.merge import read_and_plan
 from lbrx.jobs.merge.methods import MergeContext
 
 
@@ -76,7 +81,7 @@ def test_a_recipe_runs_a_method_of_its_own(tmp_path: Path) -> None:
     written(tmp_path, BLEND)
     path = tmp_path / "recipe.yml"
     path.write_text(RECIPE)
-    (recipe,) = load_recipes(path, lookup=method_lookup(tmp_path))
+    (recipe,) = load_recipes(path, lookup=method_lookup(tmp_path, allow_code=True))
     method = load_method(recipe.method, tmp_path)
     parameters = resolve_tensor(
         recipe, method.spec, module="default", slice_index=0, input_names=["w"] * 3, output_name="w", t=0.5
@@ -91,7 +96,7 @@ def test_misspelt_parameters_of_a_custom_method_are_found_in_the_recipe(tmp_path
     path = tmp_path / "recipe.yml"
     path.write_text(RECIPE.replace("strength", "strenght"))
     with pytest.raises(RecipeError, match=r"recipe.yml:6: unknown parameter 'strenght'.*did you mean 'strength'"):
-        load_recipes(path, lookup=method_lookup(tmp_path))
+        load_recipes(path, lookup=method_lookup(tmp_path, allow_code=True))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ def test_limits_in_the_signature_hold_for_the_recipe(tmp_path: Path) -> None:
         ("1", "", "takes at least 2 models, found 1"),
     ):
         with pytest.raises(RecipeError, match=problem):
-            parse_recipes(recipe % (share, other), lookup=method_lookup(tmp_path))
+            parse_recipes(recipe % (share, other), lookup=method_lookup(tmp_path, allow_code=True))
 
 
 def test_types_may_come_from_defaults(tmp_path: Path) -> None:
@@ -216,3 +221,52 @@ def test_a_tensor_that_only_the_base_has_reaches_the_function(tmp_path: Path) ->
     method = load_method("./blend.py:blend", tmp_path)
     assert method.merge([tensor([3.0])], 0, NO_PARAMETERS, MergeContext("w")).numpy().tolist() == [3.0]
     assert method.function(tensor([3.0]), [tensor([1.0])]).numpy().tolist() == [6.0]
+
+
+# -- recipes may not run code unless the caller allows it --------------------------------------------------------------
+
+
+@pytest.fixture
+def recipe_with_code(tmp_path: Path) -> Path:
+    """A recipe whose method leaves a file behind when it runs."""
+    lbrx.save(tmp_path / "a.safetensors", {"w": tensor([1.0, 2.0])})
+    written(
+        tmp_path,
+        f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\ndef blend(models): return models[0]",
+    )
+    path = tmp_path / "recipe.yml"
+    path.write_text(f"{{merge_method: ./blend.py:blend, models: [{{model: {tmp_path / 'a.safetensors'}}}]}}")
+    return path
+
+
+def test_a_recipe_runs_no_code_without_leave(recipe_with_code: Path, tmp_path: Path) -> None:
+    for call in (
+        partial(lbrx.merge, recipe_with_code, tmp_path / "out"),
+        partial(read_and_plan, recipe_with_code, "o"),
+    ):
+        with pytest.raises(UsageError, match=rf"{tmp_path}/blend\.py: the recipe runs this Python file.*--allow-code"):
+            call()
+    with pytest.raises(UsageError, match=r"blend\.py: the recipe runs this Python file"):
+        plan_merge(parse_recipes(recipe_with_code.read_text()), tmp_path / "out", directory=tmp_path)
+    assert not (tmp_path / "ran").exists()
+    assert lbrx.merge(recipe_with_code, tmp_path / "out", allow_code=True).tensors == 1
+    assert (tmp_path / "ran").exists()
+
+
+def test_the_command_needs_the_option(
+    recipe_with_code: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for more in ([], ["--dry-run"], ["--cluster", "auto"]):
+        assert run(["merge", str(recipe_with_code), str(out), *more]) == 1
+        assert f"{tmp_path}/blend.py: the recipe runs this Python file" in "".join(capsys.readouterr().err.split("\n"))
+    assert not (tmp_path / "ran").exists()
+    assert run(["merge", str(recipe_with_code), str(out), "--allow-code"]) == 0
+    assert len(lbrx.open(out)) == 1
+
+
+def test_a_method_named_on_the_command_line_is_run(recipe_with_code: Path, tmp_path: Path) -> None:
+    del recipe_with_code
+    name = f"{tmp_path}/blend.py:blend"
+    assert run(["merge", str(tmp_path / "a.safetensors"), "--method", name, "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "ran").exists()

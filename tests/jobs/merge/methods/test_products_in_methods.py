@@ -23,7 +23,7 @@ def outer(base, models, scale: float = 0.5):
     b, a = lbrx.uniform((base.shape[0], 8), 1, "b"), lbrx.uniform((8, base.shape[1]), 1, "a")
     return base + scale * (b @ a)
 """
-MERGE = "import sys, lbrx; lbrx.merge(sys.argv[1], sys.argv[2], threads=2, memory=256 << 20)"
+MERGE = "import sys, lbrx; lbrx.merge(sys.argv[1], sys.argv[2], threads=2, memory=256 << 20, allow_code=True)"
 ROWS, COLUMNS = 1 << 20, 256  # the product has 1 GiB in f32
 
 

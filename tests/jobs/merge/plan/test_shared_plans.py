@@ -52,7 +52,7 @@ def models(folder: Path) -> Path:
 
 
 def planned(recipe: str) -> Plan:
-    return read_and_plan(recipe, "out")
+    return read_and_plan(recipe, "out", allow_code=True)
 
 
 def values(plan: Plan, name: str) -> npt.NDArray[np.uint16]:

@@ -203,13 +203,11 @@ def _kernel(source: str) -> Kernel:
 def _address(source: str, compile_now: Callable[[str], tuple[str, bytes]]) -> int:
     """The address of compiled code for a source: loaded from the cache, or compiled and kept there."""
     digest = hashlib.sha256((_environment() + source).encode()).hexdigest()[:40]
-    path = system.cache_directory() / "kernels" / f"{digest}.o"
-    is_trusted = system.is_private(path.parent)
-    entry = _read_entry(path) if is_trusted else None
+    path = system.cache_directory("kernels") / f"{digest}.o"
+    entry = _read_entry(path)
     if entry is None or digest not in entry[0]:  # the symbol is the key: an entry may have another one's name
         entry = compile_now(f"kernel_{digest}")
-        if is_trusted:
-            _write_entry(path, *entry)
+        _write_entry(path, *entry)
         statistics.compiled += 1
     else:
         statistics.loaded += 1

@@ -31,7 +31,7 @@ class ArtifactStore:
     @property
     def directory(self) -> Path:
         """Where entries are: as given, or the user's cache directory."""
-        return self._directory or system.cache_directory() / "metal"
+        return self._directory or system.cache_directory("metal")
 
     def path(self, key: str) -> Path:
         """The file of an entry, which may not exist."""

@@ -103,9 +103,9 @@ def start(command: list[str]) -> subprocess.Popen[str]:
 @cache
 def _zig_cache() -> Path:
     """Zig needs a cache that it can write: ours, or one for this process."""
-    directory = system.cache_directory() / "zig"
+    directory = system.cache_directory("zig")
     with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
+        system.make_private(directory)
     return directory if os.access(directory, os.W_OK) else scratch_directory() / "zig"
 
 

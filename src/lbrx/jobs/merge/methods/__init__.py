@@ -8,6 +8,7 @@ a number (NaN) in an input is not a number in the output, whatever a method drop
 from lbrx.jobs.merge.methods.method import (
     MergeContext,
     Method,
+    check_code_allowed,
     is_custom_method,
     load_method,
     method_lookup,
@@ -22,6 +23,7 @@ __all__ = [
     "Method",
     "MethodSpec",
     "TensorParameters",
+    "check_code_allowed",
     "is_custom_method",
     "load_method",
     "method_lookup",

@@ -212,13 +212,32 @@ def method_spec(name: str) -> MethodSpec | None:
     return None if is_custom_method(name) else load_method(name).spec
 
 
-def method_lookup(directory: str | os.PathLike[str] = ".") -> Lookup:
-    """A ``lookup`` for ``load_recipes`` that knows the parameters of custom methods too, by running their files.
+def check_code_allowed(name: str, directory: str | os.PathLike[str], allow_code: bool) -> None:
+    """Raise if a recipe names a method in a Python file and may not run code.
+
+    >>> check_code_allowed("./mine.py:blend", "recipes", allow_code=False)
+    Traceback (most recent call last):
+    lbrx.errors.UsageError: recipes/mine.py: the recipe runs this Python file; read it first, then give --allow-code ...
+    """
+    if is_custom_method(name) and not allow_code:
+        path = os.path.normpath(os.path.join(directory, name.rpartition(":")[0]))
+        raise UsageError(
+            f"{path}: the recipe runs this Python file; read it first, then give --allow-code (allow_code=True in Python)"
+        )
+
+
+def method_lookup(directory: str | os.PathLike[str] = ".", *, allow_code: bool = False) -> Lookup:
+    """A ``lookup`` for ``load_recipes`` that knows custom methods too, by running their files if that is allowed.
 
     >>> method_lookup()("linear").find("weight").per_model
     True
     """
-    return lambda name: load_method(name, directory).spec
+
+    def lookup(name: str) -> MethodSpec:
+        check_code_allowed(name, directory, allow_code)
+        return load_method(name, directory).spec
+
+    return lookup
 
 
 def spec_of(function: Callable[..., Tensor], name: str, where: str | None = None) -> MethodSpec:

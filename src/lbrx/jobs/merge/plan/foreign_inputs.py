@@ -75,7 +75,7 @@ def kept_side_files(contents: Contents) -> Path | None:
         return contents.directory
     files = {file.name: file.read() for file in contents.side_files}
     name = digest(*(part for key, content in files.items() for part in (key.encode(), content)))
-    directory = system.cache_directory() / "tokenizers" / name
+    directory = system.cache_directory("tokenizers") / name
     try:
         _write_missing(directory, files)
     except (OSError, FileError):  # the cache cannot be written
@@ -86,7 +86,7 @@ def kept_side_files(contents: Contents) -> Path | None:
 
 def _write_missing(directory: Path, files: Mapping[str, bytes]) -> None:
     """Write the files that a directory does not have with this content: an entry of a cache may be damaged."""
-    directory.mkdir(parents=True, exist_ok=True)
+    system.make_private(directory)
     for key, content in files.items():
         path = directory / key
         if not path.is_file() or path.read_bytes() != content:

@@ -10,7 +10,7 @@ from lbrx.errors import UsageError
 from lbrx.files.formats.header import FileLayout, TensorSpec
 from lbrx.files.formats.shards import lay_out_safetensors
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, SideFile
-from lbrx.jobs.merge.methods import load_method
+from lbrx.jobs.merge.methods import check_code_allowed, load_method
 from lbrx.jobs.merge.plan.checks import (
     copied_tensors,
     dropped_tensors,
@@ -39,10 +39,12 @@ def plan_merge(
     directory: str | os.PathLike[str] = ".",
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     seed: int = 0,
+    allow_code: bool = False,
 ) -> Plan:
     """Decide everything about a merge. Headers and configs are read, weights are not.
 
-    ``directory`` is where models and custom methods are looked for if they are not in the current one. Of several
+    ``directory`` is where models and custom methods are looked for if they are not in the current one. The files of
+    custom methods are run only with ``allow_code``. Of several
     recipes the last is what none uses; the others are stages whose tensors feed it as expressions.
 
     >>> import lbrx, tempfile
@@ -58,6 +60,7 @@ def plan_merge(
     last = last_recipe(recipes)
     stages: dict[str, StagePlan] = {}
     for recipe in recipes:
+        check_code_allowed(recipe.method, directory, allow_code)
         stage = _plan_stage(recipe, stages, opener, Path(directory), seed, is_last=recipe is last)
         stages[recipe.name or ""] = stage
     stage = stages[last.name or ""]

@@ -1,0 +1,1 @@
+"""Fuzzing of every reader: ``make fuzz``. docs/fuzzing.md explains it."""
