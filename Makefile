@@ -1,6 +1,7 @@
 # make demo   a small tour: three small language models merged, quantized and scored
 # make test   everything that has to hold before a change goes in
 # make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
+# make fuzz   ten minutes of changed files for every reader (SECONDS=600 SEED=1 TARGETS="config gguf")
 # make bench  the benchmarks, against the same peers; writes docs/figures.md
 # make docs   the documentation as a web site in site/
 # make clean  remove what the others made
@@ -12,7 +13,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test parity bench docs clean
+.PHONY: help demo test parity fuzz bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -35,6 +36,10 @@ parity: .venv-mergekit/.installed .venv-mlx/.installed
 	@.venv-mergekit/bin/python -m pytest -q parity
 	@.venv-mlx/bin/python -m pytest -q parity/test_mlx.py
 
+fuzz: .venv-fuzz/.installed
+	@PYTHONPATH=. .venv-fuzz/bin/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
+		$(foreach name,$(TARGETS),--target $(name))
+
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
@@ -52,6 +57,12 @@ clean:
 
 .venv-bench/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-bench EXTRA=bench
+
+# atheris has no packages for macOS; without it the mutations are not guided by coverage.
+.venv-fuzz/.installed: pyproject.toml
+	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-fuzz EXTRA=remote
+	@.venv-fuzz/bin/python $(PIP_INSTALL) atheris || echo "atheris cannot be installed; fuzzing without coverage"
+	@touch .venv-fuzz/.installed
 
 # mkdocs reads the sources without importing lbrx.
 .venv-docs/.installed: pyproject.toml

@@ -11,6 +11,7 @@ import io
 import json
 import pickletools
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -78,7 +79,17 @@ def mutate(format: str, seeds: Sequence[bytes], random: Random) -> bytes:
     return data[:MAX_BYTES]
 
 
-_BROKEN = (ValueError, LookupError, TypeError, RuntimeError, OverflowError, zipfile.BadZipFile, OSError, zlib.error)
+_BROKEN = (
+    ValueError,
+    LookupError,
+    TypeError,
+    RuntimeError,
+    OverflowError,
+    zipfile.BadZipFile,
+    OSError,
+    zlib.error,
+    struct.error,
+)
 
 
 def _change_bytes(data: bytes, random: Random) -> bytes:

@@ -23,6 +23,7 @@ from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.journal import Journal, difference
 from lbrx.files.remote import filesystem
 from lbrx.files.remote.paths import RemotePath, as_path, is_remote, without_secrets
+from lbrx.files.remote.settings import remote_settings
 from lbrx.jobs.convert.convert import plan_conversion
 from lbrx.jobs.lora.adapter import open_with_adapter
 from lbrx.jobs.merge.merge import read_and_plan
@@ -40,6 +41,7 @@ Read = Callable[[], object]
 ROOT = Path(__file__).parent
 MODELS = ROOT / "models"
 SEEDS = ROOT / "seeds"
+FAMILIES = frozenset(path.name for path in MODELS.iterdir()) if MODELS.is_dir() else frozenset()
 _MOST_VALUES = 100_000
 _TEXT = "The quick brown fox:  1234\n\n\tdéjà vu 你好 <s></s>"
 
@@ -117,7 +119,7 @@ def _family_directory(folder: Path, config: bytes) -> Path:
     """The model whose family a config names, or the first."""
     named = re.search(rb'"model_type": *"(\w+)"', config)
     name = named[1].decode() if named else "llama"
-    return _around(folder, name if (MODELS / name).is_dir() and "tokenizer" not in name else "llama")
+    return _around(folder, name if name in FAMILIES else "llama")
 
 
 def _whole_model(path: Path, out: Path) -> list[Read]:
@@ -311,5 +313,6 @@ TARGETS = {
 
 
 def set_up() -> None:
-    """No requests to the hub, whatever a recipe names."""
+    """No requests to the hub, whatever a recipe names, and no waiting between attempts."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    remote_settings.attempts = 1

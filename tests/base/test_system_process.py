@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,37 @@ def test_missing_field_is_an_error(tmp_path: Path) -> None:
 
 
 @linux_only
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+@pytest.mark.parametrize("part", ["", "kernels"])
+def test_a_cache_that_others_can_write_is_not_used(
+    mode: int, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LBRX_CACHE_DIR", str(tmp_path / "cache"))
+    system.make_private(tmp_path / "cache" / "kernels")
+    assert system.cache_directory("kernels") == tmp_path / "cache" / "kernels"
+    (tmp_path / "cache" / part).chmod(mode)
+    with pytest.warns(RuntimeWarning, match="other users can write to this cache directory, so it is not used") as seen:
+        used = [system.cache_directory("kernels") for _ in range(2)]
+    assert len(seen) == 1
+    assert used[0] == used[1]
+    assert tmp_path not in used[0].parents
+    assert system.is_private(used[0].parent)
+
+
+def test_a_cache_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert system.is_private(tmp_path) == (tmp_path.stat().st_uid == 0)
+
+
+def test_new_cache_directories_are_private(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        system.make_private(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o700, 0o700]
+
+
 def test_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.delenv("LBRX_CACHE_DIR", raising=False)

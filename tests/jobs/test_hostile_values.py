@@ -189,6 +189,22 @@ def test_adapter_config_json(change: dict[str, Any], tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
+@pytest.mark.parametrize("expression", ["(a+)+$", "((.*)*)*x", ".*.*.*.*.*.*x"])
+def test_adapter_with_an_expression_without_an_end(expression: str, tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "rank_pattern": {expression: 4}}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(FormatError, match=r"adapter_config\.json: rank_pattern has .* which can take for ever"):
+        read_config(tmp_path)
+
+
+def test_steps_that_double_a_text(model: Path) -> None:
+    step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    rule = {"type": "Sequence", "pretokenizers": [step] * 100}
+    (model / "tokenizer.json").write_text(json.dumps({**TOKENIZER, "pre_tokenizer": rule}))
+    with pytest.raises(FormatError, match=r"tokenizer\.json: its steps make texts \d+ times longer"):
+        open_tokenizer(model)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -210,6 +226,13 @@ def test_recipe_with_a_number_of_5000_digits(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(f"{{merge_method: linear, models: [{{model: {BASE}}}], parameters: {{weight: 0x{'f' * 5000}}}}}")
     with pytest.raises(LbrxError, match=r"recipe\.yml:1: '0xfff.* is not a value of the type"):
+        read_and_plan(recipe, tmp_path / "out")
+
+
+def test_recipe_with_a_vocabulary_of_four_billion_rows(tmp_path: Path) -> None:
+    models = f"models: [{{model: {BASE}, parameters: {{weight: 1}}}}]"
+    recipe = f"merge_method: linear\n{models}\ntokenizer: {{source: union, pad_to_multiple_of: 4294967295}}\n"
+    with pytest.raises(LbrxError, match="'pad_to_multiple_of' must be at most 65536, found 4294967295"):
         read_and_plan(recipe, tmp_path / "out")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import lbrx
 from lbrx.errors import FileError
+from lbrx.files.output.journal import Journal
 from lbrx.files.remote import using_remote
 from lbrx.files.remote.filesystem import file_type_of
 from lbrx.files.remote.paths import RemotePath
@@ -39,13 +40,18 @@ def test_a_presigned_address_is_a_file(tmp_path: Path) -> None:
         assert file_type_of(RemotePath(f"{server.url}/a.safetensors?key=x")) == "file"
 
 
-def test_a_recipe_with_a_password_in_an_address(tmp_path: Path) -> None:
+def test_a_recipe_with_a_password_in_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lbrx.save(tmp_path / "a.safetensors", {"w": lbrx.full((64,), 1.0, "f32")})
     with range_server(tmp_path) as server:
         address = server.url.replace("http://", "http://user:secret@") + "/a.safetensors"
         recipe = f"{{merge_method: linear, models: [{{model: '{address}'}}], parameters: {{weight: 1}}}}"
         (tmp_path / "recipe.yml").write_text(recipe)
         plan = read_and_plan(tmp_path / "recipe.yml", tmp_path / "out")
+        monkeypatch.setattr(Journal, "remove", lambda _journal: None)
+        lbrx.merge(tmp_path / "recipe.yml", tmp_path / "merged")
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "recipe.yml"]
+    assert any("journal" in path.name for path in written)
+    assert not [path for path in written if b"secret" in path.read_bytes()]
     assert [header.path.name for model in plan.models for header in model.files] == ["a.safetensors"]
     assert "secret" not in str(plan.models[0].files[0].path)
     card = next(file for file in plan.side_files if file.name == "README.md").read().decode()

@@ -14,6 +14,9 @@ from lbrx.files.formats.model_files import ADAPTER_CONFIG_NAME
 from lbrx.files.formats.source import is_directory, open_source, read_at, size_of
 from lbrx.files.formats.strict_json import MAX_JSON_BYTES, parse_object
 
+_MOST_REPEATS = 3  # in an expression of a stranger
+_REPEAT = re.compile(r"[*+{]")
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
 _LARGEST, _LARGEST_RANK = 1e300, 1 << 40
 CONFIG_NAME = ADAPTER_CONFIG_NAME
 WEIGHTS_NAME = "adapter_model.safetensors"
@@ -118,8 +121,13 @@ def _pattern(path: Path, raw: Mapping[str, Any], key: str) -> list[tuple[str, An
     for expression in pattern:
         try:
             re.compile(expression)
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise FormatError(f"{path}: {key} has {expression!r}, which is no regular expression: {error}") from error
+        if len(_REPEAT.findall(expression)) > _MOST_REPEATS or _REPEATED_GROUP.search(expression):
+            raise FormatError(
+                f"{path}: {key} has {expression!r:.60}; expected at most {_MOST_REPEATS} repeats and "
+                "no repeated groups, which can take for ever"
+            )
     return list(pattern.items())
 
 

@@ -222,7 +222,8 @@ def check_code_allowed(name: str, directory: str | os.PathLike[str], allow_code:
     if is_custom_method(name) and not allow_code:
         path = os.path.normpath(os.path.join(directory, name.rpartition(":")[0]))
         raise UsageError(
-            f"{path}: the recipe runs this Python file; read it first, then give --allow-code (allow_code=True in Python)"
+            f"{path}: the recipe runs this Python file; read it first, then give --allow-code "
+            "(allow_code=True in Python)"
         )
 
 

@@ -84,12 +84,14 @@ def read_text(node: YamlNode, what: str) -> str:
     return node.value
 
 
-def read_int(node: YamlNode, what: str, minimum: int) -> int:
-    """A whole number that is not too small."""
+def read_int(node: YamlNode, what: str, minimum: int, maximum: int | None = None) -> int:
+    """A whole number within bounds."""
     if not isinstance(node, YamlScalar) or type(node.value) is not int:
         raise wrong_type(node, what, "a whole number")
     if node.value < minimum:
         raise node.location.error(f"{what} must be at least {minimum}, found {node.text}")
+    if maximum is not None and node.value > maximum:
+        raise node.location.error(f"{what} must be at most {maximum}, found {node.text[:60]}")
     return node.value
 
 

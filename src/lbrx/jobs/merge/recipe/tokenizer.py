@@ -24,6 +24,8 @@ CHAT_TEMPLATES = ("alpaca", "chatml", "exaone", "llama3", "mistral")
 
 _SHORTEST_TEMPLATE = 20
 
+_LARGEST_PADDING = 1 << 16
+
 
 def read_tokenizer(recipe: YamlMap) -> TokenizerSpec | None:
     """The tokenizer of a recipe, from either of its two keys."""
@@ -41,7 +43,7 @@ def read_tokenizer(recipe: YamlMap) -> TokenizerSpec | None:
     return TokenizerSpec(
         source="union" if source is None else _read_vocabulary(source, "'source'"),
         tokens=_read_tokens(optional(mapping, "tokens")),
-        pad_to_multiple_of=None if padding is None else read_int(padding, "'pad_to_multiple_of'", minimum=1),
+        pad_to_multiple_of=None if padding is None else read_int(padding, "'pad_to_multiple_of'", 1, _LARGEST_PADDING),
         location=mapping.location,
     )
 
