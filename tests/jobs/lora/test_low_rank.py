@@ -97,7 +97,7 @@ def test_the_product_in_an_expression_does_not_depend_on_threads_or_chunks() -> 
 
 def test_what_does_not_fit_is_an_error() -> None:
     left, right = matrix_factor(lbrx.full((4, 2), 1, "f32")), matrix_factor(lbrx.full((3, 4), 1, "f32"))
-    with pytest.raises(lbrx.ShapeError, match=r"\(4, 2\) and \(3, 4\) do not fit"):
+    with pytest.raises(lbrx.ShapeError, match=r"\(4, 2\) and \(3, 4\) do not match"):
         low_rank_product(left, right, (4, 4))
     with pytest.raises(lbrx.ShapeError, match=r"\(4, 4\) with 16 elements cannot be reshaped to \(4, 5\)"):
         low_rank_product(left, matrix_factor(lbrx.full((2, 4), 1, "f32")), (4, 5))

@@ -81,7 +81,7 @@ def test_quantized_weights_are_multiplied_as_they_are(scheme: str, tmp_path: Pat
 
 def test_shapes_that_do_not_fit() -> None:
     a = lbrx.tensor(drawn(4, 5)).to_device("metal")
-    with pytest.raises(ShapeError, match=r"\(4, 5\) and \(4, 5\) do not fit"):
+    with pytest.raises(ShapeError, match=r"\(4, 5\) and \(4, 5\) do not match"):
         a @ a
     with pytest.raises(ShapeError, match="multiply by a number with"):
         a @ lbrx.tensor(np.float32(3))

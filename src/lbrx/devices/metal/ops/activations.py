@@ -59,7 +59,7 @@ def gelu_mul(
 def softcap(context: MetalContext, x: DeviceArray, cap: float, *, out: DeviceArray | None = None) -> DeviceArray:
     """cap tanh(x / cap): close to x where it is small, and never beyond the cap."""
     if not cap > 0:
-        raise UsageError(f"a soft cap of {cap} makes no sense; expected a number above 0")
+        raise UsageError(f"the soft cap is {cap}; expected a number above 0")
     return _elementwise(context, x, None, None, cap, out)
 
 

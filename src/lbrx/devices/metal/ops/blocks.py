@@ -55,7 +55,7 @@ def embedding(
     numbers = np.asarray(ids)
     tokens, columns = weight.shape
     if numbers.dtype.kind not in "iu" and numbers.size:
-        raise DTypeError(f"token ids are whole numbers, not {numbers.dtype}")
+        raise DTypeError(f"token ids must be integers, not {numbers.dtype}")
     bad = numbers[(numbers < 0) | (numbers >= min(tokens, _LARGEST_ID))]
     if bad.size:
         raise UsageError(f"token id {int(bad[0])} is out of range; the vocabulary has {tokens} tokens")

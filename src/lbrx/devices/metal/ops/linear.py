@@ -52,7 +52,7 @@ def linear(
     matrix = weight if isinstance(weight, DeviceWeight) else plain_weight(weight)
     rows, columns = matrix.shape
     if not x.shape or x.shape[-1] != columns:
-        raise ShapeError(f"linear: activations of shape {x.shape} do not fit the weight of shape {matrix.shape}")
+        raise ShapeError(f"linear: activations of shape {x.shape} do not match the weight of shape {matrix.shape}")
     vectors = math.prod(x.shape[:-1])
     epilogue = Epilogue(bias, activation, residual)
     shape = (*x.shape[:-1], rows)
