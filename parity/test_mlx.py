@@ -146,3 +146,69 @@ def test_weights_of_mlx_are_decoded_as_mlx_does(bits: int, group_size: int) -> N
     parts = [lbrx.tensor(np.array(part)) for part in (scales, biases)]
     found = dequantize(words, *parts, MlxMode("affine", bits, group_size)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+LATENT: dict[str, Any] = {
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "head_dim": 16,
+}
+ROUTED: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "head_dim": 32,
+}
+# What mlx_lm reads and transformers no longer writes.
+HUB_KEYS: dict[str, Any] = {
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.5,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "moe_layer_freq": 1,
+}
+YARN = {
+    "type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+ROUTER_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "deepseek_v2": (LATENT, {"topk_method": "greedy", "scoring_func": "softmax", "rope_scaling": YARN}),
+    "deepseek_v3": (LATENT, {}),
+    "glm4_moe": ({}, {"rope_scaling": None}),
+    "glm4_moe_lite": (LATENT, {}),
+}
+
+
+@pytest.mark.parametrize("name", ROUTER_MODELS)
+def test_routers_that_mlx_lm_does_not_quantize(name: str, tmp_path: Path) -> None:
+    """The same layers are quantized as by mlx_lm, and the model loads."""
+    from mlx.utils import tree_flatten
+    from mlx_lm.utils import quantize_model
+
+    settings, hub_keys = ROUTER_MODELS[name]
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **{**SMALL, **ROUTED, **settings})
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "hf")
+    path = tmp_path / "hf" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **HUB_KEYS, **hub_keys}))
+    original, _ = load_model(tmp_path / "hf", strict=True)
+    expected, _ = quantize_model(original, json.loads(path.read_text()), 64, 4)
+    lbrx.quantize(tmp_path / "hf", tmp_path / "mlx", to="mlx_4")
+    loaded, _ = load_model(tmp_path / "mlx", strict=True)
+
+    def quantized(model: Any) -> set[str]:
+        return {key for key, _ in tree_flatten(model.parameters()) if key.endswith(".scales")}
+
+    assert quantized(loaded) == quantized(expected)

@@ -190,3 +190,18 @@ def test_integers_come_back_as_they_were_written(tmp_path: Path) -> None:
     stored, values = lbrx.open(tmp_path / "out")[name], model.by_name[name].make()
     assert stored.type_name == "int8"
     assert float((stored - values).norm() / values.norm()) < 0.01
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "kimi_k2", "glm4_moe", "dots1", "bailing_moe"])
+def test_routers_that_are_not_linear_in_mlx_lm_stay(model_type: str) -> None:
+    model = hf_model()
+    gate = "model.layers.1.mlp.gate.weight"
+    router = PlannedTensor.of(gate, lbrx.full((4, 256), 1.0, "f32"))
+    changed = replace(
+        model, tensors=(*model.tensors, router), config={**(model.config or {}), "model_type": model_type}
+    )
+    changed = replace(changed, config={k: v for k, v in (changed.config or {}).items() if k != "architectures"})
+    result = quantize_mlx(changed, QuantizeOptions("mlx_4")).contents
+    assert result.by_name[gate].type_name == "f32"
+    assert "model.layers.1.mlp.gate.scales" not in result.by_name
+    assert f"{DOWN}.scales" in result.by_name

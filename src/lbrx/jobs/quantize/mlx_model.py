@@ -37,6 +37,37 @@ _CAREFUL_LAYERS: Mapping[str, tuple[str, ...]] = {
     "granitemoe": ("block_sparse_moe.router.layer", "self_attn.o_proj", "mlp.down_proj", "lm_head"),
 }
 
+# Routers that are not Linear layers in mlx_lm, so that it refuses quantized ones; by model type and end of their names.
+_UNQUANTIZED_LAYERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "deepseek",
+            "deepseek_v2",
+            "deepseek_v3",
+            "deepseek_v32",
+            "joyai_llm_flash",
+            "kimi_k2",
+            "kimi_vl",
+            "kimi_k25",
+            "glm4_moe",
+            "glm4_moe_lite",
+            "glm_moe_dsa",
+            "solar_open",
+            "dots1",
+            "exaone_moe",
+            "mimo_v2_flash",
+            "bailing_moe",
+            "bailing_moe_v2",
+            "bailing_moe_v3",
+            "bailing_moe_linear",
+            "bailing_hybrid",
+            "laguna",
+        ),
+        ("mlp.gate",),
+    ),
+    "nemotron_h": ("mixer.gate",),
+}
+
 
 def quantize_mlx(contents: Contents, options: QuantizeOptions) -> Quantization:
     """What becomes of a model with Hugging Face names; nothing is computed."""
@@ -65,8 +96,9 @@ def _chosen(
     mix = _Mix(contents, config, target) if target.high_mode is not None else None
     family, model_type = known_family(config), str(config.get("model_type"))
     careful = _CAREFUL_LAYERS.get(model_type, ()) if family is None else family.careful_in_mlx
+    unquantized = _UNQUANTIZED_LAYERS.get(model_type, ())
     for tensor in contents.tensors:
-        choice = _asked_for(tensor, target, options) or _kept(tensor, target.mode)
+        choice = _kept_router(tensor, unquantized) or _asked_for(tensor, target, options) or _kept(tensor, target.mode)
         if choice is None:
             module = tensor.name.removesuffix(_WEIGHT)
             if mix is not None:
@@ -82,6 +114,12 @@ def _chosen(
         else:
             choices[tensor.name] = Choice(mode, reason)
     return modes, choices
+
+
+def _kept_router(tensor: PlannedTensor, unquantized: tuple[str, ...]) -> tuple[str, str] | None:
+    if unquantized and tensor.name.removesuffix(_WEIGHT).endswith(unquantized):
+        return tensor.type_name, "mlx_lm cannot load this layer quantized"
+    return None
 
 
 def _kept(tensor: PlannedTensor, mode: MlxMode) -> tuple[str, str] | None:
