@@ -13,6 +13,7 @@ import pytest
 
 import lbrx
 from lbrx.engine import plan_cache
+from lbrx.errors import UsageError
 
 Array = npt.NDArray[Any]
 Pair = tuple[lbrx.Tensor, Array]
@@ -263,3 +264,19 @@ def test_expressions_of_many_nodes(leaves: int) -> None:
         with lbrx.using(device="numpy"):
             _same(sums[0].numpy(), np.full(3, first * sum(range(leaves))))
     assert len(plan_cache._plans) == (leaves < 200)
+
+
+def test_hundreds_of_nested_operations_are_computed() -> None:
+    x = lbrx.tensor(np.ones(4, np.float32))
+    total = x
+    for _ in range(300):
+        total = total + x
+    assert total.tolist() == [301.0] * 4
+
+
+def test_too_many_nested_operations_are_refused_with_a_remedy() -> None:
+    total = x = lbrx.tensor(np.ones(4, np.float32))
+    for _ in range(4000):
+        total = total + x
+    with pytest.raises(UsageError, match=r"nests too many operations .* with \.realize\(\)"):
+        total.numpy()

@@ -81,6 +81,9 @@ def test_ufuncs_are_lazy_and_have_numpys_results(name: str, data: st.DataObject)
     expr, plans = _watched(lambda: ufunc(*tensors).expr)
     assert not plans
     result = widened(Tensor(expr).numpy())
+    if ufunc is np.rint and result.dtype.kind in "iu":  # NumPy rounds 64-bit integers to f64 first; lbrx keeps them
+        assert_same(result, wide[0])
+        return
     if ufunc in EXACT:
         assert_same(result, want.astype(result.dtype))
         return

@@ -14,7 +14,7 @@ from lbrx.engine.bind import Known, bind
 from lbrx.engine.destination import ArrayDestination, Destination, EncodeTarget, MemoryDestination, PartOf
 from lbrx.engine.device import CPU, PreparedPass, device, run_pass
 from lbrx.engine.fuse import Input, InputNumber
-from lbrx.engine.plan_cache import Planned, plan_of
+from lbrx.engine.plan_cache import Planned, is_counting, plan_of
 from lbrx.engine.program import FLAT
 from lbrx.engine.reductions import combined
 from lbrx.engine.scalars import scalar_value
@@ -75,6 +75,8 @@ def _store(planned: Planned, destinations: Sequence[Destination]) -> None:
 
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
+    if len(exprs) == 1 and isinstance(exprs[0], MatMul):
+        return [_array_of(exprs[0], evaluate_product(exprs[0]))]
     exprs = [values_of(expr) for expr in exprs]
     roots = [(expr, None if isinstance(expr, MatMul) or not expr.shape else expr.dtype) for expr in exprs]
     planned = plan_of(roots)
@@ -88,20 +90,28 @@ def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     results: list[Any] = []
     for expr, root, output in zip(exprs, planned.plan.roots, outputs, strict=True):
         if output is None:
-            results.append(_product_array(root, known) if isinstance(root, MatMul) else scalar_value(root, known))
+            results.append(
+                _array_of(root, known.stored[id(root)]) if isinstance(root, MatMul) else scalar_value(root, known)
+            )
         else:
             results.append(output.whole if expr.dtype.is_packed else output.array(expr.shape))
     return results
 
 
-def _product_array(expr: MatMul, known: Known) -> Any:
-    storage = known.stored[id(expr)]
+def _array_of(expr: MatMul, storage: Storage) -> Any:
     in_memory = storage if storage.device == CPU else device(storage.device).load(storage)
     return in_memory.read_at(0, in_memory.nbytes).view(np.float32).reshape(expr.shape)
 
 
 def evaluate_product(expr: MatMul) -> Storage:
     """A product in the memory of the device that computes it."""
+    if not is_counting():
+        from lbrx.engine.products import product_of_stored
+
+        _check_budget(expr)
+        product = product_of_stored(expr)
+        if product is not None:
+            return product
     return _run(plan_of([(expr, None)]), [None]).stored[id(expr)]
 
 

@@ -7,6 +7,7 @@ depend only on the structure: the nodes, their dtypes and their layouts. `split`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
@@ -14,11 +15,13 @@ from typing import Any, NamedTuple
 
 from lbrx.engine.fuse import Input, InputNumber
 from lbrx.engine.schedule import Plan, Root, make_plan
+from lbrx.errors import UsageError
 from lbrx.tensors.coded import Blocks, Encode, Encoding
 from lbrx.tensors.expr import Counter, Expr, Kth, KthSearch, Map, Reduce, Scalar, Source, StreamKey, View
 from lbrx.tensors.shape import Layout, Shape, contiguous_strides
 from lbrx.tensors.tensor import Tensor
 
+DEEP_RECURSION = 10_000  # Python's limit for deep expressions: about 2,000 nested operations
 MOST_PLANS = 1000
 MOST_NODES = 400  # of an expression whose plan is kept
 _strides = lru_cache(contiguous_strides)
@@ -160,13 +163,33 @@ _plans: dict[tuple[Any, ...], Plan] = {}
 _requested: ContextVar[list[Plan] | None] = ContextVar("requested", default=None)  # plans, where somebody counts them
 
 
+def is_counting() -> bool:
+    """Whether somebody counts the plans that are requested."""
+    return _requested.get() is not None
+
+
 def plan_of(roots: Sequence[Root]) -> Planned:
     """The plan of some expressions, kept or new, with their leaves and numbers."""
-    planned = _planned(roots)
+    try:
+        planned = _planned(roots)
+    except RecursionError:
+        planned = _planned_deep(roots)
     requested = _requested.get()
     if requested is not None:
         requested.append(planned.plan)
     return planned
+
+
+def _planned_deep(roots: Sequence[Root]) -> Planned:
+    """The plan of expressions with hundreds of nested operations. Python's limit stays raised: kernels need it too."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEP_RECURSION))
+    try:
+        return _planned(roots)
+    except RecursionError:
+        raise UsageError(
+            f"the expression nests too many operations (Python's recursion limit is {sys.getrecursionlimit():,}); "
+            "compute a part of it first, with .realize()"
+        ) from None
 
 
 def _planned(roots: Sequence[Root]) -> Planned:

@@ -49,6 +49,15 @@ def multiplied(product: MatMul, known: Known) -> Storage:
     return multiply(*_operands(product, known), product.transpose_b)
 
 
+def product_of_stored(product: MatMul) -> Storage | None:
+    """The product of operands that are in storages, for which no plan is needed; None for others."""
+    a, b = product.args
+    if not isinstance(a, (Source, Blocks)) or not isinstance(b, (Source, Blocks)):
+        return None
+    note(_described(product))
+    return multiply(Tensor(a), Tensor(b), product.transpose_b)
+
+
 def _described(product: MatMul) -> Multiplication:
     a, b = (f"{Tensor(operand).type_name} {operand.shape}" for operand in product.args)
     return Multiplication(a, f"{b} transposed" if product.transpose_b else b)

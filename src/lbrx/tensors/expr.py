@@ -137,9 +137,12 @@ class Map(Expr):
         is_simple = args[0].is_simple
         for arg in args[1:]:
             is_simple = is_simple and arg.is_simple
-            if arg.shape != shape:
-                shape = broadcast_shapes(shape, arg.shape)
-        super().__init__(dtype, shape, is_simple, args)
+            if arg.shape and arg.shape != shape:
+                shape = broadcast_shapes(shape, arg.shape) if shape else arg.shape
+        self.dtype = dtype
+        self.shape = shape
+        self.is_simple = is_simple
+        self.args = args
         self.op = op
 
     def over(self, args: tuple[Expr, ...]) -> Map:
@@ -274,8 +277,9 @@ _KIND_ORDER = {"b": 0, "i": 1, "u": 1, "f": 2}
 
 def common_dtype(args: tuple[Expr, ...]) -> DType:
     """Return NumPy's promotion of the compute types. Tensors without axes do not widen tensors with axes."""
-    if len(args) == 1:
-        return args[0].dtype.compute
+    first = args[0].dtype
+    if len(args) == 1 or (len(args) == 2 and args[1].dtype is first):
+        return first.compute
     strong = [arg.dtype for arg in args if arg.shape]
     weak = [arg.dtype for arg in args if not arg.shape]
     if not strong:
