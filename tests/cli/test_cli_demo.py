@@ -59,7 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def losses(printed: str) -> dict[str, tuple[float, float]]:
     """Mean and worst loss of every model in the table of scores."""
-    lines = printed.split("3. Score all of them")[1].split("4. Quantize")[0].splitlines()
+    lines = printed.split("3. Score all models")[1].split("4. Quantize")[0].splitlines()
     rows = [line.split() for line in lines if len(line.split()) == 5 and "loss" not in line]
     return {name: (float(mean), float(worst)) for name, _, _, mean, worst in rows}
 

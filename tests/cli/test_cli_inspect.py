@@ -215,7 +215,7 @@ def test_of_very_many_metadata_entries_some_are_shown(tmp_path: Path, capsys: Ca
     save_file({"w": np.zeros(1, np.float32)}, path, {f"key{number:04}": "x" for number in range(250)})
     listed = lines_of(lbrx_command(capsys, "inspect", path).out)
     assert "metadata, 250 entries" in listed
-    assert listed[-1] == "... 150 more, which --json shows"
+    assert listed[-1] == "... 150 more (use --json)"
     assert sum(line.startswith("key") for line in listed) == 100
 
 

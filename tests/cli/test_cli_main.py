@@ -146,7 +146,7 @@ def test_of_an_error_of_many_lines_the_first_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing_with(KernelError("does not compile: x\ndef kernel():\n    pass"), monkeypatch)
-    assert lbrx_command(capsys, "inspect").err == "error: does not compile: x (LBRX_DEBUG=1 shows more)\n"
+    assert lbrx_command(capsys, "inspect").err == "error: does not compile: x (set LBRX_DEBUG=1 for details)\n"
 
 
 def test_control_characters_do_not_reach_the_terminal(

@@ -31,7 +31,7 @@ def test_table(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
     error = np.linalg.norm(np.full_like(VALUES, 0.25)) / np.linalg.norm(3 * VALUES)
     listed = printed.split("worst block\n")[1].splitlines()
     assert listed[0].startswith(f"model.layers.1.q_proj.weight  f32       {error:.2%}")
-    assert listed[1] == "... 3 more, which --top and --json show"
+    assert listed[1] == "... 3 more (use --top or --json)"
     assert "only in A: 1\n  old" in printed
     assert "only in B: 1\n  new" in printed
 

@@ -134,7 +134,7 @@ def test_a_module_that_a_layer_lacks_stays_empty() -> None:
     [
         (["--plot", "diff.gif"], "expected a picture that ends in .png, .svg, .pdf"),
         (["--plot", "/dev/null/diff.png"], "/dev/null: is a file; expected a directory to write to"),
-        (["--metric", "tasks"], "expected --base as well"),
+        (["--metric", "tasks"], "add --base"),
         (["--filter", "k_proj"], "no tensor that matches 'k_proj' in common"),
     ],
 )

@@ -78,7 +78,7 @@ def test_dry_run_escapes_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (MemoryError(), "error: out of memory: the system refused to give more"),
+        (MemoryError(), "error: out of memory: the system refused an allocation"),
         (RuntimeError("can't start new thread"), "error: can't start new thread: the system refused to start a thread"),
     ],
 )

@@ -78,7 +78,7 @@ def test_options_reach_the_extraction(
     assert budget().limit_bytes == limit
     assert code == 0
     assert "1 matrix would need more than rank 2 for an error of 0.001" in out
-    assert "stored whole: 1 tensor" in out
+    assert "stored in full: 1 tensor" in out
     weights = lbrx.open(tmp_path / "out" / "adapter_model.safetensors")
     factor = weights["base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"]
     assert (factor.shape, factor.dtype.name) == ((2, 48), "bf16")
@@ -106,7 +106,7 @@ def test_an_adapter_is_merged_and_a_poor_one_is_a_warning(tmp_path: Path, capsys
     shipped = demo_models()
     poor = lbrx_command(capsys, "lora", "extract", shipped.prose, shipped.base, tmp_path / "poor", "--rank", "1")
     assert poor.code == 0
-    assert "warning: the adapter has little of the fine-tune" in poor.err
+    assert "warning: the adapter captures little of the fine-tune" in poor.err
     good = lbrx_command(
         capsys, "lora", "extract", shipped.prose, shipped.base, tmp_path / "good", "--rank", "128", "--save-modules"
     )

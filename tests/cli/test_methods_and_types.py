@@ -71,8 +71,8 @@ def test_a_merge_without_a_file_writes_what_the_printed_recipe_writes(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a", "b", "--method", "linear"], "expected --out as well"),
-        (["a", "b", "--weight", "1"], "belong to --method"),
+        (["a", "b", "--method", "linear"], "--method needs --out"),
+        (["a", "b", "--weight", "1"], "need --method"),
         (["a"], "expected RECIPE and OUT, or models with --method and --out"),
         (["a", "b", "--method", "linear", "--weight", "1,2,3", "--out", "o"], "3 values for 2 models"),
         (["a", "b", "--method", "linear", "--set", "weight", "--out", "o"], "expected NAME=VALUE"),

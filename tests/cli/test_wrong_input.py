@@ -52,26 +52,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 WRONG = [
     ("inspect bas", "bas: cannot be opened: No such file or directory; did you mean 'base'?"),
     ("inspect ./bas", "bas: cannot be opened: No such file or directory; did you mean 'base'?"),
-    ("inspect owner/name", "owner/name: cannot be opened: No such file or directory; 'hf://owner/name' reads it from"),
+    ("inspect owner/name", "owner/name: cannot be opened: No such file or directory; use 'hf://owner/name' to"),
     ("inspect empty", "empty: holds no .safetensors or .gguf files"),
     ("inspect cut.safetensors", "cut.safetensors: header ends at byte 3112, but the file has 1000"),
     ("merge nothing.yml out", "nothing.yml: the recipe cannot be read"),
     ("merge mixture.yml out", "mixture.yml:1: unknown key 'gate_mode'; it belongs to a recipe of 'lbrx moe'"),
     ("merge linear.yml out.gguf --format mlx", "out.gguf: an MLX model is a directory; expected a name that"),
     ("merge linear.yml out --shard-size 0GB", "--shard-size is 0GB; expected at least 1 byte"),
-    ("merge linear.yml . --overwrite", ".: is or holds the current directory, which --overwrite would remove"),
+    ("merge linear.yml . --overwrite", ".: is or contains the current directory, which --overwrite would delete"),
     ("convert adapter out", "adapter: is a LoRA adapter (it has adapter_config.json), not a model; expected a base"),
     ("convert adapter out", "as 'BASE+ADAPTER' in a recipe: 'base+adapter'"),
     ("convert cod out", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
-    ("convert base out.bin", "out.bin: lbrx writes no PyTorch files; expected a directory, or a name that ends in"),
+    ("convert base out.bin", "out.bin: lbrx cannot write PyTorch files; expected a directory, or a name ending in"),
     ("convert base notes.txt", "notes.txt: is a file; expected a directory to write to"),
     ("convert base notes.txt/out.gguf", "notes.txt: is a file; expected a directory to write to"),
     ("quantize cod out.gguf --to q8_0", "did you mean 'code'?"),
-    ("quantize base out.gguf --to q8_0 --tensors", "--tensors lists what --dry-run would do; expected --dry-run"),
-    ("quantize base out.gguf --to q8_0 --candidates q4_0", "--candidates are chosen from for --target-bpw or"),
+    ("quantize base out.gguf --to q8_0 --tensors", "--tensors needs --dry-run"),
+    ("quantize base out.gguf --to q8_0 --candidates q4_0", "--candidates needs --target-bpw or --target-size"),
     ("moe linear.yml out", "linear.yml:2: unknown key 'merge_method'; it belongs to a recipe of 'lbrx merge'"),
-    ("moe mixture.yml out.gguf", "out.gguf: a mixture is written as a directory, of which 'lbrx convert' makes"),
-    ("moe mixture.yml . --overwrite", ".: is or holds the current directory"),
+    (
+        "moe mixture.yml out.gguf",
+        "out.gguf: expected a directory; use 'lbrx convert' to turn the mixture into a GGUF file",
+    ),
+    ("moe mixture.yml . --overwrite", ".: is or contains the current directory"),
     ("verify bse", "bse: cannot be opened: No such file or directory; did you mean 'base'?"),
     ("compare base cod", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
     ("compare base adapter", "adapter: is a LoRA adapter"),
@@ -82,9 +85,12 @@ WRONG = [
     ("lora extract code base base", "base: exists; expected a new or empty directory for the adapter"),
     ("lora extract code base notes.txt/out", "cannot be written to: "),
     ("generate cod -p a", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
-    ("generate base -p a --top-k 3", "--top-k and --top-p choose what is drawn from; expected a --temperature above 0"),
+    (
+        "generate base -p a --top-k 3",
+        "--top-k and --top-p have no effect at temperature 0; add a --temperature above 0",
+    ),
     ("demo --output notes.txt", "notes.txt: is a file; expected a directory to write to"),
-    ("doctor --emulated --only absent", "no test has 'absent' in its name; expected a part of one, such as "),
+    ("doctor --emulated --only absent", "no test name contains 'absent'; expected part of a name such as "),
 ]
 
 
@@ -123,7 +129,7 @@ def test_an_empty_argument_is_not_the_current_directory(
 ) -> None:
     done = lbrx_command(capsys, *command)
     assert done.code == 1
-    assert done.err == "error: an argument is empty; expected a path or a name (is a variable of the shell not set?)\n"
+    assert done.err == "error: an argument is empty; expected a path or a name (is a shell variable unset?)\n"
 
 
 def test_an_empty_prompt_is_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,12 +193,12 @@ def test_overwriting_keeps_inputs_and_the_recipe(folder: Path, capsys: pytest.Ca
     (folder / "linear.yml").write_text(LINEAR.replace("model: base", "model: models/base"))
     done = lbrx_command(capsys, "merge", "linear.yml", "models", "--overwrite")
     assert done.code == 1
-    assert "models: holds models/base/model.safetensors, which --overwrite would remove" in done.err
+    assert "models: contains models/base/model.safetensors, which --overwrite would delete" in done.err
     (folder / "out").mkdir()
     (folder / "linear.yml").rename(folder / "out/linear.yml")
     done = lbrx_command(capsys, "merge", "out/linear.yml", "out", "--overwrite")
     assert done.code == 1
-    assert "out: holds out/linear.yml, which --overwrite would remove" in done.err
+    assert "out: contains out/linear.yml, which --overwrite would delete" in done.err
     assert (folder / "models/base/model.safetensors").exists()
 
 
@@ -206,7 +212,7 @@ def test_an_input_is_not_replaced_by_the_output(folder: Path, capsys: pytest.Cap
 
 def test_a_link_to_what_is_replaced_is_followed(folder: Path) -> None:
     (folder / "link").symlink_to(folder / "base")
-    with pytest.raises(UsageError, match="which --overwrite would remove"):
+    with pytest.raises(UsageError, match="which --overwrite would delete"):
         check_replaced(folder, [folder / "link/model.safetensors"])
     check_replaced(folder / "empty", [folder / "link/model.safetensors", folder / "empty/../base/model.safetensors"])
 

@@ -1,4 +1,4 @@
-"""`lbrx bench`: how fast this machine's GPU is, beside its CPU."""
+"""`lbrx bench`: compare the speed of the GPU and the CPU."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _DEVICES = ", ".join(BENCHMARKS)
 
 
 def bench(
-    device: Annotated[str, Option(help=f"What is compared with the CPU: {_DEVICES}.")] = next(iter(BENCHMARKS)),
-    size: Annotated[str | None, Option(help="tiny, small or large; large on a GPU, tiny if emulated.")] = None,
-    only: Annotated[str | None, Option(metavar="TEXT", help="Run the cases with this in their names.")] = None,
-    repeats: Annotated[int, Option(min=1, help="Runs of each case, of which the best counts.")] = 5,
-    tune: Annotated[bool, Option("--tune", help="First find the fastest variants, and remember them.")] = False,
+    device: Annotated[str, Option(help=f"Device to compare with the CPU: {_DEVICES}.")] = next(iter(BENCHMARKS)),
+    size: Annotated[str | None, Option(help="tiny, small or large (default: large; tiny if emulated).")] = None,
+    only: Annotated[str | None, Option(metavar="TEXT", help="Run only cases whose name contains TEXT.")] = None,
+    repeats: Annotated[int, Option(min=1, help="Runs per case. The fastest one counts.")] = 5,
+    tune: Annotated[bool, Option("--tune", help="First find and store the fastest kernel variants.")] = False,
     out: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Write a report with pictures into this directory."),
+        Option(metavar="DIR", help="Write a report with plots to this directory."),
     ] = None,
-    emulated: Annotated[bool, Option("--emulated", help="Use the emulator, on any machine.")] = False,
-    json_output: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
+    emulated: Annotated[bool, Option("--emulated", help="Use the emulated GPU. Works on any machine.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Compare the speed of CPU and GPU.
 
-    Runs what a model does (products with plain and quantized weights, attention, norms) on both and compares times and
-    results. Times of the emulator say nothing about a GPU; it shows only that everything runs. The exit code is 1 if
-    results differ by more than they should.
+    Runs typical model operations (products with plain and quantized weights, attention, norms) on both devices and
+    compares times and results. Emulator times say nothing about a real GPU; use --emulated only to check that
+    everything runs. The exit code is 1 if the results differ by more than the allowed error.
 
     Examples:
 
@@ -64,7 +64,7 @@ def bench(
 
 
 def _show_progress(name: str) -> None:
-    """The case that runs now, on a terminal."""
+    """Show the current case on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{name}")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What is reported of the nodes of a cluster."""
+"""Reports the progress of cluster nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVENTS_PER_SECOND = 2
 
 
 class ClusterReporter:
-    """Tells what the nodes do: events for programs, a line when the run begins and one for each node at its end."""
+    """Report node activity: JSON events, or one line at the start and one per node at the end."""
 
     def __init__(self, *, as_json: bool, is_quiet: bool) -> None:
         self._as_json = as_json
@@ -35,7 +35,7 @@ class ClusterReporter:
             print(f"cluster: {state.dashboard}", file=sys.stderr)
 
     def done(self) -> None:
-        """The run is over: say what each node did."""
+        """Print a summary of each node."""
         if self._last is None or self._as_json or self._is_quiet:
             return
         for node in self._last.nodes:

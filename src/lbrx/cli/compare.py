@@ -1,4 +1,4 @@
-"""`lbrx compare`: what a conversion or quantization changed, tensor by tensor."""
+"""`lbrx compare`: measure the error of a conversion or quantization, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _HEADINGS = ("relative", "SNR", "cosine", "largest")
 
 
 def compare(
-    a: Annotated[Path, Argument("What B should be: a file, or the directory of a model.", "A")],
-    b: Annotated[Path, Argument("The same model after a change, in any format.", "B")],
-    top: Annotated[int, Option("--top", min=0, help="How many tensors to list, the worst first.")] = DEFAULT_ROWS,
+    a: Annotated[Path, Argument("The original: a weights file or a model directory.", "A")],
+    b: Annotated[Path, Argument("The converted or quantized model, in any format.", "B")],
+    top: Annotated[int, Option("--top", min=0, help="Number of tensors to list, worst first.")] = DEFAULT_ROWS,
     plot: Annotated[
-        Path | None, Option("--plot", help="Draw a heat map of the errors into this file, such as errors.png.")
+        Path | None, Option("--plot", help="Write a heat map of the errors to this file, such as errors.png.")
     ] = None,
-    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
     pattern: Annotated[
         str | None,
-        Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
+        Option("--filter", metavar="PATTERN", help="Compare only these tensors: '*.q_proj.*', or part of a name."),
     ] = None,
 ) -> None:
     """Measure what a conversion or quantization changed.
 
-    Relative error, signal-to-noise ratio, largest error, cosine and the worst blocks of every tensor. GGUF, MLX,
-    PyTorch and Hugging Face models are brought to the same names. For two different models, such as fine-tunes,
-    'lbrx diff' compares layers.
+    Shows the relative error, signal-to-noise ratio, largest error, cosine and worst block of every tensor. Tensor names
+    of GGUF, MLX, PyTorch and Hugging Face models are mapped to each other. To compare two different models, such as
+    fine-tunes, use 'lbrx diff'.
 
     Examples:
 
@@ -64,7 +64,7 @@ def compare(
     if plot is not None:
         from lbrx.plots.heat_map import draw_heat_map
 
-        draw_heat_map(plot, heat_map(comparison, f"A: {a}   B: {b}   (empty: nothing differs, or not a number)"))
+        draw_heat_map(plot, heat_map(comparison, f"A: {a}   B: {b}   (empty: identical, or not a number)"))
     if json_output:
         sys.stdout.write(json.dumps(as_json(comparison, a, b), indent=2) + "\n")
     else:
@@ -75,7 +75,7 @@ def compare(
 
 
 def error_text(value: float) -> str:
-    """A relative error as it is printed.
+    """Format a relative error.
 
     >>> error_text(0.0123), error_text(2e-7), error_text(0.0), error_text(math.nan)
     ('1.23%', '2.0e-07', '0', 'NaN')
@@ -88,7 +88,8 @@ def error_text(value: float) -> str:
 
 
 def decibel_text(value: float) -> str:
-    """
+    """Format a signal-to-noise ratio.
+
     >>> decibel_text(20.04), decibel_text(math.inf), decibel_text(math.nan)
     ('20.0 dB', 'exact', 'NaN')
     """
@@ -135,7 +136,7 @@ def _print_tensors(console: Console, comparison: Comparison, top: int) -> None:
     shown = comparison.tensors[:top]
     if not shown:
         return
-    console.print("\nworst tensors, and the block of each that differs most", style="dim")
+    console.print("\nworst tensors, each with its worst block", style="dim")
     table = columns(
         "tensor", "types", *_HEADINGS, "worst block", left=("tensor",), dropped_first=("cosine", "worst block")
     )
@@ -146,14 +147,14 @@ def _print_tensors(console: Console, comparison: Comparison, top: int) -> None:
         table.add_row(printable(tensor.name), types, *_numbers(tensor.diff.sums), block)
     console.print(table)
     if len(comparison.tensors) > top:
-        console.print(f"... {len(comparison.tensors) - top:,} more, which --top and --json show", style="dim")
+        console.print(f"... {len(comparison.tensors) - top:,} more (use --top or --json)", style="dim")
 
 
-# -- JSON and picture -------------------------------------------------------------------------------------------------
+# -- JSON and plot ----------------------------------------------------------------------------------------------------
 
 
 def as_json(comparison: Comparison, a: Path, b: Path) -> dict[str, Any]:
-    """Everything, in types that JSON has; numbers that it lacks (NaN, infinities) are null."""
+    """Return the comparison as JSON-compatible values. NaN and infinities become null."""
     models = comparison.models
     return {
         "a": str(a),
@@ -198,7 +199,7 @@ def _finite(value: float) -> float | None:
 
 
 def heat_map(comparison: Comparison, subtitle: str) -> HeatMap:
-    """The picture of a comparison: the signal-to-noise ratio by layer and module; what is exact stays empty."""
+    """Return a heat map of the signal-to-noise ratio by layer and module. Exact tensors stay empty."""
     import numpy as np
 
     from lbrx.cli.diff import layer_labels

@@ -1,4 +1,4 @@
-"""`lbrx completion`: scripts for tab completion, made from the options of all commands."""
+"""`lbrx completion`: generate shell completion scripts from the options of all commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbrx.cli.parameters import Argument, completions
 
 
 class Shell(StrEnum):
-    """A shell that a script can be printed for."""
+    """A supported shell."""
 
     bash = "bash"
     zsh = "zsh"
@@ -23,7 +23,7 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """An option of a command: its flags, what it does, and its values if they are known."""
+    """An option to complete. ``values`` is empty if the values are not known in advance."""
 
     flags: tuple[str, ...]
     help: str
@@ -33,7 +33,7 @@ class _Option:
 
 @dataclass(frozen=True, slots=True)
 class _Completed:
-    """What can follow the name of a command; ``values`` are those of its arguments."""
+    """A command to complete. ``values`` are the values of its arguments."""
 
     name: str
     summary: str
@@ -42,10 +42,10 @@ class _Completed:
 
 
 def completion(shell: Annotated[Shell, Argument("The shell to print a script for.", "SHELL")]) -> None:
-    """Print a script for tab completion in a shell.
+    """Print a shell script for tab completion.
 
-    It completes commands, options and the names of methods, types, formats and devices. Other words are completed as
-    files.
+    The script completes commands, options, and the names of methods, types, formats and devices. Everything else is
+    completed as a file name.
 
     Examples:
 
@@ -81,7 +81,7 @@ def _flags(command: _Completed) -> str:
 
 
 def _valued(command: _Completed) -> Iterator[tuple[str, str]]:
-    """A pattern of the words before a value, and the values."""
+    """Yield (case pattern of command and flag, values) for each option with known values."""
     for option in command.options:
         if option.values:
             yield "|".join(f'"{command.name} {flag}"' for flag in option.flags), " ".join(option.values)
@@ -119,7 +119,7 @@ def _zsh(commands: list[_Completed]) -> Iterator[str]:
 
 
 def _cases(commands: list[_Completed]) -> Iterator[str]:
-    """Lines for bash and zsh that set ``choices`` from the command, the word before, and the beginning of this one."""
+    """Yield lines for bash and zsh that set ``choices`` from the command, the previous word and the current word."""
     yield '        case "$command $before" in'
     for command in commands:
         for pattern, values in _valued(command):
@@ -154,7 +154,7 @@ def _fish(commands: list[_Completed]) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """Text inside single quotes of a shell, without the marks that would end it.
+    """Return text without the characters that would end or break a single-quoted shell string.
 
     >>> _quoted("a 'b': c")
     'a b c'

@@ -1,4 +1,4 @@
-"""What the commands print with: consoles, and numbers and texts made readable."""
+"""Consoles, tables and text formatting for the commands."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-PIPED_WIDTH = 10_000  # nothing is cut or wrapped where a program reads it
+PIPED_WIDTH = 10_000  # never cut or wrap output that a program reads
 _LEAST_NAME_WIDTH = 24
 _COUNT_UNITS = ("", " K", " M", " B", " T")
 
 
 def output_console() -> Console:
-    """Standard output: styled and as wide as the terminal, or plain text of any width in a pipe."""
+    """Return a console for standard output: styled on a terminal, plain text of any width in a pipe."""
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def error_console() -> Console:
-    """Standard error, where a message stays one line however long it is."""
+    """Return a console for standard error that never wraps messages."""
     return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:
-    """The text in one line, with everything escaped that could move a cursor or change a colour.
+    """Return the text as one line, escaping control characters.
 
     >>> printable("a\\nb \\x1b[31m"), printable("größe")
     ('a\\\\nb \\\\x1b[31m', 'größe')
@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text in at most so many characters, and how many it has in full.
+    """Return at most ``width`` characters of the text, ending with its full length if it was cut.
 
     >>> shortened("a chat template of many lines", 24)
     'a ... (29 characters)'
@@ -52,7 +52,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def count_text(count: int) -> str:
-    """A number for people, with three significant digits.
+    """Format a count with three significant digits.
 
     >>> count_text(999), count_text(1_100_048_384), count_text(25_600), count_text(999_999)
     ('999', '1.10 B', '25.6 K', '1.00 M')
@@ -66,7 +66,7 @@ def count_text(count: int) -> str:
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
-    """A count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "file"), plural(1200, "tensor"), plural(2, "entry", "entries")
     ('1 file', '1,200 tensors', '2 entries')
@@ -75,7 +75,7 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """A shape as people write it.
+    """Format a shape.
 
     >>> shape_text((32000, 2048)), shape_text(())
     ('32000 x 2048', 'scalar')
@@ -84,7 +84,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table | str:
-    """A table of names and values, the names dimmed; in a pipe, lines without trailing spaces."""
+    """Return a two-column table with dimmed names, or plain lines if standard output is a pipe."""
     if not sys.stdout.isatty():
         listed = list(rows)
         width = max((len(name) for name, _ in listed), default=0) + 2
@@ -98,7 +98,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table | str:
 
 
 class FittedTable(Table):
-    """A table whose numbers are never cut: names give way first, then columns in ``dropped_first``."""
+    """A table that never cuts numbers: it shortens names first, then drops the columns in ``dropped_first``."""
 
     def __init__(self, left: Sequence[str], dropped_first: Sequence[str]) -> None:
         super().__init__(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
@@ -119,10 +119,10 @@ class FittedTable(Table):
                 self._cut(column, options.max_width)
         yield from super().__rich_console__(console, options)
         if dropped:
-            yield Text(f"(--json or a wider window also shows: {', '.join(dropped)})", style="dim")
+            yield Text(f"(hidden columns, shown with --json or in a wider window: {', '.join(dropped)})", style="dim")
 
     def _least_width(self) -> int:
-        """The width with the names cut as far as they may be."""
+        """Return the width with all names shortened as much as allowed."""
         widths = [
             min(_width(column), _LEAST_NAME_WIDTH) if column.header in self.left else _width(column)
             for column in self.columns
@@ -130,7 +130,7 @@ class FittedTable(Table):
         return sum(widths) + 2 * len(widths)
 
     def _cut(self, column: Column, width: int) -> None:
-        """Shorten names at their front, which is alike in most of them, to the width that others leave."""
+        """Cut names from the left, since most share a prefix, so that the column fits."""
         others = sum(_width(other) + 2 for other in self.columns if other is not column)
         most = max(width - others - 2, min(_LEAST_NAME_WIDTH, _width(column)))
         column._cells = [
@@ -145,9 +145,9 @@ def _width(column: Column) -> int:
 
 
 def columns(*headings: str, left: Sequence[str] = (), dropped_first: Sequence[str] = ()) -> FittedTable:
-    """An empty table of numbers, set right except for the names in the columns of ``left``.
+    """Return an empty table of right-aligned columns. Columns in ``left`` hold names and are left-aligned.
 
-    If a terminal is too narrow, names are cut, then the columns in ``dropped_first`` are left out, in this order.
+    On a narrow terminal, names are shortened first. Then the columns in ``dropped_first`` are dropped, in this order.
     """
     table = FittedTable(left, dropped_first)
     for heading in headings:

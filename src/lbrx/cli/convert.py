@@ -1,4 +1,4 @@
-"""`lbrx convert`: a model in another format."""
+"""`lbrx convert`: convert a model to another format."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lbrx.cli.running import check_dry_run, planning_for, reporting, show_files,
 
 
 def convert(
-    source: Annotated[Path, Argument("A model: a directory, or a GGUF or SafeTensors file.", "IN")],
+    source: Annotated[Path, Argument("A model directory, or a GGUF or SafeTensors file.", "IN")],
     out: Annotated[Path, Argument("The file (.gguf, .safetensors) or directory to write.")],
     *,
     format: Format = None,
-    type: Annotated[str | None, Option(help="Turn weights into f32, f16 or bf16.")] = None,
+    type: Annotated[str | None, Option(help="Convert weights to f32, f16 or bf16.")] = None,
     dry_run: DryRun = False,
     limits: LimitOptions,
     options: RunOptions,
     cluster: Cluster = None,
 ) -> None:
-    """Write a model in another format.
+    """Convert a model to another format.
 
-    Hugging Face directories (SafeTensors, or PyTorch's .bin), GGUF files and MLX directories, each into each, with
-    tokenizer and settings. Quantized weights stay as they are wherever the other format has the same coding. Memory
-    does not grow with the model. After a failure or a kill, run the same command to resume.
+    Converts between Hugging Face directories (SafeTensors or PyTorch .bin), GGUF files and MLX directories, including
+    the tokenizer and configuration. Quantized weights are copied unchanged if the target format has the same encoding.
+    Memory does not grow with the model. If the run stops, run the same command to resume.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`lbrx demo`: three small language models, merged, quantized and scored."""
+"""`lbrx demo`: merge, quantize and score three small language models."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ QUANTIZED_TO = ("q8_0", "q4_k_m")
 PROMPTS = ("And the king said unto", "    def __init__(self,")
 _CONTEXT = 256
 _STRIDE = 192
-_TOKENS = 3000  # of each text
+_TOKENS = 3000  # per text
 _NEW_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A model and what it makes of both texts."""
+    """A model and its scores on both texts."""
 
     name: str
     path: Path
@@ -51,12 +51,12 @@ class Rated:
 
 
 def demo(
-    output: Annotated[Path, Option("--output", help="Where the files go.")] = Path("demo-output"),
+    output: Annotated[Path, Option("--output", help="Directory to write to.")] = Path("demo-output"),
 ) -> None:
     """Merge, quantize and score small language models.
 
-    A base and two fine-tunes of it, on English prose and on Python code, come with the package. The first run compiles
-    its kernels, which takes some seconds; later runs load them from a cache.
+    The package contains a base model and two fine-tunes of it, one on English prose and one on Python code. The first
+    run compiles the kernels, which takes several seconds. Later runs load them from a cache.
 
     Examples:
 
@@ -69,31 +69,31 @@ def demo(
     console = output_console()
     shipped = demo_models()
     parents = {"base": shipped.base, "prose": shipped.prose, "code": shipped.code}
-    with _step(console, "1. Three small Llama models: a base, and fine-tunes of it on English prose and Python code"):
+    with _step(console, "1. Three small Llama models: a base, and fine-tunes on English prose and Python code"):
         for path in parents.values():
             _print_model(console, path)
-    with _step(console, "2. Merge the fine-tunes by several methods"):
+    with _step(console, "2. Merge the fine-tunes with several methods"):
         merged = _merge_all(shipped, output)
         for path in merged.values():
             console.print(f"   $ lbrx merge {path}.yml {path}", soft_wrap=True)
-    with _step(console, "3. Score all of them on text that none has seen: perplexity, lower is better"):
+    with _step(console, "3. Score all models on held-out text (perplexity, lower is better)"):
         rated = [_rate(name, path, shipped) for name, path in {**parents, **merged}.items()]
         best = min((one for one in rated if one.name in merged), key=lambda one: one.mean_loss)
         console.print(_table(rated, best))
         for line in _verdicts(rated, best):
             console.print(f"   {line}", soft_wrap=True)
-    with _step(console, f"4. Quantize the best ({best.name}) to GGUF, and compare with it token by token"):
+    with _step(console, f"4. Quantize the best merge ({best.name}) to GGUF and compare predictions with the original"):
         files = _quantize(best, output)
         for type_name, path in files.items():
             console.print(f"   $ lbrx quantize {best.path} {path} --to {type_name}", soft_wrap=True)
         console.print(_quantized_table(best, files, shipped))
-    with _step(console, "5. What did the fine-tunes change? Cosine of their changes of the base, layer by layer"):
+    with _step(console, "5. Cosine between the changes that the two fine-tunes made to the base, layer by layer"):
         console.print(f"   {_heat_map(shipped, output)}", soft_wrap=True)
-    with _step(console, "6. Let them write"):
+    with _step(console, "6. Generate text"):
         for name, path in {"prose": shipped.prose, "code": shipped.code, best.name: best.path}.items():
             for prompt in PROMPTS:
                 console.print(f"   {name:<{max(len(best.name), 5)}}  {_continued(path, prompt)!r}", soft_wrap=True)
-    console.print(f"All of this took {format_bytes(anonymous_bytes())} of memory. The files are in {output}. Try one:")
+    console.print(f"The demo used {format_bytes(anonymous_bytes())} of memory. The files are in {output}. Try:")
     console.print(f"   $ lbrx generate {files[QUANTIZED_TO[-1]]} -p 'And God said'", soft_wrap=True)
 
 
@@ -141,13 +141,13 @@ def _table(rated: Sequence[Rated], best: Rated) -> Table:
 
 
 def _verdicts(rated: Sequence[Rated], best: Rated) -> Iterator[str]:
-    """What the table shows, in words."""
+    """Summarize the table in sentences."""
     by_name: Mapping[str, Rated] = {one.name: one for one in rated}
     for name in ("prose", "code", "base"):
         other = by_name[name]
         ratio = math.exp(best.mean_loss - other.mean_loss)
         relation = f"{1 - ratio:.0%} lower" if ratio < 1 else f"{ratio - 1:.0%} higher"
-        yield f"over both texts the perplexity of {best.name} is {relation} than that of {name}"
+        yield f"the perplexity of {best.name} over both texts is {relation} than that of {name}"
 
 
 def _quantize(best: Rated, output: Path) -> dict[str, Path]:
@@ -188,12 +188,12 @@ def _heat_map(shipped: DemoModels, output: Path) -> str:
     difference = diff_models(models[0], models[1], models[2])
     summary = f"{difference.total.task_cosine:.3f} over the whole model"
     if find_spec("matplotlib") is None:
-        return f"{summary}; the heat map needs matplotlib: pip install 'lbrx[plot]'"
+        return f"{summary}; install matplotlib for the heat map: pip install 'lbrx[plot]'"
     from lbrx.plots.heat_map import draw_heat_map
 
     target = output / "changes.png"
     draw_heat_map(target, heat_map(difference, Metric.tasks, "A: prose   B: code   base: base"))
-    return f"{summary}; the heat map is {target}"
+    return f"{summary}; heat map: {target}"
 
 
 def _continued(path: Path, prompt: str) -> str:

@@ -27,7 +27,7 @@ MAX_LISTED_NAMES = 20
 
 
 class Metric(StrEnum):
-    """What the table of modules and the picture show."""
+    """The metric shown in the module table and the plot."""
 
     relative = "relative"
     cosine = "cosine"
@@ -47,23 +47,23 @@ _TITLES = {
 
 
 def diff(
-    a: Annotated[Path, Argument("A .safetensors or .gguf file, or the directory of a model.", "A")],
-    b: Annotated[Path, Argument("Another one of the same architecture, in any format.", "B")],
+    a: Annotated[Path, Argument("A .safetensors or .gguf file, or a model directory.", "A")],
+    b: Annotated[Path, Argument("A model of the same architecture, in any format.", "B")],
     base: Annotated[
-        Path | None, Option("--base", help="The model that both come from: compares what each changed of it.")
+        Path | None, Option("--base", help="The base of both models: also compare what each changed in it.")
     ] = None,
-    metric: Annotated[Metric, Option("--metric", help="What is shown for every module.")] = Metric.relative,
-    plot: Annotated[Path | None, Option("--plot", help="Draw a heat map into this file, such as diff.png.")] = None,
-    json_output: Annotated[bool, Option("--json", help="Print every tensor's numbers as JSON.")] = False,
+    metric: Annotated[Metric, Option("--metric", help="Metric to show for every module.")] = Metric.relative,
+    plot: Annotated[Path | None, Option("--plot", help="Write a heat map to this file, such as diff.png.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print the metrics of every tensor as JSON.")] = False,
     pattern: Annotated[
         str | None,
-        Option("--filter", metavar="PATTERN", help="Compare only tensors like '*.q_proj.*', or part of a name."),
+        Option("--filter", metavar="PATTERN", help="Compare only these tensors: '*.q_proj.*', or part of a name."),
     ] = None,
 ) -> None:
     """Compare two models layer by layer.
 
-    Relative change, cosine, agreement of signs and the largest difference; every tensor is read once. For two forms of
-    one model, such as the original and a quantized file, 'lbrx compare' also lists the worst tensors and blocks.
+    Shows the relative change, cosine, sign agreement and largest difference. Every tensor is read once. To compare two
+    versions of one model, such as the original and a quantized file, use 'lbrx compare'.
 
     Examples:
 
@@ -74,7 +74,7 @@ def diff(
       lbrx diff base fine-tuned --filter mlp --plot diff.png
     """
     if metric is Metric.tasks and base is None:
-        raise UsageError("--metric tasks compares what the models changed of a base; expected --base as well")
+        raise UsageError("--metric tasks compares the changes to a base model; add --base")
     if plot is not None:
         from lbrx.plots.heat_map import check_picture
 
@@ -102,7 +102,7 @@ def _subtitle(a: Path, b: Path, base: Path | None) -> str:
 
 
 def metric_text(metric: Metric, value: float) -> str:
-    """A number of a metric as it is printed.
+    """Format a value of a metric.
 
     >>> metric_text(Metric.relative, 0.01234), metric_text(Metric.cosine, 0.5), metric_text(Metric.relative, 1e-6)
     ('1.23%', '0.5000', '1.0e-06')
@@ -141,14 +141,14 @@ def _print(difference: ModelDiff, metric: Metric, subtitle: str) -> None:
 
 
 def layer_labels(difference: ModelDiff) -> list[str]:
-    """The numbers of the layers, with their stacks' names if there are several."""
+    """Return the layer numbers, prefixed with the stack name if there are several stacks."""
     keys = list(difference.layers())
     has_several = len({stack for stack, _ in keys}) > 1
     return [f"{stack}.{layer}" if has_several else str(layer) for stack, layer in keys]
 
 
 def _grid(difference: ModelDiff, metric: Metric) -> tuple[list[str], list[list[float]]]:
-    """The kinds of modules that layers have, and a row of numbers for each layer; NaN where it has none."""
+    """Return the module names and one row of values per layer. A missing module is NaN."""
     rows = difference.modules()
     modules = difference.module_names()
     name = _ATTRIBUTES[metric]
@@ -174,7 +174,7 @@ def _print_modules(console: Console, difference: ModelDiff, metric: Metric) -> N
 
 
 def _fitting(widths: Sequence[int], width_left: int) -> Iterator[tuple[int, int]]:
-    """Runs of columns that fit side by side, at least one in each."""
+    """Yield (start, stop) ranges of columns that fit side by side, with at least one column each."""
     first = used = 0
     for index, width in enumerate(widths):
         if used + width > width_left and index > first:
@@ -185,14 +185,14 @@ def _fitting(widths: Sequence[int], width_left: int) -> Iterator[tuple[int, int]
 
 
 def print_not_compared(console: Console, difference: ModelDiff) -> None:
-    """List what one of the models lacks, and what has other shapes."""
+    """List tensors that only one model has, and tensors whose shapes differ."""
     from lbrx.cli.console import printable
 
     groups = (
         ("only in A", difference.only_in_a),
         ("only in B", difference.only_in_b),
         ("not compared, because their shapes differ", [_mismatch_text(odd) for odd in difference.shape_mismatches]),
-        ("compared without the base, which does not have them", difference.without_base),
+        ("compared without the base, because it lacks them", difference.without_base),
     )
     for title, names in groups:
         if not names:
@@ -201,7 +201,7 @@ def print_not_compared(console: Console, difference: ModelDiff) -> None:
         for name in names[:MAX_LISTED_NAMES]:
             console.print(f"  {printable(name)}", soft_wrap=True)
         if len(names) > MAX_LISTED_NAMES:
-            console.print(f"  ... {len(names) - MAX_LISTED_NAMES:,} more, which --json shows")
+            console.print(f"  ... {len(names) - MAX_LISTED_NAMES:,} more (use --json)")
 
 
 def _mismatch_text(mismatch: ShapeMismatch) -> str:
@@ -210,11 +210,11 @@ def _mismatch_text(mismatch: ShapeMismatch) -> str:
     return f"{mismatch.name}: {shape_text(mismatch.shape_a)} in A, {shape_text(mismatch.shape_b)} in B"
 
 
-# -- JSON and picture -------------------------------------------------------------------------------------------------
+# -- JSON and plot ----------------------------------------------------------------------------------------------------
 
 
 def as_json(difference: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[str, Any]:
-    """Everything, in types that JSON has; numbers that it lacks (NaN, infinities) are null."""
+    """Return the comparison as JSON-compatible values. NaN and infinities become null."""
     return {
         "a": str(a),
         "b": str(b),
@@ -242,7 +242,7 @@ def _metrics(sums: Sums) -> dict[str, float | None]:
 
 
 def heat_map(difference: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
-    """The picture of a comparison: layers by kinds of modules, and below them what belongs to no layer."""
+    """Return a heat map of layers by modules, with a second panel for tensors outside the layers."""
     import numpy as np
 
     from lbrx.plots.heat_map import HeatMap, Panel
@@ -269,7 +269,7 @@ def heat_map(difference: ModelDiff, metric: Metric, subtitle: str) -> HeatMap:
 
 
 def _finding(difference: ModelDiff, metric: Metric, modules: list[str], values: list[list[float]]) -> str:
-    """The title: the value of the whole model, and where in its layers the models differ most."""
+    """Return the plot title: the value for the whole model, and the module that differs most."""
     total = metric_text(metric, getattr(difference.total, _ATTRIBUTES[metric]))
     names = {
         Metric.relative: f"A and B differ by {total}",
@@ -293,13 +293,13 @@ def _finding(difference: ModelDiff, metric: Metric, modules: list[str], values: 
 
 
 def _short_text(metric: Metric, value: float) -> str:
-    """A number in a cell of a picture, and at the ticks of its scale.
+    """Format a value for a heat map cell or a color bar tick.
 
     >>> _short_text(Metric.relative, 0.4), _short_text(Metric.cosine, 0.8), _short_text(Metric.relative, 0.0123)
     ('40%', '0.80', '1.2%')
     """
     if metric in (Metric.cosine, Metric.tasks) and not math.isnan(value):
-        return f"{round(value, 2) + 0.0:.2f}"  # -0.00 would look like a finding
+        return f"{round(value, 2) + 0.0:.2f}"  # avoids -0.00
     if metric in (Metric.relative, Metric.signs) and (value == 0 or value >= 5e-4):
         return f"{value:.0%}" if value == 0 or value >= 0.1 else f"{value:.1%}"
     return metric_text(metric, value)

@@ -1,4 +1,4 @@
-"""`lbrx doctor`: what this machine has, and whether its GPU computes what the CPU computes."""
+"""`lbrx doctor`: describe this machine and test its GPU against the CPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EXIT_FAILED = 1
 
 
 def doctor(
-    emulated: Annotated[bool, Option("--emulated", help="Test the emulated GPU, on any machine.")] = False,
-    only: Annotated[str | None, Option(metavar="TEXT", help="Run the tests with this in their names.")] = None,
-    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    emulated: Annotated[bool, Option("--emulated", help="Test the emulated GPU. Works on any machine.")] = False,
+    only: Annotated[str | None, Option(metavar="TEXT", help="Run only tests whose name contains TEXT.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
 ) -> None:
-    """Show what this machine has, and test its GPU.
+    """Describe this machine and test its GPU.
 
-    Every kernel of the Metal backend runs a small self-test on the GPU and is compared with the CPU. Without a GPU only
+    Runs a small self-test of every Metal kernel on the GPU and compares the results with the CPU. Without a GPU, only
     the machine is described; --emulated tests the same kernels on the CPU. The exit code is 1 if a test fails.
 
     Examples:

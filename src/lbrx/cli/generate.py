@@ -1,4 +1,4 @@
-"""`lbrx generate`: a text goes on as a model would write it."""
+"""`lbrx generate`: generate text from a prompt."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lbrx.errors import UsageError
 
 
 def generate(
-    model: Annotated[Path, Argument("The directory of a model, or a .gguf file.")],
-    prompt: Annotated[str, Option("--prompt", "-p", help="How the text begins; '-' reads standard input.")],
-    max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, help="The most tokens to write.")] = 100,
-    temperature: Annotated[float, Option(help="0 takes the likeliest token; higher values surprise more.")] = 0.0,
-    top_k: Annotated[int, Option(help="Draw from this many tokens; 0 from all.")] = 0,
-    top_p: Annotated[float, Option(help="Draw from the likeliest tokens that make up this share.")] = 1.0,
-    seed: Annotated[int, Option(help="The same seed draws the same text.")] = 0,
+    model: Annotated[Path, Argument("A model directory or a .gguf file.")],
+    prompt: Annotated[str, Option("--prompt", "-p", help="The prompt; '-' reads standard input.")],
+    max_tokens: Annotated[int, Option("--max-tokens", "-n", min=1, help="Maximum number of new tokens.")] = 100,
+    temperature: Annotated[float, Option(help="0 always picks the most likely token.")] = 0.0,
+    top_k: Annotated[int, Option(help="Sample from this many tokens; 0 means all.")] = 0,
+    top_p: Annotated[float, Option(help="Sample from the top tokens with this total probability.")] = 1.0,
+    seed: Annotated[int, Option(help="Random seed for sampling.")] = 0,
     threads: Threads = None,
     stats: Annotated[bool, Option("--stats", help="Print tokens per second when done.")] = False,
 ) -> None:
     """Generate text from a prompt.
 
-    Words appear as they are drawn. Weights are read from the file as they are, quantized or not.
+    Prints tokens as they are generated. Quantized weights are used directly, without converting the model first.
 
     Examples:
 
@@ -41,9 +41,9 @@ def generate(
     from lbrx.models.inference.generating import generate as generate_text
 
     check_model(model)
-    Sampling(temperature, top_k, top_p, seed)  # its errors come first
+    Sampling(temperature, top_k, top_p, seed)  # check the values first
     if temperature == 0 and (top_k != 0 or top_p != 1):
-        raise UsageError("--top-k and --top-p choose what is drawn from; expected a --temperature above 0 as well")
+        raise UsageError("--top-k and --top-p have no effect at temperature 0; add a --temperature above 0")
     text = sys.stdin.read() if prompt == "-" else prompt
     written = _Written(text)
     with _plain_warnings():
@@ -62,7 +62,7 @@ def generate(
 
 
 class _Written:
-    """Writes the prompt and the pieces of text that follow it, and counts tokens and seconds."""
+    """Write the prompt and the generated text, and count tokens and seconds."""
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt
@@ -85,7 +85,7 @@ class _Written:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Show warnings as one line each, without the place in the code."""
+    """Show warnings as one line each, without the source location."""
 
     def show(message: Warning | str, *_where: Any, **_more: Any) -> None:
         sys.stderr.write(f"warning: {message}\n")

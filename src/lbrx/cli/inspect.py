@@ -1,4 +1,4 @@
-"""`lbrx inspect`: what is in a file or directory, told from the headers alone."""
+"""`lbrx inspect`: show what a model file or directory contains, from its headers."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _FORMAT_NAMES = {
 
 
 def inspect(
-    path: Annotated[Path, Argument("A .safetensors or .gguf file, or the directory of a model.")],
+    path: Annotated[Path, Argument("A .safetensors or .gguf file, or a model directory.")],
     tensors: Annotated[bool, Option("--tensors", help="List every tensor.")] = False,
-    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
     pattern: Annotated[
         str | None,
         Option(
             "--filter",
             metavar="PATTERN",
-            help="List and count only tensors like this: '*.q_proj.*', or part of a name.",
+            help="List and count only these tensors: '*.q_proj.*', or part of a name.",
         ),
     ] = None,
 ) -> None:
-    """Show what is in a model file or directory.
+    """Show what a model file or directory contains.
 
-    Only headers are read, so that a model of any size takes a moment.
+    Reads only the headers, so it is fast for models of any size.
 
     Examples:
 
@@ -100,7 +100,7 @@ def _facts(summary: Summary, is_part: bool) -> Iterator[tuple[str, str]]:
 def _metadata_rows(metadata: Mapping[str, Any], width: int) -> Iterator[tuple[str, str]]:
     for number, (key, value) in enumerate(metadata.items()):
         if number == MAX_METADATA_ROWS:
-            yield "...", f"{len(metadata) - number:,} more, which --json shows"
+            yield "...", f"{len(metadata) - number:,} more (use --json)"
             return
         yield printable(key), _value_text(value, width)
 
@@ -114,7 +114,7 @@ def _value_text(value: Any, width: int) -> str:
 
 
 def _array_text(values: np.ndarray[Any, Any] | Sequence[Any], width: int) -> str:
-    """A short array itself, a long one as its length: `250,000 strings`."""
+    """Return the elements of a short array, or the length of a long one, such as `250,000 strings`."""
     if len(values) <= MAX_LISTED_VALUES:
         listed = printable("[" + ", ".join(map(str, values)) + "]")
         if len(listed) <= width:
@@ -123,9 +123,9 @@ def _array_text(values: np.ndarray[Any, Any] | Sequence[Any], width: int) -> str
 
 
 def _print_tensors(summary: Summary) -> None:
-    """One line per tensor, the name last so that a narrow terminal wraps nothing else.
+    """Print one line per tensor, name last so that only names wrap on a narrow terminal.
 
-    Written without a table: laying one out would take a second for ten thousand rows.
+    Does not use a rich table, whose layout takes a second for ten thousand rows.
     """
     rows = [("type", "shape", "bytes", "name")]
     for _, entry in summary.chosen:

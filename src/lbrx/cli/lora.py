@@ -1,4 +1,4 @@
-"""`lbrx lora`: the difference of two models as a LoRA adapter, and an adapter merged into its base."""
+"""`lbrx lora`: extract a LoRA adapter from two models, or merge an adapter into its base."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lbrx.jobs.lora.extract import CapturedTensor, Extraction, ExtractOptions, e
 from lbrx.memory.limits import limited
 
 MAX_LISTED_TENSORS = 20
-LEAST_USEFUL_SHARE = 0.25  # of the change
+LEAST_USEFUL_SHARE = 0.25  # share of the change that the adapter captures
 
 
 class Action(StrEnum):
-    """What is done with adapters."""
+    """What to do."""
 
     extract = "extract"
     merge = "merge"
 
 
 class AdapterType(StrEnum):
-    """How the factors are stored."""
+    """The dtype of the factors."""
 
     f32 = "f32"
     bf16 = "bf16"
@@ -41,37 +41,37 @@ class AdapterType(StrEnum):
 
 def lora(
     action: Annotated[Action, Argument("extract: FINETUNED BASE OUT; merge: BASE ADAPTER OUT.", "ACTION")],
-    tuned: Annotated[Path, Argument("A fine-tuned model; to merge, the base model.", "FINETUNED")],
-    base: Annotated[Path, Argument("The model that it was tuned from; to merge, the adapter.", "BASE")],
-    out: Annotated[Path, Argument("A new directory: the adapter in PEFT's format, or the merged model.", "OUT")],
+    tuned: Annotated[Path, Argument("The fine-tuned model; for merge, the base model.", "FINETUNED")],
+    base: Annotated[Path, Argument("Its base model; for merge, the adapter.", "BASE")],
+    out: Annotated[Path, Argument("A new directory for the PEFT adapter or the merged model.", "OUT")],
     rank: Annotated[
         int | None,
         Option(
             "--rank",
             min=1,
-            help="Rank of each matrix, 32 by default; with --max-error the largest, no limit by default.",
+            help="Rank of each matrix (default: 32). With --max-error, the largest rank (default: no limit).",
         ),
     ] = None,
     max_error: Annotated[
         float | None,
-        Option("--max-error", help="Give each matrix the smallest rank within a relative error, such as 0.05."),
+        Option("--max-error", help="Use the smallest rank per matrix with at most this relative error, such as 0.05."),
     ] = None,
     modules: Annotated[
-        str | None, Option("--modules", metavar="REGEX", help="Only modules whose names match: 'self_attn|mlp'.")
+        str | None, Option("--modules", metavar="REGEX", help="Only modules whose name matches: 'self_attn|mlp'.")
     ] = None,
     save_modules: Annotated[
-        bool, Option("--save-modules", help="Store changed embeddings, norms and biases whole.")
+        bool, Option("--save-modules", help="Store changed embeddings, norms and biases in full.")
     ] = False,
-    dtype: Annotated[AdapterType, Option("--dtype", help="Type of the adapter's tensors.")] = AdapterType.f32,
+    dtype: Annotated[AdapterType, Option("--dtype", help="Dtype of the adapter's tensors.")] = AdapterType.f32,
     threads: Threads = None,
     memory: Memory = None,
     tensors: Annotated[bool, Option("--tensors", help="List every tensor.")] = False,
-    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
 ) -> None:
     """Extract a LoRA adapter from two models, or merge one.
 
-    'extract' replaces the change of each weight by its best low-rank approximation, and measures the share of the
-    change that this captures. Other changed tensors are listed, or stored in full with --save-modules. 'merge' adds an
+    'extract' replaces the change of each weight matrix with its best low-rank approximation and measures how much of
+    the change it captures. Other changed tensors are listed, or stored in full with --save-modules. 'merge' adds an
     adapter to its base.
 
     Examples:
@@ -110,7 +110,7 @@ def lora(
 
 
 def _merge(base: Path, adapter: Path, out: Path, limits: LimitOptions, options: RunOptions) -> None:
-    """A merge of one model with the adapter on top."""
+    """Merge an adapter into its base."""
     from lbrx.jobs.merge.lora import merge_lora
 
     check_model(base)
@@ -140,13 +140,13 @@ def _as_json(extraction: Extraction, out: Path) -> dict[str, Any]:
 
 
 def _print_total(extraction: Extraction, base: Path, out: Path) -> None:
-    """The share of the change that the adapter has, a warning if that is almost nothing, and the next command."""
+    """Print how much of the change the adapter captures, a warning if it is very little, and the next command."""
     if extraction.captured:
         share = extraction.captured_energy
         print(f"captured {share:.1%} of the change in these matrices, {format_bytes(open_checkpoint(out).nbytes)}")
         if share < LEAST_USEFUL_SHARE:
             sys.stderr.write(
-                "warning: the adapter has little of the fine-tune, whose changes are not of low rank; "
+                "warning: the adapter captures little of the fine-tune, because its changes are not low-rank; "
                 "a higher --rank captures more\n"
             )
     if sys.stdout.isatty():
@@ -163,9 +163,9 @@ def _print(extraction: Extraction, out: Path, options: ExtractOptions, *, with_t
         table.add_row(str(tensor.rank), shape_text(tensor.shape), *numbers, printable(tensor.name))
     console.print(table)
     if not with_tensors and len(extraction.captured) > MAX_LISTED_TENSORS:
-        console.print(f"... {len(extraction.captured) - MAX_LISTED_TENSORS:,} more, which --tensors shows", style="dim")
+        console.print(f"... {len(extraction.captured) - MAX_LISTED_TENSORS:,} more (use --tensors)", style="dim")
     if extraction.saved:
-        console.print(f"\nstored whole: {plural(len(extraction.saved), 'tensor')}", style="bold")
+        console.print(f"\nstored in full: {plural(len(extraction.saved), 'tensor')}", style="bold")
         _print_some(extraction.saved)
     if extraction.left_out:
         console.print(f"\nchanged, but not captured: {plural(len(extraction.left_out), 'tensor')}", style="bold")
@@ -180,7 +180,7 @@ def _print(extraction: Extraction, out: Path, options: ExtractOptions, *, with_t
 
 
 def _least_captured(extraction: Extraction) -> list[CapturedTensor]:
-    """The tensors of which the adapter lacks most, if there are many; in the order of the files."""
+    """Return the tensors that the adapter captures worst if there are many, in file order."""
     worst = sorted(extraction.captured, key=lambda tensor: -tensor.relative_error)[:MAX_LISTED_TENSORS]
     return [tensor for tensor in extraction.captured if tensor in worst]
 

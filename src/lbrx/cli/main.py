@@ -1,6 +1,6 @@
-"""The entry point ``lbrx``: finds the command, and turns errors into one line and an exit code.
+"""The ``lbrx`` entry point: run a command, and turn errors into one line and an exit code.
 
-Exit codes: 0 success, 1 an error of lbrx, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from lbrx.errors import LbrxError, UsageError
 
 
 class Command(NamedTuple):
-    """Where a command is, as ``"module:function"``, and what it does in one line."""
+    """The ``"module:function"`` of a command, and its one-line summary."""
 
     target: str
     summary: str
 
 
 COMMANDS: dict[str, Command] = {
-    "inspect": Command("lbrx.cli.inspect:inspect", "Show what is in a model file or directory."),
-    "merge": Command("lbrx.cli.merge:merge", "Merge models as a recipe says."),
-    "convert": Command("lbrx.cli.convert:convert", "Write a model in another format."),
+    "inspect": Command("lbrx.cli.inspect:inspect", "Show what a model file or directory contains."),
+    "merge": Command("lbrx.cli.merge:merge", "Merge models according to a recipe."),
+    "convert": Command("lbrx.cli.convert:convert", "Convert a model to another format."),
     "quantize": Command("lbrx.cli.quantize:quantize", "Quantize a model to GGUF, MLX or integers."),
-    "moe": Command("lbrx.cli.moe:moe", "Make a mixture of experts from dense models."),
-    "verify": Command("lbrx.cli.verify:verify", "Check that a model is whole and sound."),
+    "moe": Command("lbrx.cli.moe:moe", "Build a mixture of experts from dense models."),
+    "verify": Command("lbrx.cli.verify:verify", "Check a model for damage and inconsistencies."),
     "compare": Command("lbrx.cli.compare:compare", "Measure what a conversion or quantization changed."),
     "diff": Command("lbrx.cli.diff:diff", "Compare two models layer by layer."),
     "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from two models, or merge one."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
     "generate": Command("lbrx.cli.generate:generate", "Generate text from a prompt."),
-    "methods": Command("lbrx.cli.methods:methods", "List merge methods, or show the parameters of one."),
-    "types": Command("lbrx.cli.types:types", "List what a model can be quantized to."),
+    "methods": Command("lbrx.cli.methods:methods", "List merge methods, or the parameters of one."),
+    "types": Command("lbrx.cli.types:types", "List quantization types."),
     "bench": Command("lbrx.cli.bench:bench", "Compare the speed of CPU and GPU."),
-    "doctor": Command("lbrx.cli.doctor:doctor", "Show what this machine has, and test its GPU."),
+    "doctor": Command("lbrx.cli.doctor:doctor", "Describe this machine and test its GPU."),
     "demo": Command("lbrx.cli.demo:demo", "Merge, quantize and score small language models."),
-    "completion": Command("lbrx.cli.completion:completion", "Print a script for tab completion in a shell."),
+    "completion": Command("lbrx.cli.completion:completion", "Print a shell script for tab completion."),
 }
-"""In the order of ``lbrx --help``. A summary is the first line of its function's docstring."""
+"""Commands in the order of ``lbrx --help``. The summary is the first line of the function's docstring."""
 
 
 READS_WEIGHTS = ("merge", "convert", "quantize", "moe", "verify", "compare", "diff", "lora", "score", "generate")
@@ -55,11 +55,11 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
-BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS on threads of its own; idle ones of OpenBLAS spin
+BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS from its own threads; idle OpenBLAS threads spin
 _NO_THREAD = "can't start new thread"
-GC_THRESHOLD = 100_000  # objects: importing and planning make many that stay, and few cycles
+GC_THRESHOLD = 100_000  # objects; importing and planning create many long-lived objects and few cycles
 
-# The mark keeps the lines of a paragraph apart.
+# \b makes click keep the line breaks.
 _EXAMPLES = """\b
 Examples:
   lbrx inspect model.gguf
@@ -68,21 +68,21 @@ Examples:
   lbrx convert model.gguf model-mlx --format mlx
   lbrx score model merged.gguf --text held-out.txt --reference model
 
-'lbrx COMMAND --help' tells more. LBRX_DEBUG=1 shows the traceback of an error.
+Run 'lbrx COMMAND --help' for details. LBRX_DEBUG=1 shows the traceback of an error.
 """
 
 
 def main() -> None:
-    """Run the command line on the arguments of this process, and exit."""
+    """Run the command line with ``sys.argv`` and exit."""
     gc.set_threshold(GC_THRESHOLD)
     os.environ.setdefault(BLAS_THREADS_VARIABLE, "1")
     code = run(sys.argv[1:])
-    gc.freeze()  # else Python looks for cycles among all objects once more before it ends
+    gc.freeze()  # skips a final garbage collection at exit
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line on these arguments and return its exit code.
+    """Run the command line with these arguments and return the exit code.
 
     >>> run(["--version"])  # doctest: +ELLIPSIS
     lbrx ...
@@ -92,8 +92,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         _refuse_empty(arguments)
         return _run_command(arguments)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for what Python writes at its end
+    except BrokenPipeError:  # the reader closed the pipe
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it at exit
         return EXIT_ERROR
     except (LbrxError, OSError, MemoryError, RuntimeError) as error:
         if not _is_expected(error):
@@ -123,14 +123,14 @@ def _run_command(arguments: Sequence[str]) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """An empty path would mean the current directory; it comes from a variable of the shell that is not set."""
+    """Refuse empty arguments. As a path, one would mean the current directory; usually a shell variable is unset."""
     for before, argument in pairwise(("", *arguments)):
         if not argument and not before.startswith("-"):
-            raise UsageError("an argument is empty; expected a path or a name (is a variable of the shell not set?)")
+            raise UsageError("an argument is empty; expected a path or a name (is a shell variable unset?)")
 
 
 class _Root(click.Group):
-    """All commands, of which only the one that is called is imported."""
+    """The group of all commands. Imports a command only when it is called."""
 
     def __init__(self) -> None:
         version = click.Option(
@@ -155,7 +155,7 @@ class _Root(click.Group):
             ctx.exit(EXIT_USAGE)
         return super().parse_args(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - signature of click
         return list(COMMANDS)
 
     def resolve_command(
@@ -171,7 +171,7 @@ class _Root(click.Group):
 
 
 def command_of(name: str) -> click.Command:
-    """A command with its options."""
+    """Return a command with its options."""
     chosen = command(name, _function(COMMANDS[name].target))
     if name in READS_WEIGHTS:
         chosen.params.append(_raw_option())
@@ -184,7 +184,7 @@ def _raw_option() -> click.Option:
         is_flag=True,
         expose_value=False,
         callback=_allow_raw_codes,
-        help="Take codes as values if lbrx cannot decode the quantization of a model.",
+        help="Use raw codes as values if lbrx cannot decode the model's quantization.",
     )
 
 
@@ -211,22 +211,22 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
 
 
 def _never_fail_to_print() -> None:
-    """Names in files and paths can hold what the terminal's encoding cannot: print it escaped."""
+    """Escape characters that the terminal's encoding lacks, such as those in file and tensor names."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether an error is one line for users: of lbrx, of the system, or because memory or threads are refused."""
+    """Whether to print an error as one line: errors of lbrx and the system, and lack of memory or threads."""
     return not isinstance(error, RuntimeError) or isinstance(error, LbrxError) or _NO_THREAD in str(error)
 
 
 def _print_error(error: Exception) -> None:
     message, *more = _text_of(error).split("\n", 1)
-    hint = f" ({DEBUG_VARIABLE}=1 shows more)" if more else ""
+    hint = f" (set {DEBUG_VARIABLE}=1 for details)" if more else ""
     try:
         from lbrx.cli.console import error_console, printable
-    except (OSError, MemoryError, ImportError):  # no descriptor or memory is left to import them
+    except (OSError, MemoryError, ImportError):  # too few file descriptors or too little memory to import
         print(f"error: {message!a:.2000}{hint}", file=sys.stderr)
         return
     console = error_console()
@@ -236,9 +236,9 @@ def _print_error(error: Exception) -> None:
 
 def _text_of(error: Exception) -> str:
     if isinstance(error, MemoryError) and not isinstance(error, LbrxError):
-        return f"out of memory: the system refused to give more{f' ({error})' if str(error) else ''}"
+        return f"out of memory: the system refused an allocation{f' ({error})' if str(error) else ''}"
     if isinstance(error, RuntimeError):
-        return f"{error}: the system refused to start a thread; give --threads a smaller number"
+        return f"{error}: the system refused to start a thread; use a smaller --threads"
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

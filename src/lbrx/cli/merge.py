@@ -1,4 +1,4 @@
-"""`lbrx merge`: models merged as a recipe says."""
+"""`lbrx merge`: merge models according to a recipe."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def merge(
     method: Annotated[
         str | None,
         Option(
-            metavar="NAME", help="Merge models without a recipe ('lbrx methods' lists all).", values=lambda: METHODS
+            metavar="NAME", help="Merge without a recipe, with this method ('lbrx methods').", values=lambda: METHODS
         ),
     ] = None,
     base: Annotated[str | None, Option(metavar="MODEL", help="With --method: the base model.")] = None,
     weight: Annotated[
-        str | None, Option(metavar="W[,W...]", help="With --method: one weight, or one for each model.")
+        str | None, Option(metavar="W[,W...]", help="With --method: one weight for all models, or one per model.")
     ] = None,
     set: Annotated[
-        list[str] | None, Option("--set", metavar="NAME=VALUE", help="With --method: another parameter, such as t=0.4.")
+        list[str] | None, Option("--set", metavar="NAME=VALUE", help="With --method: set a parameter, such as t=0.4.")
     ] = None,
     out: Annotated[
         str | None, Option(metavar="OUT", help="With --method: the directory or .gguf file to write.")
@@ -50,11 +50,11 @@ def merge(
     format: Format = None,
     quantize: Annotated[
         str | None,
-        Option(metavar="TYPE", help="Quantize in the same pass: q4_k_m, mlx_4, ...", values=type_names),
+        Option(metavar="TYPE", help="Also quantize the result: q4_k_m, mlx_4, ...", values=type_names),
     ] = None,
     dry_run: DryRun = False,
     limits: LimitOptions,
-    seed: Annotated[int, Option(help="For methods that draw random numbers.")] = 0,
+    seed: Annotated[int, Option(help="Random seed, for methods that use one.")] = 0,
     allow_code: Annotated[
         bool, Option("--allow-code", help="Let the recipe run the Python file that its merge_method names.")
     ] = False,
@@ -62,11 +62,11 @@ def merge(
     cluster: Cluster = None,
     device: Device = "cpu",
 ) -> None:
-    """Merge models as a recipe says.
+    """Merge models according to a recipe.
 
-    Memory does not grow with the models. After a failure or a kill, run the same command to resume. The output depends
-    only on the recipe, the models and the seed. A model that is not a local path is downloaded from the Hugging Face
-    hub, which HF_TOKEN, HF_HOME and HF_HUB_OFFLINE control.
+    Memory does not grow with the models. If the run stops, run the same command to resume. The output depends only on
+    the recipe, the models and the seed. Models that are not local paths are downloaded from the Hugging Face hub; set
+    HF_TOKEN, HF_HOME and HF_HUB_OFFLINE as usual.
 
     Examples:
 
@@ -127,17 +127,17 @@ def merge(
 def _recipe_and_target(
     paths: Sequence[str], method: str | None, out: str | None, base: str | None, values: Mapping[str, str]
 ) -> tuple[Path | str, Path]:
-    """The file of a recipe, or its text if there is a method, and the path to write to."""
+    """Return the recipe's path (or its text if ``method`` is given) and the output path."""
     if method is not None:
         from lbrx.jobs.merge.inline import inline_recipe
 
         if out is None:
-            raise UsageError("--method merges all models that are named; expected --out as well")
+            raise UsageError("--method needs --out, because all arguments are models")
         return inline_recipe(paths, method, base, values), Path(out)
     if out is not None or base is not None or values:
-        raise UsageError("--out, --base, --weight and --set belong to --method; expected it, or RECIPE and OUT alone")
+        raise UsageError("--out, --base, --weight and --set need --method; otherwise expected RECIPE and OUT")
     if len(paths) != 2:
-        raise click.UsageError(f"{len(paths)} given; expected RECIPE and OUT, or models with --method and --out")
+        raise click.UsageError(f"{len(paths)} arguments; expected RECIPE and OUT, or models with --method and --out")
     return Path(paths[0]), Path(paths[1])
 
 

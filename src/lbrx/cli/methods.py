@@ -1,4 +1,4 @@
-"""`lbrx methods`: the merge methods and their parameters."""
+"""`lbrx methods`: list the merge methods and their parameters."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def methods(
     name: Annotated[str | None, Argument("Show the parameters of this method.", "NAME", lambda: METHODS)] = None,
-    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
 ) -> None:
-    """List merge methods, or show the parameters of one.
+    """List merge methods, or the parameters of one.
 
     Examples:
 
@@ -48,7 +48,7 @@ def _print_all(chosen: list[Method]) -> None:
         table.add_row(method.name, _base_text(method), _count_text(method), ", ".join(named))
     console = output_console()
     console.print(table)
-    console.print("\n'lbrx methods NAME' shows one with a command and a recipe to copy.", style="dim")
+    console.print("\nRun 'lbrx methods NAME' for parameters, an example command and a recipe.", style="dim")
 
 
 def _base_text(method: Method) -> str:
@@ -56,7 +56,7 @@ def _base_text(method: Method) -> str:
 
 
 def _count_text(method: Method) -> str:
-    """How many models a method takes besides the base."""
+    """Return how many models a method takes, not counting the base."""
     least, most = method.spec.model_count
     return str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
 
@@ -93,7 +93,7 @@ def _print_one(method: Method) -> None:
 
 
 def summary_of(method: Method) -> str:
-    """The first paragraph of the method's docstring."""
+    """Return the first paragraph of the method's docstring."""
     return " ".join((getdoc(method.function) or "").split("\n\n")[0].split())
 
 

@@ -1,4 +1,4 @@
-"""`lbrx moe`: dense models made into a mixture of experts."""
+"""`lbrx moe`: build a mixture of experts from dense models."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def moe(
     *,
     dry_run: DryRun = False,
     limits: LimitOptions,
-    seed: Annotated[int, Option(help="For random gates and noise.")] = 0,
+    seed: Annotated[int, Option(help="Random seed for gates and noise.")] = 0,
     options: RunOptions,
 ) -> None:
-    """Make a mixture of experts from dense models.
+    """Build a mixture of experts from dense models.
 
-    Attention, norms and embeddings come from the base model, the experts' feed-forward matrices from models of the same
-    shape; the gates follow the recipe's 'gate_mode'. The result is a Mixtral model, or with a shared expert a Qwen2-MoE
-    one. After a failure or a kill, run the same command to resume.
+    Takes attention, norms and embeddings from the base model, and the feed-forward matrices of the experts from models
+    of the same shape. The recipe's 'gate_mode' sets how gates are computed. The result is a Mixtral model, or a
+    Qwen2-MoE model if the recipe has a shared expert. If the run stops, run the same command to resume.
 
     Examples:
 
@@ -46,7 +46,7 @@ def moe(
 
     with reporting("merging", options) as report:
         if out.suffix == ".gguf":
-            raise UsageError(f"{out}: a mixture is written as a directory, of which 'lbrx convert' makes a GGUF file")
+            raise UsageError(f"{out}: expected a directory; use 'lbrx convert' to turn the mixture into a GGUF file")
         if not dry_run:
             write = partial(make_mixture, recipe, out, max_shard_bytes=limits.shard_size, seed=seed)
             write_output(write, report, limits, options, inputs=[recipe])

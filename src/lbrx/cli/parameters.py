@@ -1,7 +1,7 @@
-"""Commands from functions: annotations declare the parameters, and click parses them.
+"""Build click commands from functions and their annotations.
 
-``Annotated[int, Option(help="...")]`` is an option named after its parameter, ``Annotated[Path, Argument("...")]`` an
-argument. A parameter whose type is a NamedTuple stands for the options that are its fields.
+``Annotated[int, Option(help="...")]`` declares an option named after the parameter, and
+``Annotated[Path, Argument("...")]`` an argument. A parameter whose type is a NamedTuple adds one option per field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES: dict[Any, click.ParamType[Any]] = {str: click.STRING, int: click.INT, fl
 
 
 class Argument(NamedTuple):
-    """An argument, or several of them if its type is a list; required unless its parameter has a default."""
+    """An argument, repeatable if its type is a list. It is required unless the parameter has a default."""
 
     help: str
     metavar: str | None = None
@@ -28,9 +28,9 @@ class Argument(NamedTuple):
 
 
 class Option:
-    """An option; without flags it is called like its parameter, and a bool has an option to switch it off too.
+    """An option. Without flags, it is named after its parameter, and a bool also gets a ``--no-`` option.
 
-    ``values`` gives the values that a shell can complete.
+    ``values`` returns the values for shell completion.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class _Argument(click.Argument):
         self.metavar = label if self.required else f"[{label}]"
         self.hint, self.label, self.description = f"'{label}'", label + choices, argument.help
 
-    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - as click calls it
+    def get_error_hint(self, ctx: click.Context | None) -> str:  # noqa: ARG002 - signature of click
         return self.hint
 
 
 class _Option(click.Option):
-    """An option whose values a shell can complete."""
+    """An option with values for shell completion."""
 
     def __init__(self, names: list[str], values: Callable[[], Iterable[str]] | None, **settings: Any) -> None:
         super().__init__(names, **settings)
@@ -75,7 +75,7 @@ class _Option(click.Option):
 
 
 def completions(parameter: click.Parameter) -> list[str]:
-    """The values of a parameter that are known by name; none for paths, numbers and texts."""
+    """Return the known values of a parameter, or nothing for paths, numbers and free text."""
     if isinstance(parameter.type, click.Choice):
         return [str(choice) for choice in parameter.type.choices]
     values = getattr(parameter, "values", None)
@@ -83,7 +83,7 @@ def completions(parameter: click.Parameter) -> list[str]:
 
 
 class _Command(click.Command):
-    """A command that lists its arguments in its help."""
+    """A command whose help lists its arguments."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         arguments = [each for each in self.params if isinstance(each, _Argument)]
@@ -95,7 +95,7 @@ class _Command(click.Command):
 
 
 def command(name: str, function: Callable[..., None]) -> click.Command:
-    """The command that parses the parameters of a function and calls it.
+    """Return a command that parses the parameters of a function and calls it.
 
     >>> from typing import Annotated
     >>> def show(name: Annotated[str, Argument("What.")], times: Annotated[int, Option(help="How often.")] = 1) -> None:
@@ -117,7 +117,7 @@ def command(name: str, function: Callable[..., None]) -> click.Command:
 
 
 class _Declared(NamedTuple):
-    """A parameter, or a field of one."""
+    """A parameter, or a field of a NamedTuple parameter."""
 
     name: str
     annotation: Any

@@ -1,4 +1,4 @@
-"""Paths on the command line, looked at before any work begins: do models exist, can outputs be what they are called."""
+"""Checks of input and output paths before any work begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TORCH_ENDINGS = (".bin", ".pt", ".pth")
 
 
 def check_model(path: Path, *, may_be_adapter: bool = False) -> None:
-    """Raise if there is nothing at a path, with what may have been meant, or if it is an adapter without its base."""
+    """Raise if the path does not exist, suggesting similar ones, or if it is an adapter without its base."""
     if is_remote(path):
         return
     if not path.exists():
@@ -29,12 +29,12 @@ def _meant(path: Path) -> str:
     from lbrx.files.checkpoint.hub import is_repository
     from lbrx.files.checkpoint.locating import similar_path
 
-    in_hub = f"; 'hf://{path}' reads it from the Hugging Face hub" if is_repository(str(path)) else ""
+    in_hub = f"; use 'hf://{path}' to read it from the Hugging Face hub" if is_repository(str(path)) else ""
     return similar_path(str(path)) or in_hub
 
 
 def check_output_name(out: Path, format: str | None) -> None:
-    """Raise if a file is named that a directory would be written to.
+    """Raise if the name is that of a file but the format needs a directory, or if it is a PyTorch file.
 
     >>> check_output_name(Path("model.gguf"), "mlx")
     Traceback (most recent call last):
@@ -45,25 +45,25 @@ def check_output_name(out: Path, format: str | None) -> None:
         raise UsageError(f"{out}: {names[format]} is a directory; expected a name that does not end in .gguf")
     if out.suffix in _TORCH_ENDINGS:
         raise UsageError(
-            f"{out}: lbrx writes no PyTorch files; expected a directory, or a name that ends in .gguf or .safetensors"
+            f"{out}: lbrx cannot write PyTorch files; expected a directory, or a name ending in .gguf or .safetensors"
         )
 
 
 def check_replaced(out: Path, inputs: Iterable[Path], others: Iterable[Path] = ()) -> None:
-    """Raise if replacing a directory would take away what is still needed: inputs, other files, where we are.
+    """Raise if replacing a directory would delete inputs, other needed files or the current directory.
 
-    Inputs directly in the directory are checked when the plan is run.
+    Inputs directly in the directory are checked when the plan runs.
 
     >>> check_replaced(Path("/a"), [Path("/a/b/w.gguf")])
     Traceback (most recent call last):
-    lbrx.errors.UsageError: /a: holds /a/b/w.gguf, which --overwrite would remove; expected another place for the output
+    lbrx.errors.UsageError: /a: contains /a/b/w.gguf, which --overwrite would delete; choose another output path
     """
     target = out.resolve()
     if target in (Path.cwd(), *Path.cwd().parents):
-        raise UsageError(f"{out}: is or holds the current directory, which --overwrite would remove; expected another")
+        raise UsageError(
+            f"{out}: is or contains the current directory, which --overwrite would delete; choose another output path"
+        )
     lost = [path for path in inputs if not is_remote(path) and target in path.resolve().parents[1:]]
     lost += [path for path in others if target in path.resolve().parents]
     if lost:
-        raise UsageError(
-            f"{out}: holds {lost[0]}, which --overwrite would remove; expected another place for the output"
-        )
+        raise UsageError(f"{out}: contains {lost[0]}, which --overwrite would delete; choose another output path")

@@ -1,4 +1,4 @@
-"""What a merge tells while it runs: a bar in a terminal, events for programs, or nothing."""
+"""Progress and results of a run: a progress bar, JSON events, or only a summary."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from lbrx.jobs.merge.plan import Plan
     from lbrx.jobs.merge.plan.estimate import Estimate
 
-_PATIENCE_SECONDS = 0.5  # a merge that is over by then shows no bar
+_PATIENCE_SECONDS = 0.5  # shorter runs show no bar
 _LISTED_TENSORS = 5
 _EVENTS_PER_SECOND = 10
 _INTERRUPTED = "interrupted: run the same command to resume"
 
 
 class Reporter:
-    """Says nothing but the last line and what went wrong: for pipes and files. A context around the run."""
+    """Print only warnings and a closing summary. Used for pipes and files, as a context manager around the run."""
 
     def __init__(self, is_quiet: bool = False) -> None:
         self.is_quiet = is_quiet
@@ -48,31 +48,31 @@ class Reporter:
             print(f"warning: {_printable(warning)}", file=sys.stderr)
 
     def recipe(self, text: str) -> None:
-        """Print the recipe that options stand for."""
+        """Print the recipe built from command-line options."""
         if not self.is_quiet:
             print("recipe:\n" + "".join(f"  {line}\n" for line in text.splitlines()))
 
     def planned(self, plan: Plan, cost: Estimate) -> None:
-        """Print a plan that is not run."""
+        """Print the plan of a dry run."""
         for name, value in _plan_lines(plan, cost):
             print(f"{name:<16}{_printable(value)}")
 
     def progress(self, state: Progress) -> None:
-        """A tensor is finished."""
+        """Called when a tensor is done."""
         now = time.monotonic()
         if now >= self._next_sample or state.done_tensors == state.total_tensors:
             self._next_sample = now + 1 / _EVENTS_PER_SECOND
             self.peak_memory_bytes = max(self.peak_memory_bytes, anonymous_bytes())
 
     def failed(self, error: Exception) -> None:
-        """The merge ends with an error, which is printed elsewhere."""
+        """Called before an error is raised. The caller prints the error."""
 
     def interrupted(self) -> None:
-        """Somebody stopped the run, which can be gone on with."""
+        """Print how to resume an interrupted run."""
         print(_INTERRUPTED, file=sys.stderr)
 
     def done(self, result: RunResult, plan: OutputPlan, next_command: str | None) -> None:
-        """Print the closing summary: one line in a pipe; on a terminal also the types, and what to do next."""
+        """Print the closing summary: one line, and on a terminal also the dtypes and the next command."""
         self.warnings(_nonfinite_lines(result))
         if self.is_quiet:
             return
@@ -85,7 +85,7 @@ class Reporter:
 
 
 class JsonReporter(Reporter):
-    """Events as lines of JSON on standard output."""
+    """Print events as JSON lines on standard output."""
 
     def __init__(self) -> None:
         super().__init__(is_quiet=True)
@@ -164,7 +164,7 @@ class JsonReporter(Reporter):
 
 
 class TerminalReporter(Reporter):
-    """A bar with bytes per second, time left, and the tensor that is computed."""
+    """Show a progress bar with speed, time left and the current tensor."""
 
     def __init__(self, verb: str) -> None:
         from lbrx.cli.status import ProgressBar
@@ -184,7 +184,7 @@ class TerminalReporter(Reporter):
 
 
 class OutputSummary:
-    """What an output is: its types, and its bits per weight."""
+    """Size, dtypes and bits per weight of an output."""
 
     def __init__(self, plan: OutputPlan) -> None:
         self.types: dict[str, int] = {}
@@ -194,7 +194,7 @@ class OutputSummary:
                 self.types[slot.type_name] = self.types.get(slot.type_name, 0) + 1
                 weights += math.prod(slot.shape)
                 nbytes += slot.nbytes
-        packs_words = any(name in ("u32", "i32") for name in self.types)  # MLX: several weights in an element
+        packs_words = any(name in ("u32", "i32") for name in self.types)  # MLX packs several weights into an element
         self.bits_per_weight = None if not weights or packs_words else round(8 * nbytes / weights, 3)
         self.file_bytes = sum(layout.file_bytes for layout in plan.layouts)
         self.source_bytes = sum(header.file_bytes for header in plan.sources)
@@ -204,7 +204,7 @@ class OutputSummary:
 
 
 def reporter(verb: str, *, as_json: bool, is_quiet: bool) -> Reporter:
-    """The reporter for the options and for where standard output goes."""
+    """Return the reporter for these options and for the type of standard error."""
     if as_json:
         return JsonReporter()
     if is_quiet or not sys.stderr.isatty():
@@ -213,7 +213,7 @@ def reporter(verb: str, *, as_json: bool, is_quiet: bool) -> Reporter:
 
 
 def _printable(text: str) -> str:
-    """Names and paths come from strangers: escape what could control the terminal, and hide passwords."""
+    """Escape control characters and hide passwords, since names and paths come from untrusted files."""
     text = without_secrets(text)
     if text.isprintable():
         return text
@@ -272,5 +272,5 @@ def _nonfinite_lines(result: RunResult) -> list[str]:
     lines = [f"tensor {name!r}: {describe(counts)}" for name, counts in result.nonfinite.items()]
     if len(lines) > _LISTED_TENSORS:
         more = len(lines) - _LISTED_TENSORS
-        return [*lines[:_LISTED_TENSORS], f"{more} more tensors have values that are not finite; --json lists them all"]
+        return [*lines[:_LISTED_TENSORS], f"{more} more tensors contain NaN or infinite values; --json lists them all"]
     return lines

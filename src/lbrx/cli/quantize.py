@@ -1,4 +1,4 @@
-"""`lbrx quantize`: a model in fewer bits."""
+"""`lbrx quantize`: quantize a model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    source: Annotated[Path, Argument("A model: a directory, or a GGUF or SafeTensors file.", "IN")],
-    out: Annotated[Path, Argument("The .gguf file to write; for MLX and integers, the directory.")],
+    source: Annotated[Path, Argument("A model directory, or a GGUF or SafeTensors file.", "IN")],
+    out: Annotated[Path, Argument("The .gguf file to write; a directory for MLX and integer types.")],
     *,
     to: Annotated[
         str | None,
@@ -35,40 +35,40 @@ def quantize(
     ] = None,
     target_bpw: Annotated[
         float | None,
-        Option(metavar="BITS", help="Choose a type per tensor so that the average is at most BITS bits per weight."),
+        Option(metavar="BITS", help="Choose a type per tensor to use at most BITS bits per weight on average."),
     ] = None,
     target_size: Annotated[
         str | None,
-        Option(metavar="SIZE", help="Choose types for a file of at most this size, such as 4GB."),
+        Option(metavar="SIZE", help="Choose a type per tensor to get a file of at most this size, such as 4GB."),
     ] = None,
     candidates: Annotated[
         str | None,
-        Option(metavar="TYPES", help="What to choose from for a size, with commas."),
+        Option(metavar="TYPES", help="Types to choose from with --target-bpw or --target-size, comma-separated."),
     ] = None,
     tensor_type: Annotated[
         list[str] | None,
         Option(
             metavar="PATTERN=TYPE",
-            help="The type of tensors whose names match; the first match holds.",
+            help="Type of tensors whose name matches. The first match wins.",
         ),
     ] = None,
-    output_type: Annotated[str | None, Option(metavar="TYPE", help="The type of the output matrix.")] = None,
-    embedding_type: Annotated[str | None, Option(metavar="TYPE", help="The type of the token embedding.")] = None,
-    pure: Annotated[bool, Option("--pure", help="One type for all, without the mix of the file type.")] = False,
-    leave_output: Annotated[bool, Option("--leave-output", help="Leave the output matrix as it is.")] = False,
-    imatrix: Annotated[Path | None, Option(metavar="FILE", help="An importance matrix of llama.cpp.")] = None,
-    group_size: Annotated[int | None, Option(min=1, help="Weights that share a scale, for MLX and integers.")] = None,
+    output_type: Annotated[str | None, Option(metavar="TYPE", help="Type of the output matrix.")] = None,
+    embedding_type: Annotated[str | None, Option(metavar="TYPE", help="Type of the token embedding.")] = None,
+    pure: Annotated[bool, Option("--pure", help="Use one type for all tensors instead of a mix.")] = False,
+    leave_output: Annotated[bool, Option("--leave-output", help="Do not quantize the output matrix.")] = False,
+    imatrix: Annotated[Path | None, Option(metavar="FILE", help="An importance matrix from llama.cpp.")] = None,
+    group_size: Annotated[int | None, Option(min=1, help="Weights per scale, for MLX and integer types.")] = None,
     override_kv: Annotated[
         list[str] | None,
-        Option(metavar="KEY=TYPE:VALUE", help="Set a key of the metadata."),
+        Option(metavar="KEY=TYPE:VALUE", help="Set a metadata key."),
     ] = None,
     prune_layers: Annotated[str | None, Option(metavar="LAYERS", help="Remove layers, such as 20,22-24.")] = None,
-    keep_split: Annotated[bool, Option("--keep-split", help="Write the shards that IN has.")] = False,
+    keep_split: Annotated[bool, Option("--keep-split", help="Split the output into the same shards as IN.")] = False,
     allow_requantize: Annotated[
-        bool, Option("--allow-requantize", help="Take a model that is quantized already.")
+        bool, Option("--allow-requantize", help="Accept a model that is already quantized.")
     ] = False,
     dry_run: DryRun = False,
-    tensors: Annotated[bool, Option("--tensors", help="With --dry-run, list every tensor and why.")] = False,
+    tensors: Annotated[bool, Option("--tensors", help="With --dry-run: list every tensor, its type and why.")] = False,
     limits: LimitOptions,
     options: RunOptions,
     cluster: Cluster = None,
@@ -76,9 +76,9 @@ def quantize(
 ) -> None:
     """Quantize a model to GGUF, MLX or integers.
 
-    A Hugging Face directory becomes a quantized GGUF file in one pass. Types are mixed as llama-quantize mixes them;
-    or, with --target-bpw or --target-size, chosen tensor by tensor so that the measured error is least. Memory does not
-    grow with the model. After a failure or a kill, run the same command to resume.
+    Quantizes a Hugging Face directory to a GGUF file in one pass. Types are mixed like llama-quantize does. With
+    --target-bpw or --target-size, each tensor gets the type that keeps the measured error lowest. Memory does not grow
+    with the model. If the run stops, run the same command to resume.
 
     Examples:
 
@@ -141,17 +141,15 @@ def quantize(
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:
-    """Raise for options that would do nothing."""
+    """Raise for options that have no effect."""
     if tensors:
-        raise UsageError("--tensors lists what --dry-run would do; expected --dry-run as well")
+        raise UsageError("--tensors needs --dry-run")
     if candidates:
-        raise UsageError(
-            "--candidates are chosen from for --target-bpw or --target-size; expected one of them, not --to"
-        )
+        raise UsageError("--candidates needs --target-bpw or --target-size; it cannot be used with --to")
 
 
 def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:
-    """Print what would be written."""
+    """Print the plan."""
     if as_json:
         sys.stdout.write(json.dumps(_plan_fields(plan)) + "\n")
         return

@@ -1,4 +1,4 @@
-"""Running a plan for a command: limits, device, progress and errors."""
+"""Run a plan for a command: limits, device, progress and errors."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _OPEN_FILES = 4096
 
 @contextmanager
 def reporting_fallbacks(warn: Callable[[Sequence[str]], None]) -> Iterator[None]:
-    """At the end of a ``with`` block, warn of what another device left to the CPU, and why."""
+    """At the end of the block, warn about operations that ran on the CPU instead of the device, and why."""
     from lbrx.engine.device import CpuFallback, fallbacks
 
     before = set(fallbacks())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CpuFallback)
         yield
-    warn([f"computed on the CPU in part: {reason}" for reason in fallbacks() if reason not in before])
+    warn([f"computed partly on the CPU: {reason}" for reason in fallbacks() if reason not in before])
 
 
 @contextmanager
 def planning_for(
     limits: LimitOptions, report: Reporter, device: str | None = None, cluster: str | None = None
 ) -> Iterator[None]:
-    """The limits and the device of a command while it plans."""
+    """Apply the limits and the device of a command while it plans."""
     from lbrx.engine.device import computing_on
     from lbrx.memory.limits import limited
 
@@ -50,7 +50,7 @@ def planning_for(
 
 @contextmanager
 def reporting(verb: str, options: RunOptions) -> Iterator[Reporter]:
-    """The reporter of a command that writes a model. It hears of errors before they are raised."""
+    """Yield the reporter of a command that writes a model, and pass it errors before they are raised."""
     _allow_many_files()
     report = reporter(verb, as_json=options.json_output, is_quiet=options.quiet)
     try:
@@ -72,9 +72,9 @@ def write_output(
     cluster: str | None = None,
     next_command: str | None = None,
 ) -> None:
-    """Call the function that writes a model with the options of a run, and report its progress and its result.
+    """Call a function that writes a model with the options of a run, and report progress and result.
 
-    ``inputs`` are files besides models that must not be overwritten. ``status`` is closed when the plan is made.
+    ``inputs`` are non-model files that must not be overwritten. ``status`` is closed when planning ends.
     """
 
     plans: list[OutputPlan] = []
@@ -111,20 +111,20 @@ def write_output(
 
 
 def check_dry_run(plan: OutputPlan, options: RunOptions) -> None:
-    """Raise if the plan that was shown could not be written: the target exists, or the disk lacks space."""
+    """Raise if the plan could not be written: the target exists, or the disk has too little space."""
     from lbrx.files.output.run import check_output
 
     free_bytes = check_output(plan, options.overwrite)
     if free_bytes is not None and not options.json_output:
         replaced = plan.is_directory and plan.out.is_dir() and any(plan.out.iterdir())
-        print(f"{'target':<16}{'replaces the old one' if replaced or plan.out.is_file() else 'new'}")
+        print(f"{'target':<16}{'replaces existing' if replaced or plan.out.is_file() else 'new'}")
         print(f"{'free on disk':<16}{format_bytes(free_bytes)}")
     if options.overwrite and free_bytes is not None:
         _show_replaced(plan, options)
 
 
 def show_files(plan: OutputPlan, *, as_json: bool) -> None:
-    """Print the files that a plan would write, and the types in them."""
+    """Print the files that a plan would write, and their dtypes."""
     counts: dict[str, int] = {}
     for layout in plan.layouts:
         for slot in layout.slots:
@@ -143,7 +143,7 @@ def show_files(plan: OutputPlan, *, as_json: bool) -> None:
 
 
 def _show_replaced(plan: OutputPlan, options: RunOptions) -> None:
-    """Print what ``--overwrite`` would replace."""
+    """Print the files that ``--overwrite`` would replace."""
     from lbrx.cli.console import plural, printable
     from lbrx.files.output.run import staging_of
 
@@ -157,7 +157,7 @@ def _show_replaced(plan: OutputPlan, options: RunOptions) -> None:
 
 
 def _allow_many_files() -> None:
-    """Raise the soft limit of open files: macOS has 256, and every shard of every model is one."""
+    """Raise the soft limit of open files, which is 256 on macOS. Every shard of every model is an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

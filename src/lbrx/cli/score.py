@@ -1,4 +1,4 @@
-"""`lbrx score`: how good models are at a text."""
+"""`lbrx score`: measure how well models predict a text."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
     from lbrx.jobs.score.score import Score
 
 
-_LESS_IMPORTANT = ("loss", "tokens", "bits/byte", "KL 99%", "tokens/s")  # left out of narrow tables
+_LESS_IMPORTANT = ("loss", "tokens", "bits/byte", "KL 99%", "tokens/s")  # hidden on a narrow terminal
 
 
 def score(
-    models: Annotated[list[Path], Argument("Directories of models, or .gguf files.", "MODEL...")],
-    text: Annotated[Path, Option("--text", help="The text to predict, a file in UTF-8.")],
+    models: Annotated[list[Path], Argument("Model directories or .gguf files.", "MODEL...")],
+    text: Annotated[Path, Option("--text", help="A UTF-8 text file to predict.")],
     reference: Annotated[
-        Path | None, Option("--reference", help="The model whose predictions the others are compared with.")
+        Path | None, Option("--reference", help="Compare the predictions of the models with this model.")
     ] = None,
     context: Annotated[
         int | None,
-        Option(min=2, help="Tokens per window; 512 by default, or what the model has."),
+        Option(min=2, help="Tokens per window (default: 512, or the context length of the model if shorter)."),
     ] = None,
     stride: Annotated[
         int | None,
-        Option(min=1, help="Tokens from window to window; half a window by default."),
+        Option(min=1, help="Tokens between window starts (default: half a window)."),
     ] = None,
-    max_tokens: Annotated[int | None, Option(min=2, help="Use only so many tokens of the text.")] = None,
-    plot: Annotated[Path | None, Option("--plot", help="Draw a picture into this file, such as scores.png.")] = None,
-    json_output: Annotated[bool, Option("--json", help="Print the numbers as JSON.")] = False,
+    max_tokens: Annotated[int | None, Option(min=2, help="Use only the first N tokens of the text.")] = None,
+    plot: Annotated[Path | None, Option("--plot", help="Write a plot to this file, such as scores.png.")] = None,
+    json_output: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False,
     threads: Annotated[
         int | None,
         Option(
             min=1,
-            help="Processors to use; all of them by default, on a cluster up to four for a task.",
+            help="Number of threads (default: all processors; on a cluster, up to four per task).",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
         Option(
             metavar="ADDRESS",
-            help="Compute on a Ray cluster: 'auto' for the one of this machine, or HOST:PORT.",
+            help="Run on a Ray cluster: 'auto' for the local one, or HOST:PORT.",
         ),
     ] = None,
     device: Device = "cpu",
 ) -> None:
     """Measure how well models predict a text.
 
-    Every token but the first is predicted once, from at least half a window of those before it. Perplexity is
-    exp(loss); lower is better. With a reference, the table also tells how far each model's predictions are from it.
+    Predicts every token but the first once, from at least half a window of context. Perplexity is exp(loss); lower is
+    better. With --reference, the table also shows how far each model's predictions are from the reference.
 
     Examples:
 
@@ -111,7 +111,7 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def score_table(scores: Sequence[Score]) -> Table:
-    """A row for each model, the best perplexity in bold."""
+    """Return a table with one row per model and the best perplexity in bold."""
     from lbrx.cli.console import columns, printable
 
     has_reference = any(one.divergence is not None for one in scores)
@@ -147,7 +147,7 @@ def _divergence_cells(one: Score) -> list[str]:
 
 
 def as_json(one: Score) -> dict[str, Any]:
-    """A score in types that JSON has; numbers that it lacks are null."""
+    """Return a score as JSON-compatible values. NaN and infinities become null."""
     values: dict[str, Any] = {
         "model": str(one.model),
         "tokens": one.tokens,

@@ -1,4 +1,4 @@
-"""The progress bar of all commands: a verb, the share that is done, amounts, speed, time left, and a name."""
+"""The progress bar of all commands: verb, percentage, amount, speed, time left and item name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-_LEAST_SECONDS = 0.5  # of measurements before time left is shown
+_LEAST_SECONDS = 0.5  # measured before the time left is shown
 
 
 def time_left(seconds: float) -> str:
-    """The time that is left, for people.
+    """Format the time left.
 
     >>> time_left(2.2), time_left(75), time_left(7500)
     ('3 s left', '1:15 min left', '2:05 h left')
@@ -32,7 +32,7 @@ def time_left(seconds: float) -> str:
 
 
 class ProgressBar:
-    """A bar on standard error that is removed at the end. Amounts are bytes, or items if ``in_bytes`` is false."""
+    """A progress bar on standard error, removed at the end. Counts bytes, or items if ``in_bytes`` is false."""
 
     def __init__(self, verb: str, *, in_bytes: bool) -> None:
         self._verb, self._in_bytes = verb, in_bytes
@@ -42,7 +42,7 @@ class ProgressBar:
         self._first: int | None = None
 
     def start(self) -> None:
-        """Show the bar, without an end as long as the amount is not known."""
+        """Show the bar. It has no end until the total is known."""
         if self._bar is None:
             self._bar = _new_bar()
             self._task = self._bar.add_task(self._verb, total=None, amount="", speed="", left="", item="")
@@ -53,7 +53,7 @@ class ProgressBar:
             self._bar.stop()
 
     def update(self, done: int, total: int, item: str) -> None:
-        """Show how much is done. The speed is measured from the first call on."""
+        """Show how much is done. The speed is measured from the first call."""
         from lbrx.cli.console import printable
 
         self.start()
@@ -78,7 +78,7 @@ class ProgressBar:
 
 
 def _end_of(name: str) -> str:
-    """The end of a tensor's name, which tells more than its beginning.
+    """Return the end of a tensor's name, which is more specific than its beginning.
 
     >>> _end_of("model.layers.11.self_attn.q_proj.weight")
     '11.self_attn.q_proj'
@@ -112,7 +112,7 @@ def _new_bar() -> Bar:
 
 @contextmanager
 def shown_progress(verb: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """A callback for items done, items in all, and a name; None if standard error is not a terminal."""
+    """Yield a callback for (items done, total items, item name), or None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -125,13 +125,13 @@ def shown_progress(verb: str) -> Iterator[Callable[[int, int, str], None] | None
 
 
 def announce_compiling() -> None:
-    """On a terminal, say that kernels are compiled: this takes seconds on the first run, which would seem to hang."""
+    """On a terminal, announce kernel compilation, because it takes several seconds on the first run."""
     from lbrx.settings import compile_listeners
 
     def compiling() -> None:
         if not said:
             said.append(True)
-            sys.stderr.write("compiling kernels for this machine (once; later runs load them from a cache)\n")
+            sys.stderr.write("compiling kernels for this machine (first run only; later runs use a cache)\n")
             sys.stderr.flush()
 
     said: list[bool] = []

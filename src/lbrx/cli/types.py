@@ -1,4 +1,4 @@
-"""`lbrx types`: what a model can be quantized to."""
+"""`lbrx types`: list quantization types."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 from lbrx.cli.parameters import Option
 
 
-def types(json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False) -> None:
-    """List what a model can be quantized to.
+def types(json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False) -> None:
+    """List quantization types.
 
-    These are values of 'lbrx quantize --to' and 'lbrx merge --quantize'.
+    Use them with 'lbrx quantize --to' and 'lbrx merge --quantize'.
 
     Examples:
 

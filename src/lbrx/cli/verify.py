@@ -1,4 +1,4 @@
-"""`lbrx verify`: whether a model on disk is what it should be."""
+"""`lbrx verify`: check a model on disk for damage and inconsistencies."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EXIT_BROKEN = 1
 
 
 def verify(
-    path: Annotated[Path, Argument("A file of weights, or the directory of a model.")],
-    quick: Annotated[bool, Option("--quick", help="Read headers and small files only, no weights.")] = False,
-    json_output: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    path: Annotated[Path, Argument("A weights file or a model directory.")],
+    quick: Annotated[bool, Option("--quick", help="Read only headers and small files, no weights.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
 ) -> None:
-    """Check that a model is whole and sound.
+    """Check a model for damage and inconsistencies.
 
-    Headers, the index of shards, names and shapes against the architecture, tokens against the embedding, checksums,
-    and every value for NaN and infinities. The exit code is 1 if something is wrong.
+    Checks headers, the shard index, names and shapes against the architecture, the vocabulary against the embedding,
+    checksums, and every value for NaN and infinities. The exit code is 1 if there is an error.
 
     Examples:
 

@@ -31,12 +31,12 @@ def bench(
 
     >>> bench(device="abacus")
     Traceback (most recent call last):
-    lbrx.errors.UsageError: there is no device 'abacus' to compare with the CPU; expected metal
+    lbrx.errors.UsageError: unknown device 'abacus'; expected metal
     """
     if device not in BENCHMARKS:
-        raise UsageError(f"there is no device {device!r} to compare with the CPU; expected {_DEVICES}")
+        raise UsageError(f"unknown device {device!r}; expected {_DEVICES}")
     if tune and emulated:
-        raise UsageError("--tune measures a GPU; the emulator's times would choose the wrong variants")
+        raise UsageError("--tune measures a GPU and cannot be used with --emulated")
     context = _open(emulated)
     chosen_size = size or ("tiny" if context.info.emulated else "large")
     if tune:
@@ -45,7 +45,7 @@ def bench(
         tune_all(context, chosen_size, progress=progress)
     result: BenchResult = load(BENCHMARKS[device])(context, chosen_size, only=only, repeats=repeats, progress=progress)
     if not result.rows:
-        raise UsageError(f"no case has {only!r} in its name")
+        raise UsageError(f"no case name contains {only!r}")
     return result
 
 
@@ -56,5 +56,5 @@ def _open(emulated: bool) -> MetalContext:
         return MetalContext.open("native")
     except MetalUnavailable as error:
         raise MetalUnavailable(
-            f"{error}. --emulated runs the same kernels on the CPU for a look; its times mean nothing"
+            f"{error}. --emulated runs the same kernels on the CPU, but its times say nothing about a GPU"
         ) from error

@@ -93,7 +93,7 @@ def _version_of(package: str) -> str:
 
 
 def _shader_compiler() -> str:
-    """The clang of the emulator, or why there is none."""
+    """Return the clang version that the emulator uses, or why there is none."""
     from lbrx.devices.metal.emulator.toolchain import find_toolchain
 
     try:
@@ -142,7 +142,7 @@ def _run_tests(context: MetalContext, only: str | None, progress: CountCallback 
     every = self_test.registered_self_tests()
     tests = {name: test for name, test in every.items() if only is None or only in name}
     if not tests and only is not None:
-        raise UsageError(f"no test has {only!r} in its name; expected a part of one, such as {next(iter(every))!r}")
+        raise UsageError(f"no test name contains {only!r}; expected part of a name such as {next(iter(every))!r}")
     rows = []
     for number, (name, test) in enumerate(tests.items()):
         if progress is not None:
