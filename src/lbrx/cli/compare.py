@@ -136,7 +136,7 @@ def _print_tensors(console: Console, comparison: Comparison, top: int) -> None:
     shown = comparison.tensors[:top]
     if not shown:
         return
-    console.print("\nworst tensors, each with its worst block", style="dim")
+    console.print("\nworst tensors and their worst blocks", style="dim")
     table = columns(
         "tensor", "types", *_HEADINGS, "worst block", left=("tensor",), dropped_first=("cosine", "worst block")
     )
