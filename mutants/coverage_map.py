@@ -1,0 +1,135 @@
+"""Which tests execute which lines, measured once for each test file and kept in a folder.
+
+A line is known by its function and its text, so that an edit elsewhere in a source does not make the map useless.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MEASURE_SECONDS = 900  # that one test file may take
+
+
+@dataclass
+class CoverageMap:
+    """``seconds`` by test; ``tests`` by source, line key and test."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    tests: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Add what was measured of one test file."""
+        self.seconds |= record["seconds"]
+        for source, keys in record["keys"].items():
+            by_key = self.tests.setdefault(source, {})
+            for test, mask in record["masks"][source].items():
+                bits = int(mask, 16)
+                for number, key in enumerate(keys):
+                    if bits >> number & 1:
+                        by_key.setdefault(key, set()).add(test)
+
+    def covering(self, source: str, keys: Iterable[int]) -> set[str]:
+        """The tests that execute any of these lines of a source."""
+        by_key = self.tests.get(source, {})
+        return set().union(*(by_key.get(key, set()) for key in keys))
+
+
+def line_keys(text: str) -> list[int]:
+    """A number for each line of a source, from its function and its text. The first is of line 1.
+
+    >>> before, after = line_keys("def f():\\n    return 1\\n"), line_keys("# new\\ndef f():\\n    return 1\\n")
+    >>> before == after[1:]
+    True
+    """
+    lines = text.splitlines()
+    names = [""] * len(lines)
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{prefix}.{child.name}"
+                names[child.lineno - 1 : child.end_lineno] = [name] * ((child.end_lineno or 0) - child.lineno + 1)
+            visit(child, name)
+
+    visit(ast.parse(text), "")
+    return [zlib.crc32(f"{name}\n{line.strip()}".encode()) for name, line in zip(names, lines, strict=True)]
+
+
+def measure(
+    root: Path, folder: Path, test_files: Sequence[str], workers: int, say: Callable[[str], None] = print
+) -> CoverageMap:
+    """The map of these test files of a tree; only those that changed since the last time are run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = {test: folder / f"{hashlib.sha256(test.encode()).hexdigest()[:16]}.json.gz" for test in test_files}
+    digests = {test: hashlib.sha256((root / test).read_bytes()).hexdigest() for test in test_files}
+    stale = [test for test in test_files if _load(entries[test]).get("digest") != digests[test]]
+
+    def run(test: str) -> None:
+        record = _measure_file(root, folder, test)
+        entries[test].write_bytes(gzip.compress(json.dumps({"digest": digests[test], **record}).encode()))
+        say(f"measured {test}: {len(record['seconds'])} tests, {sum(record['seconds'].values()):.0f} s")
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, stale))
+    covered = CoverageMap()
+    for test in test_files:
+        covered.add(_load(entries[test]))
+    return covered
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    loaded: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return loaded
+
+
+def _measure_file(root: Path, folder: Path, test: str) -> dict[str, Any]:
+    result = folder / f"{hashlib.sha256(test.encode()).hexdigest()[:16]}.tmp"
+    variables = {"MUTANTS_SOURCE": str(root / "src/lbrx"), "MUTANTS_RECORD": str(result)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants.recorder", test]
+    try:
+        subprocess.run(
+            command,
+            cwd=root,
+            env={**os.environ, **variables, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+            capture_output=True,
+            timeout=MEASURE_SECONDS,
+            check=False,
+        )
+        return _compact(root, json.loads(result.read_text()))
+    except (subprocess.TimeoutExpired, FileNotFoundError):
+        return {"seconds": {}, "keys": {}, "masks": {}}
+    finally:
+        result.unlink(missing_ok=True)
+
+
+def _compact(root: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """Line keys of each source, and for each test a bit for each of them."""
+    keys: dict[str, list[int]] = {}
+    masks: dict[str, dict[str, str]] = {}
+    for source in sorted({source for lines in record["lines"].values() for source in lines}):
+        by_line = line_keys((root / "src/lbrx" / source).read_text())
+        keys[source] = list(dict.fromkeys(by_line))
+        bits = {key: 1 << number for number, key in enumerate(keys[source])}
+        for test, lines in record["lines"].items():
+            if source in lines:
+                mask = 0
+                for line in lines[source]:
+                    if 0 < line <= len(by_line):  # generated functions have lines of their own
+                        mask |= bits[by_line[line - 1]]
+                masks.setdefault(source, {})[test] = f"{mask:x}"
+    return {"seconds": record["seconds"], "keys": keys, "masks": masks}

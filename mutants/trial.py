@@ -1,0 +1,133 @@
+"""Trying a mutant: the tests that execute its lines run in a copy of the tree that has the changed source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from mutants.coverage_map import CoverageMap, line_keys
+from mutants.sample import Mutant
+
+FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
+ALL_SECONDS = 150.0  # of all tests that are run for a mutant
+LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
+_PYTEST_FAILED = (1, 2, 3, 4)  # failures, interruption, errors of collection
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a mutant fared: "killed", "timeout" or "survived", by how many tests, and the first that failed."""
+
+    mutant: Mutant
+    result: str
+    tests: int
+    seconds: float
+    killer: str = ""
+
+    @property
+    def is_killed(self) -> bool:
+        return self.result != "survived"
+
+
+def copy_tree(root: Path, target: Path) -> Path:
+    """Copy what tests need of a checkout."""
+    shutil.copytree(root, target, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    return target
+
+
+def selected(covered: CoverageMap, mutant: Mutant, original: str) -> list[list[str]]:
+    """The tests for a mutant in the order in which they are run: a quick selection, then the others, cheap ones first."""
+    keys = line_keys(original)
+    tests = covered.covering(mutant.file, keys[mutant.first - 1 : mutant.last])
+    quick: list[str] = []
+    seconds = 0.0
+    # In turn from each test file, the nearest to the source first; which test of a file depends on the mutant.
+    turns: Counter[str] = Counter()
+    ranked = []
+    for test in sorted(tests, key=lambda test: hashlib.sha256(f"{mutant.after}{test}".encode()).digest()):
+        file = test.partition("::")[0]
+        turns[file] += 1
+        ranked.append((turns[file], -_nearness(file, mutant.file), test))
+    for _, _, test in sorted(ranked):
+        if len(quick) < FIRST_TESTS and seconds + covered.seconds[test] <= FIRST_SECONDS:
+            quick.append(test)
+            seconds += covered.seconds[test]
+    rest = []
+    for test in sorted(tests - set(quick), key=lambda test: (covered.seconds[test], test)):
+        seconds += covered.seconds[test]
+        if seconds <= ALL_SECONDS:
+            rest.append(test)
+    folder = f"tests/{Path(mutant.file).parent.as_posix()}"
+    return [quick, rest, [folder] if len(tests) < LEAST_TESTS else []]
+
+
+def _nearness(test_file: str, source: str) -> int:
+    """How many leading parts of their paths are equal: tests mirror sources."""
+    return len(os.path.commonprefix([test_file.removeprefix("tests/"), source]))
+
+
+def attempt(tree: Path, covered: CoverageMap, mutant: Mutant) -> Outcome:
+    """Put the mutant into the tree, run tests until one fails, and put the original back."""
+    path = tree / "src/lbrx" / mutant.file
+    original = path.read_text()
+    started = time.monotonic()
+    count = 0
+    path.write_text(mutant.text)
+    try:
+        groups = selected(covered, mutant, original)
+        groups[0].insert(0, str(path.relative_to(tree)))  # its own examples
+        for tests in filter(None, groups):
+            count += len(tests)
+            known_seconds = sum(covered.seconds.get(test, 0.0) for test in tests)
+            result, killer = _run(tree, tests, 60 + 4 * known_seconds)
+            if result != "survived":
+                return Outcome(mutant, result, count, time.monotonic() - started, killer)
+    finally:
+        path.write_text(original)
+    return Outcome(mutant, "survived", count, time.monotonic() - started)
+
+
+def _run(tree: Path, tests: Sequence[str], most_seconds: float) -> tuple[str, str]:
+    with TemporaryDirectory() as scratch:
+        listed = Path(scratch) / "tests"
+        listed.write_text("\n".join(tests))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        command += ["--doctest-modules", f"--basetemp={scratch}/pytest", f"@{listed}"]
+        process = subprocess.Popen(
+            command,
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "PYTHONDONTWRITEBYTECODE": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=most_seconds)
+        except subprocess.TimeoutExpired:
+            return "timeout", ""
+        finally:
+            _end(process)
+    if process.returncode in _PYTEST_FAILED or process.returncode < 0:
+        failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return "killed", failed[0].split(" - ")[0] if failed else f"status {process.returncode}"
+    return "survived", ""
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a test run with all processes that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
