@@ -26,27 +26,14 @@ from lbrx.files.output.run import execute
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.merge import merge, read_and_plan
 from lbrx.version import __version__
+from support.interrupted_merges import DARE, fail_after, hidden, interrupted
 from support.tiny import BF16, LINEAR, directory_bytes, make_llama, random_tensors, read_json, read_model, write_model
-
-DARE = """
-merge_method: dare_ties
-base_model: base
-models:
-  - {model: a, parameters: {weight: 0.5, density: 0.6}}
-  - {model: b, parameters: {weight: 0.5, density: 0.4}}
-"""
-
 
 @pytest.fixture
 def models(folder: Path) -> Path:
     for number, name in enumerate(("a", "b", "base")):
         make_llama(folder / name, number, layers=3)
     return folder
-
-
-def hidden(folder: Path) -> list[str]:
-    """What a merge has left beside its output."""
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
 
 
 # -- what is written ------------------------------------------------------------------------------------------------
@@ -201,23 +188,6 @@ def test_a_value_that_is_not_finite_is_found_in_a_batch(folder: Path) -> None:
 # -- going on -------------------------------------------------------------------------------------------------------
 
 
-def fail_after(monkeypatch: pytest.MonkeyPatch, tensors: int) -> None:
-    """Let the disk be full after so many tensors, each of which is written alone."""
-    monkeypatch.setattr(slots, "BATCH_BYTES", 0)
-    written = 0
-    pwrite_all = system.pwrite_all
-
-    def limited(descriptor: int, buffer: object, offset: int, path: object = None) -> None:
-        nonlocal written
-        if str(path).endswith(".safetensors"):
-            written += 1
-            if written > tensors:
-                raise FileError(f"{path}: disk full")
-        pwrite_all(descriptor, buffer, offset, path)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(system, "pwrite_all", limited)
-
-
 def test_a_full_disk_and_the_same_command_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merge(DARE, "undisturbed")
     with monkeypatch.context() as patch:
@@ -232,14 +202,6 @@ def test_a_full_disk_and_the_same_command_again(models: Path, monkeypatch: pytes
     assert len(computed) == result.tensors - 8
     assert directory_bytes(models / "out") == directory_bytes(models / "undisturbed")
     assert hidden(models) == []
-
-
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A linear merge that stopped after eleven tensors."""
-    with monkeypatch.context() as patch:
-        fail_after(patch, 12)
-        with pytest.raises(FileError):
-            merge(LINEAR, "out", threads=1)
 
 
 def test_bytes_that_do_not_match_their_checksum_are_made_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
