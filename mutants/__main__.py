@@ -81,7 +81,9 @@ def _attempt_all(trees: list[Path], covered: CoverageMap, mutants: Sequence[Muta
 
 def _line(outcome: Outcome) -> str:
     mutant = outcome.mutant
-    text = f"{outcome.result}: {mutant.file}:{mutant.first} {mutant.function} ({mutant.operator}, {outcome.tests} tests)"
+    text = (
+        f"{outcome.result}: {mutant.file}:{mutant.first} {mutant.function} ({mutant.operator}, {outcome.tests} tests)"
+    )
     return text if outcome.is_killed else f"{text}\n  - {mutant.before}\n  + {mutant.after}"
 
 

@@ -94,7 +94,9 @@ def _ordered(source: Path, area: str, seed: int, known: set[Key]) -> list[Mutant
     functions: dict[tuple[str, str], list[tuple[str, Mutant]]] = {}
     for mutant in _mutants_of(source, area):
         functions.setdefault((mutant.file, mutant.function), []).append((_rank(seed, mutant), mutant))
-    one_each = sorted((min(ranked, key=lambda pair: pair[0]) for ranked in functions.values()), key=lambda pair: pair[0])
+    one_each = sorted(
+        (min(ranked, key=lambda pair: pair[0]) for ranked in functions.values()), key=lambda pair: pair[0]
+    )
     return [mutant for _, mutant in one_each if mutant.key not in known]
 
 

@@ -159,3 +159,14 @@ def test_packed_tensors_are_joined_within_bytes() -> None:
     joined = lbrx.concatenate([x, x, x])
     assert joined.dtype is x.dtype
     assert_same(joined.realize().numpy(), np.tile(array, 3).astype(numpy_type("i4")))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((7, 5), (1, 5)), ((7, 5), (7, 1)), ((7, 5), (5,)), ((7, 1), (1, 1)), ((1, 5), (1, 1))]
+)
+def test_rows_of_products_of_broadcast_arguments(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(first, np.float32), rng.random(second, np.float32)
+    picked = [row % first[0] for row in (6, 0, 3, 3)]
+    gathered = (lbrx.tensor(a) * lbrx.tensor(b) + 1.0).rows(picked)
+    np.testing.assert_allclose(gathered.numpy(), (a * b + 1.0)[picked], rtol=1e-6)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from lbrx.errors import FileError, ShapeError, UsageError
+from lbrx.errors import FileError, FormatError, ShapeError, UsageError
 from lbrx.files.formats.directory import read_directory, read_file
 from lbrx.files.formats.gguf_values import GgufMetadata
 from lbrx.files.formats.header import FileLayout, TensorSpec
@@ -190,3 +190,19 @@ def test_shard_names() -> None:
     assert (parsed.stem, parsed.number, parsed.count, parsed.suffix) == ("a-b", 12, 345, ".gguf")
     for name in ("a.gguf", "a-00000-of-00002.gguf", "a-00003-of-00002.gguf", "a-1-of-2.gguf", "-00001-of-00002.gguf"):
         assert parse_shard_name(name) is None
+
+
+@pytest.mark.parametrize(("count", "tensors"), [(2, None), (2, 5), (1, 5)])
+def test_counts_of_split_tensors_are_checked(tmp_path: Path, count: int, tensors: int | None) -> None:
+    for number in range(count):
+        writer = reference.GGUFWriter(tmp_path / f"m-0000{number + 1}-of-0000{count}.gguf", "llama")
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        if tensors is not None:
+            writer.add_int32("split.tensors.count", tensors)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        writer.close()
+    with pytest.raises(FormatError, match=f"split.tensors.count is {tensors}, but the shards hold 0 tensors"):
+        read_directory(tmp_path)

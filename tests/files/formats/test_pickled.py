@@ -18,7 +18,7 @@ import pytest
 
 import lbrx
 import support
-from lbrx.files.formats import pickled_values
+from lbrx.files.formats import pickled, pickled_values
 from lbrx.tensors.storage import MmapStorage
 
 GOLDEN = support.GOLDEN / "pytorch"
@@ -478,3 +478,9 @@ def test_every_cut_and_flipped_byte_is_an_error_or_a_model(tmp_path: Path) -> No
             except lbrx.FormatError:
                 continue
             assert found["w"].shape == (2, 3)
+
+
+def test_a_pickle_above_the_limit_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickled, "MAX_PICKLE_BYTES", 10)
+    with pytest.raises(lbrx.FormatError, match="expected at most 10"):
+        opened(tmp_path, checkpoint({"w": tensor()}))

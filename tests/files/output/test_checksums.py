@@ -43,3 +43,12 @@ def test_nonfinite_bits_of_every_type(dtype_name: str) -> None:
     values = [np.nan, -np.nan] if dtype_name == "f8_e4m3" else [np.nan, -np.nan, np.inf, -np.inf]
     for value in values:
         assert has_nonfinite(np.append(finite, np.array(value, row.numpy)).view(np.uint8), row)
+
+
+def test_a_block_may_be_completed_by_one_byte() -> None:
+    data = np.random.default_rng(0).integers(0, 255, 2 * BLOCK_BYTES, dtype=np.uint8)
+    whole, parts = Checksum(data.size), Checksum(data.size)
+    whole.add(0, data)
+    for start, stop in ((BLOCK_BYTES, data.size), (0, BLOCK_BYTES - 1), (BLOCK_BYTES - 1, BLOCK_BYTES)):
+        parts.add(start, data[start:stop])
+    assert parts.hexdigest() == whole.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import lbrx
 from lbrx.base import system
 from lbrx.base.threads import run_chunks
 from lbrx.errors import FileError
@@ -207,3 +209,139 @@ def test_a_large_file_is_written_past_the_cache_and_a_small_one_is_not(tmp_path:
             kinds.append(type(file))
     os.close(descriptor)
     assert kinds == [DirectWriter, FileWriter, FileWriter]
+
+
+# -- back-pressure --------------------------------------------------------------------------------------------------
+
+
+def _sparse_file(tmp_path: Path, nbytes: int = 64 << 20) -> tuple[Path, int]:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.truncate(nbytes)
+    return path, os.open(path, os.O_RDWR)
+
+
+def _submit_pieces(writer: FileWriter, numbers: range) -> None:
+    for number in numbers:
+        writer.submit(number << 20, writer.borrow_buffer(number << 20, 1 << 20))
+
+
+def test_threads_that_compute_wait_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, descriptor = _sparse_file(tmp_path)
+    gate = threading.Event()
+    monkeypatch.setattr(DirectWriter, "_write_blocks", lambda *_: gate.wait(5))
+    writer = DirectWriter(descriptor, descriptor, path)
+    thread = threading.Thread(target=_submit_pieces, args=(writer, range(32)))
+    thread.start()
+    thread.join(0.3)
+    left = writer.left
+    gate.set()
+    thread.join()
+    writer.finish()
+    writer.stop()
+    os.close(descriptor)
+    assert left <= 8
+
+
+def test_pieces_that_wait_for_another_thread_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, descriptor = _sparse_file(tmp_path)
+    gate = threading.Event()
+    monkeypatch.setattr(FileWriter, "write", lambda *_: gate.wait(5))
+    writer = FileWriter(descriptor, path)
+    threads = [
+        threading.Thread(target=_submit_pieces, args=(writer, range(16 * number, 16 * number + 16)))
+        for number in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    threads[0].join(0.3)
+    waiting_bytes = writer._waiting_bytes
+    gate.set()
+    for thread in threads:
+        thread.join()
+    os.close(descriptor)
+    assert waiting_bytes <= file_writer.WAITING_BYTES
+
+
+def test_a_piece_counts_only_when_those_before_it_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, descriptor = _sparse_file(tmp_path, 8192)
+    gate, second = threading.Event(), threading.Event()
+
+    def slow(_writer: DirectWriter, offset: int, _data: Bytes) -> None:
+        if offset == 0:
+            gate.wait(5)
+        else:
+            second.set()
+
+    monkeypatch.setattr(DirectWriter, "_write_blocks", slow)
+    writer = DirectWriter(descriptor, descriptor, path)
+    for offset in (0, 4096):
+        writer.submit(offset, writer.borrow_buffer(offset, 4096))
+    second.wait(5)
+    time.sleep(0.05)
+    counted = writer.left_and_written
+    gate.set()
+    writer.finish()
+    assert (counted, writer.left_and_written) == (0, 2)
+    writer.stop()
+    os.close(descriptor)
+
+
+def test_an_error_is_raised_at_the_next_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, descriptor = _sparse_file(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise FileError("disk full")
+
+    monkeypatch.setattr(DirectWriter, "_write_blocks", fail)
+    writer = DirectWriter(descriptor, descriptor, path)
+    _submit_pieces(writer, range(1))
+    for thread in writer._threads:
+        thread.join()
+    with pytest.raises(FileError, match="disk full"):
+        _submit_pieces(writer, range(1, 2))
+    writer.stop()
+    os.close(descriptor)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes past the file cache are made on Linux only")
+def test_with_little_memory_nothing_goes_past_the_cache(tmp_path: Path) -> None:
+    path, descriptor = _sparse_file(tmp_path, LEAST_FILE_BYTES)
+    with limited(None, "64MB"), writing(descriptor, path, LEAST_FILE_BYTES, to_disk=True) as writer:
+        assert not isinstance(writer, DirectWriter)
+    os.close(descriptor)
+
+
+def test_a_writer_past_the_cache_leaves_no_open_file(tmp_path: Path) -> None:
+    path, descriptor = _sparse_file(tmp_path, LEAST_FILE_BYTES)
+    before = os.listdir("/dev/fd")
+    with writing(descriptor, path, LEAST_FILE_BYTES, to_disk=True):
+        pass
+    assert len(os.listdir("/dev/fd")) == len(before)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_save_past_the_cache_writes_all_or_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(file_writer, "LEAST_FILE_BYTES", 0)
+    write = DirectWriter._write_blocks
+
+    def slow(writer: DirectWriter, offset: int, data: Bytes) -> None:
+        time.sleep(0.02)
+        if fails:
+            raise FileError("disk full")
+        write(writer, offset, data)
+
+    monkeypatch.setattr(DirectWriter, "_write_blocks", slow)
+    values = np.random.default_rng(0).random(1 << 20, np.float32)
+    tensors = {"w": lbrx.tensor(values) * 2.0, "v": lbrx.tensor(values) + 1.0}
+    if fails:
+        with pytest.raises(FileError, match="disk full"):
+            lbrx.save(tmp_path / "x.safetensors", tensors)
+        return
+    lbrx.save(tmp_path / "x.safetensors", tensors)
+    saved = lbrx.open(tmp_path / "x.safetensors")
+    np.testing.assert_array_equal(saved["w"].numpy(), values * 2)
+    np.testing.assert_array_equal(saved["v"].numpy(), values + 1)

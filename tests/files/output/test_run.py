@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.base import atomic_write, system
+from lbrx.base import atomic_write
 from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output import slots
@@ -28,6 +28,7 @@ from lbrx.jobs.merge.merge import merge, read_and_plan
 from lbrx.version import __version__
 from support.interrupted_merges import DARE, fail_after, hidden, interrupted
 from support.tiny import BF16, LINEAR, directory_bytes, make_llama, random_tensors, read_json, read_model, write_model
+
 
 @pytest.fixture
 def models(folder: Path) -> Path:

@@ -11,9 +11,15 @@ import pytest
 import lbrx
 from lbrx.cli.main import run
 from lbrx.errors import FileError, LbrxError, UsageError
-from lbrx.files.remote import using_remote
+from lbrx.files.output.model_plan import plan_output
+from lbrx.files.output.run import execute
+from lbrx.files.remote import uploading, using_remote
+from lbrx.files.remote.filesystem import RemoteState
+from lbrx.files.remote.paths import RemotePath
+from lbrx.jobs.quantize.quantize import quantize
 from support.bucket import Bucket
 from support.faulty_proxy import CUT, ERROR, HANG, SHORT, FaultyProxy
+from support.quantizing_models import gguf_model, noise
 from support.tiny import LINEAR, directory_bytes, make_llama, read_json
 
 SHARD_BYTES = 1200
@@ -55,8 +61,11 @@ def test_a_merge_into_a_bucket_uploads_shards_and_the_index_last(
     bucket: Bucket, folder: Path, proxy: FaultyProxy
 ) -> None:
     models(folder)
+    for name in "ab":
+        (folder / name / "tokenizer.json").write_text("{}")
     expected = local_merge(folder)
     assert len([name for name in expected if name.endswith(".safetensors")]) > 2
+    assert max(expected) > "model.safetensors.index.json"
     proxy.inject(ERROR, 1, method="PUT")
     proxy.inject(HANG, 1, method="PUT")
     result = lbrx.merge(folder / "recipe.yml", f"{bucket.url}/out/model", max_shard_bytes=SHARD_BYTES)
@@ -185,3 +194,53 @@ def test_a_save_into_a_bucket_uploads_what_a_local_one_writes(bucket: Bucket, fo
     assert bucket.contents("saved") == local
     with pytest.raises(FileError, match="exists; expected a new or empty directory"):
         lbrx.save(f"{bucket.url}/saved/sharded", tensors, max_shard_bytes=900)
+
+
+def test_a_single_file_leaves_its_neighbours(bucket: Bucket, folder: Path) -> None:
+    execute(plan_output(gguf_model(1, values=noise), folder / "in.gguf"))
+    bucket.put("dir/other.safetensors", b"precious")
+    quantize(folder / "in.gguf", folder / "local.gguf", "q8_0")
+    quantize(folder / "in.gguf", f"{bucket.url}/dir/a.gguf", "q8_0")
+    local = (folder / "local.gguf").read_bytes()
+    assert bucket.contents("dir") == {"other.safetensors": b"precious", "a.gguf": local}
+    with pytest.raises(FileError, match=r"exists and holds a\.gguf; --overwrite"):
+        quantize(folder / "in.gguf", f"{bucket.url}/dir/a.gguf", "q8_0")
+
+
+def interrupted_upload(bucket: Bucket, folder: Path, proxy: FaultyProxy, **options: bool) -> dict[str, bytes]:
+    """A merge whose third shard cannot be uploaded; the files of a local merge."""
+    models(folder)
+    expected = local_merge(folder)
+    proxy.inject(ERROR, 1000, method="PUT", path_part="model-00003")
+    with pytest.raises(FileError, match="cannot be uploaded"):
+        lbrx.merge(folder / "recipe.yml", f"{bucket.url}/out", max_shard_bytes=SHARD_BYTES, **options)
+    proxy.reset()
+    return expected
+
+
+def test_an_old_index_is_gone_while_shards_are_uploaded(bucket: Bucket, folder: Path, proxy: FaultyProxy) -> None:
+    bucket.put("out/model.safetensors.index.json", b"{}")
+    interrupted_upload(bucket, folder, proxy, overwrite=True)
+    assert "model.safetensors.index.json" not in bucket.contents("out")
+
+
+def test_an_uploaded_shard_that_was_replaced_is_made_again(bucket: Bucket, folder: Path, proxy: FaultyProxy) -> None:
+    expected = interrupted_upload(bucket, folder, proxy)
+    first = min(bucket.contents("out"))
+    bucket.put(f"out/{first}", b"x" * len(expected[first]))
+    lbrx.merge(folder / "recipe.yml", f"{bucket.url}/out", max_shard_bytes=SHARD_BYTES)
+    assert bucket.contents("out") == expected
+
+
+def test_a_short_upload_is_repeated(bucket: Bucket, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh_state_of, sizes = uploading.fresh_state_of, []
+
+    def once_short(path: RemotePath) -> RemoteState:
+        state = fresh_state_of(path)
+        sizes.append(state.nbytes)
+        return RemoteState(state.nbytes - 1, state.version) if len(sizes) == 1 else state
+
+    monkeypatch.setattr(uploading, "fresh_state_of", once_short)
+    (folder / "file").write_bytes(b"0123456789")
+    state = uploading.upload(folder / "file", RemotePath(f"{bucket.url}/file"))
+    assert (sizes, state.nbytes) == ([10, 10], 10)

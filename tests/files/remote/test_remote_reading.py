@@ -15,6 +15,7 @@ from lbrx.files.checkpoint.hub import locate_model
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.formats.safetensors import lay_out
 from lbrx.files.remote import RemotePath, as_path, using_remote
+from lbrx.files.remote.filesystem import forget_listings
 from lbrx.files.remote.reading import RemoteFile
 from support.bucket import Bucket
 from support.faulty_proxy import CUT, ERROR, SHORT, STALL, FaultyProxy
@@ -184,3 +185,19 @@ def test_references_of_recipes(bucket: Bucket) -> None:
 def test_a_remote_path_is_no_local_file(bucket: Bucket) -> None:
     with pytest.raises(FileError, match="is a remote file; expected one on this machine"):
         os.stat(as_path(f"{bucket.url}/a"))
+
+
+def test_blocks_of_an_older_version_are_not_served(bucket: Bucket, folder: Path) -> None:
+    for value in (0.0, 1.0):
+        lbrx.save(folder / f"{value}.safetensors", {"w": lbrx.full((4096,), value, "f32")})
+        url = bucket.put("x.safetensors", (folder / f"{value}.safetensors").read_bytes())
+        assert lbrx.open(url)["w"].numpy().sum() == 4096 * value
+
+
+def test_an_object_that_was_replaced_before_it_is_opened(bucket: Bucket) -> None:
+    path = RemotePath(bucket.put("a.bin", b"old bytes"))
+    file = RemoteFile(path)
+    bucket.put("a.bin", b"new bytes")
+    forget_listings(path.parent)
+    with pytest.raises(FileError, match="was changed while it was read"):
+        file.fetch(0, 3)

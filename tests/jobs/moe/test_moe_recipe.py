@@ -99,3 +99,8 @@ def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yml").write_bytes(b"base_model: a\n# \xe9\n")
     with pytest.raises(RecipeError, match=r"latin\.yml:2: the recipe is not UTF-8 text"):
         load_moe_recipe(tmp_path / "latin.yml")
+
+
+def test_one_expert_needs_no_other_prompts() -> None:
+    text = "{base_model: a, experts_per_token: 1, experts: [{source_model: a, positive_prompts: [x]}]}"
+    assert parse_moe_recipe(text).experts[0].positive_prompts == ("x",)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lbrx.files.output.contents import Contents
+import lbrx
+from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FILE_TYPES, file_type
 from lbrx.jobs.quantize import Choice, QuantizeOptions, choose_types, parse_options
 from support.quantizing_models import gguf_model
@@ -300,3 +301,13 @@ def test_pure_is_one_type() -> None:
 
 def test_the_output_can_be_left() -> None:
     assert choices(gguf_model(), "q4_k_m", leave_output=True)["output.weight"] == Choice("bf16", "--leave-output")
+
+
+def test_stacks_of_bailingmoe3_that_are_no_experts() -> None:
+    for architecture, type_name in (("bailingmoe3", "q8_0"), ("llama", "mxfp4")):
+        made = gguf_model(1, experts=8, architecture=architecture)
+        stack = PlannedTensor.of("blk.0.attn_q.weight", lbrx.full((8, 256, 256), 0.0, "bf16"))
+        rest = tuple(each for each in made.tensors if each.name != stack.name)
+        chosen = types(replace(made, tensors=(*rest, stack)), "mxfp4_moe")
+        assert chosen[stack.name] == type_name
+        assert chosen["blk.0.ffn_up_exps.weight"] == "mxfp4"

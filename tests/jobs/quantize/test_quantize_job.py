@@ -16,6 +16,7 @@ from lbrx.files.output.model_plan import plan_output
 from lbrx.files.output.run import execute
 from lbrx.jobs.quantize import quantize
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
+from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 from support.quantizing_models import gguf_model, hf_model, noise
 
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -114,6 +115,10 @@ def test_mlx_directories(tmp_path: Path, to: str) -> None:
     out = lbrx.open(tmp_path / "out")
     assert {"model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.down_proj.scales"} <= set(out)
     assert out["model.layers.1.mlp.down_proj.weight"].type_name == "u32"
+    restored = mlx_to_hf(read_mlx(tmp_path / "out")).by_name
+    for name in ("model.layers.1.mlp.down_proj.weight", "model.layers.0.self_attn.q_proj.weight"):
+        values = model.by_name[name].make()
+        assert float((restored[name].make() - values).norm() / values.norm()) < 0.3, name  # three bits at least
 
 
 def test_integers_in_safetensors(tmp_path: Path) -> None:

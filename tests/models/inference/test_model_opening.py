@@ -240,3 +240,8 @@ def test_opening_reads_no_matrix(tmp_path: Path) -> None:
 def test_tokens_out_of_range_are_told(ids: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         tiny_model(tmp_path).logits(ids)
+
+
+def test_all_experts_may_be_used() -> None:
+    config = tiny_config("mixtral")
+    spec_of_config(config | {"num_experts_per_tok": config["num_local_experts"]})

@@ -177,3 +177,15 @@ def test_model_stock_of_opposite_rows_is_the_base() -> None:
 def test_model_stock_needs_two_models() -> None:
     with pytest.raises(UsageError, match="takes at least 2 models besides the base, found 1"):
         model_stock(tensor([1.0]), [tensor([1.0])])
+
+
+def test_one_model_is_returned_as_it_is() -> None:
+    tiny = np.full((4, 4), 1e-7, np.float32)
+    np.testing.assert_array_equal(karcher([tensor(tiny)]).numpy(), tiny)
+    (values,) = random_arrays(1, (5, 7))
+    np.testing.assert_array_equal(multislerp([tensor(values)], weight=[0.3]).numpy(), values)
+
+
+def test_karcher_of_models_without_a_direction_is_zero() -> None:
+    tiny = np.full((4,), 1e-7, np.float32)
+    np.testing.assert_array_equal(karcher([tensor(tiny), tensor(tiny)]).numpy(), np.zeros(4, np.float32))

@@ -66,3 +66,13 @@ def test_any_order_of_a_graph_without_cycles_is_sorted(order: list[int], data: s
         assert done.issuperset(recipe.uses)
         done.add(recipe.name)
     assert len(done) == 5
+
+
+@pytest.mark.parametrize("model", ["./fisrt", "models/first", "~/firs"])
+def test_a_path_near_the_name_of_a_stage_is_a_path(model: str) -> None:
+    text = f"""\
+{{name: first, merge_method: passthrough, models: [{{model: models/a}}]}}
+---
+{{merge_method: passthrough, models: [{{model: {model}}}]}}
+"""
+    assert parse_recipes(text)[1].uses == ()
