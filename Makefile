@@ -2,6 +2,7 @@
 # make test   everything that has to hold before a change goes in
 # make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
 # make fuzz   ten minutes of changed files for every reader (SECONDS=600 SEED=1 TARGETS="config gguf")
+# make mutants small mistakes in the sources, one at a time: does a test fail? (20 minutes the first time, then 12)
 # make bench  the benchmarks, against the same peers; writes docs/figures.md
 # make docs   the documentation as a web site in site/
 # make clean  remove what the others made
@@ -13,7 +14,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test parity fuzz bench docs clean
+.PHONY: help demo test parity fuzz mutants bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -40,6 +41,9 @@ fuzz: .venv-fuzz/.installed
 	@PYTHONPATH=. .venv-fuzz/bin/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
 		$(foreach name,$(TARGETS),--target $(name))
 
+mutants: .venv/.coverage
+	@$(BIN)/python -m mutants $(MUTANTS)
+
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
@@ -48,12 +52,16 @@ docs: .venv-docs/.installed
 	@echo "The site is in site/. To read it with search: python3 -m http.server -d site"
 
 clean:
-	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site demo-output
+	@rm -rf .venv .venv-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants build dist site demo-output
 	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment is made anew when pyproject.toml has changed, and is complete when its stamp is there.
 .venv/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv EXTRA=dev
+
+.venv/.coverage: .venv/.installed
+	@$(BIN)/python $(PIP_INSTALL) 'coverage>=7.6'
+	@touch .venv/.coverage
 
 .venv-bench/.installed: pyproject.toml
 	@$(MAKE) --no-print-directory environment DIRECTORY=.venv-bench EXTRA=bench

@@ -150,7 +150,7 @@ def _own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """An expression and those inside it. Positions inside f-strings are unreliable, and texts of errors uninteresting."""
+    """An expression and those inside it. Left out: f-strings, whose positions are unreliable, and errors."""
     if isinstance(node, ast.JoinedStr):
         return
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id.endswith("Error"):

@@ -40,7 +40,7 @@ _ELSEWHERE = ("base/system/darwin.py",)  # cannot run here
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed source. ``before`` and ``after`` are the changed lines; ``first`` and ``last`` the statement's lines."""
+    """A changed source: the changed lines before and after, and the lines of the statement, ``first`` to ``last``."""
 
     file: str
     operator: str

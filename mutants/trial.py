@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -46,19 +47,19 @@ def copy_tree(root: Path, target: Path) -> Path:
 
 
 def selected(covered: CoverageMap, mutant: Mutant, original: str) -> list[list[str]]:
-    """The tests for a mutant in the order in which they are run: a quick selection, then the others, cheap ones first."""
+    """The tests for a mutant in their order: a quick selection, then the others, cheap ones first."""
     keys = line_keys(original)
     tests = covered.covering(mutant.file, keys[mutant.first - 1 : mutant.last])
     quick: list[str] = []
     seconds = 0.0
-    # In turn from each test file, the nearest to the source first; which test of a file depends on the mutant.
+    # In turn from each test file, more from those near to the source; which test of a file depends on the mutant.
     turns: Counter[str] = Counter()
     ranked = []
     for test in sorted(tests, key=lambda test: hashlib.sha256(f"{mutant.after}{test}".encode()).digest()):
         file = test.partition("::")[0]
         turns[file] += 1
-        ranked.append((turns[file], -_nearness(file, mutant.file), test))
-    for _, _, test in sorted(ranked):
+        ranked.append((turns[file] / (1 + 4 * _nearness(file, mutant.file)), test))
+    for _, test in sorted(ranked):
         if len(quick) < FIRST_TESTS and seconds + covered.seconds[test] <= FIRST_SECONDS:
             quick.append(test)
             seconds += covered.seconds[test]
@@ -73,7 +74,8 @@ def selected(covered: CoverageMap, mutant: Mutant, original: str) -> list[list[s
 
 def _nearness(test_file: str, source: str) -> int:
     """How many leading parts of their paths are equal: tests mirror sources."""
-    return len(os.path.commonprefix([test_file.removeprefix("tests/"), source]))
+    pairs = zip(Path(test_file).parts[1:], Path(source).parts, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def attempt(tree: Path, covered: CoverageMap, mutant: Mutant) -> Outcome:

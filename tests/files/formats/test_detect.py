@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from lbrx.errors import FileError
 from lbrx.files.formats.detect import detect_format
+from lbrx.files.formats.source import open_source
 from support.malformed_bytes import gguf_file, safetensors_file
 
 
@@ -47,3 +49,10 @@ def test_file_of_the_reference(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     safetensors.numpy.save_file({"a": np.zeros(3)}, path)
     assert detect_format(path) == "safetensors"
+
+
+@pytest.mark.parametrize(("name", "reason"), [("absent", "No such file or directory"), ("a\0b", "embedded null byte")])
+def test_a_file_that_cannot_be_opened_is_named(name: str, reason: str) -> None:
+    with pytest.raises(FileError) as caught, open_source(Path(name)):
+        pass
+    assert str(caught.value) == f"{name}: cannot be opened: {reason}"

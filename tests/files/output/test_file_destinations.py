@@ -345,3 +345,12 @@ def test_a_save_past_the_cache_writes_all_or_raises(
     saved = lbrx.open(tmp_path / "x.safetensors")
     np.testing.assert_array_equal(saved["w"].numpy(), values * 2)
     np.testing.assert_array_equal(saved["v"].numpy(), values + 1)
+
+
+def test_pieces_that_wait_take_a_quarter_of_a_small_budget(tmp_path: Path) -> None:
+    path, descriptor = _sparse_file(tmp_path)
+    writer = FileWriter(descriptor, path)
+    with limited(None, "8MB"):
+        assert writer._has_room_for(np.empty(1 << 20, np.uint8))
+        assert not writer._has_room_for(np.empty(3 << 20, np.uint8))
+    os.close(descriptor)

@@ -15,7 +15,7 @@ from lbrx.files.checkpoint.hub import locate_model
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.formats.safetensors import lay_out
 from lbrx.files.remote import RemotePath, as_path, using_remote
-from lbrx.files.remote.filesystem import forget_listings
+from lbrx.files.remote.filesystem import attempt, forget_listings
 from lbrx.files.remote.reading import RemoteFile
 from support.bucket import Bucket
 from support.faulty_proxy import CUT, ERROR, SHORT, STALL, FaultyProxy
@@ -201,3 +201,22 @@ def test_an_object_that_was_replaced_before_it_is_opened(bucket: Bucket) -> None
     forget_listings(path.parent)
     with pytest.raises(FileError, match="was changed while it was read"):
         file.fetch(0, 3)
+
+
+def test_a_whole_remote_file_is_read(bucket: Bucket) -> None:
+    path = RemotePath(bucket.put("notes.txt", b"one\r\ntwo"))
+    assert path.read_bytes() == b"one\r\ntwo"
+    assert path.read_text() == "one\ntwo"
+
+
+def test_our_own_errors_are_not_tried_again(bucket: Bucket) -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise FileError("a: was changed")
+
+    path = RemotePath(f"{bucket.url}/a")
+    with pytest.raises(FileError, match=f"^{path}: was changed$"):
+        attempt(path, "be read", fail)
+    assert len(calls) == 1

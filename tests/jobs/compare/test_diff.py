@@ -175,3 +175,10 @@ def test_numbers_do_not_depend_on_threads_or_chunks() -> None:
         expected = compare(a, b)
     with lbrx.using(threads=3, chunk_elements=1):
         assert compare(a, b) == expected
+
+
+@pytest.mark.parametrize(("first", "second"), [(math.nan, 1.0), (1.0, math.nan)])
+def test_nan_stays_the_largest_difference_of_a_sum(first: float, second: float) -> None:
+    zero = lbrx.tensor([0.0])
+    total = compare(zero, lbrx.tensor([first])) + compare(zero, lbrx.tensor([second]))
+    assert math.isnan(total.max_difference)

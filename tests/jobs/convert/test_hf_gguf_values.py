@@ -285,3 +285,12 @@ def test_every_family_has_a_default_for_what_configs_leave_out() -> None:
     for family in all_families():
         if family.gguf is not None:
             assert {"rms_norm_eps", "rope_theta", "max_position_embeddings"} <= set(family.defaults), family.name
+
+
+@pytest.mark.parametrize(("type_name", "expected"), [("f8_e4m3", "bf16"), ("f64", "f32"), ("f16", "f16")])
+def test_types_that_llama_cpp_cannot_compute_with_are_widened(type_name: str, expected: str) -> None:
+    contents, _ = in_memory("llama")
+    first, *rest = contents.tensors
+    narrow = PlannedTensor.of(first.name, first.make().to(type_name))
+    made = hf_to_gguf(replace(contents, tensors=(narrow, *rest)), tokenizer_metadata=NO_TOKENIZER)
+    assert made.tensors[0].type_name == expected

@@ -296,3 +296,9 @@ def test_a_merge_of_a_model_with_an_adapter(tmp_path: Path) -> None:
     assert set(merged) == set(base)
     for name in base:
         np.testing.assert_array_equal(merged[name].numpy(), opened[name].numpy())
+
+
+def test_an_adapter_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "adapter").write_text("{}")
+    with pytest.raises(lbrx.FileError, match="adapter: is a file; expected the directory of an adapter"):
+        read_config(tmp_path / "adapter")

@@ -270,3 +270,10 @@ def test_a_method_named_on_the_command_line_is_run(recipe_with_code: Path, tmp_p
     name = f"{tmp_path}/blend.py:blend"
     assert run(["merge", str(tmp_path / "a.safetensors"), "--method", name, "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "ran").exists()
+
+
+def test_only_public_functions_are_suggested(tmp_path: Path) -> None:
+    source = "blend_count = 3\n\ndef _blend_all(models): return models[0]\n"
+    for name in ("blend_coun", "_blend_al"):
+        with pytest.raises(UsageError, match=f"has no function '{name}'$"):
+            load_method(f"./blend.py:{name}", written(tmp_path, source))

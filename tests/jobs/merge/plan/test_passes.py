@@ -84,3 +84,17 @@ def test_as_many_passes_run(
     monkeypatch.setattr(evaluate, "run_pass", lambda *arguments: run.append(arguments) or run_pass(*arguments))
     plan.tensor("model.layers.1.mlp.up_proj.weight").numpy()
     assert len(run) == passes
+
+
+def test_the_seconds_of_an_estimate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in enumerate("ab"):
+        make_llama(folder / name, number)
+    monkeypatch.setattr("lbrx.jobs.merge.plan.estimate._copy_rate", lambda: 100.0)
+    monkeypatch.setattr("lbrx.jobs.merge.plan.estimate._read_rate", lambda _plan: 50.0)
+    monkeypatch.setattr("lbrx.jobs.merge.plan.estimate._PASS_SECONDS", 2.0)
+    cost = estimate(
+        read_and_plan("merge_method: slerp\nbase_model: a\nparameters: {t: 0.5}\nmodels: [{model: b}]", "out")
+    )
+    read = cost.read_bytes / 50 + (cost.passes - 1) * cost.read_bytes / 100
+    assert cost.passes > 1
+    assert cost.seconds == pytest.approx(read + cost.write_bytes / 100 + cost.tensors * cost.passes * 2)

@@ -266,3 +266,11 @@ def test_the_card_carries_the_recipe(folder: Path) -> None:
     card = (folder / "out/README.md").read_text()
     assert f"```yaml{LINEAR}```\n" in card
     assert "base_model" not in card  # both are local
+
+
+@pytest.mark.parametrize("name", ["llama", "LlamaForCausalLM"])
+def test_an_architecture_is_named_by_its_type_or_its_class(folder: Path, name: str) -> None:
+    make_llama(folder / "a", 1, architectures=["Unknown"], model_type="unknown")
+    recipe = f"merge_method: passthrough\nmodels: [{{model: {{model: a, override_architecture: {name}}}}}]\n"
+    merge(recipe, "out")
+    assert read_model(folder / "out").keys() == read_model(folder / "a").keys()
