@@ -294,3 +294,15 @@ def test_types_that_llama_cpp_cannot_compute_with_are_widened(type_name: str, ex
     narrow = PlannedTensor.of(first.name, first.make().to(type_name))
     made = hf_to_gguf(replace(contents, tensors=(narrow, *rest)), tokenizer_metadata=NO_TOKENIZER)
     assert made.tensors[0].type_name == expected
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1, 1, -1)])
+def test_shapes_that_differ_by_ones_are_restored(shape: tuple[int, ...]) -> None:
+    made, arrays = converted("qwen2_moe")
+    gate = made.by_name["blk.0.ffn_gate_inp_shexp.weight"]
+    other = PlannedTensor.of(gate.name, gate.make().reshape(shape))
+    rest = [each for each in made.tensors if each.name != gate.name]
+    restored = gguf_to_hf(replace(made, tensors=(*rest, other))).by_name["model.layers.0.mlp.shared_expert_gate.weight"]
+    expected = arrays["model.layers.0.mlp.shared_expert_gate.weight"]
+    assert restored.make().shape == expected.shape
+    np.testing.assert_array_equal(restored.make().to("f32").numpy(), expected.astype(np.float32))
