@@ -106,7 +106,7 @@ def test_the_command_line(
         warned = [
             event["message"] for event in map(json.loads, printed.out.splitlines()) if event["event"] == "warning"
         ]
-        reasons = ["computed on the CPU in part: the Metal backend cannot rank along rows"] if method == "della" else []
+        reasons = ["computed partly on the CPU: the Metal backend cannot rank along rows"] if method == "della" else []
         assert warned == reasons
         assert printed.err == ""
     assert run(["merge", str(path), str(tmp_path / "out"), "--device", "gpu"]) == 1

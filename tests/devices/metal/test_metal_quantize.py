@@ -79,7 +79,7 @@ def test_other_types_are_left_to_the_cpu_with_one_warning(model: Path, capsys: p
     types = {tensor.type_name for tensor in lbrx.open(model.with_name("metal.gguf")).values()}
     assert {"q4_k", "q8_0", "f32"} <= types
     left = sorted(types - {"q8_0", "f32"})
-    expected_warnings = [f"computed on the CPU in part: the Metal backend cannot encode {name} blocks" for name in left]
+    expected_warnings = [f"computed partly on the CPU: the Metal backend cannot encode {name} blocks" for name in left]
     assert warnings_of(capsys.readouterr().out) == expected_warnings
 
 

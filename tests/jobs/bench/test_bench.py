@@ -108,7 +108,9 @@ def test_the_command_writes_a_report(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.skipif(sys.platform == "darwin", reason="this machine may have Metal")
 def test_a_machine_without_metal_is_told_of_the_emulator(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench"]) == 1
-    assert "--emulated runs the same kernels on the CPU, but its times say nothing about a GPU" in capsys.readouterr().err
+    assert (
+        "--emulated runs the same kernels on the CPU, but its times say nothing about a GPU" in capsys.readouterr().err
+    )
 
 
 @needs_clang

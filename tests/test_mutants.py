@@ -13,7 +13,7 @@ from mutants.mutate import mutations
 from mutants.sample import HERE, Mutant, equivalent_keys, review, sample
 from mutants.trial import Outcome, selected
 
-SOURCE = Path(__file__).parents[2] / "src/lbrx"
+SOURCE = Path(__file__).parents[1] / "src/lbrx"
 
 
 @pytest.mark.parametrize(
