@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from lbrx.errors import UsageError
+from lbrx.errors import LbrxError, UsageError
+from lbrx.files.formats.strict_json import read_json, reading
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.records import InputModel, Job
 from lbrx.jobs.merge.recipe import ModelRef, Recipe
 from lbrx.models.architectures import AUTOMATIC, automatic, check_names, check_shapes
+from lbrx.models.architectures.config import HEAD_DIM, Config
 
 _LISTED_PROBLEMS = 3
+# Settings that shapes do not show; the names in a group mean the same.
+_COMPARED_SETTINGS = (
+    ("num_attention_heads", "n_head", "num_heads"),
+    ("num_key_value_heads",),
+    ("head_dim",),
+    ("hidden_act", "hidden_activation", "activation_function"),
+    ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_epsilon", "norm_eps"),
+    ("rotary_pct",),
+    ("rotary_emb_base",),
+)
+_ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_HEAD_DEFAULTS = {"num_key_value_heads": "num_attention_heads", "head_dim": HEAD_DIM}
+_TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 
 
 def raise_problems(recipe: Recipe, problems: Sequence[str]) -> None:
@@ -106,3 +123,103 @@ def copied_tensors(models: Sequence[InputModel], jobs: Sequence[Job]) -> Iterato
             f"{len(copied)} tensors of whole numbers are copied and not merged, such as {first.name!r} "
             f"({first.dtype}) from {models[first.inputs[0].model].label}"
         )
+
+
+def differing_settings(donor: InputModel, models: Sequence[InputModel]) -> Iterator[str]:
+    """A warning for each setting that makes weights mean something else than the donor's, whose config is written."""
+    for model in models:
+        if model.config == donor.config or not model.config or not donor.config:
+            continue
+        own, expected = (_config(each) for each in (model, donor))
+        pairs = {keys[0]: (_value(own, *keys), _value(expected, *keys)) for keys in _COMPARED_SETTINGS}
+        if any(_value(own, key) != _value(expected, key) for key in _ROPE_KEYS):
+            pairs |= _rope_settings(own, expected)
+        for key, (value, donor_value) in pairs.items():
+            if value != donor_value:
+                yield (
+                    f"{key} is {_value_text(donor_value)} in {donor.label}, but {_value_text(value)} in {model.label}; "
+                    f"the output has that of {donor.label}"
+                )
+
+
+def _config(model: InputModel) -> Config:
+    return Config(model.config, {**_HEAD_DEFAULTS, **model.architecture.defaults})
+
+
+def _value(config: Config, *keys: str) -> Any:
+    """A value or its default; None if there is none or it cannot be computed."""
+    try:
+        return config.get(*keys)
+    except LbrxError:
+        return None
+
+
+def _value_text(value: Any) -> str:
+    return "not set" if value is None else f"{value!r:.80}"
+
+
+def _rope_settings(own: Config, expected: Config) -> dict[str, tuple[Any, Any]]:
+    """Pairs of rope settings, whichever form of config.json has them."""
+    from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION, rope_section
+
+    try:
+        ropes = [[rope_section(each, name) for name in (FULL_ATTENTION, SLIDING_ATTENTION)] for each in (own, expected)]
+    except LbrxError:
+        return {key: (_value(own, key), _value(expected, key)) for key in _ROPE_KEYS}
+    keys = dict.fromkeys((*_ROPE_KEYS[2:], "rope_type"))
+    for config in (own, expected):
+        sections = [_value(config, key) for key in _ROPE_KEYS[:2]]
+        sections += [section.get(FULL_ATTENTION) for section in sections if isinstance(section, Mapping)]
+        keys |= {key: None for section in sections if isinstance(section, Mapping) for key in section}
+    pairs = {key: (ropes[0][0].get(key), ropes[1][0].get(key)) for key in keys if key not in ("type", FULL_ATTENTION)}
+    local_thetas = ropes[0][1].get("rope_theta"), ropes[1][1].get("rope_theta")
+    return pairs | ({"rope_theta of sliding attention": local_thetas} if SLIDING_ATTENTION in keys else {})
+
+
+def differing_tokenizers(donor: InputModel, models: Sequence[InputModel]) -> Iterator[str]:
+    """A warning for each model whose tokens are not those of the donor, so that rows of embeddings are mixed up."""
+    for model in models:
+        if model.directory is None or donor.directory is None or model.directory == donor.directory:
+            continue
+        for name in _TOKENIZER_NAMES:
+            own, expected = model.directory / name, donor.directory / name
+            if own.is_file() and expected.is_file():
+                difference = _token_difference(own, expected)
+                if difference:
+                    yield (
+                        f"{name} of {donor.label} and {model.label} differ: {difference}; "
+                        f"the output has that of {donor.label}"
+                    )
+                break  # the files that follow say the same
+
+
+def _token_difference(own: Path, expected: Path) -> str | None:
+    """How the tokens of two tokenizers differ, None if they do not."""
+    if own.stat().st_size == expected.stat().st_size and own.read_bytes() == expected.read_bytes():
+        return None
+    if own.name != "tokenizer.json":
+        return "their bytes are not the same"
+    try:
+        with reading(own):
+            tokens, expected_tokens = _tokens(read_json(own)), _tokens(read_json(expected))
+    except LbrxError as error:
+        return f"their tokens cannot be compared ({error})"
+    numbers = [
+        number for number in tokens.keys() | expected_tokens if tokens.get(number) != expected_tokens.get(number)
+    ]
+    if not numbers:
+        return None
+    first = min(numbers)
+    return (
+        f"{len(numbers)} ids have other tokens, such as {first}, which is {_value_text(expected_tokens.get(first))} "
+        f"and {_value_text(tokens.get(first))}"
+    )
+
+
+def _tokens(tokenizer: Mapping[str, Any] | None) -> dict[int, str]:
+    """The tokens of a tokenizer.json by their ids."""
+    model = (tokenizer or {}).get("model") or {}
+    vocabulary = model.get("vocab") or {}
+    numbered = vocabulary.items() if isinstance(vocabulary, Mapping) else ((t[0], i) for i, t in enumerate(vocabulary))
+    added = {int(token["id"]): str(token["content"]) for token in (tokenizer or {}).get("added_tokens") or ()}
+    return {int(number): str(token) for token, number in numbered} | added

@@ -13,6 +13,8 @@ from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, SideFile
 from lbrx.jobs.merge.methods import check_code_allowed, load_method
 from lbrx.jobs.merge.plan.checks import (
     copied_tensors,
+    differing_settings,
+    differing_tokenizers,
     dropped_tensors,
     layer_problems,
     model_problems,
@@ -133,9 +135,10 @@ def _plan_stage(
     vocabulary = stage_vocabulary(recipe, models, tokenizer_model)
     jobs = with_vocabulary(planned, vocabulary)
     merged = tuple(models.values())
+    donor = models[recipe.donor]
     warnings = (*recipe.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
-    if vocabulary is not None:
-        warnings += vocabulary.warnings
+    warnings += (*differing_settings(donor, merged),)
+    warnings += (*differing_tokenizers(donor, merged),) if vocabulary is None else vocabulary.warnings
     config = with_special_ids(output_config(recipe, outline, jobs), recipe, tokenizer_model)
     return StagePlan(recipe, method, merged, tuple(jobs), config, is_last, tokenizer_model, vocabulary, warnings)
 
