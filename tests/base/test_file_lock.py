@@ -65,7 +65,7 @@ def test_lock_excludes_processes_and_ends_with_one(tmp_path: Path) -> None:
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FileError, match=r"file/a: cannot be opened"), file_lock(tmp_path / "file" / "a"):
+    with pytest.raises(FileError, match=r"file: cannot be made: file exists"), file_lock(tmp_path / "file" / "a"):
         pass
 
 

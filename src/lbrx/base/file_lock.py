@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbrx.errors import FileError
+from lbrx.base import system
 
 _POLL_SECONDS = 0.05
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)  # the file system has none: go on without
@@ -24,10 +24,7 @@ def open_locked(path: str | os.PathLike[str], *, wait_seconds: float = 0.0) -> i
     """
     until = time.monotonic() + wait_seconds
     while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise FileError(f"{os.fspath(path)}: cannot be opened: {error.strerror}") from error
+        descriptor = system.open_write(path)
         is_locked = _try_lock(descriptor)
         # Whoever held the lock before may have removed the file: a lock on a nameless file guards nothing.
         if is_locked and _is_same(path, descriptor):
@@ -68,10 +65,7 @@ def file_lock(path: str | os.PathLike[str], *, wait_seconds: float = math.inf) -
     ...     print("alone")
     alone
     """
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{os.fspath(path)}: cannot be opened: {error.strerror}") from error
+    system.make_directory(Path(path).parent)
     descriptor = open_locked(path, wait_seconds=wait_seconds)
     try:
         yield

@@ -130,9 +130,12 @@ class ShardedTensor:
         tensor, target = self.make(), Path(path).resolve()
         layout = lay_out(target.name, [TensorSpec(name, tensor.dtype.name, tensor.shape)], {})
         with partial_file(target) as partial:
-            with partial.open("wb") as file:
-                system.preallocate(file.fileno(), layout.file_bytes, partial)
-                system.pwrite_all(file.fileno(), layout.header, 0, partial)
+            descriptor = system.open_write(partial)
+            try:
+                system.preallocate(descriptor, layout.file_bytes, partial)
+                system.pwrite_all(descriptor, layout.header, 0, partial)
+            finally:
+                os.close(descriptor)
             with connected(address) as connection:
                 offset = layout.slots[0].offset
                 calls = [
@@ -195,7 +198,7 @@ def _store(make: Callable[[], Tensor], path: Path, offset: int, low: int, high: 
     """On a worker: some rows of a tensor, written into a file."""
     part = make()[low:high]
     start = part.dtype.nbytes(low * prod(part.shape[1:]))
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = system.open_write(path, must_exist=True)
     try:
         with using(threads=1):
             file = FileWriter(descriptor, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import time
 from collections import OrderedDict
@@ -110,7 +109,7 @@ def _upload(
     from lbrx.files.remote.uploading import upload
 
     staging = Staging(work_directory() / f"{run}-{socket.gethostname()}-{os.getpid()}-{layout.name}")
-    staging.partial.parent.mkdir(parents=True, exist_ok=True)
+    staging.make_parent()
     staging.prepare(discard=True)
     path = staging.partial / layout.name
     try:
@@ -121,16 +120,15 @@ def _upload(
             os.close(descriptor)
         return entries, upload(path, bucket / layout.name)
     finally:
-        shutil.rmtree(staging.partial)
+        system.remove_tree(staging.partial)
 
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
+        return system.open_write(path, must_exist=True)
+    except FileError as error:
         raise FileError(
-            f"{path}: cannot be opened on {socket.gethostname()}: {error.strerror}; "
-            "expected the output on a file system that all nodes share"
+            f"{error} (on {socket.gethostname()}); expected the output on a file system that all nodes share"
         ) from error
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.base import atomic_write
+from lbrx.base import atomic_write, system
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError
 from lbrx.jobs.lora.spool import Spool
@@ -66,7 +66,8 @@ def test_a_rename_that_fails_leaves_the_old_directory(
     lbrx.merge(recipe, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     with monkeypatch.context() as faults:
-        faults.setattr(atomic_write.os, "replace", failing_at(count, os.replace))
+        faults.setattr(os, "replace", failing_at(count, os.replace))
+        faults.setattr(system, "exchange", lambda *_: False)
         with pytest.raises(FileError, match="input/output error"):
             lbrx.merge(recipe, out, overwrite=True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
@@ -87,7 +88,7 @@ def test_a_rename_that_fails_leaves_all_old_files_of_a_split_model(
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.gguf")}
     assert len(before) == 4
     with monkeypatch.context() as faults:
-        faults.setattr(atomic_write.os, "replace", failing_at(count, os.replace))
+        faults.setattr(os, "replace", failing_at(count, os.replace))
         with pytest.raises(FileError, match="input/output error"):
             save(2.0)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.gguf")} == before
@@ -121,21 +122,21 @@ def test_an_input_that_vanishes_during_a_merge(tmp_path: Path) -> None:
         lbrx.merge(recipe, tmp_path / "out", progress=lambda _: source.unlink(missing_ok=True))
 
 
-def test_a_spool_on_a_full_disk() -> None:
-    spool = Spool.__new__(Spool)
-    spool._path, spool._file, spool._slots = Path("/dev/full"), open("/dev/full", "wb"), {}  # noqa: SIM115
-    spool.put("w", np.ones((1, 2)), dtype("f32"))  # stays in the buffer
-    with pytest.raises(FileError, match="/dev/full: cannot be written: No space left on device"):
-        spool.tensors()
-    spool._path = Path("/nonexistent/spool")
-    spool.__exit__()
+def test_a_spool_on_a_full_disk(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, spool._descriptor)
+        os.close(full)
+        with pytest.raises(FileError, match="spool: disk full: needs 8 B"):
+            spool.put("w", np.ones((1, 2)), dtype("f32"))
+    assert names(tmp_path) == set()
 
 
 def test_a_full_cache_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise FileError("disk full")
 
-    monkeypatch.setattr(atomic_write, "write_bytes", full)
+    monkeypatch.setattr(system, "write_file", full)
     atomic_write.write_cache(tmp_path / "cache/entry", b"data")
     assert not names(tmp_path / "cache")
 

@@ -108,17 +108,17 @@ def test_other_settings_do_not_go_on(tmp_path: Path) -> None:
 
 
 def test_renames_that_are_missing_are_done_by_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lbrx.base import atomic_write
+    from lbrx.base import system
 
     plan = plan_output(contents("gguf"), tmp_path / "out.gguf", max_shard_bytes=16384)
-    rename = atomic_write.replace
+    rename = system.rename
 
-    def first_only(source: Path, target: Path, *, sync: bool = True) -> None:
-        if "00002-of" in target.name:
+    def last_only(source: Path, target: Path) -> None:
+        if "00001-of" in target.name:
             raise KeyboardInterrupt
-        rename(source, target, sync=sync)
+        rename(source, target)
 
-    monkeypatch.setattr(atomic_write, "replace", first_only)
+    monkeypatch.setattr(system, "rename", last_only)
     with pytest.raises(KeyboardInterrupt):
         execute(plan)
     monkeypatch.undo()

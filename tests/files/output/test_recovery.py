@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lbrx.base import atomic_write, system
+from lbrx.base import system
 from lbrx.errors import FileError, UsageError
 from lbrx.files.output.journal import Journal, difference
 from lbrx.files.output.model_plan import plan_output
 from lbrx.files.output.nonfinite import NonFiniteError
+from lbrx.files.output.options import RunOptions
 from lbrx.files.output.run import execute
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.merge import merge, read_and_plan
@@ -86,7 +87,14 @@ def test_nonfinite_values_of_an_earlier_run_are_reported(
         assert slot.name in merge(LINEAR, "out").nonfinite
 
 
-def test_an_old_output_that_was_not_removed(models: Path) -> None:
+def cannot_exchange(*_: Path) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_an_old_output_that_was_not_removed(models: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool) -> None:
+    if not exchanges:
+        monkeypatch.setattr(system, "exchange", cannot_exchange)
     merge(LINEAR, "out")
     shutil.copytree("out", ".out.replaced")
     merge(DARE, "out", overwrite=True)
@@ -106,7 +114,7 @@ def test_keys_that_are_gone_are_a_difference() -> None:
 
 def test_outputs_are_flushed_before_they_get_their_name(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[tuple[str, str]] = []
-    flush, sync, replace = system.flush_to_disk, system.sync_directory, atomic_write.replace
+    flush, sync, rename = system.flush_to_disk, system.sync_directory, system.rename
 
     def noted_flush(descriptor: int, path: Path) -> None:
         events.append(("flush", Path(path).name))
@@ -116,15 +124,16 @@ def test_outputs_are_flushed_before_they_get_their_name(models: Path, monkeypatc
         events.append(("sync", Path(path).name))
         sync(path)
 
-    def noted_replace(partial: Path, target: Path, *, sync: bool = True) -> None:
-        events.append(("replace", Path(target).name))
-        replace(partial, target, sync=sync)
+    def noted_rename(partial: Path, target: Path) -> None:
+        events.append(("rename", Path(target).name))
+        rename(partial, target)
 
     monkeypatch.setattr(system, "flush_to_disk", noted_flush)
+    monkeypatch.setattr("lbrx.base.system.files.flush_to_disk", noted_flush)
     monkeypatch.setattr(system, "sync_directory", noted_sync)
-    monkeypatch.setattr(atomic_write, "replace", noted_replace)
+    monkeypatch.setattr(system, "rename", noted_rename)
     merge(LINEAR, "out")
-    before = events[: events.index(("replace", "out"))]
+    before = events[: events.index(("rename", "out"))]
     assert {("flush", name) for name in os.listdir(models / "out")} <= set(before)
     assert ("sync", ".out.partial") in before
 
@@ -161,17 +170,17 @@ def stopped_split(folder: Path, monkeypatch: pytest.MonkeyPatch, renames: int) -
     execute(plan_output(model, folder / "whole.gguf", max_shard_bytes=1 << 20))
     expected = {path.name.replace("whole", "out"): path.read_bytes() for path in folder.glob("whole-*.gguf")}
     assert len(expected) > 2
-    replace, done = atomic_write.replace, 0
+    rename, done = system.rename, 0
 
-    def limited(partial: Path, target: Path, *, sync: bool = True) -> None:
+    def limited(partial: Path, target: Path) -> None:
         nonlocal done
         if done == renames:
             raise KeyboardInterrupt  # also when the renames are undone: as if killed
         done += 1
-        replace(partial, target, sync=sync)
+        rename(partial, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_write, "replace", limited)
+        patch.setattr(system, "rename", limited)
         with pytest.raises(KeyboardInterrupt):
             execute(plan_output(model, folder / "out.gguf", max_shard_bytes=1 << 20))
     assert len(list(folder.glob("out-*.gguf"))) == renames
@@ -202,3 +211,48 @@ def test_a_renamed_file_that_is_gone_is_made_again(folder: Path, monkeypatch: py
     expected = stopped_split(folder, monkeypatch, 1)
     next(folder.glob("out-*.gguf")).unlink()
     assert finished_split(folder) == expected
+
+
+def old_split(folder: Path) -> dict[str, bytes]:
+    model = gguf_model(1, values=lambda name, shape: noise(f"old {name}", shape))
+    execute(plan_output(model, folder / "out.gguf", max_shard_bytes=1 << 20))
+    return {path.name: path.read_bytes() for path in folder.glob("out-*.gguf")}
+
+
+@pytest.mark.parametrize("stop", range(1, 6))
+def test_another_run_gets_the_old_files_of_a_split_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    old = old_split(folder)
+    rename, done = system.rename, 0
+
+    def limited(partial: Path, target: Path) -> None:
+        nonlocal done
+        if done == stop:
+            raise KeyboardInterrupt
+        done += 1
+        rename(partial, target)
+
+    model = gguf_model(1, values=noise)
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "rename", limited)
+        with pytest.raises(KeyboardInterrupt):
+            execute(plan_output(model, folder / "out.gguf", max_shard_bytes=1 << 20), RunOptions(overwrite=True))
+    assert {path.name: path.read_bytes() for path in folder.glob("out-*.gguf")} != old
+    other = plan_output(model, folder / "out.gguf", max_shard_bytes=1 << 19)
+    with pytest.raises(UsageError, match="unfinished work of another run"):
+        execute(other)
+    assert {path.name: path.read_bytes() for path in folder.glob("out-*.gguf")} == old
+
+
+def test_a_partial_directory_is_emptied(tmp_path: Path) -> None:
+    staging = Staging(tmp_path / "out")
+    for name in ("a", "deep/b", "deep/er/c"):
+        (staging.partial / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging.partial / name).touch()
+    staging.keep_only(["a"])
+    assert os.listdir(staging.partial) == ["a"]
+    staging.prepare(discard=False)
+    assert os.listdir(staging.partial) == ["a"]
+    staging.prepare(discard=True)
+    assert os.listdir(staging.partial) == []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.base import atomic_write
+from lbrx.base import system
 from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output import slots
@@ -409,28 +409,33 @@ def test_an_input_cannot_be_the_output(models: Path) -> None:
     assert (models / "a/model.safetensors").read_bytes() == before
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2])
-def test_a_kill_between_the_last_renames(models: Path, monkeypatch: pytest.MonkeyPatch, renames: int) -> None:
+@pytest.mark.parametrize(("exchanges", "changes"), [(True, 0), (True, 1), (False, 0), (False, 1), (False, 2)])
+def test_a_kill_between_the_last_changes_of_names(
+    models: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool, changes: int
+) -> None:
     merge(DARE, "undisturbed")
     merge(LINEAR, "out")
-    replace, remove_tree = atomic_write.replace, shutil.rmtree
-    done = 0
+    remove_tree, done = system.remove_tree, 0
 
-    def limited(temporary: Path, target: Path, *, sync: bool = True) -> None:
-        nonlocal done
-        if done == renames:
-            raise KeyboardInterrupt
-        done += 1
-        replace(temporary, target, sync=sync)
+    def limited(original: Callable[[Path, Path], Any]) -> Callable[[Path, Path], Any]:
+        def change(first: Path, second: Path) -> Any:
+            nonlocal done
+            if done == changes:
+                raise KeyboardInterrupt
+            done += 1
+            return original(first, second)
+
+        return change
 
     def limited_removal(path: Path) -> None:
-        if done == 2:
+        if done == (1 if exchanges else 2):
             raise KeyboardInterrupt
         remove_tree(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_write, "replace", limited)
-        patch.setattr("lbrx.files.output.staging.shutil.rmtree", limited_removal)
+        patch.setattr(system, "rename", limited(system.rename))
+        patch.setattr(system, "exchange", limited(system.exchange) if exchanges else lambda *_: False)
+        patch.setattr(system, "remove_tree", limited_removal)
         with pytest.raises(KeyboardInterrupt):
             merge(DARE, "out", overwrite=True)
     result = merge(DARE, "out", overwrite=True)

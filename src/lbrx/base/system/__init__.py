@@ -10,22 +10,32 @@ from lbrx.base.system.files import (
     flush_to_disk,
     open_past_cache,
     open_read,
+    open_write,
     pread_into,
     preallocate,
     pwrite_all,
     pwrite_past_cache,
     read_ahead,
     seems_cached,
-    sync_directory,
+    truncate,
+    write_file,
 )
 from lbrx.base.system.mapping import PinnedMapping, map_readonly, page_bytes
+from lbrx.base.system.names import (
+    exchange,
+    make_directory,
+    make_private,
+    remove_file,
+    remove_tree,
+    rename,
+    sync_directory,
+)
 from lbrx.base.system.process import (
     anonymous_bytes,
     available_bytes,
     cache_directory,
     cpu_count,
     is_private,
-    make_private,
 )
 from lbrx.base.system.sizes import format_bytes, parse_bytes
 
@@ -36,13 +46,16 @@ __all__ = [
     "available_bytes",
     "cache_directory",
     "cpu_count",
+    "exchange",
     "flush_to_disk",
     "format_bytes",
     "is_private",
+    "make_directory",
     "make_private",
     "map_readonly",
     "open_past_cache",
     "open_read",
+    "open_write",
     "page_bytes",
     "parse_bytes",
     "pread_into",
@@ -50,6 +63,11 @@ __all__ = [
     "pwrite_all",
     "pwrite_past_cache",
     "read_ahead",
+    "remove_file",
+    "remove_tree",
+    "rename",
     "seems_cached",
     "sync_directory",
+    "truncate",
+    "write_file",
 ]

@@ -1,10 +1,11 @@
-"""Calls that only macOS has, each a plain function over ``fcntl``.
+"""Calls that only macOS has, most of them plain functions over ``fcntl``.
 
 The numbers are those of ``<sys/fcntl.h>``; Python's ``fcntl`` module lacks most of them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -17,6 +18,7 @@ F_FULLFSYNC = 51
 F_ALLOCATECONTIG = 0x2
 F_ALLOCATEALL = 0x4
 F_PEOFPOSMODE = 3
+RENAME_SWAP = 2
 
 # struct radvisory { off_t ra_offset; int ra_count; }, padded to 16 bytes
 _RADVISORY = struct.Struct("=qi4x")
@@ -61,3 +63,10 @@ def full_sync(fd: int) -> None:
         if error.errno not in _CANNOT_FULLSYNC:
             raise
         os.fsync(fd)
+
+
+def swap(first: bytes, second: bytes) -> None:
+    """Exchange two names in one step."""
+    if ctypes.CDLL(None, use_errno=True).renamex_np(first, second, RENAME_SWAP) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

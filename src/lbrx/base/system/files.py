@@ -59,6 +59,20 @@ def open_read(path: StrPath) -> int:
     return fd
 
 
+def open_write(path: StrPath, *, must_exist: bool = False, must_be_new: bool = False) -> int:
+    """Open a file for reading and writing and return its descriptor; by default it is made if missing.
+
+    Symbolic links are not followed.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags |= 0 if must_exist else os.O_CREAT
+    flags |= os.O_EXCL if must_be_new else 0
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as error:
+        raise file_error(error, path, "be opened") from error
+
+
 def pread_into(fd: int, buffer: WriteableBuffer | NDArray[Any], offset: int, path: StrPath | None = None) -> None:
     """Fill a contiguous writable buffer with the file's bytes from offset on.
 
@@ -121,6 +135,26 @@ def _pwrite(fd: int, view: memoryview, offset: int, path: StrPath | None, refusa
     return written
 
 
+def write_file(path: StrPath, data: bytes, *, sync: bool = True) -> None:
+    """Write a whole file in place: for one inside a directory that is itself still partial."""
+    fd = open_write(path)
+    try:
+        truncate(fd, 0, path)
+        pwrite_all(fd, data, 0, path)
+        if sync:
+            flush_to_disk(fd, path)
+    finally:
+        os.close(fd)
+
+
+def truncate(fd: int, nbytes: int, path: StrPath | None = None) -> None:
+    """Set the size of a file."""
+    try:
+        os.ftruncate(fd, nbytes)
+    except OSError as error:
+        raise file_error(error, name_of(fd, path), f"set its size to {format_bytes(nbytes)}") from error
+
+
 def preallocate(fd: int, nbytes: int, path: StrPath | None = None) -> None:
     """Make a file exactly nbytes long, with disk blocks behind all of it where the file system can.
 
@@ -136,10 +170,7 @@ def preallocate(fd: int, nbytes: int, path: StrPath | None = None) -> None:
             raise _disk_full(fd, path, needed_bytes) from error
         if error.errno not in _CANNOT_ALLOCATE:
             raise file_error(error, name_of(fd, path), f"allocate {format_bytes(nbytes)}") from error
-    try:
-        os.ftruncate(fd, nbytes)
-    except OSError as error:
-        raise file_error(error, name_of(fd, path), f"set its size to {format_bytes(nbytes)}") from error
+    truncate(fd, nbytes, path)
 
 
 def read_ahead(fd: int, offset: int, length: int) -> bool:
@@ -247,9 +278,6 @@ def _fallocate(fd: int, nbytes: int) -> None:
             raise OSError(code, os.strerror(code))
 
 
-_CANNOT_SYNC_DIRECTORY = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-
-
 def flush_to_disk(fd: int, path: StrPath | None = None) -> None:
     """Return once the file's bytes are on the medium, past the drive's own cache."""
     try:
@@ -259,19 +287,3 @@ def flush_to_disk(fd: int, path: StrPath | None = None) -> None:
             os.fsync(fd)
     except OSError as error:
         raise file_error(error, name_of(fd, path), "flush to disk") from error
-
-
-def sync_directory(path: StrPath) -> None:
-    """Make the names in a directory, such as a rename just done, survive a crash.
-
-    File systems that cannot flush a directory order its changes themselves and are left alone.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if error.errno not in _CANNOT_SYNC_DIRECTORY:
-            raise file_error(error, path, "flush the directory") from error

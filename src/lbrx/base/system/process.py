@@ -85,13 +85,6 @@ def _temporary_cache() -> Path:
     return Path(directory)
 
 
-def make_private(directory: Path) -> None:
-    """Make a directory and its missing parents, in which only this user can write."""
-    if not directory.is_dir():
-        make_private(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-
-
 def _chosen_cache_directory() -> Path:
     chosen = os.environ.get("LBRX_CACHE_DIR")
     if chosen:

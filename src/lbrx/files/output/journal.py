@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +19,12 @@ from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.file_lock import open_locked
-from lbrx.base.system import pwrite_all
-from lbrx.errors import FileError, UsageError
+from lbrx.base.system import flush_to_disk, pread_into, pwrite_all, remove_file, truncate
+from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.output.plan import VERSION_KEY, Identity
 
 JOURNAL_VERSION = 1
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Entry:
 
 
 class Journal:
-    """An open journal, locked against other processes; a context manager. ``discard`` forgets what it holds.
+    """An open journal, locked against other processes; a context manager. ``discard`` forgets the finished tensors.
 
     If another run holds it, that is an error, or ``wait`` waits for its end.
 
@@ -54,13 +55,12 @@ class Journal:
         self.path = path
         self.identity: Identity | None = None
         self.entries: dict[str, Entry] = {}
-        self.is_complete = False
+        self.is_complete = False  # also known if the rest is discarded
+        self.inodes: dict[str, int] = {}  # of a complete output, by name
         self._descriptor = _open_locked(path, wait)
         self._end = 0
         try:
-            if discard:
-                os.ftruncate(self._descriptor, 0)
-            self._read()
+            self._read(discard)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -75,8 +75,8 @@ class Journal:
 
     def begin(self, identity: Identity) -> None:
         """Start anew for a plan."""
-        os.ftruncate(self._descriptor, 0)
-        self.entries, self.is_complete, self._end = {}, False, 0
+        truncate(self._descriptor, 0, self.path)
+        self.entries, self.is_complete, self.inodes, self._end = {}, False, {}, 0
         self.identity = identity
         self._append({"version": JOURNAL_VERSION, "plan": identity})
 
@@ -89,56 +89,74 @@ class Journal:
             lines.append({**line, "nonfinite": entry.nonfinite} if entry.nonfinite else line)
         self._append(*lines)
 
-    def complete(self) -> None:
-        """Everything is written; only the output's name is missing."""
-        self.is_complete = True
-        self._append({"complete": True})
+    def complete(self, inodes: dict[str, int], sync: bool) -> None:
+        """Everything is written; only the output's name is missing. ``sync`` makes the journal survive a crash."""
+        self.is_complete, self.inodes = True, inodes
+        self._append({"complete": True, "inodes": inodes})
+        if sync:
+            flush_to_disk(self._descriptor, self.path)
 
     def remove(self) -> None:
         """The run is over."""
-        self.path.unlink(missing_ok=True)
+        remove_file(self.path)
 
     def _append(self, *lines: dict[str, Any]) -> None:
         data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         pwrite_all(self._descriptor, data, self._end, self.path)
         self._end += len(data)
 
-    def _read(self) -> None:
-        """Read all whole lines; what follows them was cut off in the middle of a write."""
-        size = os.fstat(self._descriptor).st_size
-        content = os.pread(self._descriptor, size, 0)
-        end = content.rfind(b"\n") + 1
+    def _read(self, discard: bool) -> None:
+        """Read all whole lines, up to one that a failed write or a power failure left incomplete."""
+        content = bytearray(os.fstat(self._descriptor).st_size)
+        pread_into(self._descriptor, content, 0, self.path)
+        lines = content.partition(b"\0")[0].splitlines(keepends=True)  # zeros were never written
+        if not lines or not lines[0].endswith(b"\n"):
+            truncate(self._descriptor, 0, self.path)
+            return
         try:
-            lines = [json.loads(line) for line in content[:end].splitlines()]
-            version = lines[0]["version"] if lines else JOURNAL_VERSION
+            self._take_first(lines[0])
+        except LbrxError:
+            if not discard:
+                raise
+        self._end = len(lines[0])
+        with suppress(*_MALFORMED):
+            for line in lines[1:]:
+                self._take(line)
+                self._end += len(line)
+        if discard:
+            self.identity, self.entries, self._end = None, {}, 0
+        truncate(self._descriptor, self._end, self.path)
+
+    def _take_first(self, line: bytearray) -> None:
+        try:
+            first = json.loads(line)
+            version = first["version"]
             if version == JOURNAL_VERSION:
-                self._take(lines)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                self.identity = dict(first["plan"].items())
+        except _MALFORMED as error:
             raise FileError(f"{self.path}: is no journal of a run; remove it, or give --restart") from error
         if version != JOURNAL_VERSION:
             raise UsageError(
                 f"{self.path}: was written by another version of lbrx (journal format {version}; expected "
                 f"{JOURNAL_VERSION}); finish the run with that version, or give --restart to discard its work"
             )
-        self._end = end
-        os.ftruncate(self._descriptor, end)
 
-    def _take(self, lines: list[dict[str, Any]]) -> None:
-        if not lines:
-            return
-        self.identity = dict(lines[0]["plan"].items())
-        for line in lines[1:]:
-            if "complete" in line:
-                self.is_complete = True
-            else:
-                nonfinite = {where: (counts[0], counts[1]) for where, counts in line.get("nonfinite", {}).items()}
-                self.entries[line["tensor"]] = Entry(line["tensor"], line["checksum"], nonfinite)
+    def _take(self, text: bytearray) -> None:
+        if not text.endswith(b"\n"):
+            raise ValueError("the line is incomplete")
+        line = json.loads(text)
+        if "complete" in line:
+            self.inodes = {str(name): int(inode) for name, inode in line["inodes"].items()}
+            self.is_complete = True
+        else:
+            nonfinite = {where: (counts[0], counts[1]) for where, counts in line.get("nonfinite", {}).items()}
+            self.entries[line["tensor"]] = Entry(line["tensor"], line["checksum"], nonfinite)
 
 
 @contextmanager
-def journal_lock(path: Path) -> Iterator[None]:
+def journal_lock(path: Path, wait: bool = False) -> Iterator[None]:
     """Keep other runs away from an output, whatever its journal holds."""
-    descriptor = _open_locked(path)
+    descriptor = _open_locked(path, wait)
     try:
         yield
     finally:

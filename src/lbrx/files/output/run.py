@@ -87,7 +87,7 @@ def execute(
     started = time.monotonic()
     runner = runner or _default_runner(plan)
     staging = staging_of(plan)
-    restore_replaced(staging)
+    restore_replaced(staging, wait=takes_over)
     if not staging.journal.exists():
         _check_target(plan, staging, options, takes_over)
         staging.make_parent()
@@ -95,11 +95,12 @@ def execute(
     identity = plan.identity(contents)
     with Journal(staging.journal, discard=options.restart, wait=takes_over) as journal:
         try:
-            if not takes_over and _is_finished(journal, identity) and staging.finish_publishing():
+            was_published = _was_published(staging, journal)
+            if was_published and not takes_over and _is_same(journal, identity):
                 resumed_tensors = tensor_count(plan)
             else:
                 _check_target(plan, staging, options, takes_over)
-                _begin(staging, journal, identity, takes_over)
+                _begin(staging, journal, identity, takes_over, was_published)
                 run = runner(plan, staging, journal, options)
                 run.run()
                 _check_inputs(identity, plan.identity(contents))
@@ -157,22 +158,44 @@ def tensor_count(plan: OutputPlan) -> int:
     return sum(len(layout.slots) for layout in plan.layouts)
 
 
-def restore_replaced(staging: Staging) -> None:
-    """Put an old output back that a killed run had moved aside; if that run still goes on, that is an error."""
+def restore_replaced(staging: Staging, wait: bool = False) -> None:
+    """Put an old output back that a killed run had moved aside; if that run is still active, that is an error."""
     if staging.has_lost_target:
-        with journal_lock(staging.journal):
-            staging.restore_target()
+        with journal_lock(staging.journal, wait):
+            if staging.has_lost_target:
+                staging.undo_publishing()
 
 
-def _is_finished(journal: Journal, identity: Identity) -> bool:
-    """Whether an earlier run of the same plan wrote everything, and at most the last renames are missing."""
-    return journal.is_complete and journal.identity is not None and difference(journal.identity, identity) is None
+def _was_published(staging: Staging, journal: Journal) -> bool:
+    """Whether an earlier run published its output, which is cleaned up then; renames of a part are undone."""
+    if not journal.is_complete:
+        return False
+    if not staging.is_published(journal.inodes) or not _has_checksums(staging.target, journal):
+        staging.undo_publishing(journal.inodes)
+        return False
+    staging.clean_up()
+    return True
 
 
-def _begin(staging: Staging, journal: Journal, identity: Identity, takes_over: bool) -> None:
+def _has_checksums(target: Path, journal: Journal) -> bool:
+    """Whether a directory has the checksums of a journal: inodes of some network file systems are not unique."""
+    if not target.is_dir():
+        return True
+    try:
+        checksums = json.loads((target / CHECKSUMS_NAME).read_bytes())["tensors"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return bool(checksums == {name: entry.checksum for name, entry in journal.entries.items()})
+
+
+def _is_same(journal: Journal, identity: Identity) -> bool:
+    return journal.identity is not None and difference(journal.identity, identity) is None
+
+
+def _begin(staging: Staging, journal: Journal, identity: Identity, takes_over: bool, was_published: bool) -> None:
     """Resume the journal's work if it is of the same plan, or start anew if there is none to lose."""
     changed = None if journal.identity is None else difference(journal.identity, identity)
-    if journal.identity is None or not journal.entries or (takes_over and changed is not None):
+    if was_published or journal.identity is None or not journal.entries or (takes_over and changed is not None):
         staging.prepare(discard=True)
         journal.begin(identity)
         return
@@ -201,9 +224,10 @@ def _finish(plan: OutputPlan, staging: Staging, journal: Journal, contents: dict
         contents = contents | {CHECKSUMS_NAME: checksums_json(checksums)}
     for name, content in contents.items():
         staging.write_file(name, content, sync)
+    staging.keep_only([*contents, *(layout.name for layout in plan.layouts)])
     if sync:
         system.sync_directory(staging.partial)
-    journal.complete()
+    journal.complete(staging.inodes(), sync and staging.is_split)
     staging.publish(sync)
 
 

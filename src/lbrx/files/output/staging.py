@@ -7,9 +7,10 @@ output is being replaced, ``models/.out.replaced``.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from lbrx.base import atomic_write, system
 from lbrx.errors import FileError, FormatError, UsageError
@@ -56,14 +57,46 @@ class Staging:
         self._files = None if file_names is None else [target.with_name(name) for name in file_names]
 
     @property
+    def is_split(self) -> bool:
+        """Whether the output is several files, which cannot be renamed in one step."""
+        return self._files is not None and len(self._files) > 1
+
+    def inodes(self) -> dict[str, int]:
+        """The inodes of the finished directory or files, by the names that they will have: they tell new from old."""
+        if self._files is None:
+            return {self.target.name: self.partial.stat().st_ino}
+        return {file.name: (self.partial / file.name).stat().st_ino for file in self._files}
+
+    @property
     def has_lost_target(self) -> bool:
-        """Whether an old output was moved aside and not replaced yet."""
+        """Whether a run stopped while it replaced an old output, and moved it aside."""
+        if (self.partial / _ASIDE).is_dir():
+            return self._has_unpublished
         return self.replaced.exists() and not self.target.exists()
 
-    def restore_target(self) -> None:
-        """Put back an old output that was moved aside."""
-        if self.has_lost_target:
-            atomic_write.replace(self.replaced, self.target)
+    @property
+    def _has_unpublished(self) -> bool:
+        return self.partial.is_dir() and any(file.name != _ASIDE for file in self.partial.iterdir())
+
+    def undo_publishing(self, inodes: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Put back an old output that was moved aside, and new files that were given their names, if not all were.
+
+        Files with these inodes are new, and so are those that have the name of an old file that was moved aside.
+        """
+        if self.replaced.exists() and not self.target.exists():
+            system.rename(self.replaced, self.target)
+        if not self._has_unpublished:
+            return
+        aside = self.partial / _ASIDE
+        old = sorted(file.name for file in aside.iterdir()) if aside.is_dir() else []
+        new = [name for name, inode in inodes.items() if self._is_new(name, inode)]
+        for name in {**dict.fromkeys(old), **dict.fromkeys(new)}:
+            file = self.target.with_name(name)
+            if file.is_file() and not (self.partial / name).exists():
+                system.rename(file, self.partial / name)
+        for name in reversed(old):
+            system.rename(aside / name, self.target.with_name(name))
+        system.remove_tree(aside)
 
     def check_target(self, overwrite: bool) -> None:
         """Raise if the target exists and may not be replaced, or if something above it is no directory."""
@@ -82,10 +115,7 @@ class Staging:
 
     def make_parent(self) -> None:
         """Make the directories above the target."""
-        try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"{self.target.parent}: cannot be made: {error.strerror}") from error
+        system.make_directory(self.target.parent)
 
     def replaced_files(self) -> list[Path]:
         """What stands in the place of the output and would be replaced."""
@@ -115,83 +145,97 @@ class Staging:
         """Make the directory of partial files, emptied first if ``discard``."""
         if self.partial.is_symlink():
             raise FileError(f"{self.partial}: is a symbolic link; expected a directory of lbrx, or nothing")
-        try:
-            if discard and self.partial.exists():
-                shutil.rmtree(self.partial)
-            self.partial.mkdir(exist_ok=True)
-        except OSError as error:
-            raise FileError(f"{self.partial}: cannot be made: {error.strerror}") from error
+        if discard:
+            system.remove_tree(self.partial)
+        system.make_directory(self.partial)
 
     def discard(self) -> None:
-        """Remove the partial files."""
-        shutil.rmtree(self.partial, ignore_errors=True)
+        """Remove the partial files, after an error."""
+        with suppress(FileError):
+            if self.has_lost_target:
+                self.undo_publishing()
+            system.remove_tree(self.partial)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove files that are not part of the output: a power failure can bring removed ones back."""
+        for file in self.partial.iterdir():
+            if file.name in names:
+                continue
+            if file.is_dir() and not file.is_symlink():
+                system.remove_tree(file)
+            else:
+                system.remove_file(file)
 
     def publish(self, sync: bool) -> None:
-        """Give the finished directory, or files, the target's name; what stood there goes only now."""
+        """Give the finished directory, or files, the target's name; the old output is removed after that."""
         if self._files is not None:
             self._publish_files(self._files, sync)
-            return
-        if self.target.exists():
-            self.discard_replaced()
-            atomic_write.replace(self.target, self.replaced, sync=sync)
-        try:
-            atomic_write.replace(self.partial, self.target, sync=sync)
-        except BaseException:
-            self.restore_target()
-            raise
-        self.discard_replaced()
+        elif not self.target.exists():
+            system.rename(self.partial, self.target)
+        elif not system.exchange(self.partial, self.target):
+            self._replace_in_steps(sync)
+        if sync:
+            system.sync_directory(self.target.parent)
+        self.clean_up()
 
-    def finish_publishing(self) -> bool:
-        """Do what is missing of the renames of a run that wrote everything; False if it got to none of them."""
-        if self._files is None:
-            if self.partial.exists() or not self.target.exists():
-                return False
-            self.discard_replaced()
-            return True
-        waiting = [file for file in self._files if (self.partial / file.name).exists()]
-        if any(not file.exists() for file in self._files if file not in waiting) or len(waiting) == len(self._files):
-            return False
-        self._publish_files(waiting, sync=True)
-        return True
+    def is_published(self, inodes: Mapping[str, int]) -> bool:
+        """Whether everything that a run finished has its name now."""
+        return all(self._is_new(name, inode) for name, inode in inodes.items())
+
+    def _is_new(self, name: str, inode: int) -> bool:
+        identity = _identity(self.target.with_name(name))
+        return identity is not None and identity[1] == inode
+
+    def clean_up(self) -> None:
+        """Remove what is left once the output is published."""
+        system.remove_tree(self.partial)
+        system.remove_tree(self.replaced)
+
+    def _replace_in_steps(self, sync: bool) -> None:
+        system.remove_tree(self.replaced)
+        atomic_write.replace(self.target, self.replaced, sync=sync)
+        try:
+            system.rename(self.partial, self.target)
+        except BaseException:
+            self.undo_publishing()
+            raise
 
     def _publish_files(self, files: Sequence[Path], sync: bool) -> None:
-        """Rename all files, or none if that fails: old files of a split model are moved aside first."""
-        aside = self.partial / _ASIDE
-        old = [file for file in files if len(files) > 1 and file.exists()]
-        if old:
-            aside.mkdir(exist_ok=True)
-        moves = [(file, aside / file.name) for file in old]
-        moves += [(self.partial / file.name, file) for file in files]
-        done: list[tuple[Path, Path]] = []
-        try:
-            for source, target in moves:
-                atomic_write.replace(source, target, sync=sync)
-                done.append((source, target))
-        except BaseException:
-            for source, target in reversed(done):
-                atomic_write.replace(target, source, sync=sync)
-            raise
-        if aside.exists():
-            shutil.rmtree(aside)
-        if self.partial.exists():
-            self.partial.rmdir()
+        """Rename all files, or none if that fails.
 
-    def discard_replaced(self) -> None:
-        """Remove an old output that has been replaced."""
-        if self.replaced.exists():
-            shutil.rmtree(self.replaced)
+        The old files of a split model are moved aside first, so that old and new ones are never mixed. The first file
+        is the first to go and the last to come: without it the others are not taken for a model.
+        """
+        if len(files) == 1:
+            system.rename(self.partial / files[0].name, files[0])
+            return
+        aside, inodes = self.partial / _ASIDE, self.inodes()
+        try:
+            if sync:
+                system.sync_directory(self.target.parent)  # the journal
+            old = [file for file in files if file.exists()]
+            if old:
+                system.make_directory(aside)
+            for file in old:
+                system.rename(file, aside / file.name)
+            if old and sync:
+                system.sync_directory(self.partial)
+                system.sync_directory(aside)
+                system.sync_directory(self.target.parent)
+            for file in reversed(files):
+                system.rename(self.partial / file.name, file)
+        except BaseException:
+            self.undo_publishing(inodes)
+            raise
 
     def write_file(self, name: str, content: bytes, sync: bool) -> None:
         """Write a small file of the output."""
-        atomic_write.write_bytes(self.partial / name, content, sync=sync)
+        system.write_file(self.partial / name, content, sync=sync)
 
     def open_file(self, name: str, file_bytes: int, header: bytes) -> int:
         """Open a file of the output for reading and writing, in its full size and with its header."""
         path = self.partial / name
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise FileError(f"{path}: cannot be opened: {error.strerror}") from error
+        descriptor = system.open_write(path)
         try:
             if os.fstat(descriptor).st_size != file_bytes or os.pread(descriptor, len(header), 0) != header:
                 system.preallocate(descriptor, file_bytes, path)

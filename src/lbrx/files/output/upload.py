@@ -6,11 +6,11 @@ At most two shards lie on this machine at a time: one that is made, one that is 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from lbrx.base import system
 from lbrx.errors import FileError
 from lbrx.files.formats.header import FileLayout
 from lbrx.files.output.plan import OutputPlan, digest
@@ -35,10 +35,7 @@ class RemoteStaging(Staging):
         self.remote = target if file_names is None else target.parent
         check_apart(self.remote, [header.path for header in plan.sources if isinstance(header.path, RemotePath)])
         directory = work_directory()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"{directory}: cannot be made: {error.strerror}") from error
+        system.make_directory(directory)
         super().__init__(directory / f"{target.name}-{digest(str(target).encode())}")
         self._file_names = None if file_names is None else [*file_names]
         self.uploaded: dict[str, RemoteState] = self._read_record()
@@ -61,7 +58,7 @@ class RemoteStaging(Staging):
         """Upload a file that is complete, note it down, and remove it from this machine."""
         self.begin_uploads()
         self.note_uploaded(name, upload(self.partial / name, self.remote / name))
-        (self.partial / name).unlink()
+        system.remove_file(self.partial / name)
 
     def begin_uploads(self) -> None:
         """Before the first upload: whoever reads meanwhile must not find an index of other shards."""
@@ -94,17 +91,22 @@ class RemoteStaging(Staging):
             for child in list(self.remote.iterdir()):
                 if child.suffix == ".safetensors" and child.name not in self.uploaded:
                     remove(child)
-        shutil.rmtree(self.partial)
+        self.clean_up()
 
-    def finish_publishing(self) -> bool:
-        """Whether an earlier run did all; what it did not is found by looking at the bucket again."""
+    def is_published(self, inodes: Mapping[str, int]) -> bool:
+        """Whether an earlier run uploaded everything; what it did not is found by looking at the bucket again."""
+        del inodes
         return not self.partial.exists()
+
+    def keep_only(self, names: Collection[str]) -> None:
+        super().keep_only([*names, _RECORD_NAME])
 
     def _read_record(self) -> dict[str, RemoteState]:
         path: Path = self.partial / _RECORD_NAME
-        if not path.exists():
+        try:
+            return {name: RemoteState(*state) for name, state in json.loads(path.read_bytes()).items()}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):  # none, or an incomplete one: upload again
             return {}
-        return {name: RemoteState(*state) for name, state in json.loads(path.read_bytes()).items()}
 
 
 class UploadingRun(Run):

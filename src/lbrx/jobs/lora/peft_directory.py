@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lbrx.base.atomic_write import new_directory, write_bytes
+from lbrx.base import system
 from lbrx.errors import FileError
+from lbrx.files.output.journal import journal_lock
 from lbrx.files.output.save import save
+from lbrx.files.output.staging import Staging
 from lbrx.jobs.lora.config import CONFIG_NAME, WEIGHTS_NAME
 from lbrx.tensors.tensor import Tensor
 
@@ -20,12 +22,17 @@ def adapter_directory(target: Path) -> Iterator[Path]:
     """A directory to fill, renamed to the target at the end of the ``with`` block, removed after an error."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileError(f"{target}: exists; expected a new or empty directory for the adapter")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{target.parent}: cannot be written to: {error.strerror}") from error
-    with new_directory(target) as directory:
-        yield directory
+    staging = Staging(target)
+    staging.make_parent()
+    with journal_lock(staging.journal):
+        try:
+            staging.prepare(discard=True)
+            yield staging.partial
+            system.sync_directory(staging.partial)
+            staging.publish(sync=True)
+        finally:
+            staging.discard()
+            system.remove_file(staging.journal)
 
 
 def peft_config(
@@ -75,4 +82,4 @@ def _target_modules(captured: Collection[str], weights: Sequence[str]) -> list[s
 def write_adapter(directory: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Put an adapter's two files into a directory."""
     save(directory / WEIGHTS_NAME, tensors, {"format": "pt"})
-    write_bytes(directory / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())
+    system.write_file(directory / CONFIG_NAME, (json.dumps(config, indent=2) + "\n").encode())

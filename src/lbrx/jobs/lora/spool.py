@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import FileError
+from lbrx.base import system
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Source
 from lbrx.tensors.shape import Layout
@@ -30,37 +30,26 @@ class Spool:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            self._file = path.open("xb")
-        except OSError as error:
-            raise self._failed(error) from error
+        self._descriptor = system.open_write(path, must_be_new=True)
+        self._end = 0
         self._slots: dict[str, tuple[int, DType, tuple[int, ...]]] = {}
 
     def __enter__(self) -> Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of bytes that nobody needs any more
-            self._file.close()
-        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        system.remove_file(self._path)
 
     def put(self, name: str, values: npt.NDArray[Any], dtype: DType) -> None:
         """Append an array, rounded to a dtype."""
-        try:
-            self._slots[name] = (self._file.tell(), dtype, values.shape)
-            self._file.write(np.ascontiguousarray(values, dtype.numpy).view(np.uint8).data)
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: OSError) -> FileError:
-        return FileError(f"{self._path}: cannot be written: {error.strerror}")
+        stored = np.ascontiguousarray(values, dtype.numpy)
+        system.pwrite_all(self._descriptor, stored, self._end, self._path)
+        self._slots[name] = (self._end, dtype, values.shape)
+        self._end += stored.nbytes
 
     def tensors(self) -> dict[str, Tensor]:
         """All that was put away so far, in order."""
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise self._failed(error) from error
         tensors = {}
         for name, (start, dtype, shape) in self._slots.items():
             storage = MmapStorage.from_file(self._path, start, dtype.nbytes(int(np.prod(shape))))
