@@ -45,6 +45,11 @@ def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture
     assert COMMANDS[name].summary in outcome.out
 
 
+@pytest.mark.parametrize("arguments", [[], ["merge"], ["lora"]])
+def test_help_is_also_a_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert lbrx_command(capsys, "help", *arguments) == lbrx_command(capsys, *arguments, "--help")
+
+
 FUNCTIONS = [*sorted(COMMANDS.keys() & set(lbrx.__all__)), "extract_lora", "merge_lora"]
 
 
@@ -103,13 +108,41 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize(
     "arguments",
-    [("inspekt",), ("inspect",), ("inspect", "a", "b"), ("inspect", "--no-such-option", "a"), ("--no-such-option",)],
+    [
+        ("inspekt",),
+        ("inspect",),
+        ("inspect", "a", "b"),
+        ("inspect", "--no-such-option", "a"),
+        ("--no-such-option",),
+        ("help", "inspekt"),
+        ("bench", "--repeats", "many"),
+        ("bench", "--repeats", "0"),
+        ("merge", "recipe.yml"),
+    ],
 )
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     outcome = lbrx_command(capsys, *arguments)
     assert outcome.code == 2
     assert outcome.out == ""
     assert "Usage: lbrx" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("merge", "a", "b", "--method=linear"),
+        ("merge", "a", "b", "--out=c"),
+        ("convert", "a", "b", "--shard-size=0"),
+        ("quantize", "a", "b.gguf", "--to=q4_k_m", "--tensors"),
+        ("bench", "--device=abacus"),
+        ("inspect", ""),
+    ],
+)
+def test_wrong_values_exit_with_1(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = lbrx_command(capsys, *arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

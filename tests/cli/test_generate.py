@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 
@@ -55,6 +56,16 @@ def test_an_empty_prompt_begins_a_text(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_speed_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 3, "--stats")
     assert done.err.startswith("3 tokens in ")
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    text = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 4).out
+    done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 4, "--json")
+    result = json.loads(done.out)
+    assert (result["model"], result["prompt"]) == (str(SHIPPED.prose), PROMPT)
+    assert PROMPT + result["text"] + "\n" == text
+    assert result["tokens"] == 4
+    assert result["tokens_per_second"] == pytest.approx(4 / result["seconds"])
 
 
 @pytest.mark.parametrize(

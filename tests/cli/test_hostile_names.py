@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -15,33 +14,14 @@ from lbrx.cli import main as cli
 from lbrx.cli.progress import TerminalReporter
 from lbrx.demo.models import demo_models
 from lbrx.files.output.options import Progress
-from support.cli_running import lbrx_command
-
-
-def in_terminal(*arguments: object) -> tuple[int, str]:
-    """The exit code of a command whose output goes to a terminal, and what it printed."""
-    master, slave = pty.openpty()
-    command = [sys.executable, "-m", "lbrx", *map(str, arguments)]
-    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave) as process:
-        os.close(slave)
-        printed = b""
-        while True:
-            try:
-                piece = os.read(master, 1 << 16)
-            except OSError:  # Linux says so at the end
-                break
-            if not piece:
-                break
-            printed += piece
-    os.close(master)
-    return process.returncode, printed.decode(errors="replace")
+from support.cli_running import in_terminal, lbrx_command
 
 
 @pytest.mark.parametrize("command", ["verify", "compare", "diff"])
 def test_names_like_markup_on_a_terminal(command: str, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     lbrx.save(path, {"a[/b]": lbrx.full((4, 4), 1.0, "f32"), "[bold]c": lbrx.full((4, 4), 1.0, "f32")})
-    code, printed = in_terminal(command, path, *([] if command == "verify" else [path]))
+    code, printed = in_terminal("-m", "lbrx", command, path, *([] if command == "verify" else [path]))
     assert "Traceback" not in printed
     assert code == 0, printed
 

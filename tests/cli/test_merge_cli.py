@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ import numpy as np
 import pytest
 
 from lbrx.cli.main import run
+from support.cli_running import in_terminal
 from support.tiny import LINEAR, make_llama, random_tensors, write_model
 
 
@@ -122,25 +120,10 @@ def test_a_terminal_gets_a_bar_with_speed_time_memory_and_tensor(folder: Path) -
     (folder / "recipe.yml").write_text(LINEAR)
     patient = "import lbrx.cli.progress as p; p._PATIENCE_SECONDS = 0; "
     code = patient + "from lbrx.cli.main import run; run(['merge', 'recipe.yml', 'out'])"
-    leader, follower = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    shown = b""
-    while chunk := _read(leader):
-        shown += chunk
-    os.close(leader)
-    assert process.wait() == 0
-    for piece in (b"/s", b"merging", b"t.", b"KiB", b"out: 400 tensors", b"memory", b"next: lbrx quantize out"):
+    status, shown = in_terminal("-c", code, columns=120)
+    assert status == 0
+    for piece in ("/s", "merging", "t.", "KiB", "out: 400 tensors", "memory", "next: lbrx quantize out"):
         assert piece in shown
-
-
-def _read(descriptor: int) -> bytes:
-    """What a terminal shows next; nothing once its program has ended."""
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""
 
 
 def test_a_dry_run_looks_at_the_target_and_the_disk(

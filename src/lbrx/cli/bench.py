@@ -45,15 +45,17 @@ def bench(
 
       lbrx bench --emulated
     """
+    from lbrx.cli.console import error_console
     from lbrx.jobs.bench.bench import bench as measure
     from lbrx.jobs.bench.report import as_json
     from lbrx.plots.bench_report import check_report, write_report
 
     if out is not None:
         check_report(out)
-    result = measure(
-        device=device, size=size, only=only, repeats=repeats, tune=tune, emulated=emulated, progress=_show_progress
-    )
+    with error_console().status("") as status:
+        result = measure(
+            device=device, size=size, only=only, repeats=repeats, tune=tune, emulated=emulated, progress=status.update
+        )
     page = None if out is None else write_report(out, result)
     if json_output:
         sys.stdout.write(as_json(result) + "\n")
@@ -63,19 +65,10 @@ def bench(
         raise SystemExit(EXIT_DIFFERENT)
 
 
-def _show_progress(name: str) -> None:
-    """Show the current case on a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{name}")
-        sys.stderr.flush()
-
-
 def _print(result: BenchResult, page: Path | None) -> None:
     from lbrx.cli.console import output_console, printable
     from lbrx.jobs.bench.report import EMULATED_NOTE
 
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
     console = output_console()
     console.print(f"{printable(result.device)}, size {result.size}")
     if result.emulated:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -17,12 +19,18 @@ _COUNT_UNITS = ("", " K", " M", " B", " T")
 
 def output_console() -> Console:
     """Return a console for standard output: styled on a terminal, plain text of any width in a pipe."""
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    return _console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
 
 def error_console() -> Console:
     """Return a console for standard error that never wraps messages."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return _console(stderr=True, soft_wrap=True)
+
+
+def _console(**settings: Any) -> Console:
+    """Return a console that prints text as it is, without styles if ``NO_COLOR`` is set (rich would keep bold)."""
+    colors: dict[str, Any] = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+    return Console(highlight=False, markup=False, emoji=False, **colors, **settings)
 
 
 def printable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ def generate(
     seed: Annotated[int, Option(help="Random seed for sampling.")] = 0,
     threads: Threads = None,
     stats: Annotated[bool, Option("--stats", help="Print tokens per second when done.")] = False,
+    json_output: Annotated[bool, Option("--json", help="Print prompt, text and speed as JSON when done.")] = False,
 ) -> None:
     """Generate text from a prompt.
 
@@ -36,6 +38,8 @@ def generate(
       lbrx generate model --prompt "In the beginning"
 
       lbrx generate model.gguf -p "def main():" --temperature 0.8 --top-p 0.95 --seed 7
+
+      lbrx generate model -p "Once" --json
     """
     from lbrx.models.inference import Sampling
     from lbrx.models.inference.generating import generate as generate_text
@@ -45,9 +49,9 @@ def generate(
     if temperature == 0 and (top_k != 0 or top_p != 1):
         raise UsageError("--top-k and --top-p have no effect at temperature 0; add a --temperature above 0")
     text = sys.stdin.read() if prompt == "-" else prompt
-    written = _Written(text)
+    written = _Written(None if json_output else text)
     with _plain_warnings():
-        generate_text(
+        continuation = generate_text(
             model,
             text,
             max_tokens=max_tokens,
@@ -58,29 +62,36 @@ def generate(
             threads=threads,
             progress=written,
         )
-    written.done(with_stats=stats)
+    if json_output:
+        print(json.dumps({"model": str(model), "prompt": text, "text": continuation, **written.speed()}))
+    else:
+        written.done(with_stats=stats)
 
 
 class _Written:
-    """Write the prompt and the generated text, and count tokens and seconds."""
+    """Count tokens and seconds, and write the generated text after ``prompt``, unless that is None."""
 
-    def __init__(self, prompt: str) -> None:
-        self._prompt = prompt
+    def __init__(self, prompt: str | None) -> None:
+        self._unwritten = prompt
         self._tokens = 0
         self._start = perf_counter()
 
     def __call__(self, tokens: int, _max_tokens: int, piece: str) -> None:
-        sys.stdout.write(self._prompt + piece)
-        sys.stdout.flush()
-        self._prompt = ""
         self._tokens = tokens
+        if self._unwritten is not None:
+            sys.stdout.write(self._unwritten + piece)
+            sys.stdout.flush()
+            self._unwritten = ""
+
+    def speed(self) -> dict[str, float]:
+        seconds = perf_counter() - self._start
+        return {"tokens": self._tokens, "seconds": seconds, "tokens_per_second": self._tokens / max(seconds, 1e-9)}
 
     def done(self, *, with_stats: bool) -> None:
-        seconds = perf_counter() - self._start
-        sys.stdout.write(self._prompt + "\n")
+        speed = self.speed()
+        sys.stdout.write((self._unwritten or "") + "\n")
         if with_stats:
-            rate = self._tokens / max(seconds, 1e-9)
-            sys.stderr.write(f"{self._tokens} tokens in {seconds:.2f} s, {rate:.1f} tokens/s\n")
+            sys.stderr.write("{tokens} tokens in {seconds:.2f} s, {tokens_per_second:.1f} tokens/s\n".format(**speed))
 
 
 @contextmanager

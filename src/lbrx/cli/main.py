@@ -1,6 +1,6 @@
 """The ``lbrx`` entry point: run a command, and turn errors into one line and an exit code.
 
-Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 error, 2 unknown or missing arguments or options, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Examples:
   lbrx convert model.gguf model-mlx --format mlx
   lbrx score model merged.gguf --text held-out.txt --reference model
 
-Run 'lbrx COMMAND --help' for details. LBRX_DEBUG=1 shows the traceback of an error.
+Run 'lbrx help COMMAND' for details. LBRX_DEBUG=1 shows the traceback of an error.
 """
 
 
@@ -153,6 +153,8 @@ class _Root(click.Group):
         if not args:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(EXIT_USAGE)
+        if args[0] == "help":
+            args = [*args[1:], "--help"]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - signature of click

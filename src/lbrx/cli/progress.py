@@ -77,7 +77,8 @@ class Reporter:
         if self.is_quiet:
             return
         summary = OutputSummary(plan)
-        print(_printable(_result_line(result, summary, time.monotonic() - self.started, self.peak_memory_bytes)))
+        line = _printable(_result_line(result, summary, time.monotonic() - self.started, self.peak_memory_bytes))
+        print(_wrapped(line))
         if sys.stdout.isatty():
             print(f"{_printable(summary.types_text())} tensors")
             if next_command is not None:
@@ -220,6 +221,16 @@ def _printable(text: str) -> str:
     from lbrx.cli.console import printable
 
     return printable(text)
+
+
+def _wrapped(line: str) -> str:
+    """Wrap a line between words on a terminal."""
+    if not sys.stdout.isatty():
+        return line
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    return fill(line, get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
 
 
 def _print_event(event: str, **fields: Any) -> None:

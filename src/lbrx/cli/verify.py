@@ -68,4 +68,4 @@ def _print(report: VerifyReport) -> None:
         Text(f"{printable(str(report.path))}: {verdict}{warned}", style="bold" if report.is_good else "bold red"),
         soft_wrap=True,
     )
-    console.print(f"{size}; checked: {', '.join(report.checks)}", style="dim", soft_wrap=True)
+    console.print(f"{size}; checked: {', '.join(report.checks)}", style="dim")
