@@ -44,7 +44,7 @@ def check_names(architecture: Family, config: Values, names: Collection[str]) ->
     layer_count = architecture.layer_count(config)
     for name in sorted(names):
         layer = architecture.layer_of(name)
-        if layer is not None and layer >= layer_count:
+        if layer is not None and layer >= layer_count + architecture.prediction_layers:
             problems.append(
                 f"tensor {name!r} is in layer {layer}, but config.json says that there are {layer_count} layers"
             )

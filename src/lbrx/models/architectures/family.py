@@ -59,6 +59,7 @@ class Family:
     decoder: Decoder | None = None  # None: cannot be run
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     inferred_layer_count: int | None = None  # set when the layers were counted by their names
+    prediction_layers: int = 0  # layers after those, which predict further tokens
 
     @property
     def model_type(self) -> str:
@@ -300,7 +301,7 @@ class Family:
 
     def _unknown_roles(self, config: Values, unknown: Iterable[str], naming: Naming) -> Iterator[TensorRole]:
         prefix, container = self._stack_prefix(naming), naming.base.rstrip(".")
-        layer_count = self.layer_count(config)
+        layer_count = self.layer_count(config) + self.prediction_layers
         for name in sorted(unknown):
             layer = layer_number(name, prefix)
             part: Part = "layer"

@@ -19,13 +19,23 @@ from lbrx.tensors.dtype import dtype as dtype_of
 LayerSource = int | tuple[int, int]  # a layer of the config itself, or (index of a source config, layer)
 
 _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_DECODER_COUNT_KEYS = ("decoder_layers", "num_decoder_layers")
 _DTYPE_KEYS = ("torch_dtype", "dtype")
 _UNKNOWN = Family("unknown", (), (), (), (), (), layer_prefix="")
 # Lists with one value per layer. Others are recognised by their names and lengths.
-_PER_LAYER_KEYS = frozenset({"layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers"})
+_PER_LAYER_KEYS = frozenset(
+    {"layer_types", "mlp_layer_types", "layers_block_type", "no_rope_layers", "attention_layers", "intermediate_size"}
+)
 _PER_LAYER_NAME = re.compile(r"(^|_)layer_|_types$|_per_layer$|_pattern$")
 # Lists of the numbers of some layers.
-_LAYER_INDEX_KEYS = ("mlp_only_layers", "moe_layers", "cross_attention_layers", "rope_scaling_layers")
+_LAYER_INDEX_KEYS = (
+    "mlp_only_layers",
+    "moe_layers",
+    "cross_attention_layers",
+    "rope_scaling_layers",
+    "attn_layer_indices",
+    "hybrid_layer_ids",
+)
 _LAYER_INDEX_NAME = re.compile(r"_(ids|idxs|indices|indexes|layers)$")
 
 
@@ -66,6 +76,25 @@ def stacked_config(
     return result
 
 
+def described_layers(config: Values, layer_count: int) -> list[tuple[Any, ...]]:
+    """What the lists of a config say of each layer: values that are equal describe equal layers.
+
+    >>> described_layers({"layer_types": ["full", "sliding"], "moe_layers": [1]}, 2)
+    [('full', False), ('sliding', True)]
+    """
+    section = text_section(config)
+    lists = {key: value for key, value in section.items() if _is_list(value)}
+    listed = [value for key, value in lists.items() if _is_per_layer(key, value, layer_count)]
+    indexed = [value for key, value in lists.items() if key in _LAYER_INDEX_KEYS]
+    return [
+        (
+            *(repr(each[layer]) if isinstance(each[layer], list | dict) else each[layer] for each in listed),
+            *(layer in each for each in indexed),
+        )
+        for layer in range(layer_count)
+    ]
+
+
 @dataclass(frozen=True)
 class _Layer:
     """Where a layer of the output comes from."""
@@ -100,7 +129,12 @@ def _layer_count(config: Values, architecture: Family) -> int:
 
 def _layers_key(section: Values, architecture: Family) -> str:
     """The key that holds the number of layers, or the one that should."""
-    keys = (architecture.layers_key, *_LAYER_COUNT_KEYS)
+    keys: tuple[str, ...] = (architecture.layers_key, *_LAYER_COUNT_KEYS)
+    if section.get("is_encoder_decoder") or any(key in section for key in _DECODER_COUNT_KEYS):
+        # The usual keys count the layers of the encoder.
+        is_decoder = "decoder" in architecture.layer_prefix
+        default = "num_decoder_layers" if "num_layers" in section else "decoder_layers"
+        keys = (default, *_DECODER_COUNT_KEYS) if is_decoder else ("encoder_layers", "num_layers", *keys)
     return next((key for key in keys if section.get(key) is not None), keys[0])
 
 
@@ -109,6 +143,8 @@ def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Famil
     rules = architecture.layer_rules
     section = text_section(config)
     updates: dict[str, Any] = {_layers_key(section, architecture): len(layers)}
+    if section.get("num_nextn_predict_layers"):
+        updates["num_nextn_predict_layers"] = 0  # a stack has none of them
     for key in _per_layer_keys(config, layers, architecture):
         updates[key] = [_listed_value(key, layer, architecture) for layer in layers]
     for rule in rules:
@@ -135,12 +171,16 @@ def _per_layer_keys(config: Values, layers: Sequence[_Layer], architecture: Fami
     for source in _configs(config, layers):
         layer_count = _layer_count(source, architecture)
         for key, value in text_section(source).items():
-            if not _is_list(value) or key in _LAYER_INDEX_KEYS:
-                continue
-            is_named_so = _PER_LAYER_NAME.search(key) is not None and _LAYER_INDEX_NAME.search(key) is None
-            if key in _PER_LAYER_KEYS or (is_named_so and len(value) == layer_count):
+            if _is_list(value) and (key in _PER_LAYER_KEYS or _is_per_layer(key, value, layer_count)):
                 keys[key] = None
     return list(keys)
+
+
+def _is_per_layer(key: str, values: Sequence[Any], layer_count: int) -> bool:
+    """Whether a list has one value for each layer, by its name and its length."""
+    is_named_so = _PER_LAYER_NAME.search(key) is not None and _LAYER_INDEX_NAME.search(key) is None
+    is_known = key in _PER_LAYER_KEYS or (is_named_so and key not in _LAYER_INDEX_KEYS)
+    return is_known and len(values) == layer_count
 
 
 def _listed_value(key: str, layer: _Layer, architecture: Family) -> Any:

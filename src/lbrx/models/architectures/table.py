@@ -115,12 +115,13 @@ def gguf_names() -> tuple[str, ...]:
 AUTOMATIC = "automatic"
 
 
-def automatic(names: Iterable[str]) -> Family:
+def automatic(names: Iterable[str], config: Values | None = None) -> Family:
     """A family whose tensors are exactly those named.
 
     The layers are those of the language model: a numbered stack without gaps, outside of vision and audio
     towers. The towers' layers are not renumbered; their tensors stand in modules of their own. Tensors that
-    not every layer has are optional. Shapes are not known.
+    not every layer has are optional. Shapes are not known. Layers at the end that predict further tokens (MTP), of
+    which ``config`` gives the number, do not count as layers.
 
     >>> model = automatic(["tok.weight", "blocks.0.w", "blocks.1.w", "head.weight"])
     >>> [(role.name, role.part, role.layer) for role in model.tensors({})]
@@ -130,10 +131,14 @@ def automatic(names: Iterable[str]) -> Family:
     """
     unique = sorted(set(names))
     stack = main_stack(find_stacks(unique)) or Stack("", 0, 0)
+    prediction_layers = _prediction_layers(config or {}, stack.layer_count)
+    layer_count = stack.layer_count - prediction_layers
     outside: dict[Part, list[Weight]] = {"pre": [], "post": []}
     layer_templates: Counter[str] = Counter()
     for name in unique:
         number = layer_number(name, stack.prefix)
+        if number is not None and number >= layer_count:
+            continue
         if number is not None:
             layer_templates[f"{stack.prefix}{{layer}}{name[len(stack.prefix) + len(str(number)) :]}"] += 1
         else:
@@ -144,11 +149,20 @@ def automatic(names: Iterable[str]) -> Family:
         model_types=(),
         class_names=(),
         pre=tuple(outside["pre"]),
-        layer=tuple(
-            Weight(template, optional=count < stack.layer_count) for template, count in layer_templates.items()
-        ),
+        layer=tuple(Weight(template, optional=count < layer_count) for template, count in layer_templates.items()),
         post=tuple(outside["post"]),
         layer_prefix=f"{stack.prefix}{{layer}}." if stack.prefix else "",
         namings=(Naming(f"{stack.container}." if stack.container else ""),),
-        inferred_layer_count=stack.layer_count,
+        inferred_layer_count=layer_count,
+        prediction_layers=prediction_layers,
     )
+
+
+def _prediction_layers(config: Values, stack_size: int) -> int:
+    """How many layers at the end of a stack are those that ``num_nextn_predict_layers`` counts."""
+    section = text_section(config)
+    layers, predicting = section.get("num_hidden_layers"), section.get("num_nextn_predict_layers")
+    if not isinstance(layers, int) or not isinstance(predicting, int) or layers < 1:
+        return 0
+    extra = stack_size - layers
+    return extra if 0 < extra <= predicting else 0

@@ -13,7 +13,8 @@ from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.records import InputModel, Job
 from lbrx.jobs.merge.recipe import ModelRef, Recipe
 from lbrx.models.architectures import AUTOMATIC, automatic, check_names, check_shapes
-from lbrx.models.architectures.config import HEAD_DIM, Config
+from lbrx.models.architectures.config import HEAD_DIM, Config, text_section
+from lbrx.models.architectures.stacked_config import described_layers
 
 _LISTED_PROBLEMS = 3
 # Settings that shapes do not show; the names in a group mean the same.
@@ -28,6 +29,8 @@ _COMPARED_SETTINGS = (
 )
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
 _HEAD_DEFAULTS = {"num_key_value_heads": "num_attention_heads", "head_dim": HEAD_DIM}
+# Keys of a config.json with a meaning that stacking changes.
+_POSITION_KEYS = ("attention_types", "hidden_size_per_layer_input", "moe_layer_end_index", "num_kv_shared_layers")
 _TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 
 
@@ -53,7 +56,7 @@ def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputMode
         if model.architecture is donor.architecture or model.architecture.name == donor.architecture.name == AUTOMATIC:
             recognized[ref] = model
         elif not donor.config:
-            recognized[ref] = replace(model, architecture=automatic(model.infos))
+            recognized[ref] = replace(model, architecture=automatic(model.infos, model.config))
         elif not model.config:
             recognized[ref] = replace(model, architecture=donor.architecture, config=donor.config)
         else:
@@ -106,12 +109,60 @@ def dropped_tensors(outline: Outline, jobs: Sequence[Job]) -> Iterator[str]:
     made = {job.name for job in jobs}
     for roles in outline.roles.values():
         lost = [role.name for role in roles.outside if roles.in_output(role).name not in made]
+        if not outline.language_module.whole_model:
+            lost += [role.name for role in roles.predicting]
         present = [name for name in lost if name in roles.model.infos]
         if present:
             yield (
                 f"{len(present)} tensors of {roles.model.label} are in no slice and not in the output, "
                 f"such as {present[0]!r}"
             )
+
+
+def undescribed_layers(outline: Outline, jobs: Sequence[Job], config: Mapping[str, Any] | None) -> Iterator[str]:
+    """A warning if layers were stacked in an order that config.json cannot describe, so that it may not load."""
+    sources = outline.layer_sources()
+    donor = outline.donor.model
+    is_moved = [layer for _, layer in sources] != list(range(donor.layer_count))
+    if config is None or outline.language_module.whole_model or not is_moved:
+        return
+    for key in _POSITION_KEYS if donor.architecture.name == AUTOMATIC else ():
+        if text_section(config).get(key):
+            yield f"config.json has {key!r}, which depends on the layers and is not changed: the output may not load"
+    names = [job.name for job in jobs]
+    if donor.architecture.name != AUTOMATIC:
+        yield from (f"the output: {problem}" for problem in check_names(donor.architecture, config, names))
+        return
+    own = _layer_shapes(donor, {name: info.shape for name, info in donor.infos.items()}, donor.layer_count)
+    made = _layer_shapes(donor, {job.name: job.shape for job in jobs}, len(sources))
+    expected = _expected_layers(own, described_layers(donor.config, len(own)), described_layers(config, len(made)))
+    wrong = [layer for layer, shapes in enumerate(made) if expected[layer] not in (None, shapes)]
+    if wrong:
+        source, number = sources[wrong[0]]
+        yield (
+            f"{len(wrong)} layers of the output have other tensors than config.json says for their position, such as "
+            f"layer {wrong[0]}, which was layer {number} of {source.model}: the output may not load"
+        )
+
+
+def _layer_shapes(model: InputModel, shapes: Mapping[str, tuple[int, ...]], count: int) -> list[dict[str, Any]]:
+    """The shapes of each layer's tensors by their names without the number."""
+    layers: list[dict[str, Any]] = [{} for _ in range(count)]
+    for name, shape in shapes.items():
+        layer = model.architecture.layer_of(name)
+        if layer is not None and layer < count:
+            layers[layer][model.architecture.rename_layer(name, layer, 0)] = shape
+    return layers
+
+
+def _expected_layers(
+    own: Sequence[dict[str, Any]], own_texts: Sequence[tuple[Any, ...]], texts: Sequence[tuple[Any, ...]]
+) -> list[dict[str, Any] | None]:
+    """The tensors that each layer should have: by the lists of the config if they decide it, else by its position."""
+    by_text = dict(zip(own_texts, own, strict=True))
+    if all(by_text[text] == shapes for text, shapes in zip(own_texts, own, strict=True)):
+        return [by_text.get(text) for text in texts]
+    return [own[min(layer, len(own) - 1)] for layer in range(len(texts))]
 
 
 def copied_tensors(models: Sequence[InputModel], jobs: Sequence[Job]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from lbrx.jobs.merge.plan.checks import (
     layer_problems,
     model_problems,
     raise_problems,
+    undescribed_layers,
     with_common_architecture,
 )
 from lbrx.jobs.merge.plan.jobs import JobPlanner
@@ -140,6 +141,7 @@ def _plan_stage(
     warnings += (*differing_settings(donor, merged),)
     warnings += (*differing_tokenizers(donor, merged),) if vocabulary is None else vocabulary.warnings
     config = with_special_ids(output_config(recipe, outline, jobs), recipe, tokenizer_model)
+    warnings += (*undescribed_layers(outline, jobs, config),)
     return StagePlan(recipe, method, merged, tuple(jobs), config, is_last, tokenizer_model, vocabulary, warnings)
 
 

@@ -123,7 +123,7 @@ def _architecture(ref: ModelRef, config: Mapping[str, Any], names: Mapping[str, 
         return named
     architecture = known_family(config)
     if architecture is None:
-        return automatic(names)
+        return automatic(names, config)
     try:
         architecture.layer_count(config, names)
     except LbrxError as error:

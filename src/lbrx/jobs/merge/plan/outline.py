@@ -54,6 +54,11 @@ class Roles:
         """The tensors before and after the layers."""
         return [role for role in self._all if role.layer is None]
 
+    @property
+    def predicting(self) -> list[TensorRole]:
+        """The tensors of layers that predict further tokens, which follow the others."""
+        return [role for layer, roles in self.by_layer.items() if layer >= self.model.layer_count for role in roles]
+
     def in_output(self, role: TensorRole, layer: int | None = None) -> TensorRole:
         """The role as the output has it, in another layer and with the output's prefixes."""
         architecture, name = self.model.architecture, role.name
@@ -167,6 +172,11 @@ class Outline:
                 layers = [first + step for first, _ in ranges]
                 yield from self._layer(slice_index, part, layers, output_layer, layer_position(step, count))
                 output_layer += 1
+        if self.language_module.whole_model:
+            sources = [self.roles[source.model].model for source in part.sources]
+            for step in range(max(model.architecture.prediction_layers for model in sources)):
+                layers = [model.layer_count + step for model in sources]
+                yield from self._layer(slice_index, part, layers, output_layer + step, 1.0)
 
     def _layer(
         self, slice_index: int, part: Slice, layers: list[int], output_layer: int, t: float
