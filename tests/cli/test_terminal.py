@@ -23,6 +23,7 @@ WITHOUT_BAR = [
     ["inspect", "a", "--tensors"],
     ["merge", "recipe.yml", "out"],
     ["merge", "recipe.yml", "out", "--dry-run"],
+    ["convert", "a", "c", "--format=mlx", "--dry-run"],
     ["methods"],
     ["methods", "linear"],
     ["types"],

@@ -10,7 +10,7 @@ from typing import Annotated
 from lbrx.cli.options import Cluster, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import check_dry_run, planning_for, reporting, show_files, write_output
+from lbrx.cli.running import planning_for, reporting, write_output
 
 
 def convert(
@@ -40,6 +40,7 @@ def convert(
 
       lbrx convert model resharded --shard-size 2GB
     """
+    from lbrx.cli.dry_run import show_plan
     from lbrx.jobs.convert.convert import convert as convert_model
     from lbrx.jobs.convert.convert import plan_conversion
 
@@ -54,5 +55,4 @@ def convert(
         with planning_for(limits, report):
             plan = plan_conversion(*write.args, **write.keywords)
             report.warnings(plan.warnings)
-            show_files(plan, as_json=options.json_output)
-            check_dry_run(plan, options)
+            show_plan(plan, options)

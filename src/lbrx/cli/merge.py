@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from lbrx.base.system import format_bytes
 from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunOptions, type_names
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
-from lbrx.cli.progress import Reporter
-from lbrx.cli.running import check_dry_run, planning_for, reporting, show_files, write_output
+from lbrx.cli.progress import duration_text
+from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.errors import UsageError
 from lbrx.registry import METHODS
 
@@ -120,8 +121,7 @@ def merge(
         with planning_for(limits, report, device, cluster):
             plan = plan_output_of_merge(*write.args, **write.keywords)
             report.warnings(plan.warnings)
-            _show_plan(plan, report, as_json=options.json_output)
-            check_dry_run(plan, options)
+            _show(plan, options)
 
 
 def _recipe_and_target(
@@ -157,11 +157,32 @@ def _parameters(weight: str | None, given: Sequence[str] | None) -> dict[str, st
     return values
 
 
-def _show_plan(plan: OutputPlan, report: Reporter, *, as_json: bool) -> None:
+def _show(plan: OutputPlan, options: RunOptions) -> None:
+    from lbrx.cli.dry_run import show_plan
     from lbrx.jobs.merge.plan import Plan
     from lbrx.jobs.merge.plan.estimate import estimate
 
-    if isinstance(plan, Plan):
-        report.planned(plan, estimate(plan))
-    else:
-        show_files(plan, as_json=as_json)
+    if not isinstance(plan, Plan):
+        show_plan(plan, options)
+        return
+    cost, method = estimate(plan), plan.stage.method.name
+    models = [(model.label, sum(header.file_bytes for header in model.files)) for model in plan.models]
+    labels = [f"{label} ({format_bytes(nbytes)})" for label, nbytes in models]
+    fields = {
+        "method": method,
+        "models": [label for label, _ in models],
+        "tensors": cost.tensors,
+        "read_bytes": cost.read_bytes,
+        "write_bytes": cost.write_bytes,
+        "passes": cost.passes,
+        "seconds": round(cost.seconds, 3),
+        "peak_memory_bytes": cost.peak_memory_bytes,
+    }
+    costs = [
+        ("to read", format_bytes(cost.read_bytes)),
+        ("passes", str(cost.passes)),
+        ("time", f"about {duration_text(cost.seconds)}"),
+        ("memory", f"about {format_bytes(cost.peak_memory_bytes)} at most"),
+    ]
+    inputs = [("method", method), *zip(["model", *[""] * (len(labels) - 1)], labels, strict=True)]
+    show_plan(plan, options, inputs=inputs, costs=costs, fields=fields)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lbrx.base.system import format_bytes
 from lbrx.cli.options import DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
-from lbrx.cli.running import check_dry_run, planning_for, reporting, write_output
+from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,20 +53,14 @@ def moe(
             mixture = plan_recipe(recipe, seed=seed)
             plan = plan_moe_output(mixture, out, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)
-            _show(mixture, plan, as_json=options.json_output)
-            check_dry_run(plan, options)
+            _show(mixture, plan, options)
 
 
-def _show(mixture: MoePlan, plan: OutputPlan, *, as_json: bool) -> None:
-    nbytes = sum(tensor.nbytes for tensor in mixture.tensors.values())
-    files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
+def _show(mixture: MoePlan, plan: OutputPlan, options: RunOptions) -> None:
+    from lbrx.cli.dry_run import show_plan
+
     models = [model.label for model in mixture.models]
-    if as_json:
-        fields = {"layout": mixture.layout.name, "models": models, "out": str(plan.out), "write_bytes": nbytes}
-        print(json.dumps({"event": "plan", **fields, "tensors": len(mixture.tensors), "files": files}))
-        return
+    nbytes = sum(tensor.nbytes for tensor in mixture.tensors.values())
+    fields = {"layout": mixture.layout.name, "models": models, "write_bytes": nbytes, "tensors": len(mixture.tensors)}
     rows = [("layout", mixture.layout.name), *(("model", label) for label in models)]
-    rows += [("output", str(plan.out)), ("tensors", f"{len(mixture.tensors):,}"), ("to write", format_bytes(nbytes))]
-    rows += [("other files", ", ".join(file.name for file in mixture.side_files))]
-    for name, value in rows:
-        print(f"{name:<16}{value}")
+    show_plan(plan, options, inputs=rows, fields=fields)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from lbrx.files.output.options import Progress
     from lbrx.files.output.plan import OutputPlan
     from lbrx.files.output.run import RunResult
-    from lbrx.jobs.merge.plan import Plan
-    from lbrx.jobs.merge.plan.estimate import Estimate
 
 _PATIENCE_SECONDS = 0.5  # shorter runs show no bar
 _LISTED_TENSORS = 5
@@ -51,11 +49,6 @@ class Reporter:
         """Print the recipe built from command-line options."""
         if not self.is_quiet:
             print("recipe:\n" + "".join(f"  {line}\n" for line in text.splitlines()))
-
-    def planned(self, plan: Plan, cost: Estimate) -> None:
-        """Print the plan of a dry run."""
-        for name, value in _plan_lines(plan, cost):
-            print(f"{name:<16}{_printable(value)}")
 
     def progress(self, state: Progress) -> None:
         """Called when a tensor is done."""
@@ -98,21 +91,6 @@ class JsonReporter(Reporter):
 
     def recipe(self, text: str) -> None:
         _print_event("recipe", text=text)
-
-    def planned(self, plan: Plan, cost: Estimate) -> None:
-        _print_event(
-            "plan",
-            out=str(plan.out),
-            method=plan.stage.method.name,
-            models=[model.label for model in plan.models],
-            tensors=cost.tensors,
-            read_bytes=cost.read_bytes,
-            write_bytes=cost.write_bytes,
-            files=[layout.name for layout in plan.layouts] + [file.name for file in plan.side_files],
-            passes=cost.passes,
-            seconds=round(cost.seconds, 3),
-            peak_memory_bytes=cost.peak_memory_bytes,
-        )
 
     def progress(self, state: Progress) -> None:
         super().progress(state)
@@ -195,13 +173,32 @@ class OutputSummary:
                 self.types[slot.type_name] = self.types.get(slot.type_name, 0) + 1
                 weights += math.prod(slot.shape)
                 nbytes += slot.nbytes
-        packs_words = any(name in ("u32", "i32") for name in self.types)  # MLX packs several weights into an element
-        self.bits_per_weight = None if not weights or packs_words else round(8 * nbytes / weights, 3)
+        if any(name in ("u32", "i32") for name in self.types):  # several weights in an element
+            weights = _packed_weights(plan)
+        self.bits_per_weight = round(8 * nbytes / weights, 3) if weights else None
         self.file_bytes = sum(layout.file_bytes for layout in plan.layouts)
         self.source_bytes = sum(header.file_bytes for header in plan.sources)
 
     def types_text(self) -> str:
         return ", ".join(f"{name} {count:,}" for name, count in self.types.items())
+
+
+def _packed_weights(plan: OutputPlan) -> int:
+    """Return the number of weights of an MLX model: a scale belongs to a group. 0 if there is no such config.json."""
+    config: dict[str, Any] = next(
+        (json.loads(file.read()) for file in plan.side_files if file.name == "config.json"), {}
+    )
+    settings = config.get("quantization", {})
+    if "group_size" not in settings:
+        return 0
+    elements = {slot.name: math.prod(slot.shape) for layout in plan.layouts for slot in layout.slots}
+    for name in [name for name in elements if name.endswith(".scales")]:
+        module = name.removesuffix(".scales")
+        own = settings.get(module)
+        group_size = (own if isinstance(own, dict) else settings)["group_size"]
+        elements[f"{module}.weight"] = group_size * elements.pop(name)
+        elements.pop(f"{module}.biases", None)
+    return sum(elements.values())
 
 
 def reporter(verb: str, *, as_json: bool, is_quiet: bool) -> Reporter:
@@ -238,28 +235,12 @@ def _print_event(event: str, **fields: Any) -> None:
     sys.stdout.flush()
 
 
-def _plan_lines(plan: Plan, cost: Estimate) -> list[tuple[str, str]]:
-    models = plan.models
-    sizes = [format_bytes(sum(header.file_bytes for header in model.files)) for model in models]
-    lines = [("method", plan.stage.method.name)]
-    lines += [
-        ("model" if number == 0 else "", f"{model.label} ({size})")
-        for number, (model, size) in enumerate(zip(models, sizes, strict=True))
-    ]
-    lines += [
-        ("output", str(plan.out)),
-        ("tensors", f"{cost.tensors:,}"),
-        ("to read", format_bytes(cost.read_bytes)),
-        ("to write", f"{format_bytes(cost.write_bytes)} in {len(plan.layouts)} file{'s' * (len(plan.layouts) != 1)}"),
-        ("passes", str(cost.passes)),
-        ("time", f"about {_duration(cost.seconds)}"),
-        ("memory", f"about {format_bytes(cost.peak_memory_bytes)} at most"),
-        ("other files", ", ".join(file.name for file in plan.side_files)),
-    ]
-    return lines
+def duration_text(seconds: float) -> str:
+    """Format a duration.
 
-
-def _duration(seconds: float) -> str:
+    >>> duration_text(0.02), duration_text(75), duration_text(7500)
+    ('0.1 s', '1 min 15 s', '2 h 5 min')
+    """
     if seconds < 60:
         return f"{max(seconds, 0.1):.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -272,7 +253,7 @@ def _result_line(result: RunResult, summary: OutputSummary, seconds: float, memo
     bits = "" if summary.bits_per_weight is None else f", {summary.bits_per_weight:.2f} bits per weight"
     return (
         f"{result.out}: {result.tensors:,} tensors{resumed}, {format_bytes(summary.file_bytes)}{bits} "
-        f"(read {format_bytes(summary.source_bytes)}) in {_duration(seconds)} ({rate}/s), "
+        f"(read {format_bytes(summary.source_bytes)}) in {duration_text(seconds)} ({rate}/s), "
         f"{format_bytes(memory_bytes)} memory"
     )
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from lbrx.cli.options import Cluster, Device, DryRun, LimitOptions, RunOptions, type_names
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
-from lbrx.cli.running import check_dry_run, planning_for, reporting, write_output
+from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 
@@ -136,8 +134,7 @@ def quantize(
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
                 report.warnings(plan.output.warnings)
-                _show(plan, as_json=options.json_output, with_tensors=tensors)
-                check_dry_run(plan.output, options)
+                _show(plan, options, with_tensors=tensors)
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:
@@ -148,25 +145,19 @@ def _check_used(*, tensors: bool, candidates: bool) -> None:
         raise UsageError("--candidates needs --target-bpw or --target-size; it cannot be used with --to")
 
 
-def _show(plan: QuantizePlan, *, as_json: bool, with_tensors: bool) -> None:
+def _show(plan: QuantizePlan, options: RunOptions, *, with_tensors: bool) -> None:
     """Print the plan."""
-    if as_json:
-        sys.stdout.write(json.dumps(_plan_fields(plan)) + "\n")
-        return
     from lbrx.base.system import format_bytes
-    from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable
+    from lbrx.cli.console import columns, count_text, output_console, plural
+    from lbrx.cli.dry_run import show_plan
 
     quantization, console = plan.quantization, output_console()
-    written = f"{format_bytes(plan.file_bytes)} ({plan.file_bytes:,} bytes)"
-    rows = [
-        ("output", printable(str(plan.output.out))),
-        ("parameters", f"{count_text(quantization.parameters)} in {plural(len(quantization.coded), 'tensor')}"),
-        ("bits per weight", f"{quantization.bits_per_weight:.4f}"),
-        ("to write", f"{written} in {plural(len(plan.output.layouts), 'file')}"),
-    ]
-    if quantization.total_error is not None:
-        rows.append(("measured error", f"{quantization.total_error:.6g}"))
-    console.print(facts(rows))
+    error = quantization.total_error
+    rows = [("parameters", f"{count_text(quantization.parameters)} in {plural(len(quantization.coded), 'tensor')}")]
+    costs = [] if error is None else [("measured error", f"{error:.6g}")]
+    show_plan(plan.output, options, inputs=rows, costs=costs, fields=_plan_fields(plan))
+    if options.json_output:
+        return
     table = columns("type", "tensors", "weights", "bytes", "bits", left=("type",))
     for row in quantization.type_totals():
         bits = f"{8 * row.nbytes / max(row.elements, 1):.3f}"
@@ -199,10 +190,6 @@ def _tensor_table(plan: QuantizePlan) -> object:
 def _plan_fields(plan: QuantizePlan) -> dict[str, object]:
     quantization = plan.quantization
     return {
-        "event": "plan",
-        "out": str(plan.output.out),
-        "files": [layout.name for layout in plan.output.layouts] + [file.name for file in plan.output.side_files],
-        "write_bytes": plan.file_bytes,
         "parameters": quantization.parameters,
         "bits_per_weight": quantization.bits_per_weight,
         "measured_error": quantization.total_error,

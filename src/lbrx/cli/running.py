@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lbrx.base.system import format_bytes
 from lbrx.cli.paths import check_replaced
 from lbrx.cli.progress import Reporter, reporter
 from lbrx.errors import LbrxError
@@ -108,52 +106,6 @@ def write_output(
         report.done(result, plans[0], next_command)
     if nodes is not None:
         nodes.done()
-
-
-def check_dry_run(plan: OutputPlan, options: RunOptions) -> None:
-    """Raise if the plan could not be written: the target exists, or the disk has too little space."""
-    from lbrx.files.output.run import check_output
-
-    free_bytes = check_output(plan, options.overwrite)
-    if free_bytes is not None and not options.json_output:
-        replaced = plan.is_directory and plan.out.is_dir() and any(plan.out.iterdir())
-        print(f"{'target':<16}{'replaces existing' if replaced or plan.out.is_file() else 'new'}")
-        print(f"{'free on disk':<16}{format_bytes(free_bytes)}")
-    if options.overwrite and free_bytes is not None:
-        _show_replaced(plan, options)
-
-
-def show_files(plan: OutputPlan, *, as_json: bool) -> None:
-    """Print the files that a plan would write, and their dtypes."""
-    counts: dict[str, int] = {}
-    for layout in plan.layouts:
-        for slot in layout.slots:
-            counts[slot.type_name] = counts.get(slot.type_name, 0) + 1
-    nbytes = sum(layout.file_bytes for layout in plan.layouts)
-    files = [layout.name for layout in plan.layouts] + [file.name for file in plan.side_files]
-    if as_json:
-        fields = {"event": "plan", "out": str(plan.out), "types": counts, "write_bytes": nbytes, "files": files}
-        print(json.dumps(fields))
-        return
-    from lbrx.cli.console import printable
-
-    print(f"{'output':<16}{printable(str(plan.out))}")
-    print(f"{'tensors':<16}{', '.join(f'{count:,} {type_name}' for type_name, count in counts.items())}")
-    print(f"{'to write':<16}{format_bytes(nbytes)} in {printable(', '.join(files))}")
-
-
-def _show_replaced(plan: OutputPlan, options: RunOptions) -> None:
-    """Print the files that ``--overwrite`` would replace."""
-    from lbrx.cli.console import plural, printable
-    from lbrx.files.output.run import staging_of
-
-    replaced = staging_of(plan).replaced_files()
-    if replaced and options.json_output:
-        print(json.dumps({"event": "replaces", "out": str(plan.out), "files": [file.name for file in replaced]}))
-    elif replaced:
-        nbytes = sum(file.stat().st_size for file in replaced)
-        names = printable(", ".join(file.name for file in replaced))
-        print(f"{'replaces':<16}{plural(len(replaced), 'file')}, {format_bytes(nbytes)}: {names}")
 
 
 def _allow_many_files() -> None:
