@@ -15,7 +15,7 @@ from lbrx.tensors.dtype import dtype
 from support.strategies import numpy_type
 
 ROWS, COLUMNS = 617, 523  # neither divides a block of 65,536 elements, and whole rows fill it to an odd number
-SCHEDULES = [(threads, chunk) for threads in (1, 2, 7) for chunk in (1, 100_000, 1 << 20)]
+SCHEDULES = [(threads, chunk) for threads in (1, 2, 4, 7) for chunk in (1, 100_000, 1 << 20)]
 
 
 @cache
@@ -30,6 +30,11 @@ def f32() -> lbrx.Tensor:
 
 def bf16() -> lbrx.Tensor:
     return lbrx.tensor(array("bf16", 1))
+
+
+def cube() -> lbrx.Tensor:
+    """Elements near 1, so that products stay finite and depend on the order of their factors."""
+    return (f32()[:610] * 1e-3 + 1).reshape(61, 10, COLUMNS)
 
 
 def softmax(x: lbrx.Tensor) -> lbrx.Tensor:
@@ -50,6 +55,13 @@ FAMILIES: dict[str, Callable[[], list[lbrx.Tensor]]] = {
     "whole extremes": lambda: [f32().min(), f32().max(), bf16().argmax()],
     "sums of a view": lambda: [f32().T.sum(), f32()[:, ::-2].norm()],
     "integer sums": lambda: [lbrx.tensor(array("i32")).sum(), lbrx.tensor(array("i8")).dot(lbrx.tensor(array("i8")))],
+    "column reductions": lambda: [f32().sum(axis=0), bf16().mean(axis=0), f32().max(axis=0), f32().std(axis=0)],
+    "reductions over middle and several axes": lambda: [
+        cube().sum(axis=1),
+        cube().prod(axis=(0, 2)),
+        cube().var(axis=(0, 1), keepdims=True),
+        cube().argmax(axis=1),
+    ],
     "row reductions": lambda: [f32().sum(axis=-1), bf16().max(axis=-1), f32().dot(bf16(), axis=-1)],
     "softmax": lambda: [softmax(f32())],
     "sum of softmax": lambda: [softmax(f32()).sum(), softmax(f32()).max()],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SAMPLED_ELEMENTS = 1 << 16  # the histogram shows at most this many elements from the beginning of a stored tensor
 BARS = 32
+MAX_ROWS = 500
 
 
 def source_text(expr: Expr) -> str:
@@ -63,12 +64,15 @@ def _histogram(values: npt.NDArray[np.float64]) -> str:
 
 
 def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return an HTML table.
+    """Return an HTML table of at most 500 rows.
 
     >>> table_html("a", ["b"], [["<c>"]])
     '<table><caption>a</caption><tr><th>b</th></tr><tr><td>&lt;c&gt;</td></tr></table>'
     """
-    lines = [_row("th", head), *(_row("td", row) for row in rows)]
+    listed = list(rows)
+    lines = [_row("th", head), *(_row("td", row) for row in listed[:MAX_ROWS])]
+    if len(listed) > MAX_ROWS:
+        lines.append(_row("td", (f"{len(listed) - MAX_ROWS:,} more", *[""] * (len(head) - 1))))
     return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
 
 

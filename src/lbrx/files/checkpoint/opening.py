@@ -38,7 +38,6 @@ _CODE_ENDINGS = {
     ".codebooks": "AQLM",
 }
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
-HTML_ROWS = 500
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -141,12 +140,10 @@ class Checkpoint(Mapping[str, Tensor]):
         """What a notebook shows: a table of the tensors."""
         from lbrx.tensors.display import table_html
 
-        shown = self.entries[:HTML_ROWS]
         rows = [
-            (each.name, each.type_name, " x ".join(map(str, each.shape)), format_bytes(each.nbytes)) for each in shown
+            (each.name, each.type_name, " x ".join(map(str, each.shape)), format_bytes(each.nbytes))
+            for each in self.entries
         ]
-        if len(self.entries) > HTML_ROWS:
-            rows.append((f"{len(self.entries) - HTML_ROWS:,} more", "", "", ""))
         return table_html(repr(self), ("name", "type", "shape", "size"), rows)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import format_bytes
 from lbrx.errors import UsageError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.files.formats.header import FileHeader, TensorEntry, TypeTotal, quoted, type_totals
@@ -54,6 +55,17 @@ class Summary:
     def type_totals(self) -> list[TypeTotal]:
         """One row per type, the one with most bytes first."""
         return type_totals((entry.type_name, math.prod(entry.shape), entry.nbytes) for _, entry in self.chosen)
+
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks: the types and their sizes."""
+        from lbrx.tensors.display import table_html
+
+        caption = f"{self.path}: {self.format}, {self.parameters:,} parameters, {format_bytes(self.file_bytes)}"
+        rows = [
+            (row.type_name, f"{row.tensors:,}", f"{row.elements:,}", format_bytes(row.nbytes))
+            for row in self.type_totals()
+        ]
+        return table_html(caption, ("type", "tensors", "elements", "size"), rows)
 
 
 def inspect(path: str | PathLike[str], *, pattern: str | None = None) -> Summary:

@@ -55,6 +55,16 @@ class ModelDiff:
     def total(self) -> Sums:
         return sum((tensor.sums for tensor in self.tensors), Sums())
 
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks: the change of each layer, and of the tensors outside of layers."""
+        from lbrx.tensors.display import table_html
+
+        named = [(f"{stack} {layer}".strip(), sums) for (stack, layer), sums in self.layers().items()]
+        named += [(tensor.name, tensor.sums) for tensor in self.outside_layers()]
+        rows = [(name, f"{sums.relative_change:.4g}", f"{sums.cosine:.6f}") for name, sums in named]
+        caption = f"{len(self.tensors):,} tensors, relative change {self.total.relative_change:.4g}"
+        return table_html(caption, ("layer or tensor", "relative change", "cosine"), rows)
+
     def layers(self) -> dict[tuple[str, int], Sums]:
         """The sums of each layer, by its stack and number, in order."""
         sums_by_layer: dict[tuple[str, int], Sums] = {}

@@ -73,6 +73,17 @@ class Comparison:
     def total(self) -> Sums:
         return self.models.total
 
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks: the tensors, the worst first."""
+        from lbrx.tensors.display import table_html
+
+        rows = [
+            (tensor.name, tensor.type_a, tensor.type_b, f"{tensor.diff.sums.relative_change:.4g}")
+            for tensor in self.tensors
+        ]
+        caption = f"{len(self.tensors):,} tensors, relative error {self.total.relative_change:.4g}"
+        return table_html(caption, ("name", "A", "B", "relative error"), rows)
+
     def by_types(self) -> dict[tuple[str, str], tuple[int, Sums]]:
         """How many tensors went from one type to another, and what that changed; the worst first."""
         totals: dict[tuple[str, str], tuple[int, Sums]] = {}

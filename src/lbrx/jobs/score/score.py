@@ -75,6 +75,14 @@ class Score:
         """Tokens that went through the model, those that were only context among them."""
         return self.processed_tokens / max(self.seconds, 1e-9)
 
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks."""
+        from lbrx.tensors.display import table_html
+
+        error = f"{self.perplexity:.4f} ± {self.perplexity_error:.4f}"
+        row = (f"{self.tokens:,}", error, f"{self.loss:.4f}", f"{self.bits_per_byte:.4f}")
+        return table_html(str(self.model), ("tokens", "perplexity", "loss", "bits per byte"), [row])
+
 
 class Window(NamedTuple):
     """Tokens ``start`` to ``stop``, of which those from ``first_scored`` on are predicted."""

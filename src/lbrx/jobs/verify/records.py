@@ -79,6 +79,14 @@ class VerifyReport:
     def warnings(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity is Severity.warning)
 
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks: the findings."""
+        from lbrx.tensors.display import table_html
+
+        verdict = "good" if self.is_good else f"broken, errors: {len(self.errors)}"
+        rows = [(finding.severity.value, finding.place, finding.text) for finding in self.findings]
+        return table_html(f"{self.path}: {verdict}", ("found", "where", "what"), rows)
+
     def as_json(self) -> dict[str, Any]:
         """Everything, in types that JSON has."""
         return {
