@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import lbrx
+from lbrx.demo.models import demo_models
 from support.cli_running import lbrx_command
 
 Capture = pytest.CaptureFixture[str]
@@ -114,6 +115,14 @@ def test_a_gguf_file(tmp_path: Path, capsys: Capture) -> None:
     assert "\x1b" not in outcome.out
 
 
+def test_weights_of_mlx_are_counted_one_by_one(tmp_path: Path, capsys: Capture) -> None:
+    base = demo_models().base
+    lbrx.quantize(base, tmp_path / "mlx", "mlx_4")
+    printed = " ".join(lbrx_command(capsys, "inspect", tmp_path / "mlx").out.split())
+    assert "format MLX directory, 4 bits in groups of 64" in printed
+    assert lbrx.inspect(tmp_path / "mlx").parameters == lbrx.inspect(base).parameters
+
+
 def test_json_is_complete(tmp_path: Path, capsys: Capture) -> None:
     path = gguf_model(tmp_path / "tiny.gguf")
     described: dict[str, Any] = json.loads(
@@ -139,6 +148,7 @@ def test_json_is_complete(tmp_path: Path, capsys: Capture) -> None:
         "files": [{"name": "tiny.gguf", "bytes": file_bytes, "byte_order": "little", "tensors": 2}],
         "architecture": "llama",
         "layers": 2,
+        "quantization": None,
         "parameters": 512 + 1536,
         "bytes": 1024 + 864,
         "types": {

@@ -44,7 +44,7 @@ SHAPE_ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: x().transpose(0), "are not a permutation of the 2 axes"),
     (lambda: x().transpose(0, 2), "axis 2 is out of range for a tensor of 2 axes"),
     (lambda: x().broadcast_to((3, 3)), r"shape \(2, 3\) does not broadcast to \(3, 3\)"),
-    (lambda: bool(x()), r"a tensor of shape \(2, 3\) is not a single value"),
+    (lambda: bool(x()), r"a tensor of shape \(2, 3\) is not a single value; lbrx.where chooses by element"),
     (lambda: float(x()), "is not a single value"),
     (lambda: x()[:0].item(), r"a tensor of shape \(0, 3\) is not a single value"),
     (lambda: len(lbrx.tensor(1.0)), "a tensor without axes has no length"),

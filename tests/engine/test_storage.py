@@ -106,12 +106,32 @@ def test_a_pipe_is_spooled(path: Path) -> None:
 
 
 def test_descriptors_are_not_leaked(path: Path) -> None:
-    open_files = [MmapStorage.from_file(path) for _ in range(3)]
-    numbers = [storage.file.descriptor for storage in open_files]
-    del open_files
-    for number in numbers:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(number)
+    before = open_descriptors()
+    mapped = [MmapStorage.from_file(path) for _ in range(3)]
+    assert open_descriptors() == before  # a mapping needs none
+    with path.open("rb") as file:
+        given = MmapStorage.from_file(file)
+    assert open_descriptors() == before + 1
+    assert [storage.nbytes for storage in (*mapped, given)] == [19] * 4
+    del given
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_a_mapped_file_is_opened_again_to_copy_many_bytes(tmp_path: Path) -> None:
+    values = np.arange(1 << 20, dtype=np.uint8)
+    file = tmp_path / "weights.bin"
+    file.write_bytes(values.tobytes())
+    storage = MmapStorage.from_file(file, offset=5)
+    buffer = np.empty(storage.nbytes, np.uint8)
+    for change in (lambda: None, lambda: file.rename(tmp_path / "moved"), lambda: file.write_bytes(b"another")):
+        change()
+        buffer[:] = 0
+        storage.read_into(0, buffer)
+        assert_same(buffer, values[5:])
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path, path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import lbrx
 from lbrx.files.formats.header import TensorSpec
@@ -161,6 +162,32 @@ def test_peak_memory_is_the_same_at_four_times_the_size(folder: Path) -> None:
     large = limited_merge(folder, "l", tensors=4 * tensors, elements=8 << 20, limit_bytes=0)["peak_bytes"]
     assert large < 400 << 20
     assert abs(large - small) < 32 << 20
+
+
+MERGE_WITH_FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[3]),) * 2)
+from lbrx.jobs.merge.merge import merge
+
+merge(sys.argv[1], sys.argv[2], max_shard_bytes="4KB", threads=2)
+"""
+
+
+def test_more_shards_than_open_files(folder: Path) -> None:
+    """Two models of 300 shards are merged into 300 shards by a process that may open 256 files, or 64."""
+    for number, model in enumerate("ab"):
+        (folder / model).mkdir()
+        names = {f"t{shard}": f"model-{shard + 1:05}-of-00300.safetensors" for shard in range(300)}
+        for name, file in names.items():
+            save_file(random_tensors({name: (32, 32)}, number), folder / model / file, {"format": "pt"})
+        (folder / model / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    (folder / "recipe.yml").write_text(LINEAR)
+    merge(LINEAR, "expected", max_shard_bytes="4KB")
+    for limit in (256, 64):
+        result = run_python(MERGE_WITH_FEW_FILES, "recipe.yml", f"out{limit}", limit)
+        assert result.returncode == 0, result.stderr
+        assert directory_bytes(folder / f"out{limit}") == directory_bytes(folder / "expected")
+    assert len(list((folder / "out64").glob("*.safetensors"))) == 300
 
 
 def test_a_small_memory_budget_is_enough(folder: Path) -> None:

@@ -94,7 +94,7 @@ def merge(
         recipe, target = _recipe_and_target(paths, method, out, base, _parameters(weight, set))
         if method is not None:
             report.recipe(str(recipe))
-        check_output_name(target, format)
+        check_output_name(target, format, directory_only=True)
         write = partial(
             merge_models,
             recipe,

@@ -33,7 +33,7 @@ def _meant(path: Path) -> str:
     return similar_path(str(path)) or in_hub
 
 
-def check_output_name(out: Path, format: str | None) -> None:
+def check_output_name(out: Path, format: str | None, *, directory_only: bool = False) -> None:
     """Raise if the name is that of a file but the format needs a directory, or if it is a PyTorch file.
 
     >>> check_output_name(Path("model.gguf"), "mlx")
@@ -43,6 +43,8 @@ def check_output_name(out: Path, format: str | None) -> None:
     names = {"mlx": "an MLX model", "safetensors": "a SafeTensors model"}
     if out.suffix == ".gguf" and format in names:
         raise UsageError(f"{out}: {names[format]} is a directory; expected a name that does not end in .gguf")
+    if out.suffix == ".safetensors" and directory_only:
+        raise UsageError(f"{out}: the output is a directory; expected a name that does not end in .safetensors")
     if out.suffix in _TORCH_ENDINGS:
         raise UsageError(
             f"{out}: lbrx cannot write PyTorch files; expected a directory, or a name ending in .gguf or .safetensors"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from lbrx.cli.options import LimitOptions, RunOptions
     from lbrx.files.output.plan import OutputPlan
     from lbrx.files.output.run import RunResult
-
-_OPEN_FILES = 4096
 
 
 @contextmanager
@@ -49,7 +46,6 @@ def planning_for(
 @contextmanager
 def reporting(verb: str, options: RunOptions) -> Iterator[Reporter]:
     """Yield the reporter of a command that writes a model, and pass it errors before they are raised."""
-    _allow_many_files()
     report = reporter(verb, as_json=options.json_output, is_quiet=options.quiet)
     try:
         yield report
@@ -106,11 +102,3 @@ def write_output(
         report.done(result, plans[0], next_command)
     if nodes is not None:
         nodes.done()
-
-
-def _allow_many_files() -> None:
-    """Raise the soft limit of open files, which is 256 on macOS. Every shard of every model is an open file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

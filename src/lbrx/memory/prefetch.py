@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import NamedTuple
 
@@ -38,7 +39,8 @@ class ReadAhead:
     A step is one span, or the several spans (one of each input, say) that are read together. Any thread calls
     ``begin(step)`` before it reads a step and ``done(step)`` after; steps may finish in any order. The next
     ``ahead_bytes`` after a step that begins are read ahead, and the whole pages of a step that is done are dropped
-    from this process's memory. The mappings cannot be closed before ``close`` is called.
+    from this process's memory. The mappings cannot be closed before ``close`` is called. ``open_files``
+    are the files of the descriptors; ``close`` closes them.
 
     >>> import tempfile
     >>> from lbrx.base.system import map_readonly
@@ -52,7 +54,14 @@ class ReadAhead:
     ...     window.done(0)
     """
 
-    def __init__(self, steps: Iterable[Span | Sequence[Span]], *, ahead_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        steps: Iterable[Span | Sequence[Span]],
+        *,
+        ahead_bytes: int = 64 << 20,
+        open_files: ExitStack | None = None,
+    ) -> None:
+        self._open_files = open_files or ExitStack()
         self._steps = [(step,) if isinstance(step, Span) else tuple(step) for step in steps]
         spans = [span for step in self._steps for span in step]
         for span in spans:
@@ -89,6 +98,7 @@ class ReadAhead:
     def close(self) -> None:
         """Let go of the mappings; later calls do nothing for them."""
         self._pins = {}
+        self._open_files.close()
 
     def __enter__(self) -> ReadAhead:
         return self

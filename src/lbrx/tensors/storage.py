@@ -12,8 +12,10 @@ import shutil
 import stat
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.shape import Shape
 
 Bytes = npt.NDArray[np.uint8]
+_LEAST_OPENED_BYTES = 256 << 10  # fewer are copied from the mapping, which takes less time than opening the file
 
 
 class Storage(Protocol):
@@ -106,18 +109,54 @@ def drop_behind(storage: Storage, start: int, length: int) -> None:
         resident_window.touched(storage.file.pinned, storage.offset + start, length)
 
 
-class OpenFile:
-    """An open file that its tensors share. It is mapped as a whole if possible."""
+class FileIdentity(NamedTuple):
+    """Device and inode tell files apart. Size and time of the last change tell the versions of a file apart."""
 
-    __slots__ = ("__weakref__", "_view", "address", "descriptor", "file_bytes", "path", "pinned")
+    device: int
+    inode: int
+    nbytes: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def is_same_file(self, status: os.stat_result) -> bool:
+        """Whether a status is that of the same file, whatever its version."""
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
+
+
+class OpenFile:
+    """A file that its tensors share. It is mapped as a whole if possible.
+
+    The descriptor of a mapped file is closed, so that a model may have more shards than a process may open files.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_descriptor",
+        "_full_path",
+        "_view",
+        "address",
+        "file_bytes",
+        "identity",
+        "path",
+        "pinned",
+    )
 
     def __init__(self, source: Path | str | IO[bytes] | int) -> None:
-        self.path, self.descriptor = _own_descriptor(source)
-        self.file_bytes = os.fstat(self.descriptor).st_size
-        mapped = system.map_readonly(self.descriptor, 0, self.file_bytes, self.path)
+        self._descriptor: int | None
+        self.path, self._descriptor = _own_descriptor(source)
+        self._full_path = os.path.abspath(self.path)
+        status = os.fstat(self._descriptor)
+        self.file_bytes, self.identity = status.st_size, FileIdentity.of(status)
+        mapped = system.map_readonly(self._descriptor, 0, self.file_bytes, self.path)
         self.pinned = None if mapped is None else system.PinnedMapping(mapped)
         self._view: Bytes | None = None if mapped is None else np.frombuffer(mapped, np.uint8)
         self.address: int | None = None if self._view is None else self._view.ctypes.data
+        if mapped is not None and isinstance(source, (str, Path)):
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def read_at(self, offset: int, length: int) -> Bytes:
         if offset < 0 or length < 0 or offset + length > self.file_bytes:
@@ -128,19 +167,52 @@ class OpenFile:
             self.check_unchanged()
             return self._view[offset : offset + length]
         buffer = np.empty(length, np.uint8)
-        system.pread_into(self.descriptor, buffer, offset, self.path)
+        self.read_into(offset, buffer)
         return buffer
 
+    def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Read at an offset into a buffer. Thread-safe."""
+        if self._view is not None and buffer.size < _LEAST_OPENED_BYTES:
+            buffer[:] = self.read_at(offset, buffer.size)
+            return
+        with self.opened() as descriptor:
+            if descriptor is not None:
+                system.pread_into(descriptor, buffer, offset, self.path)
+            else:
+                buffer[:] = self.read_at(offset, buffer.size)
+
+    @contextmanager
+    def opened(self) -> Iterator[int | None]:
+        """Open the file for a ``with`` block. None if its path no longer leads to it; the mapping can still be read."""
+        if self._descriptor is not None:
+            yield self._descriptor
+            return
+        try:
+            descriptor = os.open(self._full_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            yield None
+            return
+        try:
+            yield descriptor if self.identity.is_same_file(os.fstat(descriptor)) else None
+        finally:
+            os.close(descriptor)
+
     def check_unchanged(self) -> None:
-        """Raise if the file became shorter since it was opened. Touching its pages would kill the process."""
-        size = os.fstat(self.descriptor).st_size
-        if size < self.file_bytes:
+        """Raise if the file became shorter since it was opened. Touching its pages would kill the process.
+
+        A file that was removed or replaced keeps its bytes while it is mapped.
+        """
+        try:
+            status = os.stat(self._full_path if self._descriptor is None else self._descriptor)
+        except OSError:
+            return
+        if status.st_size < self.file_bytes and self.identity.is_same_file(status):
             raise TruncatedError(
-                f"{self.path}: the file had {self.file_bytes} bytes when it was opened, but has {size} now"
+                f"{self.path}: the file had {self.file_bytes} bytes when it was opened, but has {status.st_size} now"
             )
 
     def __del__(self) -> None:
-        descriptor = getattr(self, "descriptor", None)
+        descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             os.close(descriptor)
 
@@ -149,23 +221,19 @@ class OpenFile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the identity of the file, not its descriptor."""
-        path, identity = self.path.absolute(), _identity(os.fstat(self.descriptor))
+        path = Path(self._full_path)
         try:
-            is_here = _identity(os.stat(path)) == identity
+            is_here = FileIdentity.of(os.stat(path)) == self.identity
         except OSError:
             is_here = False
         if not is_here:
             raise UsageError(f"{self.path}: cannot be pickled, because its path no longer leads to the open file")
-        return _reopened, (path, identity)
+        return _reopened, (path, self.identity)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _reopened(path: Path, identity: tuple[int, int, int]) -> OpenFile:
+def _reopened(path: Path, identity: FileIdentity) -> OpenFile:
     file = OpenFile(path)
-    if _identity(os.fstat(file.descriptor)) != identity:
+    if file.identity[1:] != identity[1:]:  # another machine may have another number for the device
         raise FileError(f"{path}: this is not the file that was pickled; it was replaced or changed since")
     return file
 
@@ -258,4 +326,4 @@ class MmapStorage:
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
         """Read at an offset into a buffer. Thread-safe."""
-        system.pread_into(self.file.descriptor, buffer, self._offset + offset, self.file.path)
+        self.file.read_into(self._offset + offset, buffer)

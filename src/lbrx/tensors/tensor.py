@@ -264,7 +264,7 @@ class Tensor(Shaping):
             number: float | int = function("evaluate")([self.expr])[0].item()
             return number
         if self.size != 1:
-            raise ShapeError(f"a tensor of shape {self.shape} is not a single value")
+            raise ShapeError(f"a tensor of shape {self.shape} is not a single value; lbrx.where chooses by element")
         computes_in = self.dtype.compute
         whole = self.numpy()
         value: float | int | bool = (whole if computes_in is self.dtype else whole.astype(computes_in.numpy)).item()

@@ -139,6 +139,14 @@ def test_wrong_input_is_told(tmp_path: Path) -> None:
         score(SHIPPED.base, tmp_path / "latin.txt")
 
 
+def test_the_name_of_a_file_is_not_scored_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prose.txt").write_text("And the king said unto him, Go in peace.")
+    with pytest.raises(UsageError, match=r"'prose.txt' is the name of a file; .* give pathlib.Path\('prose.txt'\)"):
+        score(demo_models().prose, "prose.txt")
+    assert score(demo_models().prose, Path("prose.txt"))[0].tokens > 8
+
+
 def test_a_reference_with_another_tokenizer_is_told(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((SHIPPED.base / name).read_bytes())

@@ -29,6 +29,10 @@ _CANNOT_MAP = frozenset(
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _madvise.restype = ctypes.c_int
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+_mmap.restype = ctypes.c_void_p
+_MAP_FIXED: Final = 0x10
 
 
 def page_bytes() -> int:
@@ -45,7 +49,8 @@ def map_readonly(fd: int, offset: int, length: int, path: StrPath | None = None)
 
     A mapping starts at a page, so the file's byte at offset is the mapping's byte at ``offset % page_bytes()``.
     None is the answer for an empty range, a pipe or device, and a file system or process limit that refuses to
-    map; positioned reads still work there. A range past the end of the file is a TruncatedError.
+    map; positioned reads still work there. A range past the end of the file is a TruncatedError. The mapping does not
+    keep the file open: the descriptor can be closed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryFile() as file:
@@ -57,18 +62,28 @@ def map_readonly(fd: int, offset: int, length: int, path: StrPath | None = None)
     """
     if length == 0 or not stat.S_ISREG(os.fstat(fd).st_mode):
         return None
+    file_bytes = os.fstat(fd).st_size
+    if offset + length > file_bytes:
+        raise TruncatedError(
+            f"{name_of(fd, path)}: has {file_bytes} bytes, but bytes {offset} to {offset + length} were expected"
+        )
     lead = offset % _PAGE_BYTES
     try:
-        return mmap.mmap(fd, lead + length, offset=offset - lead, access=mmap.ACCESS_READ)
-    except ValueError as error:
-        raise TruncatedError(
-            f"{name_of(fd, path)}: has {os.fstat(fd).st_size} bytes, "
-            f"but bytes {offset} to {offset + length} were expected"
-        ) from error
+        return _map(fd, offset - lead, lead + length)
     except OSError as error:
         if error.errno in _CANNOT_MAP:
             return None
         raise file_error(error, name_of(fd, path), f"map bytes {offset} to {offset + length}") from error
+
+
+def _map(fd: int, offset: int, length: int) -> mmap.mmap:
+    """Map a file over addresses that Python has reserved. Python's own mappings keep a copy of the descriptor."""
+    mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=mmap.PROT_READ)
+    address = np.frombuffer(mapping, np.uint8).ctypes.data
+    if _mmap(address, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, offset) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return mapping
 
 
 class PinnedMapping:

@@ -7,6 +7,7 @@ storage without an address is read into scratch memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -74,17 +75,21 @@ class LeafInputs:
         files = [(number, leaf, storage) for number, leaf, storage in mapped if isinstance(storage, MmapStorage)]
         if sum(storage.nbytes for _, _, storage in files) < READ_AHEAD_BYTES:
             return None
-        if all(seems_cached(each.file.descriptor, each.offset, each.nbytes) for _, _, each in files):
+        open_files = ExitStack()
+        opened = {each.file: open_files.enter_context(each.file.opened()) for _, _, each in files}
+        known = [(number, leaf, each, fd) for number, leaf, each in files if (fd := opened[each.file]) is not None]
+        if all(seems_cached(fd, each.offset, each.nbytes) for _, _, each, fd in known):
+            open_files.close()
             return None
         steps = []
         for chunk in range(chunks):
             lo, hi = chunk * size, min(self.bound.elements, (chunk + 1) * size)
             spans = []
-            for number, leaf, storage in files:
+            for number, leaf, storage, fd in known:
                 start, stop = self._byte_span(number, leaf, lo, hi)
-                spans.append(Span(None, 0, stop - start, storage.file.descriptor, storage.offset + start))
+                spans.append(Span(None, 0, stop - start, fd, storage.offset + start))
             steps.append(spans)
-        return ReadAhead(steps, ahead_bytes=READ_AHEAD_BYTES)
+        return ReadAhead(steps, ahead_bytes=READ_AHEAD_BYTES, open_files=open_files)
 
     def begin(self, lo: int, hi: int, ints: Ints, borrow: Callable[[int], Bytes]) -> None:
         """Before a chunk: check what is mapped, read what is not."""

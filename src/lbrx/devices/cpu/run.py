@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from threading import Lock
 from typing import Any
 
@@ -198,7 +199,8 @@ class _PassOnThreads:
 
             return step
 
-        run_chunks(chunks, self._threads(size), worker)
+        with ahead or nullcontext():
+            run_chunks(chunks, self._threads(size), worker)
 
     def _worker(self) -> Callable[[int, int], None]:
         """A function that runs one chunk, with arguments and scratch memory of its own."""

@@ -118,7 +118,9 @@ class LeafBindings:
                 return binding
         elif isinstance(storage, MmapStorage) and storage.address is not None:
             if (storage.address + start) % item_bytes == 0:
-                read_ahead(storage.file.descriptor, storage.offset + start, stop - start)
+                with storage.file.opened() as descriptor:
+                    if descriptor is not None:
+                        read_ahead(descriptor, storage.offset + start, stop - start)
                 window = wrapped_windows(self.context, storage, start, stop)[0]
                 inputs.wrapped.append(window.buffer)
                 inputs.mapped.append((storage, start, stop))

@@ -93,7 +93,10 @@ class Checkpoint(Mapping[str, Tensor]):
         tensor = self._tensors.get(name)
         if tensor is None:
             if name not in self._entries:
-                raise TensorNotFound(f"{self.path}: has no tensor {name!r}{nearest(name, self._entries)}")
+                hint = nearest(name, self._entries)
+                if not hint and self._entries:
+                    hint = f"; its names are like {next(iter(self._entries))!r}"
+                raise TensorNotFound(f"{self.path}: has no tensor {name!r}{hint}")
             tensor = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
         return tensor
 

@@ -34,6 +34,8 @@ class Summary:
     chosen: tuple[tuple[FileHeader, TensorEntry], ...]
     metadata: Mapping[str, Any]
     config: dict[str, Any] | None
+    quantization: str | None = None
+    """How MLX has quantized the model, such as ``"4 bits in groups of 64"``."""
 
     @property
     def file_bytes(self) -> int:
@@ -46,7 +48,9 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        return sum(math.prod(entry.shape) for _, entry in self.chosen)
+        """The number of weights. Scales and biases of MLX are none, and its codes are counted one by one."""
+        entries = {entry.name: entry for header in self.files for entry in header.entries}
+        return sum(_weights(entry, entries, self.config or {}) for _, entry in self.chosen)
 
     @property
     def nbytes(self) -> int:
@@ -109,8 +113,41 @@ def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
         raise UsageError(f"{model.path}: none of its {len(entries)} tensors matches {pattern!r}{example}")
     architecture, layer_count = _architecture(model.metadata, model.config)
     return Summary(
-        str(model.path), model.format, model.files, architecture, layer_count, chosen, model.metadata, model.config
+        str(model.path),
+        model.format,
+        model.files,
+        architecture,
+        layer_count,
+        chosen,
+        model.metadata,
+        model.config,
+        _mlx_quantization(model.config or {}),
     )
+
+
+def _mlx_quantization(config: Mapping[str, Any]) -> str | None:
+    settings = config.get("quantization")
+    if not isinstance(settings, Mapping):
+        return None
+    mode = settings.get("mode", "affine")
+    name = "" if mode == "affine" else f"{mode}, "
+    return f"{name}{settings.get('bits')} bits in groups of {settings.get('group_size')}"
+
+
+def _weights(entry: TensorEntry, entries: Mapping[str, TensorEntry], config: Mapping[str, Any]) -> int:
+    """The weights that a tensor stands for."""
+    settings = config.get("quantization")
+    module, _, part = entry.name.rpartition(".")
+    codes, scales = entries.get(f"{module}.weight"), entries.get(f"{module}.scales")
+    if not isinstance(settings, Mapping) or codes is None or scales is None or codes.type_name != "u32":
+        return math.prod(entry.shape)
+    if part in ("scales", "biases"):
+        return 0
+    if part != "weight":
+        return math.prod(entry.shape)
+    own = settings.get(module)
+    group = (own if isinstance(own, Mapping) else settings).get("group_size")
+    return math.prod(scales.shape) * group if isinstance(group, int) else math.prod(entry.shape)
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -159,6 +196,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
         ],
         "architecture": summary.architecture,
         "layers": summary.layer_count,
+        "quantization": summary.quantization,
         "parameters": summary.parameters,
         "bytes": summary.nbytes,
         "types": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping
@@ -64,6 +63,8 @@ def save(
     >>> lbrx.open(path)["w"].dtype
     DType(bf16)
     """
+    if not isinstance(tensors, Mapping):
+        raise UsageError(f"expected a dict of names and tensors to save, not {type(tensors).__name__}")
     with limited(threads, memory):
         given = {name: tensor(each) if isinstance(each, np.ndarray) else each for name, each in tensors.items()}
         plan = _plan(as_path(path), given, metadata or {}, format, max_shard_bytes)
@@ -148,8 +149,7 @@ def _origin(roots: Iterable[Expr]) -> str:
         if isinstance(value, tuple):
             return f"({','.join(map(text_of, value))})"
         if isinstance(value, MmapStorage):
-            file = os.fstat(value.file.descriptor)
-            return f"{file.st_dev} {file.st_ino} {file.st_size} {file.st_mtime_ns} {value.offset} {value.nbytes}"
+            return " ".join(map(str, (*value.file.identity, value.offset, value.nbytes)))
         if isinstance(value, np.ndarray):
             return digest(value.tobytes())
         if value is None or isinstance(value, (str, int, float, DType, Layout, Codec)):

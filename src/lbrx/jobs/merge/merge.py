@@ -84,7 +84,7 @@ def read_and_plan(
         recipe = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
         directory, text = Path(), recipe
-        recipes = parse_recipes(recipe, lookup=method_lookup(allow_code=allow_code))
+        recipes = parse_recipes(recipe, source="<recipe>", lookup=method_lookup(allow_code=allow_code))
     else:
         path = Path(recipe)
         directory = path.parent

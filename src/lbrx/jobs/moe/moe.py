@@ -61,7 +61,7 @@ def plan_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any], *, seed: int
     """Read a recipe and plan its mixture."""
     if isinstance(recipe, Mapping):
         text = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
-        return plan_moe(parse_moe_recipe(text), recipe_text=text, directory=Path(), seed=seed)
+        return plan_moe(parse_moe_recipe(text, "<recipe>"), recipe_text=text, directory=Path(), seed=seed)
     parsed, text = load_moe_recipe(recipe)
     return plan_moe(parsed, recipe_text=text, directory=Path(recipe).parent, seed=seed)
 

@@ -8,6 +8,7 @@ least ``context - stride`` tokens.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from os import PathLike
@@ -31,6 +32,7 @@ DEFAULT_CONTEXT = 512
 _PIECE_ELEMENTS = 1 << 20  # of logits that are turned into probabilities at a time
 _KL_PERCENTILE = 99.0
 _WARM_UP_TOKENS = 16
+_LONGEST_NAME = 1024
 
 Logits = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
@@ -118,7 +120,7 @@ def score(
     cluster: str | None = None,
     device: str | None = None,
 ) -> list[Score]:
-    """Score one or more models on a text: a string, or the ``Path`` of a file.
+    """Score one or more models on a text: a string, or the ``Path`` of a file. A string that names a file is an error.
 
     With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
     first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
@@ -138,7 +140,7 @@ def score(
     paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
     if not paths:
         raise UsageError("no model to score; expected at least one")
-    content = text if isinstance(text, str) else read_text(Path(text))
+    content = _plain_text(text) if isinstance(text, str) else read_text(Path(text))
     if reference is not None:
         origin = Path(reference)
         groups = [[origin, *(path for path in paths if path != origin)]]
@@ -276,6 +278,13 @@ def _token_ids(
         )
     first.checked_ids(ids)
     return ids
+
+
+def _plain_text(text: str) -> str:
+    """Return the text, which must not be the name of a file by mistake."""
+    if len(text) <= _LONGEST_NAME and "\n" not in text and os.path.isfile(text):
+        raise UsageError(f"the text {text!r} is the name of a file; to score the file, give pathlib.Path({text!r})")
+    return text
 
 
 def score_window(

@@ -200,7 +200,7 @@ def test_a_stage_that_is_not_used_is_told(folder: Path) -> None:
     make_llama(folder / "a", 1)
     one = "merge_method: passthrough\nmodels: [{model: a}]\n"
     plan = read_and_plan(f"name: lost\n{one}---\n{one}", "out")
-    assert plan.warnings == ("recipe.yml:1: stage 'lost' is used by no other and is not computed",)
+    assert plan.warnings == ("<recipe>:1: stage 'lost' is used by no other and is not computed",)
 
 
 def test_tensors_of_a_model_in_the_middle_are_not_lost_without_a_word(folder: Path) -> None:

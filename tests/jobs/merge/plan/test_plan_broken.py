@@ -15,7 +15,7 @@ from lbrx.jobs.merge.merge import merge, read_and_plan
 from support.tiny import LINEAR, make_llama, random_tensors, write_model
 
 UP = "model.layers.1.mlp.up_proj.weight"
-BOTH = "recipe.yml: the models cannot be merged: "
+BOTH = "<recipe>: the models cannot be merged: "
 STACK = "merge_method: passthrough\nslices: [{sources: [{model: a, layer_range: [0, 3]}]}]\n"
 
 
@@ -111,7 +111,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "layer range": (
         only_a,
         STACK,
-        "recipe.yml:2: 'layer_range' [0, 3] ends beyond the 2 layers of model 'a'",
+        "<recipe>:2: 'layer_range' [0, 3] ends beyond the 2 layers of model 'a'",
     ),
     "architectures": (
         llamas(b={"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2}),
@@ -193,24 +193,24 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "union of unknown vocabularies": (
         llamas(),
         LINEAR + "tokenizer_source: union\n",
-        "recipe.yml:6: model a has no tokenizer.json, so that its 16 tokens are not known; expected a tokenizer in the "
+        "<recipe>:6: model a has no tokenizer.json, so that its 16 tokens are not known; expected a tokenizer in the "
         "model's directory",
     ),
     "tokenizer of no base": (
         llamas(),
         LINEAR + "tokenizer_source: base\n",
-        "recipe.yml:6: the tokenizer is to be that of the base model, but the recipe has no 'base_model'",
+        "<recipe>:6: the tokenizer is to be that of the base model, but the recipe has no 'base_model'",
     ),
     "module that is not there": (
         llamas(),
         "merge_method: passthrough\nmodules: {vision: {models: [{model: a}]}}\n",
-        "recipe.yml:2: the models have no module 'vision'; expected 'default'",
+        "<recipe>:2: the models have no module 'vision'; expected 'default'",
     ),
     "two outputs": (
         only_a,
         "name: x\nmerge_method: passthrough\nmodels: [{model: a}]\n---\n"
         "name: y\nmerge_method: passthrough\nmodels: [{model: a}]\n",
-        "recipe.yml:5: several recipes are used by none ('x', 'y'); expected one, or one without a 'name', to be the "
+        "<recipe>:5: several recipes are used by none ('x', 'y'); expected one, or one without a 'name', to be the "
         "output",
     ),
     "shard size": (
