@@ -58,6 +58,7 @@ WRONG = [
     ("merge nothing.yml out", "nothing.yml: the recipe cannot be read"),
     ("merge mixture.yml out", "mixture.yml:1: unknown key 'gate_mode'; it belongs to a recipe of 'lbrx moe'"),
     ("merge linear.yml out.gguf --format mlx", "out.gguf: an MLX model is a directory; expected a name that"),
+    ("merge linear.yml out.safetensors", "out.safetensors: the output is a directory; expected a name that does not"),
     ("merge linear.yml out --shard-size 0GB", "--shard-size is 0GB; expected at least 1 byte"),
     ("merge linear.yml . --overwrite", ".: is or contains the current directory, which --overwrite would delete"),
     ("convert adapter out", "adapter: is a LoRA adapter (it has adapter_config.json), not a model; expected a base"),
@@ -83,7 +84,7 @@ WRONG = [
     ("lora extract cod base out", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
     ("lora extract code base out --modules absent", "29 tensors: its module was not chosen"),
     ("lora extract code base base", "base: exists; expected a new or empty directory for the adapter"),
-    ("lora extract code base notes.txt/out", "cannot be written to: "),
+    ("lora extract code base notes.txt/out", "notes.txt: cannot be made: file exists"),
     ("generate cod -p a", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
     (
         "generate base -p a --top-k 3",

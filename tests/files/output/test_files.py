@@ -196,6 +196,13 @@ def test_a_missing_tensor_is_named_with_its_neighbour(tmp_path: Path) -> None:
     message = r"a\.safetensors: has no tensor 'lm_head'; did you mean 'lm_head\.weight'\?"
     with pytest.raises(lbrx.TensorNotFound, match=message):
         lbrx.open(path)["lm_head"]
+    with pytest.raises(lbrx.TensorNotFound, match=r"has no tensor 'blk\.0'; its names are like 'lm_head\.weight'"):
+        lbrx.open(path)["blk.0"]
+
+
+def test_only_named_tensors_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(lbrx.UsageError, match="expected a dict of names and tensors to save, not Tensor"):
+        lbrx.save(tmp_path / "a.safetensors", lbrx.tensor([1.0]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
