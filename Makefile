@@ -3,6 +3,7 @@
 # make parity the same work done by mergekit, transformers, llama.cpp and MLX, compared (installs torch, builds llama.cpp)
 # make fuzz   ten minutes of changed files for every reader (SECONDS=600 SEED=1 TARGETS="config gguf")
 # make mutants small mistakes in the sources, one at a time: does a test fail? (20 minutes the first time, then 12)
+# make soak   half an hour of random jobs, killed, limited and side by side (SOAK="--minutes 5 --seed 2")
 # make bench  the benchmarks, against the same peers; writes docs/figures.md
 # make docs   the documentation as a web site in site/
 # make clean  remove what the others made
@@ -14,7 +15,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test parity fuzz mutants bench docs clean
+.PHONY: help demo test parity fuzz mutants soak bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -43,6 +44,9 @@ fuzz: .venv-fuzz/.installed
 
 mutants: .venv/.coverage
 	@$(BIN)/python -m mutants $(MUTANTS)
+
+soak: .venv/.installed
+	@$(BIN)/python -m soak $(SOAK)
 
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)

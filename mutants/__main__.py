@@ -29,7 +29,7 @@ UNMEASURED = (
     "tests/docs",
     "tests/devices/metal",
     "tests/test_mutants",
-    "tests/soak",
+    "tests/test_soak",
     "larger_than_memory",
 )
 

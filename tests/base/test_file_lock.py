@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lbrx.base import file_lock as file_lock_module
 from lbrx.base.file_lock import file_lock, open_locked
 from lbrx.errors import FileError
 
@@ -85,3 +86,24 @@ def test_a_removed_file_guards_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "lock").exists()
     os.close(held)
     os.close(again)
+
+
+def test_a_file_that_is_removed_before_it_is_locked_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    lock_once = file_lock_module._try_lock
+    calls: list[int] = []
+
+    def lock_after_removal(descriptor: int) -> bool:
+        calls.append(descriptor)
+        if len(calls) == 1:
+            path.unlink()
+        return lock_once(descriptor)
+
+    monkeypatch.setattr(file_lock_module, "_try_lock", lock_after_removal)
+    held = open_locked(path)
+    assert held is not None
+    assert len(calls) == 2
+    assert os.path.samestat(path.stat(), os.fstat(held))
+    os.close(held)

@@ -60,6 +60,10 @@ def test_dry_run_escapes_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (MemoryError(), "error: out of memory: the system refused an allocation"),
         (RuntimeError("can't start new thread"), "error: can't start new thread: the system refused to start a thread"),
+        (
+            ImportError("\n\nIMPORTANT\n\nOriginal error was: x.so: failed to map segment from shared object\n\n"),
+            "error: a library cannot be loaded: Original error was: x.so: failed to map segment from shared object",
+        ),
     ],
 )
 def test_refused_memory_and_threads(

@@ -57,6 +57,7 @@ EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
 BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS from its own threads; idle OpenBLAS threads spin
 _NO_THREAD = "can't start new thread"
+_NO_LIBRARY = ("failed to map segment", "annot allocate memory", "oo many open files")  # from the dynamic loader
 GC_THRESHOLD = 100_000  # objects; importing and planning create many long-lived objects and few cycles
 
 # \b makes click keep the line breaks.
@@ -95,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader closed the pipe
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it at exit
         return EXIT_ERROR
-    except (LbrxError, OSError, MemoryError, RuntimeError) as error:
+    except (LbrxError, OSError, MemoryError, RuntimeError, ImportError) as error:
         if not _is_expected(error):
             raise
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
@@ -220,6 +221,8 @@ def _never_fail_to_print() -> None:
 
 def _is_expected(error: Exception) -> bool:
     """Whether to print an error as one line: errors of lbrx and the system, and lack of memory or threads."""
+    if isinstance(error, ImportError):
+        return any(text in str(error) for text in _NO_LIBRARY)
     return not isinstance(error, RuntimeError) or isinstance(error, LbrxError) or _NO_THREAD in str(error)
 
 
@@ -239,6 +242,8 @@ def _print_error(error: Exception) -> None:
 def _text_of(error: Exception) -> str:
     if isinstance(error, MemoryError) and not isinstance(error, LbrxError):
         return f"out of memory: the system refused an allocation{f' ({error})' if str(error) else ''}"
+    if isinstance(error, ImportError):
+        return f"a library cannot be loaded: {str(error).strip().splitlines()[-1]}"
     if isinstance(error, RuntimeError):
         return f"{error}: the system refused to start a thread; use a smaller --threads"
     if not isinstance(error, OSError) or error.strerror is None:
