@@ -4,6 +4,7 @@
 # make fuzz   ten minutes of changed files for every reader (SECONDS=600 SEED=1 TARGETS="config gguf")
 # make mutants small mistakes in the sources, one at a time: does a test fail? (20 minutes the first time, then 12)
 # make soak   half an hour of random jobs, killed, limited and side by side (SOAK="--minutes 5 --seed 2")
+# make faults every system call of fourteen commands fails, and the power at every point (5 minutes)
 # make bench  the benchmarks, against the same peers; writes docs/figures.md
 # make docs   the documentation as a web site in site/
 # make clean  remove what the others made
@@ -15,7 +16,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test parity fuzz mutants soak bench docs clean
+.PHONY: help demo test parity fuzz mutants faults soak bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -47,6 +48,9 @@ mutants: .venv/.coverage
 
 soak: .venv/.installed
 	@$(BIN)/python -m soak $(SOAK)
+
+faults: .venv/.installed
+	@$(BIN)/python -m reliability --keep-going
 
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)

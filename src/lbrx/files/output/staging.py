@@ -237,7 +237,10 @@ class Staging:
         path = self.partial / name
         descriptor = system.open_write(path)
         try:
-            if os.fstat(descriptor).st_size != file_bytes or os.pread(descriptor, len(header), 0) != header:
+            before = bytearray(len(header))
+            if os.fstat(descriptor).st_size == file_bytes:
+                system.pread_into(descriptor, before, 0, path)
+            if os.fstat(descriptor).st_size != file_bytes or before != header:
                 system.preallocate(descriptor, file_bytes, path)
                 system.pwrite_all(descriptor, header, 0, path)
         except BaseException:
