@@ -32,6 +32,7 @@ def test_a_sample_of_faults_and_power_losses(job: Job, tmp_path: Path) -> None:
 def write_in_place(_: Path, out: Path) -> None:
     descriptor = os.open(out, os.O_RDWR | os.O_CREAT)
     try:
+        os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"new content", 0)
         os.fsync(descriptor)
     finally:
