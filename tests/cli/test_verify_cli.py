@@ -10,6 +10,7 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
+from support.verified_models import write_llama
 
 
 def saved(path: Path, *values: float) -> str:
@@ -22,7 +23,9 @@ def test_a_sound_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run(["verify", path]) == 0
     printed = capsys.readouterr().out
     assert f"{path}: good" in printed
-    assert "1 tensor, 8 B; checked: structure, architecture, vocabulary, checksums, values" in printed
+    assert "1 tensor, 8 B; checked: structure, chat template, code, values\n" in printed
+    assert "not checked: vocabulary (has no config.json)\n" in printed
+    assert "not checked: checksums (has no lbrx.checksums.json: bytes are not compared with checksums)\n" in printed
 
 
 def test_a_broken_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +50,23 @@ def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixt
     lbrx.save(tmp_path / "a.safetensors", {"\x1b[31mw": lbrx.tensor(np.array([np.nan], np.float32))})
     assert run(["verify", str(tmp_path / "a.safetensors")]) == 1
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_json_says_which_checks_were_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path / "a.safetensors", 1.0)
+    assert run(["verify", path, "--quick", "--json"]) == 0
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["structure"] == {"name": "structure", "done": True}
+    assert checks["vocabulary"] == {"name": "vocabulary", "done": False, "reason": "has no config.json"}
+    assert checks["values"] == {"name": "values", "done": False, "reason": "weights are not read"}
+
+
+def test_a_template_that_differs_from_the_base_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, end in (("base", ""), ("tuned", "{{ 'buy now' }}\n")):
+        write_llama(tmp_path / name)
+        (tmp_path / name / "chat_template.jinja").write_text("{{ messages }}\n" + end)
+    assert run(["verify", str(tmp_path / "tuned"), "--quick", "--base", str(tmp_path / "base")]) == 0
+    printed = capsys.readouterr().out
+    assert "\n+{{ 'buy now' }}\n" in printed
+    assert "good, 1 warning" in printed
+    assert run(["verify", str(tmp_path / "tuned"), "--base", str(tmp_path / "no")]) == 1

@@ -20,12 +20,16 @@ EXIT_BROKEN = 1
 def verify(
     path: Annotated[Path, Argument("A weights file or a model directory.")],
     quick: Annotated[bool, Option("--quick", help="Read only headers and small files, no weights.")] = False,
+    base: Annotated[
+        Path | None, Option("--base", help="The base model, whose chat template the model should have.")
+    ] = None,
     json_output: Annotated[bool, Option("--json", help="Print the full result as JSON.")] = False,
 ) -> None:
     """Check a model for damage and inconsistencies.
 
     Checks headers, the shard index, names and shapes against the architecture, the vocabulary against the embedding,
-    checksums, and every value for NaN and infinities. The exit code is 1 if there is an error.
+    special tokens, the chat template, files with code, generation settings, checksums, and every value for NaN and
+    infinities. The exit code is 1 if there is an error.
 
     Examples:
 
@@ -33,11 +37,15 @@ def verify(
 
       lbrx verify model-q4_k_m.gguf --quick
 
+      lbrx verify merged --base models/llama
+
       lbrx verify merged --json > report.json
     """
     check_model(path, may_be_adapter=True)
+    if base is not None:
+        check_model(base)
     with shown_progress("checking") as progress:
-        report = verify_model(path, quick=quick, progress=progress)
+        report = verify_model(path, quick=quick, base=base, progress=progress)
     if json_output:
         sys.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")
     else:
@@ -61,6 +69,10 @@ def _print(report: VerifyReport) -> None:
         table.columns[2].no_wrap = False
         console.print(table)
         console.print()
+    for finding in report.findings:
+        if finding.details:
+            lines = "\n".join(printable(line) for line in finding.details.splitlines())
+            console.print(Text(f"{lines}\n"), soft_wrap=True)
     verdict = "good" if report.is_good else f"broken, {plural(len(report.errors), 'error')}"
     warned = f", {plural(len(report.warnings), 'warning')}" if report.warnings else ""
     size = f"{plural(report.tensors, 'tensor')}, {format_bytes(report.nbytes)}"
@@ -68,4 +80,8 @@ def _print(report: VerifyReport) -> None:
         Text(f"{printable(str(report.path))}: {verdict}{warned}", style="bold" if report.is_good else "bold red"),
         soft_wrap=True,
     )
-    console.print(f"{size}; checked: {', '.join(report.checks)}", style="dim")
+    done = ", ".join(check.name for check in report.checks if check.is_done)
+    console.print(f"{size}; checked: {done}", style="dim")
+    for check in report.checks:
+        if check.reason is not None:
+            console.print(Text(f"not checked: {check.name} ({printable(check.reason)})", "dim"), soft_wrap=True)

@@ -10,7 +10,7 @@ from lbrx.files.checkpoint.opening import Checkpoint
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import GGUF_EMBEDDING, find_gguf_family
 from lbrx.jobs.convert.matching import tensor_pairs, without_ones
-from lbrx.jobs.verify.records import Finding, error, failure, note, warning
+from lbrx.jobs.verify.records import Finding, NotPossible, error, failure, note, warning
 from lbrx.models.architectures import Family, check_names, check_shapes, known_family
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
@@ -45,7 +45,7 @@ def check_config(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
         extra = architecture.unclaimed(config, shapes.keys())
     except LbrxError as broken:
         yield failure("config.json", broken)
-        return
+        raise NotPossible("config.json cannot be used") from broken
     for problem in problems:
         yield error(where, problem)
     for role in extra:
@@ -65,7 +65,7 @@ def check_gguf(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
         config = _config(model, family, where)
     except (FormatError, UsageError) as broken:
         yield failure(where, broken)
-        return
+        raise NotPossible("the key-values cannot be used") from broken
     unused = dict.fromkeys(name for name in shapes if name not in ROPE_TENSORS)
     name = gguf_of(family).name
     for pair in tensor_pairs(family, config):
@@ -90,7 +90,9 @@ def check_vocabulary(model: Checkpoint, shapes: Shapes) -> Iterator[Finding]:
     """Tokens against rows of the embedding."""
     if model.format.startswith("gguf"):
         yield from _check_gguf_vocabulary(model.metadata, shapes)
-    elif model.config is not None:
+    elif model.config is None:
+        raise NotPossible("has no config.json")
+    else:
         yield from _check_tokenizer(model, model.config, shapes)
 
 
@@ -112,7 +114,7 @@ def _check_tokenizer(model: Checkpoint, config: Mapping[str, Any], shapes: Shape
 
     architecture = known_family(config)
     if architecture is None:
-        return
+        raise NotPossible("the architecture is not known")
     directory = model.path if model.path.is_dir() else model.path.parent
     if not (directory / TOKENIZER_NAME).is_file():
         yield note(
@@ -121,13 +123,13 @@ def _check_tokenizer(model: Checkpoint, config: Mapping[str, Any], shapes: Shape
         return
     try:
         names = [name for name in architecture.vocabulary_rows(config, shapes.keys()) if name in shapes]
-    except LbrxError:  # of the config, which `check_config` tells
-        return
+    except LbrxError as broken:  # which `check_config` reports
+        raise NotPossible("config.json cannot be used") from broken
     try:
         tokenizer = read_tokenizer(directory)
     except LbrxError as broken:
         yield failure("tokenizer", broken)
-        return
+        raise NotPossible("the tokenizer cannot be read") from broken
     assert tokenizer is not None
     for name in names:
         rows = shapes[name][0] if shapes[name] else 0

@@ -24,6 +24,27 @@ class Finding:
     severity: Severity
     place: str
     text: str
+    details: str = ""  # several lines, such as a difference of texts
+
+
+class NotPossible(Exception):
+    """Raised by a check that the model gives nothing to check with; the text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check that was done, or was not possible.
+
+    >>> Check("values").is_done, Check("values", "weights are not read").is_done
+    (True, False)
+    """
+
+    name: str
+    reason: str | None = None  # why it was not possible, or not for all of the model
+
+    @property
+    def is_done(self) -> bool:
+        return self.reason is None
 
 
 def error(place: str, text: str) -> Finding:
@@ -43,8 +64,8 @@ def failure(place: str, broken: Exception) -> Finding:
     return error(place, str(broken).removeprefix(f"{place}: "))
 
 
-def warning(place: str, text: str) -> Finding:
-    return Finding(Severity.warning, place, text)
+def warning(place: str, text: str, details: str = "") -> Finding:
+    return Finding(Severity.warning, place, text, details)
 
 
 def note(place: str, text: str) -> Finding:
@@ -55,7 +76,7 @@ def note(place: str, text: str) -> Finding:
 class VerifyReport:
     """What was checked, and what was found.
 
-    >>> VerifyReport(Path("a.gguf"), "gguf", 1, 8, ("structure",), (error("w", "has 1 NaN"),)).is_good
+    >>> VerifyReport(Path("a.gguf"), "gguf", 1, 8, (Check("structure"),), (error("w", "has 1 NaN"),)).is_good
     False
     """
 
@@ -63,7 +84,7 @@ class VerifyReport:
     format: str | None  # None if it could not be told
     tensors: int
     nbytes: int
-    checks: tuple[str, ...]
+    checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
 
     @property
@@ -95,9 +116,13 @@ class VerifyReport:
             "is_good": self.is_good,
             "tensors": self.tensors,
             "bytes": self.nbytes,
-            "checks": list(self.checks),
+            "checks": [
+                {"name": check.name, "done": check.is_done} | ({} if check.is_done else {"reason": check.reason})
+                for check in self.checks
+            ],
             "findings": [
                 {"severity": finding.severity.value, "place": finding.place, "text": finding.text}
+                | ({"details": finding.details} if finding.details else {})
                 for finding in self.findings
             ],
         }
