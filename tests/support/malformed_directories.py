@@ -63,7 +63,7 @@ def directory_cases() -> list[Malformed]:
             FileError,
             "holds 2 indices",
         ),
-        ("file name is a number", index({"w": 1}), "", FormatError, "said to be in 1, expected the plain name"),
+        ("file name is a number", index({"w": 1}), "", FormatError, "listed in 1, expected the plain name"),
         ("file name too long", index({"w": "a" * 300 + ".safetensors"}), "", FormatError, "expected the plain name"),
         *(
             (

@@ -25,7 +25,7 @@ def gguf_cases() -> list[Malformed]:
         ("big-endian version 9", gguf_file(version=9 << 24), "version 9"),
         ("negative tensor count", gguf_file(tensor_count=-1), "-1 tensors, but a file of"),
         ("huge tensor count", gguf_file(tensor_count=2**62), "4611686018427387904 tensors"),
-        ("tensors that do not fit", gguf_file(tensor_count=4), "4 tensors, but a file of 96 bytes has room for 0 to 2"),
+        ("tensors that do not fit", gguf_file(tensor_count=4), "4 tensors, but a file of 96 bytes can contain 0 to 2"),
         ("negative key count", gguf_file(pair_count=-(2**63)), "-9223372036854775808 key-values"),
         ("huge key count", gguf_file(pair_count=2**40), "1099511627776 key-values"),
         ("empty key", gguf_file((pair("", 4, u32),)), "key 0 is empty"),

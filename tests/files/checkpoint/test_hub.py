@@ -70,7 +70,7 @@ def response() -> Any:
     [
         (
             errors.GatedRepoError("gated", response=response()),
-            "owner/name@v2: needs access to be granted on the hub; expected a token (HF_TOKEN) that has it",
+            "owner/name@v2: is gated on the hub; expected a token (HF_TOKEN) with access to it",
         ),
         (
             errors.RepositoryNotFoundError("none", response=response()),

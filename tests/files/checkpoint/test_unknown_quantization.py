@@ -31,7 +31,7 @@ REVEALED = {
     "FP8 and block scales": {"l.weight": "f8_e4m3", "l.weight_scale_inv": "scale"},
     "f8_e4m3 codes and scales 'l.weight_scale'": {"l.weight": "f8_e4m3", "l.weight_scale": "scale"},
     "f8_e5m2 codes and scales 'l.scale_weight'": {"l.weight": "f8_e5m2", "l.scale_weight": "scale"},
-    "blocks and scales, as MXFP4 is": {"experts.up_blocks": "u8", "experts.up_scales": "u8"},
+    "blocks and scales like MXFP4": {"experts.up_blocks": "u8", "experts.up_scales": "u8"},
     "GPTQ or AWQ": {"l.qweight": "u8", "l.scales": "scale"},
     "compressed-tensors": {"l.weight_packed": "u8", "l.weight_scale": "scale"},
     "bitsandbytes": {"l.weight": "u8", "l.weight.absmax": "scale"},

@@ -270,7 +270,7 @@ BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("stops early", lambda: archive({"data.pkl": b"\x80\x02}"}), "is not a pickle"),
     ("pops nothing", lambda: archive({"data.pkl": b"\x80\x02R."}), "is not a pickle of tensors"),
     ("missing memory", lambda: archive({"data.pkl": b"\x80\x02h\x07."}), "is not a pickle of tensors"),
-    ("huge memory", lambda: archive({"data.pkl": b"\x80\x02}r\xff\xff\xff\x7f."}), "as number 2147483647, the 1"),
+    ("huge memory", lambda: archive({"data.pkl": b"\x80\x02}r\xff\xff\xff\x7f."}), "memo index 2147483647 for value 1"),
     ("huge text", lambda: archive({"data.pkl": b"\x80\x02X\xff\xff\xff\x7fa."}), "is not a pickle"),
     ("huge bytearray", lambda: archive({"data.pkl": b"\x80\x05\x96" + b"\xff" * 7 + b"\0."}), "is not a pickle"),
     ("extension", lambda: archive({"data.pkl": b"\x80\x02\x82\x01."}), "instruction EXT1 at byte 2"),
@@ -287,11 +287,15 @@ BROKEN: list[tuple[str, Callable[[], bytes], str]] = [
     ("state of a call", lambda: _state_of("torch._utils\n_rebuild_tensor_v2"), "is not a pickle of tensors"),
     ("state of the dictionary's type", lambda: _state_of("collections\nOrderedDict"), "is not a pickle of tensors"),
     ("calling a type", lambda: checkpoint({"w": Call("torch", "FloatStorage", 3)}), "is not a pickle of tensors"),
-    ("parameter of nothing", lambda: checkpoint({"w": Call("torch._utils", "_rebuild_parameter", 1)}), "is made of 1"),
+    (
+        "parameter of nothing",
+        lambda: checkpoint({"w": Call("torch._utils", "_rebuild_parameter", 1)}),
+        "is made from 1",
+    ),
     (
         "tensor of nothing",
         lambda: checkpoint({"w": Call("torch._utils", "_rebuild_tensor", 1, 0, (), ())}),
-        "made of 1",
+        "made from 1",
     ),
     ("key", lambda: checkpoint({(1, 2): tensor()}), r"the key \(1, 2\), expected a name"),
     ("long name", lambda: checkpoint({"x" * 5000: tensor()}), "name has 5000 characters"),
@@ -464,7 +468,7 @@ def test_end_of_the_archive(field: int, raw: bytes, message: str, tmp_path: Path
 def test_pickle_with_a_wrong_checksum(tmp_path: Path) -> None:
     content = checkpoint({"w": tensor()})
     place = content.index(b"_rebuild_tensor_v2")
-    with pytest.raises(lbrx.FormatError, match="does not have the checksum"):
+    with pytest.raises(lbrx.FormatError, match="does not match its checksum"):
         opened(tmp_path, changed(content, place, b"_rebuild_tensor_v3"))
 
 

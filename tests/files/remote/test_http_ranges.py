@@ -44,7 +44,7 @@ def test_a_tensor_is_not_half_old_and_half_new(server: RangeServer, tmp_path: Pa
 def test_another_range_than_asked_for(server: RangeServer) -> None:
     file = RemoteFile(RemotePath(f"{server.url}/a.bin"))
     server.shifted_by = 1
-    with pytest.raises(FileError, match="bytes 9 to 12 came instead of 8 to 11"):
+    with pytest.raises(FileError, match="received bytes 9 to 12 instead of 8 to 11"):
         file.fetch(8, 4)
 
 

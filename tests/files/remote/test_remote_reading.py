@@ -183,7 +183,7 @@ def test_references_of_recipes(bucket: Bucket) -> None:
 
 
 def test_a_remote_path_is_no_local_file(bucket: Bucket) -> None:
-    with pytest.raises(FileError, match="is a remote file; expected one on this machine"):
+    with pytest.raises(FileError, match="is a remote file; expected a local file"):
         os.stat(as_path(f"{bucket.url}/a"))
 
 

@@ -72,7 +72,7 @@ def test_factors_that_are_not_those_of_llama3_are_told(tmp_path: Path) -> None:
     back = gguf_to_hf(without_own_keys(made))
     assert back.config is not None
     assert back.config["rope_scaling"] is None
-    assert "rope_freqs.weight has other numbers than Llama 3" in back.warnings[0]
+    assert "rope_freqs.weight does not match Llama 3" in back.warnings[0]
 
 
 @pytest.mark.parametrize("is_new", [False, True])

@@ -118,7 +118,7 @@ def test_qwen_windows_follow_the_layers() -> None:
 
 def test_windows_that_cannot_be_kept_are_an_error() -> None:
     config = {**TINY["qwen3_moe"].config, "use_sliding_window": True, "max_window_layers": 2}
-    with pytest.raises(UsageError, match="'max_window_layers' chooses layers by their position"):
+    with pytest.raises(UsageError, match="'max_window_layers' selects layers by position"):
         stacked_config(config, [0, 2, 1])
     assert stacked_config(config, [0, 1, 2]) == config
 

@@ -200,7 +200,7 @@ def test_an_unknown_gguf_architecture_is_told(tmp_path: Path) -> None:
 
 def test_a_file_without_a_config_is_told(tmp_path: Path) -> None:
     lbrx.save(tmp_path / "model.safetensors", {"w": lbrx.full((4, 4), 1.0, "f32")})
-    with pytest.raises(FormatError, match=r"has no config\.json beside it"):
+    with pytest.raises(FormatError, match=r"has no config\.json next to it"):
         open_model(tmp_path / "model.safetensors")
 
 

@@ -104,7 +104,7 @@ def test_an_unknown_rule_is_an_error_that_an_argument_overrides(tmp_path: Path) 
     pattern = document["pre_tokenizer"]["pretokenizers"][0]["pattern"]
     pattern["Regex"] = pattern["Regex"].replace("{1,3}", "{1,4}")
     write_tokenizer(tmp_path, document)
-    with pytest.raises(FormatError, match="no known pre-tokenizer cuts texts as this one does with this rule"):
+    with pytest.raises(FormatError, match="no known pre-tokenizer splits texts in the same way with this rule"):
         metadata_of(tmp_path)
     assert metadata_of(tmp_path, pre="llama-bpe")[PREFIX + "pre"] == "llama-bpe"
 
@@ -125,7 +125,7 @@ def test_merges_that_do_not_reach_a_token_matter_where_the_name_means_another_ru
     [
         ({"normalizer": {"type": "Lowercase"}}, "the normalizer Lowercase changes texts"),
         ({"normalizer": {"type": "NFC"}}, "with NFC normalization"),
-        ({"pre_tokenizer": None}, "does not cut the text into words"),
+        ({"pre_tokenizer": None}, "does not split the text into words"),
         (
             {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},
             "is a WordLevel tokenizer, expected BPE",

@@ -117,7 +117,7 @@ def test_names_decide_over_bos_where_the_file_does_not() -> None:
         ({PREFIX + "model": "llama"}, r"has no tokenizer\.ggml\.scores, expected one for each of the 6 tokens"),
         ({PREFIX + "pre": "lama-bpe"}, "the pre-tokenizer 'lama-bpe' is unknown; did you mean 'llama-bpe'?"),
         ({PREFIX + "tokens": []}, r"has no tokenizer\.ggml\.tokens"),
-        ({PREFIX + "tokens": ["a", "b", "ab", "a", "<y>", "c"]}, "token 'a' stands at id 0 and at id 3"),
+        ({PREFIX + "tokens": ["a", "b", "ab", "a", "<y>", "c"]}, "token 'a' has both id 0 and id 3"),
         ({PREFIX + "tokens": ["a", "b", "ab", "\udcff", "<y>", "c"]}, "token 3 .* is not valid UTF-8"),
         ({PREFIX + "token_type": [1, 1]}, "token_type has 2 values for 6 tokens"),
         ({PREFIX + "merges": ["a c"]}, "the merge 'a c' is not one of two tokens"),

@@ -173,7 +173,7 @@ def test_a_text_that_is_cut_into_words_first_is_an_error(tmp_path: Path) -> None
     document = sentencepiece_document(VOCABULARY)
     document["pre_tokenizer"] = {"type": "Whitespace"}
     write_tokenizer(tmp_path, document, SETTINGS)
-    with pytest.raises(FormatError, match="in one piece, perhaps with '▁' before it"):
+    with pytest.raises(FormatError, match="in one piece, optionally with '▁' before it"):
         metadata_of(tmp_path)
 
 
@@ -197,11 +197,11 @@ def test_metaspace_says_the_same_as_a_normalizer(tmp_path: Path) -> None:
         (sentencepiece_bytes([("a", 0.0, 9)]), "is of type 9, expected 1 to 6"),
         (sentencepiece_bytes([("a", float("nan"), 1)]), "has the score nan"),
         (sentencepiece_bytes(VOCABULARY[:200]), "has no token <0xC5>; expected one for each byte"),
-        (sentencepiece_bytes([*VOCABULARY, ("in", 0.0, 1)]), f"token 'in' stands at id 259 and at id {END}"),
+        (sentencepiece_bytes([*VOCABULARY, ("in", 0.0, 1)]), f"token 'in' has both id 259 and id {END}"),
         (sentencepiece_bytes(VOCABULARY)[:-1], "field 3 has 2 bytes, but only 1 are left"),
         (b"IQ== 0\nIg== 1\n", "has no pieces, expected a SentencePiece model"),
         (b"\x0a\x05\x0a\x03\xff\xfe\xfd", "field 1 is not UTF-8 at byte 0"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         (b"\x08\x01", "as a SentencePiece model: field 1 is a varint, expected bytes"),
         (b"\x0a" + b"\xff" * 11, "has more than 10 bytes"),
         (b"\x0a\x80", "ends in the middle of the number at byte 1"),

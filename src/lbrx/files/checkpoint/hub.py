@@ -1,6 +1,6 @@
-"""Where a model is: a path on this machine, a URL, or a repository of the hub that is downloaded once.
+"""Resolve a model reference: a local path, a URL, or a hub repository, which is downloaded once.
 
-The hub's own settings hold: ``HF_TOKEN``, ``HF_HOME`` for the cache, ``HF_HUB_OFFLINE=1`` for the cache alone.
+The environment variables of the hub apply: ``HF_TOKEN``, ``HF_HOME`` (cache), ``HF_HUB_OFFLINE=1`` (cache only).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from lbrx.errors import FileError, UsageError
 from lbrx.files.remote.paths import as_path, is_remote
 
-# What a merge reads of a repository: weights as SafeTensors, configs, and the files of tokenizers and processors.
+# The files that a merge needs: SafeTensors weights, configs, tokenizer and processor files.
 DOWNLOADED_PATTERNS = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 _REPOSITORY = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?", re.ASCII)
 
 
 def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | None:
-    """Where a path leads from the first directory that has it, or None; a URL leads to itself.
+    """Return the path in the first directory that contains it, or None; a URL is returned unchanged.
 
     >>> local_path("no-such-model") is None
     True
@@ -36,7 +36,7 @@ def local_path(path: str, directories: Sequence[Path] = (Path(),)) -> Path | Non
 
 
 def locate_model(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:
-    """The local path of a model: the path itself, looked up from each directory, or a downloaded repository.
+    """Return the local path of a model: the path itself, looked up in each directory, or a downloaded repository.
 
     >>> locate_model("no-such-model")
     Traceback (most recent call last):
@@ -56,7 +56,7 @@ def locate_model(path: str, revision: str | None = None, directories: Sequence[P
 
 
 def is_repository(path: str) -> bool:
-    """Whether a reference looks like ``owner/name`` on the hub, and not like a path.
+    """Return whether a reference looks like ``owner/name`` on the hub, and not like a path.
 
     >>> is_repository("mistralai/Mistral-7B-v0.1"), is_repository("./models/a"), is_repository("model.gguf")
     (True, False, False)
@@ -69,12 +69,12 @@ def is_repository(path: str) -> bool:
 
 
 def download(repository: str, revision: str | None = None) -> Path:
-    """The local snapshot of a repository, downloaded as far as the cache does not have it."""
+    """Return the local snapshot of a repository; download the files that are not in the cache."""
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=list(DOWNLOADED_PATTERNS)))
-    except Exception as error:  # the hub raises its own errors, those of its HTTP client, and OSError
+    except Exception as error:  # the hub raises its own errors, HTTP client errors and OSError
         raise _hub_error(repository, revision, error) from error
 
 
@@ -82,9 +82,9 @@ def _hub_error(repository: str, revision: str | None, error: Exception) -> FileE
     from huggingface_hub import constants, errors
 
     name = repository if revision is None else f"{repository}@{revision}"
-    # Subclasses first: a gated repository is also one that was not found.
+    # Subclasses first: GatedRepoError is a RepositoryNotFoundError.
     reasons: tuple[tuple[Any, str], ...] = (
-        (errors.GatedRepoError, "needs access to be granted on the hub; expected a token (HF_TOKEN) that has it"),
+        (errors.GatedRepoError, "is gated on the hub; expected a token (HF_TOKEN) with access to it"),
         (errors.RepositoryNotFoundError, "no such file or directory here, and no such repository on the hub"),
         (errors.RevisionNotFoundError, f"the repository has no revision {revision!r}"),
         (errors.LocalEntryNotFoundError, _unreachable(constants.HF_HUB_OFFLINE)),
@@ -97,5 +97,5 @@ def _hub_error(repository: str, revision: str | None, error: Exception) -> FileE
 
 
 def _unreachable(is_offline: bool) -> str:
-    why = "HF_HUB_OFFLINE forbids a download" if is_offline else "the hub cannot be reached"
+    why = "HF_HUB_OFFLINE forbids downloads" if is_offline else "the hub cannot be reached"
     return f"no such file or directory here, it is not in the hub's cache, and {why}"

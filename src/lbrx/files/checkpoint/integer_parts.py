@@ -1,4 +1,4 @@
-"""Integer codings in SafeTensors files: codes, scales and zero points as tensors, and metadata that joins them again.
+"""Integer codings in SafeTensors files: codes, scales and zero points are separate tensors, joined by metadata.
 
 The metadata `lbrx.quantization` is a JSON object of tensor names:
 `{"w": {"scheme": "int4", "scales": "w.scales", "zero_points": "w.zero_points"}}`, without zero points if symmetric.
@@ -25,7 +25,7 @@ Coding = Mapping[str, str]
 def separate_parts(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], format: str
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file to be written, with integer codings taken apart, and its metadata."""
+    """Split integer-coded tensors into their parts; return the tensors to write and the metadata."""
     separated: dict[str, Tensor] = {}
     codings: dict[str, Coding] = {}
     for name, tensor in tensors.items():
@@ -34,7 +34,7 @@ def separate_parts(
             continue
         if format != "safetensors":
             raise UsageError(
-                f"tensor {name!r} is coded as {tensor.type_name}, which {format} files do not have; "
+                f"tensor {name!r} is coded as {tensor.type_name}, which {format} files do not support; "
                 "quantize it as one of their types, such as q4_k"
             )
         parts = _parts_of(name, tensor)
@@ -42,7 +42,7 @@ def separate_parts(
         separated |= parts
     clashes = [part for name in codings for part in _part_names(codings[name]) if part in tensors]
     if clashes:
-        raise UsageError(f"{clashes[0]!r} is the name of a tensor and of a part of a quantized one; rename it")
+        raise UsageError(f"{clashes[0]!r} names both a tensor and a part of a quantized tensor; rename the tensor")
     described = {key: value for key, value in metadata.items() if key != QUANTIZATION_KEY}
     if codings:
         described[QUANTIZATION_KEY] = json.dumps(codings, ensure_ascii=False, separators=(",", ":"))
@@ -72,7 +72,7 @@ def _part_names(coding: Coding) -> list[str]:
 
 
 def read_codings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Coding]:
-    """What the metadata of a file says of its integer codings.
+    """Return the integer codings that the metadata of a file describes.
 
     >>> read_codings(Path("a"), {QUANTIZATION_KEY: '{"w":{"scheme":"int4","scales":"w.scales"}}'})["w"]["scales"]
     'w.scales'
@@ -93,23 +93,23 @@ def read_codings(path: Path, metadata: Mapping[str, Any]) -> dict[str, Coding]:
         ):
             raise FormatError(
                 f"{where} of tensor {quoted(name)}: expected a 'scheme' of {', '.join(SCHEMES)} and names of 'scales' "
-                "and perhaps 'zero_points'"
+                "and optionally 'zero_points'"
             )
     return codings
 
 
 def parts_of_codings(codings: Mapping[str, Coding]) -> frozenset[str]:
-    """The names of tensors that are only parts of others."""
+    """Return the names of tensors that are only parts of other tensors."""
     return frozenset(part for coding in codings.values() for part in _part_names(coding))
 
 
 def join_parts(
     path: Path, name: str, coding: Coding, has_tensor: Callable[[str], bool], stored: Callable[[str], Tensor]
 ) -> Blocks:
-    """The coding of a tensor from what a file has of it; parts that do not fit together are a FormatError."""
+    """Build the coding of a tensor from its parts; raise FormatError if they do not match."""
     for part in (name, *_part_names(coding)):
         if not has_tensor(part):
-            raise FormatError(f"{path}: tensor {quoted(name)} is coded with {quoted(part)}, which is not here")
+            raise FormatError(f"{path}: tensor {quoted(name)} is coded with {quoted(part)}, which is missing")
     scheme = coding["scheme"]
     codes = _source(path, stored(name), f"i{SCHEMES[scheme]}")
     scales = _source(path, stored(coding["scales"]), "f32")

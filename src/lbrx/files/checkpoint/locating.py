@@ -1,4 +1,4 @@
-"""Finding what a recipe or a command line names, with a hint where it is misspelt or of another kind."""
+"""Find the models that a recipe or command line names; suggest a similar name if one is misspelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
 def locate(path: str, revision: str | None = None, directories: Sequence[Path] = (Path(),)) -> Path:
-    """The path of a model or adapter as ``locate_model`` has it; an error also names what is called alike.
+    """Return the path of a model or adapter like ``locate_model``; errors also suggest a similar name.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -35,7 +35,7 @@ def locate(path: str, revision: str | None = None, directories: Sequence[Path] =
 
 
 def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
-    """A hint such as ``; did you mean './model-b'?`` if a model with a similar name lies where a path leads.
+    """Return a hint such as ``; did you mean './model-b'?`` if the directory has a model with a similar name, or "".
 
     >>> similar_path("no/such/directory")
     ''
@@ -51,19 +51,19 @@ def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
 
 
 def _model_names(directory: Path) -> list[str]:
-    """The entries of a directory that can be models: directories, and files of weights."""
+    """Return the directory entries that can be models: directories and weight files."""
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries if entry.name.endswith(_FILE_SUFFIXES) or entry.is_dir()]
     return sorted(name for name in names if not name.startswith("."))
 
 
 def is_adapter(path: Path) -> bool:
-    """Whether a path is the directory of a PEFT adapter, and of no whole model."""
+    """Return whether a path is the directory of a PEFT adapter rather than of a whole model."""
     return (path / ADAPTER_CONFIG_NAME).exists() and not (path / "config.json").exists()
 
 
 def refuse_adapter(name: str, path: Path) -> None:
-    """Raise if a path that should be a model is an adapter, and say how a recipe names the two together."""
+    """Raise if a path that should be a model is an adapter; the error shows the recipe syntax for base and adapter."""
     if is_adapter(path):
         base = _base_of_adapter(path)
         raise UsageError(
@@ -73,7 +73,7 @@ def refuse_adapter(name: str, path: Path) -> None:
 
 
 def _base_of_adapter(directory: Path) -> str:
-    """The model that an adapter says it was made for."""
+    """Return the base model that an adapter names."""
     path = directory / ADAPTER_CONFIG_NAME
     with open_source(path) as file:
         config = parse_object(read_at(file, path, 0, min(size_of(file), MAX_JSON_BYTES)), str(path))

@@ -1,4 +1,4 @@
-"""Opening files: names and tensors of a checkpoint, of which only the headers have been read."""
+"""Open checkpoints: names and tensors, with only the headers read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lbrx.files.remote.reading import RemoteFile
 
 
-# Names of tensors that only quantized models have.
+# Tensor names that only quantized models have.
 _CODE_ENDINGS = {
     ".weight_scale_inv": "FP8 and block scales",
     ".qweight": "GPTQ or AWQ",
@@ -43,7 +43,7 @@ _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
 class Checkpoint(Mapping[str, Tensor]):
     """The tensors of a file or directory by name, in the order of the files.
 
-    Reading a name costs nothing: the file is mapped when its first tensor is taken, and data is read when values
+    Looking up a name reads no data: a file is mapped when its first tensor is used, and data is read when values
     are computed.
     """
 
@@ -61,7 +61,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the first file: that is where split models keep it.
+        """The metadata of the first file, where split models store it.
 
         >>> from lbrx.demo.models import demo_models
         >>> open_checkpoint(demo_models().base).metadata["format"]
@@ -71,7 +71,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """What the headers say of every tensor.
+        """The header entries of all tensors.
 
         >>> from lbrx.demo.models import demo_models
         >>> open_checkpoint(demo_models().base).entries[0].name
@@ -81,7 +81,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors.
+        """The total size of all tensors.
 
         >>> from lbrx.demo.models import demo_models
         >>> open_checkpoint(demo_models().base).nbytes > 1_000_000
@@ -109,7 +109,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @cached_property
     def _codings(self) -> Mapping[str, Mapping[str, str]]:
-        """What the metadata says of tensors that are coded as integers: their scales are tensors of their own."""
+        """The integer codings in the metadata; their scales are separate tensors."""
         if QUANTIZATION_KEY not in self.metadata:
             return {}
         from lbrx.files.checkpoint.integer_parts import read_codings
@@ -118,7 +118,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     @property
     def _coding_parts(self) -> frozenset[str]:
-        """The names of tensors that are only parts of others."""
+        """The names of tensors that are only parts of other tensors."""
         if not self._codings:
             return frozenset()
         from lbrx.files.checkpoint.integer_parts import parts_of_codings
@@ -140,7 +140,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"Checkpoint({str(self.path)!r}, {self.format}, {len(self)} tensors of {types or 'no type'}, {size})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a table of the tensors."""
+        """Return the table of tensors that notebooks show."""
         from lbrx.tensors.display import table_html
 
         rows = [
@@ -150,7 +150,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return table_html(repr(self), ("name", "type", "shape", "size"), rows)
 
     def close(self) -> None:
-        """Forget the tensors and files that are open; a file is closed when no tensor uses it any more.
+        """Release the open tensors and files; a file is closed when no tensor uses it any more.
 
         >>> from lbrx.demo.models import demo_models
         >>> with open_checkpoint(demo_models().base) as model:
@@ -222,7 +222,7 @@ def _block_elements(type_name: str) -> int:
 
 
 class SwappedStorage(ReadStorage):
-    """Elements of the other byte order, turned round as they are read."""
+    """Elements in the other byte order, swapped when they are read."""
 
     __slots__ = ("_inner", "_item_bytes")
 
@@ -243,7 +243,7 @@ class SwappedStorage(ReadStorage):
 def open_checkpoint(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
     """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
 
-    Reads headers only. A quantization that lbrx cannot decode is an error; with ``raw`` the codes are the values.
+    Reads headers only. A quantization that lbrx cannot decode is an error; ``raw`` returns the stored codes as values.
 
     >>> import lbrx, numpy as np, tempfile
     >>> path = tempfile.mkdtemp() + "/a.safetensors"
@@ -271,9 +271,9 @@ def open_checkpoint(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
 
 
 def unknown_quantization(checkpoint: Checkpoint) -> str | None:
-    """The quantization of a checkpoint that lbrx cannot decode, or None.
+    """Return the quantization of a checkpoint if lbrx cannot decode it, else None.
 
-    Settings in config.json reveal it, or names of tensors that hold codes or scales.
+    It is detected from config.json, or from the names of tensors with codes or scales.
     """
     entries = {entry.name: entry.type_name for entry in checkpoint.entries}
     if checkpoint.format.startswith("gguf"):
@@ -283,7 +283,7 @@ def unknown_quantization(checkpoint: Checkpoint) -> str | None:
     if QUANTIZATION_KEY in checkpoint.metadata:
         return None
     config = checkpoint.config or {}
-    if isinstance(config.get("quantization"), Mapping):  # of MLX
+    if isinstance(config.get("quantization"), Mapping):  # MLX
         return None
     sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
     for section in sections:
@@ -302,7 +302,7 @@ def _scheme_of_settings(described: Any, key: str) -> str:
 def _scheme_of_tensor(name: str, entries: Mapping[str, str]) -> str | None:
     scheme = next((scheme for ending, scheme in _CODE_ENDINGS.items() if name.endswith(ending)), None)
     if name.endswith("_blocks") and f"{name.removesuffix('blocks')}scales" in entries:
-        scheme = "blocks and scales, as MXFP4 is"
+        scheme = "blocks and scales like MXFP4"
     elif scheme is None and entries[name].startswith(("f8", "i", "u")):
         module = name.removesuffix(".weight")
         scales = (f"{module}.{part}" for part in _SCALES) if module != name else (f"{name}_scale", f"{name}_scales")
@@ -312,10 +312,10 @@ def _scheme_of_tensor(name: str, entries: Mapping[str, str]) -> str | None:
 
 
 def contents_format(checkpoint: Checkpoint) -> str:
-    """``"gguf"``, ``"mlx"`` or ``"safetensors"``.
+    """Return ``"gguf"``, ``"mlx"`` or ``"safetensors"``.
 
-    MLX directories look like those of Hugging Face, but their config.json says how weights are quantized, or their
-    files say that they are of MLX.
+    MLX directories look like those of Hugging Face, but config.json describes the quantization, or the metadata of
+    the files names MLX.
     """
     if checkpoint.format.startswith("gguf"):
         return "gguf"

@@ -24,7 +24,7 @@ _LAYER_COUNT_KEYS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A checkpoint, or the part of it whose names match a pattern."""
+    """A checkpoint, or the tensors in it whose names match a pattern."""
 
     path: str
     format: str
@@ -43,7 +43,7 @@ class Summary:
 
     @property
     def tensor_count(self) -> int:
-        """All tensors, chosen or not."""
+        """The number of all tensors, selected or not."""
         return sum(len(header.entries) for header in self.files)
 
     @property
@@ -57,7 +57,7 @@ class Summary:
         return sum(entry.nbytes for _, entry in self.chosen)
 
     def type_totals(self) -> list[TypeTotal]:
-        """One row per type, the one with most bytes first."""
+        """Return one row per type, sorted by bytes in descending order."""
         return type_totals((entry.type_name, math.prod(entry.shape), entry.nbytes) for _, entry in self.chosen)
 
     def _repr_html_(self) -> str:
@@ -73,7 +73,7 @@ class Summary:
 
 
 def inspect(path: str | PathLike[str], *, pattern: str | None = None) -> Summary:
-    """What is in a model file or directory, read from its headers; ``pattern`` selects tensors.
+    """Summarize a model file or directory from its headers; ``pattern`` selects tensors.
 
     >>> from lbrx.demo.models import demo_models
     >>> inspect(demo_models().base).format
@@ -85,7 +85,7 @@ def inspect(path: str | PathLike[str], *, pattern: str | None = None) -> Summary
 
 @contextmanager
 def _collection_paused() -> Iterator[None]:
-    """Pause the garbage collector: it would take a third of the time, and headers have no cycles."""
+    """Pause the garbage collector: it would take a third of the time, and headers contain no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -98,7 +98,7 @@ def _collection_paused() -> Iterator[None]:
 def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
     """Describe a checkpoint; with a pattern, only the tensors whose names match it.
 
-    A pattern with ``*``, ``?`` or ``[`` is matched with the whole name, other text anywhere in it.
+    A pattern with ``*``, ``?`` or ``[`` must match the whole name; other text may match anywhere in it.
 
     >>> import lbrx, tempfile
     >>> path = tempfile.mkdtemp() + "/a.safetensors"
@@ -157,7 +157,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _architecture(metadata: Mapping[str, Any], config: dict[str, Any] | None) -> tuple[str | None, int | None]:
-    """The name of the architecture and its number of layers, as far as the file tells them."""
+    """Return the name of the architecture and the number of layers, or None if the file does not state them."""
     if config is not None:
         text = config.get("text_config")
         sections = (config, text) if isinstance(text, dict) else (config,)
@@ -181,7 +181,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
-    """Everything, in types that JSON has. Numbers that it lacks (NaN, infinities) are their names."""
+    """Return all fields in JSON types. NaN and infinities, which JSON lacks, become strings."""
     return {
         "path": summary.path,
         "format": summary.format,

@@ -1,4 +1,4 @@
-"""What a path holds, told by its content."""
+"""Detect the format of a path from its content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD_BYTES = 512
 _TORCH_DIRECTORY = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _PICKLE = "is a bare Python pickle, probably a PyTorch checkpoint from before 1.6; save it again with a newer PyTorch"
 
-# (what the file begins with, what that means)
+# (first bytes of the file, what they mean)
 _FOREIGN = (
     (b"version https://git-lfs.github.com/spec/", "is a Git LFS pointer, not the file itself; run git lfs pull"),
     (b"\x80\x02", _PICKLE),
@@ -32,7 +32,7 @@ _FOREIGN = (
 
 
 def detect_format(path: Path) -> str:
-    """`"safetensors"`, `"gguf"` or `"pytorch"` for a file; `"gguf-split"` (one shard, or a directory of them),
+    """Return `"safetensors"`, `"gguf"` or `"pytorch"` for a file; `"gguf-split"` (a shard, or a directory of shards),
     `"huggingface"` or `"pytorch-directory"` for a directory.
 
     >>> import tempfile
@@ -50,12 +50,12 @@ def detect_format(path: Path) -> str:
 
 
 def file_format(path: Path, file: BinaryIO) -> str:
-    """`"safetensors"`, `"gguf"` or `"pytorch"` for an open file; an error that says what it is instead.
+    """Return `"safetensors"`, `"gguf"` or `"pytorch"` for an open file; otherwise raise an error that says what it is.
 
     >>> with open_source(Path(__file__)) as file:
     ...     file_format(Path("detect.py"), file)
     Traceback (most recent call last):
-    lbrx.errors.FormatError: detect.py: begins with b'\"""What a pa', expected a SafeTensors or GGUF file
+    lbrx.errors.FormatError: detect.py: begins with b'\"""Detect th', expected a SafeTensors or GGUF file
     """
     file_bytes = size_of(file)
     if not file_bytes:
@@ -72,12 +72,12 @@ def file_format(path: Path, file: BinaryIO) -> str:
             raise FormatError(f"{path}: {meaning}")
     text = head.lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
-        raise FormatError(f"{path}: is an HTML page, probably of a failed download; expected SafeTensors or GGUF")
+        raise FormatError(f"{path}: is an HTML page, probably from a failed download; expected SafeTensors or GGUF")
     if text.startswith((b"{", b"[")):
         raise FormatError(f"{path}: is JSON text; expected a SafeTensors or GGUF file, or the directory of a model")
     if not any(head):
         raise FormatError(
-            f"{path}: begins with zeros, probably of an unfinished download; expected SafeTensors or GGUF"
+            f"{path}: begins with zeros, probably from an unfinished download; expected SafeTensors or GGUF"
         )
     raise FormatError(f"{path}: begins with {head[:12]!r}, expected a SafeTensors or GGUF file")
 
@@ -88,7 +88,7 @@ def _looks_like_safetensors(head: bytes) -> bool:
 
 
 def is_gguf_shard(path: Path) -> bool:
-    """Whether the name is that of one shard of a GGUF model.
+    """Return whether a file name is that of a GGUF shard.
 
     >>> is_gguf_shard(Path("llama-00001-of-00003.gguf")), is_gguf_shard(Path("llama.gguf"))
     (True, False)

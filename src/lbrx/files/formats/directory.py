@@ -1,4 +1,4 @@
-"""Models of several files: Hugging Face directories and split GGUF files."""
+"""Models in several files: Hugging Face directories and split GGUF files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SUFFIXES = {"safetensors": ".safetensors", "pytorch": ".bin"}
 
 @dataclass(frozen=True, slots=True)
 class DirectoryHeader:
-    """The headers of all files of a model, in the order of their names, and its config.json.
+    """The headers of all files of a model, in the order of their names, and config.json.
 
     >>> DirectoryHeader(Path("llama"), (), {"model_type": "llama"}).config
     {'model_type': 'llama'}
@@ -48,7 +48,7 @@ class DirectoryHeader:
 
 
 def read_file(path: Path) -> FileHeader:
-    """The header of one whole file of any known format; a shard of a split model is an error.
+    """Read the header of one whole file of any known format; a shard of a split model is an error.
 
     >>> import tempfile
     >>> from lbrx.files.formats import gguf
@@ -68,8 +68,8 @@ def read_file(path: Path) -> FileHeader:
 
 
 def read_directory(path: Path) -> DirectoryHeader:
-    """The headers of a Hugging Face directory of SafeTensors or PyTorch files, or of all shards of a GGUF model given
-    its first one or its directory.
+    """Read the headers of a Hugging Face directory of SafeTensors or PyTorch files, or of all shards of a GGUF model,
+    given by its first shard or its directory.
 
     >>> import tempfile
     >>> from lbrx.files.formats import safetensors
@@ -131,7 +131,7 @@ def _read_format(path: Path, format: str) -> FileHeader:
 
 
 def _read_indexed(index: Path, format: str) -> list[FileHeader]:
-    """The shards that an index names, each checked to hold the tensors that it is said to hold."""
+    """Read the shards that an index names, and check that each contains its tensors."""
     names_by_file: dict[str, list[str]] = {}
     for tensor_name, file_name in _weight_map(index).items():
         if not isinstance(file_name, str) or file_name not in names_by_file:
@@ -160,7 +160,7 @@ def _weight_map(index: Path) -> dict[str, Any]:
 
 
 def _checked_file_name(index: Path, tensor_name: str, file_name: Any, suffix: str) -> str:
-    """A plain name of a file beside the index, never a way out of its directory."""
+    """Return the file name if it is a plain name next to the index; a path outside the directory is an error."""
     if (
         not isinstance(file_name, str)
         or not file_name.endswith(suffix)
@@ -169,7 +169,7 @@ def _checked_file_name(index: Path, tensor_name: str, file_name: Any, suffix: st
         or any(character in "/\\:" or not character.isprintable() for character in file_name)
     ):
         raise FormatError(
-            f"{index}: tensor {quoted(tensor_name)} is said to be in {quoted(file_name)},"
+            f"{index}: tensor {quoted(tensor_name)} is listed in {quoted(file_name)},"
             f" expected the plain name of a {suffix} file"
         )
     return file_name
@@ -211,7 +211,7 @@ def _first_shard(directory: Path) -> Path:
 def _read_gguf_shards(first: Path) -> list[FileHeader]:
     parsed = parse_shard_name(first.name)
     if parsed is None or parsed.number != 1:
-        raise FileError(f"{first}: is not the first shard; open that one, which opens all")
+        raise FileError(f"{first}: is not the first shard; open the first one, which opens all shards")
     files = []
     for number in range(1, parsed.count + 1):
         path = first.with_name(shard_name(parsed.stem, number, parsed.count, parsed.suffix))
@@ -244,5 +244,5 @@ def _check_split_totals(files: Sequence[FileHeader]) -> None:
             raise FormatError(f"{header.path}: {SPLIT_TENSORS_KEY} is {value}, but the shards hold {total} tensors")
         if header.byte_order != files[0].byte_order:
             raise FormatError(
-                f"{header.path}: is {header.byte_order}-endian, expected {files[0].byte_order} as the first shard"
+                f"{header.path}: is {header.byte_order}-endian, expected {files[0].byte_order} like the first shard"
             )

@@ -4,8 +4,8 @@
     key-value:    string key, u32 type, value
     tensor info:  string name, u32 dimensions, i64 sizes (fastest first), u32 type, u64 offset in the data section
 
-Every tensor begins at a multiple of `general.alignment`. Versions 2 and 3 are read in both byte orders; version 3 in
-little-endian order is written.
+Every tensor begins at a multiple of `general.alignment`. Versions 2 and 3 can be read in both byte orders. Written
+files are version 3, little-endian.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ READ_VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
 MAX_NAME_BYTES = 63
-MAX_KEYS = 1 << 16  # files have some fifty
+MAX_KEYS = 1 << 16  # typical files have about fifty
 _PREAMBLE_BYTES = 24
 _SMALLEST_PAIR_BYTES = 8 + 1 + 4 + 1  # key length, key, type, value
 _SMALLEST_INFO_BYTES = 8 + 1 + 4 + 4 + 8  # name length, name, dimensions, type, offset
 
-# Keys that are used without further checks, and so must have the type that every reader expects.
+# Keys that are used without further checks, so they must have the type that every reader expects.
 EXPECTED_TYPES: dict[str, tuple[str, ...]] = {
     ALIGNMENT_KEY: ("u32",),
     "general.architecture": ("str",),
@@ -90,7 +90,7 @@ def _read_byte_order(path: Path, file: BinaryIO, file_bytes: int) -> str:
         raise FormatError(f"{path}: begins with {start[:4]!r}, expected {GGUF_MAGIC!r}")
     version = int.from_bytes(start[4:], "little")
     byte_order = "little"
-    if version and version & 0xFFFF == 0:  # there is no other sign of the byte order
+    if version and version & 0xFFFF == 0:  # the only way to detect the byte order
         version, byte_order = int.from_bytes(start[4:], "big"), "big"
     if version not in READ_VERSIONS:
         raise FormatError(f"{path}: GGUF version {version}, expected one of {', '.join(map(str, READ_VERSIONS))}")
@@ -101,7 +101,7 @@ def _check_count(cursor: HeaderCursor, what: str, count: int, smallest_bytes: in
     most = (cursor.file_bytes - cursor.position) // smallest_bytes
     if not 0 <= count <= most:
         raise FormatError(
-            f"{cursor.path}: {count} {what}, but a file of {cursor.file_bytes} bytes has room for 0 to {most}"
+            f"{cursor.path}: {count} {what}, but a file of {cursor.file_bytes} bytes can contain 0 to {most}"
         )
 
 
@@ -173,7 +173,7 @@ def _read_name(cursor: HeaderCursor, index: int) -> str:
 
 
 def _read_info(cursor: HeaderCursor, what: str) -> tuple[GgmlType, tuple[int, ...], int, int]:
-    """Type, row-major shape, bytes, and offset in the data section."""
+    """Return the type, the row-major shape, the bytes, and the offset in the data section."""
     (dimensions,) = cursor.unpack("I", f"the number of dimensions of {what}")
     if dimensions > MAX_GGUF_DIMENSIONS:
         raise FormatError(f"{cursor.path}: {what} has {dimensions} dimensions, expected at most {MAX_GGUF_DIMENSIONS}")
@@ -194,10 +194,10 @@ def _read_info(cursor: HeaderCursor, what: str) -> tuple[GgmlType, tuple[int, ..
 def lay_out(
     name: str, tensors: Sequence[TensorSpec], metadata: Mapping[str, Any], alignment: int = DEFAULT_ALIGNMENT
 ) -> FileLayout:
-    """Decide the header and the slots of a GGUF file, with tensors in the order given.
+    """Lay out the header and the slots of a GGUF file, with tensors in the given order.
 
-    Metadata is plain values, `Typed` values, or the `GgufMetadata` of another file, whose types are kept.
-    `general.alignment` is set to `alignment`, whatever the metadata says of it.
+    Metadata may be plain values, `Typed` values, or the `GgufMetadata` of another file, whose types are kept.
+    `general.alignment` is always set to `alignment`.
 
     >>> layout = lay_out("a.gguf", [TensorSpec("a", "f32", (3,)), TensorSpec("b", "q4_0", (32,))], {"k": 1})
     >>> [(slot.name, slot.offset, slot.nbytes) for slot in layout.slots], layout.file_bytes
@@ -236,7 +236,7 @@ def _checked_type(file_name: str, key: str, typed: Typed) -> Typed:
 def _encode_infos(
     file_name: str, tensors: Sequence[TensorSpec], alignment: int
 ) -> tuple[list[bytes], list[int], list[int]]:
-    """The infos of all tensors, their offsets in the data section and their sizes in bytes."""
+    """Encode the infos of all tensors; also return their offsets in the data section and their sizes in bytes."""
     infos: dict[str, bytes] = {}
     offsets: list[int] = []
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Walking over the header of a GGUF file: read in growing steps, and never past its end."""
+"""Read the header of a GGUF file in growing steps, never past its end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lbrx.files.formats.gguf_values import ARRAY_ID, NAMES_BY_ID, NUMPY_TYPES, S
 from lbrx.files.formats.source import read_at
 
 FIRST_READ_BYTES = 1 << 20
-MAX_HEADER_BYTES = 256 << 20  # the largest vocabularies take some 16 MB
+MAX_HEADER_BYTES = 256 << 20  # the largest vocabularies take about 16 MB
 MAX_STRING_BYTES = 1 << 30
 MAX_ARRAY_ELEMENTS = 1 << 30
 
 
 class HeaderCursor:
-    """A position in a header, and the bytes of the file from its beginning as far as they were needed.
+    """A position in a header, with the bytes of the file that have been read so far.
 
-    Every method moves on by what it returns, and takes a description of it for the error if it is not there.
+    Every method advances past the value it returns. `what` describes the value in error messages.
 
     >>> import tempfile
     >>> with tempfile.TemporaryFile() as file:
@@ -45,7 +45,7 @@ class HeaderCursor:
         self._window = b""
 
     def unpack(self, codes: str, what: str) -> tuple[Any, ...]:
-        """Numbers, by the codes of the `struct` module."""
+        """Read numbers; `codes` are those of the `struct` module."""
         codes = self._order + codes
         end = self.position + struct.calcsize(codes)
         values = struct.unpack_from(codes, self._reach(end, what), self.position)
@@ -53,7 +53,7 @@ class HeaderCursor:
         return values
 
     def string(self, what: str, max_bytes: int = MAX_STRING_BYTES, *, errors: str = "strict") -> str:
-        """A string: u64 length, then its bytes."""
+        """Read a string: u64 length, then its bytes."""
         (length,) = self.unpack("Q", f"the length of {what}")
         if length > max_bytes:
             raise FormatError(f"{self.path}: {what} is a string of {length} bytes, expected at most {max_bytes}")
@@ -66,7 +66,7 @@ class HeaderCursor:
             raise FormatError(f"{self.path}: {what} is {raw[:64]!r}, which is not UTF-8") from error
 
     def value(self, what: str) -> Typed:
-        """A typed value: u32 type, then a scalar, a string, or an array (u32 type, u64 count, elements)."""
+        """Read a typed value: u32 type, then a scalar, a string, or an array (u32 type, u64 count, elements)."""
         (type_id,) = self.unpack("I", f"the type of {what}")
         if type_id == ARRAY_ID:
             return self._array(what)
@@ -91,7 +91,7 @@ class HeaderCursor:
             raise FormatError(
                 f"{self.path}: {what} is an array of {count} elements, expected at most {MAX_ARRAY_ELEMENTS}"
             )
-        element_bytes = 8 if name == "str" else NUMPY_TYPES[name].itemsize  # of a string at least its length
+        element_bytes = 8 if name == "str" else NUMPY_TYPES[name].itemsize  # a string has at least its length
         self._check_end(self.position + count * element_bytes, what)
         if name == "str":
             return Typed(self._strings(count, what), "array[str]")
@@ -109,7 +109,7 @@ class HeaderCursor:
         return stored.view(np.bool_)
 
     def _strings(self, count: int, what: str) -> StringArray:
-        """Find the end of every string; the loop is the whole cost of opening a large vocabulary."""
+        """Find the end of every string; this loop dominates the time to open a large vocabulary."""
         start = position = self.position
         unpack_length = struct.Struct(self._order + "Q").unpack_from
         last_position = min(self.file_bytes, MAX_HEADER_BYTES)
@@ -137,7 +137,7 @@ class HeaderCursor:
         return raw
 
     def _reach(self, end: int, what: str) -> bytes:
-        """The file's bytes from its beginning to at least `end`."""
+        """Return the bytes of the file from its beginning to at least `end`."""
         if end > len(self._window):
             self._check_end(end, what)
             wanted = min(max(2 * len(self._window), end, FIRST_READ_BYTES), self.file_bytes, MAX_HEADER_BYTES)

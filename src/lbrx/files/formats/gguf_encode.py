@@ -1,4 +1,4 @@
-"""Python values as GGUF key-values: which type they get, and their bytes."""
+"""Encode Python values as GGUF key-values: choose their types and produce their bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES_BY_NUMPY = {row: name for name, row in NUMPY_TYPES.items()}
 
 
 def typed_metadata(metadata: Mapping[str, Any]) -> dict[str, Typed]:
-    """Every value with the type it will be written as; those of a `GgufMetadata` keep theirs.
+    """Pair every value with the type it will be written as; values of a `GgufMetadata` keep their types.
 
     >>> {key: typed.type for key, typed in typed_metadata({"a": 1, "b": -1, "c": [1, 2], "d": Typed(1, "u8")}).items()}
     {'a': 'u32', 'b': 'i32', 'c': 'array[i32]', 'd': 'u8'}
@@ -41,8 +41,8 @@ def typed_metadata(metadata: Mapping[str, Any]) -> dict[str, Typed]:
 
 
 def infer_type(key: str, value: Any) -> Typed:
-    """The type of a plain value: an integer becomes the first of u32, i32, u64, i64 that holds it, in an array the
-    first of i32, u32, i64, u64 (as llama.cpp expects), a float f32; NumPy values keep their type.
+    """Choose the type of a plain value: an integer gets the first of u32, i32, u64, i64 that can represent it, in an
+    array the first of i32, u32, i64, u64 (as llama.cpp expects), a float gets f32; NumPy values keep their type.
 
     >>> infer_type("k", 2**40).type, infer_type("k", [0.5]).type, infer_type("k", np.uint16(1)).type
     ('u64', 'array[f32]', 'u16')
@@ -86,7 +86,7 @@ def _number_type(key: str, values: Sequence[Any], integer_types: Sequence[str]) 
 
 
 def encode_pair(key: str, typed: Typed) -> bytes:
-    """A key with its value as a little-endian file stores them.
+    """Encode a key and its value as a little-endian file stores them.
 
     >>> encode_pair("k", Typed(1, "u8")).hex(" ")
     '01 00 00 00 00 00 00 00 6b 00 00 00 00 01'
@@ -101,7 +101,7 @@ def encode_pair(key: str, typed: Typed) -> bytes:
 
 
 def encode_string(text: str) -> bytes:
-    """A string as a little-endian file stores it: u64 length, then UTF-8.
+    """Encode a string as a little-endian file stores it: u64 length, then UTF-8.
 
     >>> encode_string("é").hex(" ")
     '02 00 00 00 00 00 00 00 c3 a9'

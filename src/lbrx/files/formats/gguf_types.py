@@ -1,4 +1,4 @@
-"""The tensor types of ggml: one row each, in the order of their ids."""
+"""The ggml tensor types, in the order of their ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_GGUF_DIMENSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """How ggml stores the rows of a tensor: in blocks of so many elements and so many bytes.
+    """How ggml stores the rows of a tensor: elements per block and bytes per block.
 
     >>> row = GGML_TYPES["q4_k"]
     >>> row.id, row.block_elements, row.block_bytes, row.nbytes((3, 512))
@@ -28,7 +28,7 @@ class GgmlType:
     dtype: DType | None  # None for block quantization
 
     def nbytes(self, shape: Sequence[int]) -> int:
-        """Bytes of a tensor of this (row-major) shape; a shape that ggml cannot hold is a ShapeError."""
+        """Return the bytes of a tensor of this (row-major) shape; raise ShapeError if ggml cannot store it."""
         if len(shape) > MAX_GGUF_DIMENSIONS:
             raise ShapeError(f"has {len(shape)} dimensions, expected at most {MAX_GGUF_DIMENSIONS}")
         row_elements = shape[-1] if shape else 1
@@ -99,7 +99,7 @@ REMOVED_TYPES: dict[int, str] = {
 
 
 def ggml_type(name: str) -> GgmlType:
-    """The type of a name in lower case.
+    """Return the type with this lower-case name.
 
     >>> ggml_type("mxfp4").block_bytes
     17
@@ -107,5 +107,5 @@ def ggml_type(name: str) -> GgmlType:
     if name in GGML_TYPES:
         return GGML_TYPES[name]
     raise DTypeError(
-        f"{name!r} is not a type of GGUF files; expected one of {', '.join(GGML_TYPES)}{nearest(name, GGML_TYPES)}"
+        f"{name!r} is not a GGUF tensor type; expected one of {', '.join(GGML_TYPES)}{nearest(name, GGML_TYPES)}"
     )

@@ -1,8 +1,8 @@
-"""The key-values of GGUF files: their types, and the mapping that keeps both values and types.
+"""The key-values of GGUF files: their types, and a mapping that preserves both values and types.
 
 A type is written as its name (`"u32"`, `"str"`), an array as `"array[u32]"`. Scalars are Python values, arrays of
-numbers read-only NumPy arrays, arrays of strings a `StringArray`. Bytes of a string that are not UTF-8 come as lone
-surrogates ("surrogateescape"), so that they can be written back unchanged.
+numbers are read-only NumPy arrays, arrays of strings are a `StringArray`. Bytes of a string that are not UTF-8
+become lone surrogates ("surrogateescape"), so that they can be written back unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STRUCT_CODES: dict[str, str] = {name: row.char.replace("l", "q").replace("L", "Q
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A value together with the GGUF type it is to be written as.
+    """A value with the GGUF type in which it is written.
 
     >>> Typed(3, "u16").type
     'u16'
@@ -65,13 +65,13 @@ class Typed:
 
     @property
     def element_type(self) -> str | None:
-        """The type of the elements of an array, None for a scalar."""
+        """The type of the elements of an array, or None for a scalar."""
         is_array = self.type.startswith("array[") and self.type.endswith("]")
         return self.type[len("array[") : -1] if is_array else None
 
 
 class StringArray(Sequence[str]):
-    """An array of strings that stays as it is stored (u64 length, bytes, ...) and decodes on access.
+    """An array of strings that keeps the stored bytes (u64 length, bytes, ...) and decodes on access.
 
     >>> tokens = StringArray.of(["<s>", "a", "é"])
     >>> len(tokens), tokens[2], tokens[:2], tokens == ["<s>", "a", "é"]
@@ -83,18 +83,18 @@ class StringArray(Sequence[str]):
     def __init__(self, raw: bytes, ends: NDArray[np.int64], byte_order: str) -> None:
         self._raw = raw
         self._byte_order = byte_order  # of the lengths in `raw`
-        self._ends = ends  # of each string, counted from the beginning of `raw`
+        self._ends = ends  # end of each string, relative to the beginning of `raw`
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> StringArray:
-        """The array of these strings, with lengths in little-endian order."""
+        """Build an array of these strings, with lengths in little-endian order."""
         pieces = [string.encode("utf-8", "surrogateescape") for string in strings]
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         written = map(_LENGTH.pack, lengths.tolist())
         return cls(b"".join(chain.from_iterable(zip(written, pieces, strict=True))), np.cumsum(lengths + 8), "little")
 
     def little_endian_bytes(self) -> bytes:
-        """The strings as a little-endian file stores them."""
+        """Return the strings as a little-endian file stores them."""
         if self._byte_order == "little":
             return self._raw
         return b"".join(struct.pack("<Q", len(piece)) + piece for piece in self._pieces())
@@ -136,12 +136,12 @@ class StringArray(Sequence[str]):
 
 
 class GgufMetadata(Mapping[str, Any]):
-    """The key-values of a GGUF file: a mapping to plain values that remembers their types.
+    """The key-values of a GGUF file: maps keys to plain values and also stores their types.
 
     >>> metadata = GgufMetadata({"general.architecture": Typed("llama", "str"), "llama.block_count": Typed(2, "u32")})
     >>> metadata["llama.block_count"], metadata.type_of("llama.block_count")
     (2, 'u32')
-    >>> edited = {**metadata.typed(), "general.name": "a copy"}  # what a writer takes, types kept
+    >>> edited = {**metadata.typed(), "general.name": "a copy"}  # for a writer, with types
     """
 
     __slots__ = ("_typed",)
@@ -150,11 +150,11 @@ class GgufMetadata(Mapping[str, Any]):
         self._typed = dict(typed)
 
     def type_of(self, key: str) -> str:
-        """The GGUF type of a value, such as `"u32"` or `"array[str]"`."""
+        """Return the GGUF type of a value, such as `"u32"` or `"array[str]"`."""
         return self._typed[key].type
 
     def typed(self) -> dict[str, Typed]:
-        """The values with their types, in the order of the file."""
+        """Return the values with their types, in file order."""
         return dict(self._typed)
 
     def __getitem__(self, key: str) -> Any:
@@ -167,7 +167,7 @@ class GgufMetadata(Mapping[str, Any]):
         return len(self._typed)
 
     def __eq__(self, other: object) -> bool:
-        """Equal to another metadata with the same keys, types and values."""
+        """Compare keys, types and values."""
         if not isinstance(other, GgufMetadata):
             return NotImplemented
         return self.keys() == other.keys() and all(_same(self._typed[key], other._typed[key]) for key in self)

@@ -1,6 +1,6 @@
-"""What the header of a weight file says, and what a file to be written will look like.
+"""Headers of weight files, and layouts of files to write.
 
-Readers turn bytes into a `FileHeader`, writers turn a list of `TensorSpec` into a `FileLayout`. Neither
+Readers parse bytes into a `FileHeader`; writers turn a list of `TensorSpec` into a `FileLayout`. Neither
 touches tensor data.
 """
 
@@ -18,15 +18,15 @@ from lbrx.tensors.dtype import DType
 from lbrx.tensors.shape import Layout
 
 MAX_INT64 = 2**63 - 1
-MAX_DIMENSIONS = 64  # what NumPy can hold
+MAX_DIMENSIONS = 64  # the NumPy limit
 GGUF_MAGIC = b"GGUF"
-ZIP_MAGIC = b"PK\x03\x04"  # of PyTorch files
+ZIP_MAGIC = b"PK\x03\x04"  # PyTorch files
 
-QUANTIZATION_KEY = "lbrx.quantization"  # of metadata: which tensors are coded as integers
+QUANTIZATION_KEY = "lbrx.quantization"  # metadata key: the integer-coded tensors
 
 
 class TensorEntry(NamedTuple):
-    """One tensor of a file: its type, its shape and where its bytes lie.
+    """One tensor of a file: its type, its shape and the offset of its bytes.
 
     >>> entry = TensorEntry("output.weight", "q4_k", None, (2, 256), offset=4096, nbytes=288)
     >>> entry.end, entry.layout.strides
@@ -35,26 +35,26 @@ class TensorEntry(NamedTuple):
 
     name: str
     type_name: str  # an lbrx dtype ("bf16"), a ggml type ("q4_k") or a SafeTensors id in lower case ("u32")
-    dtype: DType | None  # None where lbrx has no such element type, as for block quantization
+    dtype: DType | None  # None if lbrx has no such element type, as for block quantization
     shape: tuple[int, ...]  # row-major, slowest first
     offset: int  # in bytes from the beginning of the file
-    nbytes: int  # with strides, of the span that the elements touch
-    strides: tuple[int, ...] | None = None  # None where elements lie one after the other
+    nbytes: int  # with strides: of the span that contains all elements
+    strides: tuple[int, ...] | None = None  # None if contiguous
 
     @property
     def end(self) -> int:
-        """The byte after the last one."""
+        """The offset after the last byte."""
         return self.offset + self.nbytes
 
     @property
     def layout(self) -> Layout:
-        """Where the elements lie in the span."""
+        """The positions of the elements in the span."""
         return Layout.contiguous(self.shape) if self.strides is None else Layout(self.shape, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """All that is known of a file before its data is read; entries stand in the order of their bytes.
+    """Everything known about a file before its data is read; entries are sorted by offset.
 
     >>> FileHeader(Path("a.gguf"), "gguf", 64, "little", (), {}).format
     'gguf'
@@ -70,7 +70,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor that is to be written.
+    """A tensor to write.
 
     >>> TensorSpec("norm.weight", "bf16", (4096,)).shape
     (4096,)
@@ -83,7 +83,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one tensor is in a file to be written.
+    """The position of one tensor in a file to write.
 
     >>> Slot("norm.weight", "bf16", (8,), offset=128, nbytes=16).offset
     128
@@ -98,7 +98,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """A file to be written, decided before the first byte of data. Bytes between slots are zero.
+    """The layout of a file, decided before the first byte of data is written. Bytes between slots are zero.
 
     >>> FileLayout("empty.gguf", b"GGUF", (), 4).file_bytes
     4
@@ -111,9 +111,9 @@ class FileLayout:
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """The number of elements of a shape whose sizes and product fit into 63 bits.
+    """Return the number of elements of a shape; its sizes and their product must fit into 63 bits.
 
-    In a shape without elements the product of the other sizes is that of its strides in bytes.
+    For a shape without elements, the product of the other sizes is checked: it determines the strides in bytes.
 
     >>> element_count((2, 3)), element_count(()), element_count((5, 0))
     (6, 1, 0)
@@ -133,7 +133,7 @@ _MESSAGE_REPR.maxlevel = 3
 
 
 def quoted(value: object) -> str:
-    """A value from a file as it may appear in a message: escaped, and short however long or deep it is.
+    """Quote a value from a file for an error message: escaped, and shortened if long or deeply nested.
 
     >>> quoted("a\\n"), quoted([1] * 1000), len(quoted("x" * 1000))
     ("'a\\\\n'", '[1, 1, 1, 1, 1, 1, 1, 1, ...]', 100)
@@ -142,7 +142,7 @@ def quoted(value: object) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Whether a value is a string that UTF-8 can encode: JSON and pickles can have lone surrogates.
+    """Return whether a value is a string that UTF-8 can encode: JSON and pickles can contain lone surrogates.
 
     >>> is_text("é"), is_text("\\ud800"), is_text(5)
     (True, False, False)
@@ -161,7 +161,7 @@ class TypeTotal:
 
 
 def type_totals(tensors: Iterable[tuple[str, int, int]]) -> list[TypeTotal]:
-    """One row per type, the one with most bytes first, of the type, elements and bytes of each tensor.
+    """Sum (type, elements, bytes) of each tensor by type: one row per type, sorted by bytes in descending order.
 
     >>> type_totals([("f32", 2, 8), ("bf16", 8, 16), ("f32", 1, 4)])[1]
     TypeTotal(type_name='f32', tensors=2, elements=3, nbytes=12)

@@ -1,4 +1,4 @@
-"""The names of the small files that stand beside weights in a model's directory."""
+"""Names of the small files next to the weights in a model directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 ADAPTER_CONFIG_NAME = "adapter_config.json"
 INDEX_NAME = "model.safetensors.index.json"
 
-# In the order in which the output's directory lists them.
+# In the order in which they are listed in the output directory.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",

@@ -1,6 +1,6 @@
-"""Types that share a byte, in a format that has none: what the metadata `lbrx.packed` says and how it is read.
+"""Sub-byte types in a format that has none: the metadata `lbrx.packed` and how it is read.
 
-It is a JSON object of tensor names: `{"w": {"dtype": "i4", "shape": [64, 128]}}`, where `w` itself is stored as
+It is a JSON object with tensor names as keys: `{"w": {"dtype": "i4", "shape": [64, 128]}}`. `w` itself is stored as
 U8 of shape `[4096]`.
 """
 
@@ -21,7 +21,7 @@ PACKED_KEY = "lbrx.packed"
 
 
 def describe_packed(tensors: Sequence[TensorSpec]) -> str:
-    """The value of `lbrx.packed` for these tensors.
+    """Return the value of `lbrx.packed` for these tensors.
 
     >>> describe_packed([TensorSpec("w", "i4", (2, 4))])
     '{"w":{"dtype":"i4","shape":[2,4]}}'
@@ -31,7 +31,7 @@ def describe_packed(tensors: Sequence[TensorSpec]) -> str:
 
 
 def restore_packed(path: Path, entries: Sequence[TensorEntry], description: str) -> list[TensorEntry]:
-    """The entries with packed types and shapes put back, as far as the stored bytes agree with them.
+    """Restore packed types and shapes in the entries, after checking that the stored bytes match.
 
     >>> stored = TensorEntry("w", "u8", DTYPES["u8"], (4,), 64, 4)
     >>> restore_packed(Path("a.safetensors"), [stored], '{"w":{"dtype":"i4","shape":[2,4]}}')[0].shape
@@ -40,7 +40,7 @@ def restore_packed(path: Path, entries: Sequence[TensorEntry], description: str)
     described = parse_object(description, f"{path}: metadata {PACKED_KEY!r}")
     unknown = described.keys() - {entry.name for entry in entries}
     if unknown:
-        raise FormatError(f"{path}: metadata {PACKED_KEY!r} names tensor {quoted(min(unknown))}, which is not here")
+        raise FormatError(f"{path}: metadata {PACKED_KEY!r} names tensor {quoted(min(unknown))}, which is missing")
     return [_restored(path, entry, described[entry.name]) if entry.name in described else entry for entry in entries]
 
 

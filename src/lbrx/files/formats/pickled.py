@@ -1,8 +1,8 @@
-"""PyTorch files: a zip archive with a pickle, ``data.pkl``, and a member ``data/N`` for the elements of each storage.
+"""PyTorch files: a zip archive with a pickle ``data.pkl``, and a member ``data/N`` with the elements of each storage.
 
-Several tensors can share a storage, and each sees it through an offset and strides. Elements lie in the archive as they
-are, so that they are mapped like those of any other format. Files from before PyTorch 1.6 are one long pickle, of which
-nothing can be mapped: they are an error.
+Several tensors can share a storage; each has an offset and strides into it. Elements are stored uncompressed,
+so they can be mapped as in any other format. Files from before PyTorch 1.6 are one long pickle that cannot be
+mapped; reading one is an error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lbrx.tensors.shape import Layout
 
 MAX_TENSORS = 1_000_000
 MAX_NAME_LENGTH = 4096
-_MAX_NAMES_LENGTH = 64 << 20  # of all names: dictionaries that share one another can have far more than the pickle
-_USUAL_VALUES = 100_000  # more than this only if the pickle has as many bytes
+_MAX_NAMES_LENGTH = 64 << 20  # all names together: nested shared dictionaries can expand to far more than the pickle
+_USUAL_VALUES = 100_000  # more are allowed only if the pickle has as many bytes
 _MAX_DEPTH = 16
 _MAX_BYTE_ORDER_BYTES = 16
-# Where training programs put the weights, beside optimizer states and counters.
+# Keys under which training programs store the weights, next to optimizer states and counters.
 _MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader:
-    """Read and check what an open PyTorch file says of its tensors; nothing that its pickle names is called."""
+    """Read and check the tensor descriptions of an open PyTorch file; nothing that its pickle names is called."""
     members = read_members(path, file)
     pickled = find_one(members, "data.pkl")
     if pickled is None:
@@ -62,7 +62,7 @@ def _byte_order(path: Path, file: BinaryIO, member: Member | None) -> str:
 
 
 def _model_part(content: Any) -> Any:
-    """The dictionary itself, or the one in it that is the model, if a training program saved more than that."""
+    """Return the state_dict: the dictionary itself, or the entry that a training program saved it under."""
     if isinstance(content, dict) and not any(isinstance(value, PickledTensor) for value in content.values()):
         for key in _MODEL_KEYS:
             if isinstance(content.get(key), dict):
@@ -71,7 +71,7 @@ def _model_part(content: Any) -> Any:
 
 
 def _named_tensors(where: str, content: Any, max_values: int) -> Iterator[tuple[str, PickledTensor]]:
-    """The tensors of a dictionary, and those of dictionaries in it with dotted names; other values are left out."""
+    """Yield the tensors of a dictionary and, with dotted names, of nested dictionaries; skip other values."""
     names: set[str] = set()
     visited = length = 0
     max_values = min(max_values, MAX_TENSORS)
@@ -85,7 +85,7 @@ def _named_tensors(where: str, content: Any, max_values: int) -> Iterator[tuple[
             )
         if isinstance(value, PickledTensor):
             if prefix in names:
-                raise FormatError(f"{where}: tensor {quoted(prefix)} is there twice")
+                raise FormatError(f"{where}: tensor {quoted(prefix)} appears twice")
             names.add(prefix)
             yield prefix, value
         elif isinstance(value, dict):
@@ -136,7 +136,7 @@ def _check_shape(where: str, tensor: PickledTensor) -> None:
         elements = element_count(tensor.shape)
     except ShapeError as error:
         raise FormatError(f"{where}: {error}") from error
-    if elements > MAX_INT64 // 8:  # with strides of 0 a storage of any size has so many
+    if elements > MAX_INT64 // 8:  # strides of 0 allow this many in a storage of any size
         raise FormatError(f"{where}: shape {quoted(tensor.shape)} has more than 2^63 - 1 bytes")
     if tensor.offset < 0 or any(stride < 0 for stride in tensor.strides):
         raise FormatError(

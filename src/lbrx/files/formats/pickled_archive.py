@@ -1,8 +1,8 @@
-"""The members of a zip archive whose bytes lie in it as they are, so that they can be mapped.
+"""The uncompressed members of a zip archive, whose bytes can be mapped.
 
-An archive ends with a record that says where its directory is. The directory names the members and where their local
-headers are; the bytes of a member follow its local header. Large archives have a second, wider record (zip64).
-`zipfile` decodes the directory. It accepts much that would be dangerous to map, so the rest is checked here.
+An archive ends with a record that gives the offset of its directory. The directory lists the members and the offsets
+of their local headers; the bytes of a member follow its local header. Large archives have a second, wider record
+(zip64). `zipfile` decodes the directory. It accepts much that would be unsafe to map, so the rest is checked here.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from lbrx.files.formats.header import quoted
 from lbrx.files.formats.source import read_at, size_of
 
 MAX_DIRECTORY_BYTES = 64 << 20
-# Signature, disks, members here and in all, bytes and offset of the directory, comment.
+# Signature, disks, members on this disk and in total, bytes and offset of the directory, comment.
 _END = struct.Struct("<4s4H2IH")
 _WIDE_LOCATOR = struct.Struct("<4sIQI")
 _WIDE_END = struct.Struct("<4sQ2H2I4Q")
 _ENTRY_BYTES = 46
-_ENTRY_LENGTHS = struct.Struct("<3H")  # of name, extra fields and comment, at byte 28 of an entry
+_ENTRY_LENGTHS = struct.Struct("<3H")  # lengths of name, extra fields and comment, at byte 28 of an entry
 _LOCAL = struct.Struct("<4s5H3I2H")
 _MAX_COMMENT_BYTES = 0xFFFF
-_MAX_EXTRA_BYTES = 4096  # of a member; zipfile takes quadratic time for them
-_NARROW_LIMIT = 0xFFFF_FFFF  # a field with all bits set has its value in the extra field of zip64
+_MAX_EXTRA_BYTES = 4096  # per member; zipfile takes quadratic time for them
+_NARROW_LIMIT = 0xFFFF_FFFF  # if all bits of a field are set, the zip64 extra field has its value
 _ENCRYPTED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of an archive: where its bytes lie."""
+    """One file of an archive and the offset of its bytes."""
 
     name: str
     offset: int
@@ -45,7 +45,7 @@ class Member:
 
 
 def read_members(path: Path, file: BinaryIO) -> dict[str, Member]:
-    """All members by name; a member that is compressed, encrypted, overlaps another or is cut off is an error."""
+    """Read all members by name; a compressed, encrypted, overlapping or truncated member is an error."""
     file_bytes = size_of(file)
     count, start, directory_bytes = _find_directory(path, file, file_bytes)
     raw = read_at(file, path, start, directory_bytes)
@@ -54,22 +54,22 @@ def read_members(path: Path, file: BinaryIO) -> dict[str, Member]:
 
 
 def read_member(path: Path, file: BinaryIO, member: Member, max_bytes: int) -> bytes:
-    """The bytes of a small member, checked against their checksum."""
+    """Read the bytes of a small member and verify their checksum."""
     if member.nbytes > max_bytes:
         raise FormatError(f"{path}: {quoted(member.name)} has {member.nbytes} bytes, expected at most {max_bytes}")
     content = read_at(file, path, member.offset, member.nbytes)
     if zlib.crc32(content) != member.crc:
-        raise FormatError(f"{path}: {quoted(member.name)} does not have the checksum that the archive says")
+        raise FormatError(f"{path}: {quoted(member.name)} does not match its checksum in the archive")
     return content
 
 
 def _find_directory(path: Path, file: BinaryIO, file_bytes: int) -> tuple[int, int, int]:
-    """How many members there are, and where the directory begins and how long it is."""
+    """Return the number of members, and the offset and the length of the directory."""
     tail_bytes = min(file_bytes, _END.size + _MAX_COMMENT_BYTES)
     tail = read_at(file, path, file_bytes - tail_bytes, tail_bytes)
     index = tail.rfind(b"PK\x05\x06")
     if index < 0 or len(tail) - index < _END.size:
-        raise FormatError(f"{path}: is a zip archive without an end, probably of an unfinished download")
+        raise FormatError(f"{path}: is a zip archive without an end, probably from an unfinished download")
     end = file_bytes - tail_bytes + index
     _, disk, _, _, count, directory_bytes, start, _ = _END.unpack_from(tail, index)
     if end >= _WIDE_LOCATOR.size:
@@ -79,11 +79,11 @@ def _find_directory(path: Path, file: BinaryIO, file_bytes: int) -> tuple[int, i
         if signature == b"PK\x06\x07":
             if wide_end + _WIDE_END.size > end:
                 raise FormatError(
-                    f"{path}: the archive's wide end is said to be at byte {wide_end}, which is not there"
+                    f"{path}: the archive gives byte {wide_end} for its zip64 end record, which is beyond its end"
                 )
             fields = _WIDE_END.unpack(read_at(file, path, wide_end, _WIDE_END.size))
             if fields[0] != b"PK\x06\x06":
-                raise FormatError(f"{path}: the archive has no wide end at byte {wide_end}")
+                raise FormatError(f"{path}: the archive has no zip64 end record at byte {wide_end}")
             disk, count, directory_bytes, start, end = fields[4], *fields[7:10], wide_end
     if disk:
         raise FormatError(f"{path}: is part {disk} of an archive of several files, expected a whole one")
@@ -97,7 +97,7 @@ def _find_directory(path: Path, file: BinaryIO, file_bytes: int) -> tuple[int, i
 
 
 def _check_directory(path: Path, raw: bytes, count: int) -> None:
-    """Raise unless a directory is so many whole entries."""
+    """Raise unless a directory consists of exactly `count` whole entries."""
     offset = entries = 0
     while offset < len(raw):
         if len(raw) - offset < _ENTRY_BYTES or raw[offset : offset + 4] != b"PK\x01\x02":
@@ -114,7 +114,7 @@ def _check_directory(path: Path, raw: bytes, count: int) -> None:
 
 
 def _decoded(path: Path, raw: bytes) -> list[zipfile.ZipInfo]:
-    """The entries of a directory, as an archive that has nothing else."""
+    """Decode the entries of a directory by presenting it as an archive without data."""
     end = _END.pack(b"PK\x05\x06", 0, 0, 0, 0, len(raw), 0, 0)
     try:
         with zipfile.ZipFile(io.BytesIO(raw + end)) as directory:
@@ -143,7 +143,7 @@ def _located(path: Path, file: BinaryIO, entries: Sequence[zipfile.ZipInfo], dir
 def _located_member(path: Path, file: BinaryIO, entry: zipfile.ZipInfo, directory_start: int) -> Member:
     where = f"{path}: {quoted(entry.orig_filename)}"
     if _NARROW_LIMIT in (entry.file_size, entry.compress_size, entry.header_offset) and not entry.extra:
-        raise FormatError(f"{where} lacks the sizes that the archive's directory promises")
+        raise FormatError(f"{where} lacks the sizes in the zip64 extra field")
     if entry.flag_bits & _ENCRYPTED:
         raise FormatError(f"{where} is encrypted, expected plain bytes")
     if entry.compress_type or entry.compress_size != entry.file_size:
@@ -162,7 +162,7 @@ def _located_member(path: Path, file: BinaryIO, entry: zipfile.ZipInfo, director
 
 
 def find_one(members: Mapping[str, Member], ending: str) -> Member | None:
-    """The only member in the archive's top folder with this name, or None.
+    """Return the only member with this name in the top folder of the archive, or None.
 
     >>> find_one({"model/data.pkl": Member("model/data.pkl", 64, 10, 0)}, "data.pkl").offset
     64

@@ -1,8 +1,8 @@
-"""The machine that runs pickles of PyTorch. It makes tensors, dictionaries and plain values, and nothing else.
+"""A virtual machine for PyTorch pickles. It creates tensors, dictionaries and plain values, and nothing else.
 
-A pickle is a program for a stack machine. The unpickler of Python hashes whatever a pickle uses as a key, which can
+A pickle is a program for a stack machine. Python's unpickler hashes any key that a pickle contains, which can
 take exponential time or overflow the C stack. This machine has only the instructions that PyTorch needs, and its time
-and memory are bounded by the bytes of the pickle.
+and memory are bounded by the size of the pickle.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lbrx.files.formats.header import quoted
 from lbrx.files.formats.pickled_values import NewDict, PickledTensor, known_value, storage_of
 
 MAX_PICKLE_BYTES = 32 << 20
-MAX_CONTAINERS = 2_000_000  # lists, tuples, dictionaries and copied items: some 60 bytes of memory each
-MAX_KEY = 1 << 53  # larger whole numbers can be chosen so that all have the same hash
+MAX_CONTAINERS = 2_000_000  # lists, tuples, dictionaries and copied items: about 60 bytes of memory each
+MAX_KEY = 1 << 53  # larger integers can be chosen to have equal hashes
 
 _IGNORED = frozenset({"PROTO", "FRAME"})
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
@@ -25,12 +25,12 @@ _NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"})
 _TEXTS = frozenset({"BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES"})
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
-# Whatever instructions without sense make the machine raise.
+# The exceptions that malformed instructions cause in the machine.
 _BROKEN = (pickle.UnpicklingError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
 
 
 def unpickle(content: bytes, where: str) -> Any:
-    """What a pickle holds: dictionaries, plain values and `PickledTensor`. Nothing that it names is imported or called.
+    """Return the content of a pickle: dictionaries, plain values and `PickledTensor`. Never imports or calls its names.
 
     >>> unpickle(pickle.dumps({"step": 3}), "a.pt")
     {'step': 3}
@@ -38,14 +38,14 @@ def unpickle(content: bytes, where: str) -> Any:
     Traceback (most recent call last):
     lbrx.errors.FormatError: a.pt: names 'os.system', which is not called; expected ... tensors, ...
     """
-    from pickletools import genops  # long tables of texts, which only pickles need
+    from pickletools import genops  # imported late: large tables that only pickles need
 
     machine = _Machine(where)
     instructions = genops(content)
     while True:
         try:
             instruction, argument, offset = next(instructions)
-        except (ValueError, AttributeError) as error:  # bytes are missing or are no instruction
+        except (ValueError, AttributeError) as error:  # truncated, or not an instruction
             raise FormatError(f"{where}: is not a pickle: {_short(error)}") from error
         try:
             if instruction.name == "STOP":
@@ -56,7 +56,7 @@ def unpickle(content: bytes, where: str) -> Any:
 
 
 class _Machine:
-    """A stack, the stacks below its marks, and the values that are remembered by number."""
+    """The stack, the stacks below its marks, and the memo."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -103,7 +103,7 @@ class _Machine:
         self.stack = []
 
     def _items(self) -> list[Any]:
-        """What was pushed since the last mark."""
+        """Pop the items pushed since the last mark."""
         items = self.stack
         self.stack = self._below.pop()
         return items
@@ -115,10 +115,10 @@ class _Machine:
             self._items()
 
     def _remember(self, number: Any) -> None:
-        # Python allocates a list as long as the largest number; PyTorch numbers from 0 without gaps.
+        # Python allocates a list as long as the largest index; PyTorch numbers from 0 without gaps.
         self._remembered += 1
         if number >= 2 * self._remembered + 256:
-            raise FormatError(f"{self.where}: remembers a value as number {number}, the {self._remembered}. of them")
+            raise FormatError(f"{self.where}: uses memo index {number} for value {self._remembered}")
         self._memory[number] = self.stack[-1]
 
     def _recall(self, number: Any) -> None:
@@ -163,7 +163,7 @@ class _Machine:
             self._set_item(self.stack[-1], key, value)
 
     def _set_item(self, target: dict[Any, Any], key: Any, value: Any) -> None:
-        """Set an item; if its key is not a plain value, it is left out, which is an error if it may hold tensors."""
+        """Set an item. An item whose key is not a plain value is skipped; it is an error if it may contain tensors."""
         if key is None or type(key) in (str, bool, float, bytes) or (type(key) is int and abs(key) < MAX_KEY):
             target[key] = value
         elif isinstance(value, PickledTensor | dict):

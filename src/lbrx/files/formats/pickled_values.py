@@ -1,6 +1,6 @@
-"""The values that a pickle of PyTorch may contain: tensors, storages, dtypes, dictionaries and plain values.
+"""The values that a PyTorch pickle may contain: tensors, storages, dtypes, dictionaries and plain values.
 
-Every name in a pickle is looked up in a table of this module. Its entries have no attributes that a pickle could set.
+Every name in a pickle is looked up in a table in this module. Its entries have no attributes that a pickle could set.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _DTYPES = {row.numpy_name: row.name for row in DTYPES.values() if not row.is_pac
 
 
 class StorageType(NamedTuple):
-    """The type of a storage: its dtype, or None for bytes whose dtype the tensor knows."""
+    """The type of a storage: its dtype, or None for raw bytes whose dtype the tensor defines."""
 
     dtype_name: str | None
 
 
 class PickledDType(NamedTuple):
-    """A dtype of PyTorch, by the name that it has here."""
+    """A PyTorch dtype, by its lbrx name."""
 
     dtype_name: str
 
 
 class PickledStorage(NamedTuple):
-    """A run of elements in a member of the archive; ``elements`` are bytes if there is no dtype."""
+    """A run of elements in a member of the archive; without a dtype, ``elements`` counts bytes."""
 
     dtype_name: str | None
     key: str
@@ -49,7 +49,7 @@ class PickledStorage(NamedTuple):
 
 
 class PickledTensor(NamedTuple):
-    """A tensor: elements of a storage, seen through an offset, sizes and strides, all as the pickle gives them."""
+    """A tensor: a storage with offset, sizes and strides, all unchecked values from the pickle."""
 
     storage: PickledStorage
     dtype_name: str
@@ -59,7 +59,7 @@ class PickledTensor(NamedTuple):
 
 
 class NewDict:
-    """``collections.OrderedDict``: the machine makes the dictionary, which checks its keys."""
+    """``collections.OrderedDict``: the machine creates the dictionary and checks its keys."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ class _RebuildParameter:
 
     def __call__(self, tensor: Any, *_: Any) -> PickledTensor:
         if not isinstance(tensor, PickledTensor):
-            raise pickle.UnpicklingError(f"a parameter is made of {quoted(tensor)}, expected a tensor")
+            raise pickle.UnpicklingError(f"a parameter is made from {quoted(tensor)}, expected a tensor")
         return tensor
 
 
@@ -108,7 +108,7 @@ class _Sizes:
 
 def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> PickledTensor:
     if not isinstance(storage, PickledStorage):
-        raise pickle.UnpicklingError(f"a tensor is made of {quoted(storage)}, expected a storage")
+        raise pickle.UnpicklingError(f"a tensor is made from {quoted(storage)}, expected a storage")
     dtype_name = dtype.dtype_name if isinstance(dtype, PickledDType) else storage.dtype_name
     if dtype_name is None or (storage.dtype_name is not None and storage.dtype_name != dtype_name):
         raise pickle.UnpicklingError(f"a tensor has elements of {quoted(dtype)} in a storage of {storage.dtype_name}")
@@ -118,7 +118,7 @@ def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any) -> 
     if len(shape) > MAX_DIMENSIONS:
         raise pickle.UnpicklingError(f"a tensor has {len(shape)} dimensions, expected at most {MAX_DIMENSIONS}")
     if any(type(number) is not int for numbers in sizes for number in numbers):
-        raise pickle.UnpicklingError(f"a tensor has shape and strides {quoted(sizes)}, expected whole numbers")
+        raise pickle.UnpicklingError(f"a tensor has shape and strides {quoted(sizes)}, expected integers")
     return PickledTensor(storage, dtype_name, offset, shape, strides)
 
 
@@ -137,18 +137,18 @@ _KNOWN: Mapping[tuple[str, str], Any] = {
 
 
 def known_value(where: str, module: str, name: str) -> Any:
-    """What a name in a pickle stands for; other names than those of the table are an error."""
+    """Return the value that a name in a pickle refers to; names that are not in the table are an error."""
     known = _KNOWN.get((module, name))
     if known is None:
         raise FormatError(
             f"{where}: names {quoted(f'{module}.{name}')}, which is not called;"
-            " expected nothing but tensors, dictionaries and plain values of usual types"
+            " expected only tensors, dictionaries and plain values of common types"
         )
     return known
 
 
 def storage_of(where: str, reference: Any) -> PickledStorage:
-    """The storage that a reference names: ``("storage", type, key, device, elements)``."""
+    """Return the storage that a reference names: ``("storage", type, key, device, elements)``."""
     if isinstance(reference, tuple) and len(reference) == 5 and reference[0] == "storage":
         _, storage_type, key, _, elements = reference
         if isinstance(storage_type, StorageType) and isinstance(key, str) and type(elements) is int:

@@ -1,8 +1,8 @@
 """SafeTensors files: u64 length of the header, JSON header, data.
 
-The header maps names to `{"dtype", "shape", "data_offsets": [begin, end]}`, offsets counted from the end of
-the header, and `__metadata__` to strings. Element types that share a byte have no id in the format: they are
-stored as bytes (U8, one dimension), and the entry `lbrx.packed` of the metadata says what they are.
+The header maps names to `{"dtype", "shape", "data_offsets": [begin, end]}`, with offsets relative to the end of
+the header, and `__metadata__` to strings. Sub-byte types have no id in the format: they are stored as bytes
+(U8, one dimension), and the metadata entry `lbrx.packed` describes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lbrx.tensors.dtype import DTYPES
 
 MAX_HEADER_BYTES = 100_000_000
 DATA_ALIGNMENT = 64
-LARGE_BYTES, LARGE_ALIGNMENT = 1 << 20, 16 << 10  # of data; the pages of every system that we know
+LARGE_BYTES, LARGE_ALIGNMENT = 1 << 20, 16 << 10  # of data; a multiple of the page size of all common systems
 
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader:
@@ -68,7 +68,7 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader:
 
 
 def _content(path: Path, text: str, data_start: int, file_bytes: int) -> tuple[Sequence[TensorEntry], dict[str, str]]:
-    """The tensors in the order of their data, and the metadata."""
+    """Parse the tensors, sorted by offset, and the metadata."""
     compact = read_compact(text, data_start, file_bytes)
     if compact is not None:
         metadata = _checked_metadata(path, compact.metadata)
@@ -140,7 +140,7 @@ def _checked_elements(path: Path, name: str, shape: Any) -> int:
 
 
 def _check_coverage(path: Path, entries: Sequence[TensorEntry], data_start: int, file_bytes: int) -> None:
-    """Data must be contiguous from the end of the header to the end of the file."""
+    """Raise unless data is contiguous from the end of the header to the end of the file."""
     end = data_start
     for entry in entries:
         if entry.offset != end:
@@ -158,7 +158,7 @@ def _check_coverage(path: Path, entries: Sequence[TensorEntry], data_start: int,
 
 
 def tensor_nbytes(type_name: str, shape: Sequence[int]) -> int:
-    """Bytes that a tensor takes in a SafeTensors file.
+    """Return the bytes that a tensor takes in a SafeTensors file.
 
     >>> tensor_nbytes("bf16", (2, 3)), tensor_nbytes("i4", (5,)), tensor_nbytes("u32", ())
     (12, 3, 4)
@@ -171,8 +171,7 @@ def tensor_nbytes(type_name: str, shape: Sequence[int]) -> int:
     if type_name not in BY_NAME:
         known = [*BY_NAME, *(row.name for row in DTYPES.values() if row.is_packed)]
         raise DTypeError(
-            f"{type_name!r} is not a type of SafeTensors files; expected one of {', '.join(known)}"
-            + nearest(type_name, known)
+            f"{type_name!r} is not a SafeTensors type; expected one of {', '.join(known)}" + nearest(type_name, known)
         )
     bits = elements * BY_NAME[type_name].bits
     if bits % 8:
@@ -181,11 +180,11 @@ def tensor_nbytes(type_name: str, shape: Sequence[int]) -> int:
 
 
 def lay_out(name: str, tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> FileLayout:
-    """Decide the header and the slots of a SafeTensors file.
+    """Lay out the header and the slots of a SafeTensors file.
 
-    Tensors are stored by descending size of their elements, else in the order given, and the data begins at a
-    multiple of 64 bytes, so that every tensor is aligned to its elements. That of a large file begins with a page of
-    memory: tensors of whole pages can then be written, mapped and given to a GPU as such.
+    Tensors are sorted by descending element size, otherwise in the given order, and the data begins at a multiple of
+    64 bytes, so every tensor is aligned to its elements. The data of a large file begins at a page boundary, so
+    tensors of whole pages can be written, mapped and passed to a GPU without copies.
 
     >>> layout = lay_out("a.safetensors", [TensorSpec("b", "bf16", (3,)), TensorSpec("a", "f32", (2,))], {})
     >>> [(slot.name, slot.offset, slot.nbytes) for slot in layout.slots], layout.file_bytes
@@ -213,7 +212,7 @@ def lay_out(name: str, tensors: Sequence[TensorSpec], metadata: Mapping[str, str
 
 
 def _bits(type_name: str) -> int:
-    return BY_NAME[type_name].bits if type_name in BY_NAME else 8  # packed types travel as bytes
+    return BY_NAME[type_name].bits if type_name in BY_NAME else 8  # packed types are stored as bytes
 
 
 def _spec_nbytes(file_name: str, tensor: TensorSpec) -> int:

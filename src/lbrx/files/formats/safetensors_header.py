@@ -1,8 +1,8 @@
-"""Element types of SafeTensors, and headers as nearly all programs write them, read by one regular expression.
+"""SafeTensors element types, and a regular expression that reads the headers that nearly all programs write.
 
-Such a header is JSON without spaces: metadata first, then the tensors in the order of their data, each with the keys
-``dtype``, ``shape`` and ``data_offsets`` in this order. Reading it takes a third of the time of reading JSON. Whatever
-differs, or is wrong, is left to the general reader, which says what is wrong.
+Such a header is JSON without spaces: metadata first, then the tensors in data order, each with the keys
+``dtype``, ``shape`` and ``data_offsets`` in this order. This takes a third of the time of a JSON parser. Headers
+that differ or are invalid go to the general reader, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TENSOR = re.compile(
 
 
 class CompactHeader(NamedTuple):
-    """The tensors in the order of their data, which lies without gaps, and the metadata, which may be of any JSON."""
+    """The tensors in the order of their contiguous data, and the metadata, which may contain any JSON."""
 
     entries: list[TensorEntry]
     metadata: dict[str, object] | None
@@ -78,7 +78,7 @@ class _TypeAndShape(NamedTuple):
 
 
 def read_compact(text: str, data_start: int, file_bytes: int) -> CompactHeader | None:
-    """The content of a header whose data lies between these bytes of the file, or None if it is written otherwise.
+    """Parse a header whose data is between these bytes of the file; return None if it has another form.
 
     >>> text = '{"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}  '
     >>> header = read_compact(text, 104, 116)
@@ -100,7 +100,7 @@ def read_compact(text: str, data_start: int, file_bytes: int) -> CompactHeader |
 
 
 def _metadata(text: str) -> tuple[dict[str, object], int] | None:
-    """The metadata, and where the first tensor begins after it."""
+    """Parse the metadata; also return the position of the first tensor after it."""
     decoder = json.JSONDecoder(object_pairs_hook=unique_keys_hook(METADATA_KEY))
     try:
         metadata, end = decoder.raw_decode(text, len(_METADATA_START))
@@ -110,8 +110,8 @@ def _metadata(text: str) -> tuple[dict[str, object], int] | None:
 
 
 def _entries(text: str, data_start: int, file_bytes: int) -> list[TensorEntry] | None:
-    """The tensors that a text consists of; the first one begins at ``data_start``."""
-    pieces = _TENSOR.split(text)  # what stands between tensors, and the four groups of each, in turns
+    """Parse a text of tensors; the data of the first one begins at ``data_start``."""
+    pieces = _TENSOR.split(text)  # text between tensors alternates with the four groups of a tensor
     between, names, type_texts, begins, ends = (pieces[index::5] for index in range(5))
     is_whole = len(between) > 1 and not any(between)
     if not is_whole or begins[0] != "0" or begins[1:] != ends[:-1] or data_start + int(ends[-1]) != file_bytes:
@@ -130,7 +130,7 @@ def _entries(text: str, data_start: int, file_bytes: int) -> list[TensorEntry] |
 
 
 def _types_and_shapes(texts: Iterable[str]) -> dict[str, _TypeAndShape] | None:
-    """Types and shapes by their text: a model has few that differ."""
+    """Return types and shapes by their text: a model has few different ones."""
     known = {}
     for text in texts:
         parsed = _type_and_shape(text)
@@ -155,5 +155,5 @@ def _type_and_shape(text: str) -> _TypeAndShape | None:
 
 
 def _is_size(digits: str) -> bool:
-    """Whether JSON has such a number, and it can be a size."""
+    """Return whether the digits are a JSON number that can be a size."""
     return digits == "0" or (0 < len(digits) < 20 and digits[0] != "0")

@@ -1,7 +1,7 @@
-"""Models in several files: which tensor goes where, and how the files are named.
+"""Models in several files: how tensors are assigned to files, and how the files are named.
 
-SafeTensors shards are `model-00001-of-00003.safetensors` beside `model.safetensors.index.json`; GGUF shards are
-`name-00001-of-00003.gguf` with `split.*` keys, and the first one carries the key-values of the model.
+SafeTensors shards are `model-00001-of-00003.safetensors` next to `model.safetensors.index.json`; GGUF shards are
+`name-00001-of-00003.gguf` with `split.*` keys, and the first one contains the key-values of the model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ShardName:
 
 
 def shard_name(stem: str, number: int, count: int, suffix: str) -> str:
-    """The file name of shard `number` (from 1) of `count`.
+    """Return the file name of shard `number` (from 1) of `count`.
 
     >>> shard_name("model", 1, 3, ".safetensors")
     'model-00001-of-00003.safetensors'
@@ -52,7 +52,7 @@ def shard_name(stem: str, number: int, count: int, suffix: str) -> str:
 
 
 def parse_shard_name(name: str) -> ShardName | None:
-    """The parts of a shard's file name, or None if it is not one.
+    """Parse the file name of a shard; return None if it is not one.
 
     >>> parse_shard_name("llama-00002-of-00003.gguf")
     ShardName(stem='llama', number=2, count=3, suffix='.gguf')
@@ -65,7 +65,7 @@ def parse_shard_name(name: str) -> ShardName | None:
 
 
 def tensor_nbytes(tensor: TensorSpec) -> int:
-    """Bytes of a tensor in whichever format knows its type.
+    """Return the bytes of a tensor in the format that has its type.
 
     >>> tensor_nbytes(TensorSpec("a", "q8_0", (2, 32))), tensor_nbytes(TensorSpec("a", "u32", (3,)))
     (68, 12)
@@ -79,8 +79,8 @@ def tensor_nbytes(tensor: TensorSpec) -> int:
 
 
 def split_into_shards(tensors: Sequence[TensorSpec], max_shard_bytes: int) -> list[list[TensorSpec]]:
-    """Cut a list of tensors into shards of at most so many bytes of data; order is kept, and a tensor that is larger
-    than that has a shard of its own.
+    """Split a list of tensors into shards of at most `max_shard_bytes` of data. The order is kept, and a larger tensor
+    gets a shard of its own.
 
     >>> tensors = [TensorSpec(name, "f32", (2,)) for name in "abc"]
     >>> [[tensor.name for tensor in shard] for shard in split_into_shards(tensors, 16)]
@@ -103,8 +103,8 @@ def split_into_shards(tensors: Sequence[TensorSpec], max_shard_bytes: int) -> li
 def lay_out_safetensors(
     tensors: Sequence[TensorSpec], metadata: Mapping[str, str], max_shard_bytes: int, stem: str = "model"
 ) -> list[FileLayout]:
-    """Lay out one file, or several shards where the tensors exceed `max_shard_bytes`; each carries the metadata, of
-    which the transformers library demands `"format": "pt"`.
+    """Lay out one file, or several shards if the tensors exceed `max_shard_bytes`. Each contains the metadata;
+    the transformers library requires `"format": "pt"` in it.
 
     >>> tensors = [TensorSpec(name, "f32", (2,)) for name in "abc"]
     >>> [layout.name for layout in lay_out_safetensors(tensors, {"format": "pt"}, 16)]
@@ -119,7 +119,7 @@ def lay_out_safetensors(
 
 
 def index_json(layouts: Sequence[FileLayout]) -> bytes:
-    """The content of `model.safetensors.index.json` for shards that were laid out.
+    """Return the content of `model.safetensors.index.json` for these shard layouts.
 
     >>> layouts = lay_out_safetensors([TensorSpec("a", "f32", (2,))], {}, 16)
     >>> json.loads(index_json(layouts))
@@ -138,7 +138,7 @@ def lay_out_gguf(
     stem: str,
     alignment: int | None = None,
 ) -> list[FileLayout]:
-    """Lay out one file, or several shards where the tensors exceed `max_shard_bytes`.
+    """Lay out one file, or several shards if the tensors exceed `max_shard_bytes`.
 
     >>> tensors = [TensorSpec(name, "f32", (2,)) for name in "abc"]
     >>> [layout.name for layout in lay_out_gguf(tensors, {"general.architecture": "llama"}, 16, "llama")]

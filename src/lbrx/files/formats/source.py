@@ -1,4 +1,4 @@
-"""Plain files, opened without surprises and read at positions; remote ones by ranges."""
+"""Plain files: open regular files only, and read them at offsets; remote files are read by ranges."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_source(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_soon(paths: Sequence[Path]) -> None:
-    """Say that headers of these files will be read one after the other: remote ones are fetched at once."""
+    """Announce that the headers of these files will be read in order: remote ones are fetched in parallel."""
     remote = [path for path in paths if isinstance(path, RemotePath)]
     if remote:
         from lbrx.files.remote.reading import fetch_heads
@@ -53,7 +53,7 @@ def read_soon(paths: Sequence[Path]) -> None:
 
 
 def is_directory(path: Path) -> bool:
-    """Whether something that exists is a directory; what cannot be reached is an error.
+    """Return whether an existing path is a directory; a path that cannot be accessed is an error.
 
     >>> is_directory(Path(__file__)), is_directory(Path(__file__).parent)
     (False, True)
@@ -74,7 +74,7 @@ def _unreachable(path: Path, error: OSError | ValueError) -> FileError:
 
 
 def size_of(file: BinaryIO) -> int:
-    """The length of an open file in bytes.
+    """Return the length of an open file in bytes.
 
     >>> with open_source(Path(__file__)) as file:
     ...     size_of(file) > 1000
@@ -86,7 +86,7 @@ def size_of(file: BinaryIO) -> int:
 
 
 def read_at(file: BinaryIO, path: Path, offset: int, count: int) -> bytes:
-    """Exactly `count` bytes at `offset`, whatever the file's own position.
+    """Read exactly `count` bytes at `offset`, independent of the file position.
 
     >>> with open_source(Path(__file__)) as file:
     ...     len(read_at(file, Path(__file__), 10, 0))

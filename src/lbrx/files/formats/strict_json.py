@@ -1,4 +1,4 @@
-"""JSON and other values that come from strangers: every way in which they can be wrong becomes one kind of error."""
+"""Untrusted JSON and other values: everything that can be wrong with them becomes a FormatError."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lbrx.files.formats.header import quoted
 
 MAX_JSON_BYTES = 100_000_000
 MAX_DEPTH = 64
-MAX_CONTAINERS = 2_000_000  # each costs some 80 bytes of memory; a tensor of a SafeTensors header needs three
+MAX_CONTAINERS = 2_000_000  # each costs about 80 bytes of memory; a tensor of a SafeTensors header needs three
 
 
 def parse_object(text: bytes | str, where: str, *, unique_keys: bool = True) -> dict[str, Any]:
-    """The JSON object in `text`; `where` begins the message of the error if there is none.
+    """Parse the JSON object in `text`; error messages begin with `where`.
 
     >>> parse_object(b'{"a": [1, 2]}', "config.json")
     {'a': [1, 2]}
@@ -48,8 +48,8 @@ def parse_object(text: bytes | str, where: str, *, unique_keys: bool = True) -> 
 
 def _constant(name: str) -> float:
     if name == "NaN":
-        raise ValueError("NaN is not a value of JSON")
-    return float(name)  # infinities are no JSON either, but transformers writes them
+        raise ValueError("NaN is not valid JSON")
+    return float(name)  # infinities are not valid JSON either, but transformers writes them
 
 
 def _check_depth(parsed: dict[str, Any], where: str) -> None:
@@ -63,17 +63,17 @@ def _check_depth(parsed: dict[str, Any], where: str) -> None:
 
 
 def check_text(parsed: Mapping[str, Any], where: str) -> None:
-    """Raise if JSON has half a surrogate pair, which is no text and cannot be written back."""
+    """Raise if JSON contains a lone surrogate, which is not text and cannot be written back."""
     try:
         json.dumps(parsed, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         found = error.object[error.start]
-        raise FormatError(f"{where}: has the lone surrogate {found!r}, which is no text") from error
+        raise FormatError(f"{where}: has the lone surrogate {found!r}, which is not text") from error
 
 
 @contextmanager
 def reading(path: object) -> Iterator[None]:
-    """Whatever a file makes its reader raise within the block becomes a FormatError that names the file.
+    """Turn any exception that the content of a file causes within the block into a FormatError that names the file.
 
     >>> with reading("config.json"):
     ...     5 + "a"
@@ -90,7 +90,7 @@ def reading(path: object) -> Iterator[None]:
 
 
 def decoded(raw: bytes, where: str) -> str:
-    """The text of these bytes.
+    """Decode these bytes as UTF-8.
 
     >>> decoded(b"a\\xff", "config.json")
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ def decoded(raw: bytes, where: str) -> str:
 
 
 def unique_keys_hook(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """The ``object_pairs_hook`` of a decoder that takes no key twice."""
+    """Return an ``object_pairs_hook`` that rejects duplicate keys."""
 
     def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)
@@ -116,7 +116,7 @@ def unique_keys_hook(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, 
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty if there is no such file."""
+    """Read the object in a JSON file; return an empty one if the file does not exist."""
     try:
         return parse_object(path.read_bytes(), str(path), unique_keys=False) if path.is_file() else {}
     except OSError as error:
@@ -124,5 +124,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """JSON as files of models have it."""
+    """Serialize JSON in the format that model files use."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

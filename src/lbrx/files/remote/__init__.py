@@ -1,6 +1,6 @@
-"""Models in buckets, on hubs and behind HTTP: read by ranges, written by multipart uploads, through fsspec.
+"""Models in buckets, on hubs and on web servers: read by ranges, written by multipart uploads, through fsspec.
 
-Nothing here imports fsspec before a remote path is used.
+fsspec is imported only when a remote path is used.
 """
 
 from typing import TYPE_CHECKING

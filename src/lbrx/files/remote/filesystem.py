@@ -1,4 +1,4 @@
-"""The border to fsspec: file systems by scheme, requests that are tried again, and errors turned into ours."""
+"""The interface to fsspec: file systems by scheme, request retries, and conversion of errors."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lbrx.files.remote.settings import remote_settings
 
 T = TypeVar("T")
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}
-# What tells one content of a file from another, in the words of the different services; the first that is there.
+# The fields that identify the version of a file, by service; the first one present is used.
 _VERSION_KEYS = ("ETag", "etag", "generation", "VersionId", "blob_id", "Last-Modified", "LastModified", "created")
 _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt", ".json", ".txt", ".model", ".jinja")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteState:
-    """The size of a remote file, and a text that changes when its content does (empty if the service has none)."""
+    """The size of a remote file, and a version that changes with its content (empty if the service has none)."""
 
     nbytes: int
     version: str
 
 
 def filesystem(scheme: str) -> Any:
-    """The fsspec file system of a scheme, with this process's timeouts; requests are counted by ``attempt`` alone."""
+    """Return the fsspec file system of a scheme, with our timeouts and without its own retries (see ``attempt``)."""
     return _filesystem(scheme, remote_settings.timeout_seconds)
 
 
@@ -60,12 +60,12 @@ def _options(scheme: str, timeout_seconds: float) -> dict[str, Any]:
 
 
 def attempt(path: RemotePath, what: str, action: Callable[[], T]) -> T:
-    """The result of a request, made again after errors that may pass, up to the limit; then a ``FileError``."""
+    """Return the result of a request. Temporary errors are retried up to the limit, then raise a ``FileError``."""
     pause_seconds = remote_settings.pause_seconds
     for number in range(1, remote_settings.attempts + 1):
         try:
             return action()
-        except Exception as error:  # file systems raise their own errors, those of their HTTP clients, and OSError
+        except Exception as error:  # file systems raise their own errors, HTTP client errors and OSError
             lasting = _lasting(error)
             if lasting is not None:
                 raise FileError(f"{path}: {lasting}") from error
@@ -78,7 +78,7 @@ def attempt(path: RemotePath, what: str, action: Callable[[], T]) -> T:
 
 
 def _lasting(error: Exception) -> str | None:
-    """The reason of an error that another attempt would meet again, else None."""
+    """Return the reason if an error is permanent, so that retries are useless, else None."""
     if isinstance(error, FileError):
         return str(error).partition(": ")[2] or str(error)
     if isinstance(error, FileNotFoundError):
@@ -89,7 +89,7 @@ def _lasting(error: Exception) -> str | None:
         return "no such bucket"
     error_class = type(error).__name__
     if error_class == "FileExpired":
-        return "was changed while it was read; run it again"
+        return "changed while it was being read; run the command again"
     if error_class in ("NoCredentialsError", "PartialCredentialsError"):
         return f"no credentials were found ({_text(error)})"
     if isinstance(error, NotImplementedError):
@@ -120,8 +120,8 @@ def _info(path: RemotePath) -> dict[str, Any] | None:
 
 
 def _raise_other_cause(error: FileNotFoundError) -> None:
-    """Over HTTP whatever goes wrong is said to be a missing file; what it really is stands behind it."""
-    response = getattr(error.__cause__, "response", None)  # of the hub's errors
+    """Raise the real cause: over HTTP every failure is reported as a missing file, with the real error as its cause."""
+    response = getattr(error.__cause__, "response", None)  # of hub errors
     status = getattr(error.__cause__, "status", getattr(response, "status_code", None))
     if status in (401, 403):
         raise PermissionError(f"status {status}") from error
@@ -130,9 +130,9 @@ def _raise_other_cause(error: FileNotFoundError) -> None:
 
 
 def file_type_of(path: RemotePath) -> str | None:
-    """``"file"``, ``"directory"``, or None if there is nothing.
+    """Return ``"file"``, ``"directory"``, or None if nothing exists there.
 
-    A web server does not tell files from directories; there the name's ending does.
+    A web server does not distinguish files and directories; there the suffix of the name decides.
     """
     if path.scheme in ("http", "https") and PurePosixPath(path.name.partition("?")[0]).suffix not in _FILE_SUFFIXES:
         return "directory"
@@ -141,7 +141,7 @@ def file_type_of(path: RemotePath) -> str | None:
 
 
 def state_of(path: RemotePath) -> RemoteState:
-    """The size and version of a file that must be there, as far as is known without asking again."""
+    """Return the size and version of a file, from the cache if known; a missing file is an error."""
     info = _info(path)
     if info is None:
         raise FileError(f"{path}: no such file or directory")
@@ -151,27 +151,27 @@ def state_of(path: RemotePath) -> RemoteState:
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
     size = info["size"]
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise FileError(f"{path}: the service reports the size {size!r:.60}; expected a whole number")
+        raise FileError(f"{path}: the service reports the size {size!r:.60}; expected an integer")
     return RemoteState(size, version)
 
 
 def fresh_state_of(path: RemotePath) -> RemoteState:
-    """The same, asked from the service now."""
+    """Return the size and version of a file as the service reports them now."""
     forget_listings(path.parent)
     return state_of(path)
 
 
 def forget_listings(path: RemotePath) -> None:
-    """Ask the service again for what is below a directory."""
+    """Drop cached listings of a directory, so that the service is asked again."""
     remote = filesystem(path.scheme)
     if path.scheme != "memory":
         remote.invalidate_cache(path.url)
-        if path.scheme != "hf" or len(path.parts) > 3:  # above a repository of the hub there is no listing
+        if path.scheme != "hf" or len(path.parts) > 3:  # the hub has no listings above repositories
             remote.invalidate_cache(path.parent.url)
 
 
 def child_names(path: RemotePath) -> list[str]:
-    """The names in a directory, sorted."""
+    """Return the sorted names in a directory."""
     remote = filesystem(path.scheme)
     listed: Any = attempt(path, "be listed", lambda: remote.ls(path.url, detail=False))
     if not isinstance(listed, list | tuple) or not all(isinstance(entry, str) for entry in listed):

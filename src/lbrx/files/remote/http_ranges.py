@@ -1,4 +1,4 @@
-"""Ranges of files on web servers, each checked: it must be the one that was asked for, of the same file as before."""
+"""Read ranges of files on web servers; each response must be the requested range of the same version of the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_RANGES = "The HTTP server doesn't appear to support range requests"
 
 
 def fetch_range(path: RemotePath, state: RemoteState, offset: int, length: int) -> bytes:
-    """These bytes of a file in this state, by one request, which is given up if it takes too long."""
+    """Read these bytes of a file version with one request, which is aborted if it takes too long."""
     from fsspec.asyn import sync
 
     remote = filesystem(path.scheme)
@@ -31,12 +31,12 @@ async def _fetch(remote: Any, path: RemotePath, state: RemoteState, offset: int,
     async with session.get(remote.encode_url(path.url), headers=headers, **options) as response:
         response.raise_for_status()
         if _version(response.headers, state.version) != state.version:
-            raise FileError(f"{path}: was changed while it was read; run it again")
+            raise FileError(f"{path}: changed while it was being read; run the command again")
         if response.status != 206 and offset:
             raise ValueError(_NO_RANGES)
         given = re.match(r"bytes (\d+)-(\d+)", response.headers.get("Content-Range", ""))
         if given is not None and (int(given[1]), int(given[2])) != (offset, offset + length - 1):
-            raise OSError(f"bytes {given[1]} to {given[2]} came instead of {offset} to {offset + length - 1}")
+            raise OSError(f"received bytes {given[1]} to {given[2]} instead of {offset} to {offset + length - 1}")
         pieces, missing = [], length
         while missing and (piece := await response.content.read(missing)):
             pieces.append(piece)
@@ -45,6 +45,6 @@ async def _fetch(remote: Any, path: RemotePath, state: RemoteState, offset: int,
 
 
 def _version(headers: Any, known: str) -> str:
-    """The version that a response states, if the file had one when it was looked up."""
+    """Return the version in a response, if the file had one when it was looked up."""
     stated = [headers[name] for name in ("ETag", "Last-Modified") if headers.get(name)]
     return known if not known or not stated or known in stated else str(stated[0])

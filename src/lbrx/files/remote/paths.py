@@ -1,4 +1,4 @@
-"""Paths of remote files, which behave like local ones where they are only looked at and read."""
+"""Paths of remote files. They can be inspected and read like local paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMES = ("s3", "gs", "hf", "http", "https", "memory")
 
 
 def without_secrets(text: str) -> str:
-    """A text in which addresses have neither passwords nor queries, which may sign them.
+    """Remove passwords and queries, which may contain signatures, from the URLs in a text.
 
     >>> without_secrets("https://user:secret@host/a.gguf?key=secret: not found")
     'https://***@host/a.gguf?***: not found'
@@ -27,7 +27,7 @@ def without_secrets(text: str) -> str:
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL that is read remotely. A ``Path`` made of one has lost a slash and still is.
+    """Return whether a path is a remote URL. A ``Path`` built from a URL, which lost a slash, counts too.
 
     >>> is_remote("s3://bucket/model"), is_remote(Path("s3://bucket/model")), is_remote("models/a")
     (True, True, False)
@@ -41,7 +41,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:
-    """A ``RemotePath`` for what is remote, else a ``Path``.
+    """Return a ``RemotePath`` for a remote URL, else a ``Path``.
 
     >>> as_path("s3://bucket/model"), as_path("a/b")
     (RemotePath('s3://bucket/model'), PosixPath('a/b'))
@@ -52,17 +52,17 @@ def as_path(path: str | os.PathLike[str]) -> Path:
 
 
 class RangedSource(io.RawIOBase):
-    """A file that is read by ranges and has no descriptor; see ``lbrx.files.formats.source``."""
+    """A file that is read by ranges and has no file descriptor; see ``lbrx.files.formats.source``."""
 
     nbytes: int
 
     def read_range(self, offset: int, count: int) -> bytes:
-        """Exactly these bytes."""
+        """Read exactly these bytes."""
         raise NotImplementedError
 
 
 class RemotePath(PosixPath):
-    """A URL as a path: names, parents and children as ever; what asks the file system asks the remote one.
+    """A URL as a path: names, parents and children work as usual; file system queries ask the remote service.
 
     >>> path = RemotePath("s3://bucket/models/a.gguf")
     >>> path.name, str(path.parent), str(path.parent / "b.gguf")
@@ -77,11 +77,11 @@ class RemotePath(PosixPath):
 
     @property
     def url(self) -> str:
-        """The address with all that is secret in it, for requests alone."""
+        """The URL with its secrets, only for requests."""
         return f"{self.scheme}://{'/'.join(self.parts[1:])}"
 
     def __str__(self) -> str:
-        """The address as messages and journals have it: without a password, and without a query, which may sign it."""
+        """Return the URL for messages and journals: without password and query, which may contain a signature."""
         return without_secrets(self.url)
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class RemotePath(PosixPath):
         return str(self)
 
     def __fspath__(self) -> str:
-        raise FileError(f"{self}: is a remote file; expected one on this machine")
+        raise FileError(f"{self}: is a remote file; expected a local file")
 
     def resolve(self, strict: bool = False) -> Self:
         del strict  # a URL has no links to follow
@@ -121,7 +121,7 @@ class RemotePath(PosixPath):
         return file_type_of(self)
 
     def forget_listing(self) -> None:
-        """Ask the service again for what is here: listings are kept."""
+        """Drop the cached listing of this directory, so that the service is asked again."""
         from lbrx.files.remote.filesystem import forget_listings
 
         forget_listings(self)
@@ -132,7 +132,7 @@ class RemotePath(PosixPath):
         return (self / name for name in child_names(self))
 
     def glob(self, pattern: str, **_: object) -> Generator[Self, None, None]:
-        """The children whose names match; patterns are of one level."""
+        """Yield the children whose names match; patterns have one level."""
         return (child for child in self.iterdir() if fnmatchcase(child.name, pattern))
 
     def read_bytes(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Reading remote files by ranges: blocks fetched in parallel and ahead, checked for length, kept up to a limit."""
+"""Read remote files by ranges: blocks are fetched in parallel and ahead, checked for length, and cached."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lbrx.files.remote.settings import remote_settings
 from lbrx.memory.cache import ByteLRU
 from lbrx.tensors.storage import Bytes, ReadStorage, check_range
 
-HEAD_BYTES = 16 << 10  # the first read of a header; most of a large model's shards have one that fits
-HEADS_BYTES = 16 << 20  # of all headers together
-# Where an open file asks for the same version each time, checks the range, or would otherwise read megabytes ahead.
+HEAD_BYTES = 16 << 10  # the first read of a header; enough for most shards of a large model
+HEADS_BYTES = 16 << 20  # all cached headers together
+# Schemes whose open files check the version on each read, check the range, or would read megabytes ahead.
 _BY_HANDLE = ("s3", "hf")
 
 BlockKey = tuple[str, str, int]
 
 
 class RemoteFile:
-    """A remote file of which the size and the version are known; safe to read from many threads.
+    """A remote file with known size and version; safe to read from several threads.
 
     >>> import fsspec
     >>> fsspec.filesystem("memory").pipe_file("/doctest/a", b"0123456789")
@@ -48,7 +48,7 @@ class RemoteFile:
         return RemoteFile, (self.path, self.state)
 
     def fetch(self, offset: int, length: int) -> bytes:
-        """Exactly these bytes, by one request of the service, or as many as its faults make necessary."""
+        """Read exactly these bytes with one request, retried on temporary errors."""
         self._check(offset, length)
         if not length:
             return b""
@@ -57,7 +57,7 @@ class RemoteFile:
         )
 
     def read_into(self, offset: int, buffer: Bytes, end: int | None = None) -> None:
-        """Fill a buffer from the blocks of the file; blocks after it and before ``end`` are fetched ahead."""
+        """Fill a buffer from the blocks of the file; blocks after it and before ``end`` are prefetched."""
         self._check(offset, buffer.size)
         if buffer.size:
             _blocks(remote_settings.cache_bytes, remote_settings.transfers).read_into(
@@ -67,7 +67,7 @@ class RemoteFile:
     def _check(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0 or offset + length > self.file_bytes:
             raise TruncatedError(
-                f"{self.path}: bytes {offset} to {offset + length} were asked for, but the file has {self.file_bytes}"
+                f"{self.path}: bytes {offset} to {offset + length} were requested, but the file has {self.file_bytes}"
             )
 
     def _once(self, offset: int, length: int) -> bytes:
@@ -80,14 +80,14 @@ class RemoteFile:
         else:
             data = filesystem(self.path.scheme).cat_file(self.path.url, offset, offset + length)
         if len(data) != length:
-            raise OSError(f"{len(data)} bytes came instead of {length}")
+            raise OSError(f"received {len(data)} bytes instead of {length}")
         return data
 
     def _read_handle(self, offset: int, length: int) -> bytes:
         handle = self._taken_handle()
         handle.seek(offset)
         data: bytes = handle.read(length)
-        with self._lock:  # a handle that failed is not used again
+        with self._lock:  # a failed handle is not reused
             self._handles.append(handle)
         return data
 
@@ -98,12 +98,12 @@ class RemoteFile:
         handle = filesystem(self.path.scheme).open(self.path.url, "rb", cache_type="none", block_size=1 << 20)
         version = getattr(handle, "details", {}).get("ETag", self.state.version)
         if handle.size != self.file_bytes or (self.path.scheme == "s3" and version != self.state.version):
-            raise FileError(f"{self.path}: was changed while it was read; run it again")
+            raise FileError(f"{self.path}: changed while it was being read; run the command again")
         return handle
 
 
 class _Blocks:
-    """The blocks of all remote files, and the threads that fetch them ahead."""
+    """The blocks of all remote files, and the threads that prefetch them."""
 
     def __init__(self, cache_bytes: int, transfers: int) -> None:
         self._cache: ByteLRU[BlockKey, bytes] = ByteLRU(cache_bytes)
@@ -143,7 +143,7 @@ class _Blocks:
                 with self._lock:
                     self._asked.discard(key)
 
-        self._pool.submit(fetch)  # if it fails, the reader that needs the block tries again and has the error
+        self._pool.submit(fetch)  # if it fails, the reader of the block retries and gets the error
 
 
 def _key(file: RemoteFile, number: int) -> BlockKey:
@@ -156,7 +156,7 @@ def _blocks(cache_bytes: int, transfers: int) -> _Blocks:
 
 
 class RemoteReader(RangedSource):
-    """A remote file as readers of headers take it: small reads near its beginning, of which the first is kept."""
+    """A remote file for header readers: small reads near its beginning; the first bytes are cached."""
 
     def __init__(self, path: RemotePath) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class RemoteReader(RangedSource):
         return known + self._file.fetch(offset + len(known), count - len(known))
 
     def head(self) -> bytes:
-        """The first bytes of the file. Where versions tell contents apart, they are kept for other readers too."""
+        """Return the first bytes of the file. If the service reports versions, other readers share the cached bytes."""
         if self._own_head is None:
             state = self._file.state
             if state.version:
@@ -188,7 +188,7 @@ _heads: ByteLRU[BlockKey, bytes] = ByteLRU(HEADS_BYTES)
 
 
 def fetch_heads(paths: Sequence[RemotePath]) -> None:
-    """Read the beginnings of files at once, which their readers then find. What is missing is left to them."""
+    """Fetch the beginnings of files in parallel into the cache. Errors are left to the readers of the files."""
 
     def fetch(path: RemotePath) -> None:
         if path.exists():
@@ -200,7 +200,7 @@ def fetch_heads(paths: Sequence[RemotePath]) -> None:
 
 
 class RemoteStorage(ReadStorage):
-    """A run of bytes of a remote file: without an address, read by windows."""
+    """A range of bytes of a remote file: it has no address and is read by windows."""
 
     __slots__ = ("_offset", "file", "nbytes")
 
@@ -213,6 +213,6 @@ class RemoteStorage(ReadStorage):
     def read_into(self, offset: int, buffer: Bytes) -> None:
         if offset < 0 or offset + buffer.size > self.nbytes:
             raise FileError(
-                f"{self.file.path}: bytes {offset} to {offset + buffer.size} lie outside a storage of {self.nbytes}"
+                f"{self.file.path}: bytes {offset} to {offset + buffer.size} are outside a storage of {self.nbytes}"
             )
         self.file.read_into(self._offset + offset, buffer, self._offset + self.nbytes)

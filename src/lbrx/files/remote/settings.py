@@ -1,4 +1,4 @@
-"""How remote files are read: how often, how long, how much at a time, and how much is kept."""
+"""Settings for remote files: retries, timeouts, block size and cache size."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WORK_VARIABLE = "LBRX_REMOTE_WORK"
 
 @dataclass(slots=True)
 class RemoteSettings:
-    """``attempts`` of a request, each cut off when nothing came for ``timeout_seconds``; between them
-    ``pause_seconds``, doubled each time. Reads are of whole blocks of ``block_bytes``, ``ahead_blocks`` of them ahead,
-    at most ``transfers`` at once; ``cache_bytes`` of them are kept in memory. Uploads have parts of ``part_bytes``.
+    """A request has ``attempts`` tries, each aborted after ``timeout_seconds`` without data; the pause between them
+    starts at ``pause_seconds`` and doubles. Reads fetch whole blocks of ``block_bytes`` and prefetch ``ahead_blocks``,
+    at most ``transfers`` at once; ``cache_bytes`` of blocks are kept in memory. Uploads have parts of ``part_bytes``.
     """
 
     attempts: int = 5
@@ -44,7 +44,7 @@ remote_settings = _from_environment()
 
 @contextmanager
 def using_remote(**changes: Any) -> Iterator[RemoteSettings]:
-    """Settings for the length of a ``with`` block.
+    """Change settings within a ``with`` block.
 
     >>> with using_remote(attempts=2) as current:
     ...     current.attempts
@@ -53,7 +53,7 @@ def using_remote(**changes: Any) -> Iterator[RemoteSettings]:
     names = [field.name for field in fields(RemoteSettings)]
     for name, value in changes.items():
         if name not in names:
-            raise UsageError(f"unknown setting {name!r} of remote files; expected one of {', '.join(names)}")
+            raise UsageError(f"unknown remote setting {name!r}; expected one of {', '.join(names)}")
         if value <= 0:
             raise UsageError(f"{name} is {value}; expected more than 0")
     before = replace(remote_settings)
@@ -67,6 +67,6 @@ def using_remote(**changes: Any) -> Iterator[RemoteSettings]:
 
 
 def work_directory() -> Path:
-    """Where shards are made before they are uploaded: ``LBRX_REMOTE_WORK``, or a folder of the user's cache."""
+    """Return the directory for shards before their upload: ``LBRX_REMOTE_WORK``, or a folder in the user's cache."""
     text = os.environ.get(WORK_VARIABLE)
     return cache_directory() / "uploads" if text is None else Path(text)

@@ -1,4 +1,4 @@
-"""Putting files into a bucket: in parts where they are large, again where that fails, and checked afterwards."""
+"""Upload files to a bucket: large files in parts, with retries, and checked afterwards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _SLOWEST_BYTES_PER_SECOND = 1 << 20
 
 
 def check_writable(target: RemotePath) -> None:
-    """Raise if nothing can be written by this scheme."""
+    """Raise if this scheme does not support writing."""
     if target.scheme in ("http", "https"):
         raise UsageError(f"{target}: cannot be written over {target.scheme}; expected a bucket, such as s3://")
 
 
 def upload(source: Path, target: RemotePath) -> RemoteState:
-    """Upload a file and return the state that the service says it has.
+    """Upload a file and return the state that the service reports.
 
-    What was put in parts appears at once, when the last part is there; a failed upload leaves nothing behind.
+    A multipart upload becomes visible when it is complete; a failed upload leaves nothing behind.
     """
     nbytes = source.stat().st_size
     options = {}
@@ -42,7 +42,7 @@ def upload(source: Path, target: RemotePath) -> RemoteState:
 
 
 def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int]) -> None:
-    """One upload, given up when it takes much longer than a slow line would: a service may never answer."""
+    """Upload once; abort if it takes much longer than on a slow connection, because a service may never answer."""
     remote = filesystem(target.scheme)
     if not remote.async_impl:
         remote.put_file(str(source), target.url, **options)
@@ -54,13 +54,13 @@ def _put(source: Path, target: RemotePath, nbytes: int, options: dict[str, int])
 
 
 def remove(target: RemotePath) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     if target.exists():
         attempt(target, "be removed", lambda: filesystem(target.scheme).rm_file(target.url))
 
 
 def check_apart(target: RemotePath, inputs: list[RemotePath]) -> None:
-    """Raise if an input lies where the output goes: a bucket has no renames that would keep it until the end."""
+    """Raise if an input is in the output directory: a bucket has no rename to keep it until the end."""
     for path in inputs:
         if target in (path, *path.parents):
-            raise FileError(f"{path}: is an input in the directory of the output; expected another place for one")
+            raise FileError(f"{path}: is an input in the directory of the output; expected different directories")

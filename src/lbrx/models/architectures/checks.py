@@ -1,6 +1,6 @@
-"""Problems that headers and configs show before any weight is read.
+"""Checks of headers and configs before any weight is read.
 
-Every function returns a list of messages, empty if all is well, so that a caller can report all of them at
+Every function returns a list of messages, empty if there are no problems, so that a caller can report all of them at
 once.
 """
 
@@ -18,7 +18,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """What is known of a model before its weights are read.
+    """What is known about a model before its weights are read.
 
     >>> ModelHeader("a", {"model_type": "llama"}, {"model.norm.weight": (8,)}).label
     'a'
@@ -30,7 +30,7 @@ class ModelHeader:
 
 
 def check_names(architecture: Family, config: Values, names: Collection[str]) -> list[str]:
-    """Tensors that a model should have and does not, and layers beyond those that its config counts.
+    """Return missing tensors, and tensors in layers beyond the layer count of the config.
 
     >>> from lbrx.models.architectures import find_family
     >>> config = {"model_type": "llama", "num_hidden_layers": 0, "tie_word_embeddings": True}
@@ -52,7 +52,7 @@ def check_names(architecture: Family, config: Values, names: Collection[str]) ->
 
 
 def check_shapes(architecture: Family, config: Values, shapes: Shapes) -> list[str]:
-    """Tensors whose shapes are not those that the architecture and the config demand.
+    """Return tensors whose shapes differ from those that the architecture and the config require.
 
     >>> from lbrx.models.architectures import find_family
     >>> config = {"model_type": "llama", "num_hidden_layers": 0, "hidden_size": 8}
@@ -72,9 +72,9 @@ def check_shapes(architecture: Family, config: Values, shapes: Shapes) -> list[s
 
 
 def check_models(architecture: Family, models: Sequence[ModelHeader]) -> list[str]:
-    """What keeps models from being merged tensor by tensor: architectures, names, shapes, vocabularies.
+    """Return the reasons why models cannot be merged tensor by tensor: architectures, names, shapes, vocabularies.
 
-    The first model is the one that the others are compared with.
+    The other models are compared with the first one.
 
     >>> from lbrx.models.architectures import automatic
     >>> a, b = ModelHeader("a", {}, {"w": (2,)}), ModelHeader("b", {}, {"w": (3,)})

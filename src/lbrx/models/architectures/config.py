@@ -1,8 +1,8 @@
-"""The one reader of config values: typed access with bounds, and expressions such as ``heads * head_dim``.
+"""Typed access to config values with bounds, and expressions such as ``heads * head_dim``.
 
-Families are data: shapes and conditions are written as text and evaluated here. The language is a small part of
-Python's: names, numbers, strings, ``+ - * // %``, comparisons, ``in``, ``and or not`` and ``a if b else c``. There
-are no calls, attributes or subscripts.
+Families are data: shapes and conditions are written as text and evaluated here. The language is a small subset of
+Python: names, numbers, strings, ``+ - * // %``, comparisons, ``in``, ``and or not`` and ``a if b else c``. It has
+no calls, attributes or subscripts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lbrx.errors import FormatError, LbrxError, UsageError, nearest
 Values = Mapping[str, Any]  # a config.json as parsed
 
 MOST = 1 << 40  # no size of a model is larger
-_LARGEST = 1e300  # of all numbers: the product with a size is still finite
+_LARGEST = 1e300  # limit for all numbers: the product with a size is still finite
 HEAD_DIM = "hidden_size // num_attention_heads"
-# What null means: another value than the family's default, or that there is no such thing. Elsewhere it means absent.
+# Keys for which null has a meaning other than the default: it disables a feature. Elsewhere null means absent.
 _MEANINGS_OF_NULL: dict[str, Any] = {
     "num_key_value_heads": "num_attention_heads",
     "head_dim": HEAD_DIM,
@@ -48,7 +48,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 
 def text_section(config: Values) -> Values:
-    """The part of a config.json that describes the language model: ``text_config`` if there is one.
+    """Return the part of a config.json that describes the language model: ``text_config`` if there is one.
 
     >>> text_section({"model_type": "gemma3", "text_config": {"hidden_size": 8}})
     {'hidden_size': 8}
@@ -58,7 +58,7 @@ def text_section(config: Values) -> Values:
 
 
 def first_class(config: Values) -> str:
-    """The first of the classes that a config.json names, or an empty string.
+    """Return the first of the classes that a config.json names, or an empty string.
 
     >>> first_class({"architectures": ["LlamaForCausalLM"]}), first_class({})
     ('LlamaForCausalLM', '')
@@ -70,11 +70,11 @@ def first_class(config: Values) -> str:
 
 
 class Config:
-    """The values of a config.json or of GGUF metadata, checked as they are read.
+    """The values of a config.json or of GGUF metadata, checked when they are read.
 
-    Keys of the language model's section come first, then those of the whole, then defaults. A default that is text is
-    an expression, so that ``head_dim`` may be ``hidden_size // num_attention_heads``. Null counts as absent.
-    ``where`` begins all errors.
+    Keys in the section of the language model take precedence over those at the top, then over defaults. A text default
+    is an expression: ``head_dim`` may be ``hidden_size // num_attention_heads``. Null counts as absent.
+    Errors begin with ``where``.
 
     >>> config = Config({"hidden_size": 8, "theta": None}, {"head_dim": "hidden_size // 2", "theta": 1e4})
     >>> config.count("hidden_size"), config.size("2 * head_dim"), config.number("theta")
@@ -101,7 +101,7 @@ class Config:
         self.where = where
 
     def get(self, *keys: str) -> Any:
-        """The first of these keys that has a value, else the first that has a default, else None.
+        """Return the first of these keys that has a value, else the first that has a default, else None.
 
         >>> Config({"sliding_window": None}, {"sliding_window": 4096}).get("sliding_window") is None
         True
@@ -110,7 +110,7 @@ class Config:
         return None if key is None else self.value(key)
 
     def value(self, key: str, *, expected: str = "a value", **local: Any) -> Any:
-        """The value of one key, or its default.
+        """Return the value of one key, or its default.
 
         >>> Config({"n_layer": 2}, {"num_hidden_layers": "n_layer"}).value("num_hidden_layers")
         2
@@ -125,13 +125,13 @@ class Config:
         return self.evaluate(default, **local) if isinstance(default, str) else default
 
     def demand(self, *keys: str) -> None:
-        """Raise if a key has no value of its own, whatever its default is."""
+        """Raise if a key has no explicit value, even if it has a default."""
         for key in keys:
             if key not in self._given:
                 raise self.wrong(f"has no {key!r}; expected a whole number above zero{nearest(key, self._given)}")
 
     def count(self, key: str, *, at_least: int = 1, at_most: int = MOST) -> int:
-        """A whole number within bounds."""
+        """Return a whole number within bounds."""
         expected = "a whole number above zero" if at_least == 1 else f"a whole number of at least {at_least}"
         value = self.value(key, expected=expected)
         if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
@@ -141,7 +141,9 @@ class Config:
         return value
 
     def number(self, *keys: str, default: float | None = None) -> float:
-        """A finite number above zero: that of the first key that has one, else the family's default or ``default``."""
+        """Return a finite number above zero from the first key that has one, else the family's default or
+        ``default``.
+        """
         expected = "a number above zero"
         value = self.get(*keys)
         if value is None:
@@ -151,7 +153,7 @@ class Config:
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false. The default of the family comes before ``default``."""
+        """Return a boolean. The default of the family takes precedence over ``default``."""
         value = self.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(f"{key!r} is {value!r:.60}; expected true or false")
@@ -164,7 +166,7 @@ class Config:
         return value
 
     def per_layer(self, key: str, layers: int, allowed: Sequence[Any]) -> Sequence[Any] | None:
-        """A list with one of the allowed values for each layer, or None."""
+        """Return a list with one of the allowed values for each layer, or None."""
         values = self._given.get(key)
         if values is None:
             return None
@@ -174,11 +176,11 @@ class Config:
         return values
 
     def wrong(self, problem: str) -> LbrxError:
-        """The error for a value that cannot be used."""
+        """Return the error for a value that cannot be used."""
         return self.error_class(f"{self.where}: {problem}")
 
     def evaluate(self, expression: str | int, **local: Any) -> Any:
-        """The value of an expression; ``local`` names come before the config's.
+        """Evaluate an expression; ``local`` names take precedence over those of the config.
 
         >>> Config({"vocab_size": 64}).evaluate("vocab_size + 1")
         65
@@ -193,7 +195,7 @@ class Config:
             ) from error
 
     def size(self, expression: str | int, *, at_most: int = MOST) -> int:
-        """The value of an expression that must be a whole number, not negative.
+        """Evaluate an expression whose value must be a non-negative integer.
 
         >>> Config({"hidden_size": 8}).size("4 * hidden_size")
         32
@@ -205,7 +207,7 @@ class Config:
         return value
 
     def shape(self, dimensions: Sequence[str | int]) -> tuple[int, ...]:
-        """The sizes of a tensor."""
+        """Return the sizes of a tensor."""
         return tuple(map(self.size, dimensions))
 
     def _value_of(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
@@ -216,7 +218,7 @@ class Config:
                 return self.value(key, **local)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 operands = self._value_of(left, local), self._value_of(right, local)
-                if not all(isinstance(operand, int | float) for operand in operands):  # text times a size is long
+                if not all(isinstance(operand, int | float) for operand in operands):  # text * size would be huge
                     raise TypeError(f"{operands[0]!r:.60} and {operands[1]!r:.60} are not both numbers")
                 return _BINARY[type(op)](*operands)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:

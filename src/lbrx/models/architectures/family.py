@@ -1,4 +1,4 @@
-"""The record of a model family, and how the tensors of a checkpoint are matched with it."""
+"""The record of a model family, and the code that matches the tensors of a checkpoint with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMINGS = (
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """All that is known of a family of models, as data.
+    """Everything known about a family of models, as data.
 
     >>> from lbrx.models.architectures import find_family
     >>> config = {"model_type": "gpt2", "n_layer": 8}
@@ -43,14 +43,14 @@ class Family:
     """
 
     name: str
-    model_types: tuple[str, ...]  # the first one is that of the language model alone
-    class_names: tuple[str, ...]  # the first one is that of the language model alone
+    model_types: tuple[str, ...]  # the first one is the text-only model
+    class_names: tuple[str, ...]  # the first one is the text-only model
     pre: tuple[Weight, ...]  # before the layers
     layer: tuple[Weight, ...]
     post: tuple[Weight, ...]
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # for keys that a config leaves out
-    omitted_sizes: tuple[str, ...] = ()  # those of SIZES that configs leave out
-    tied_by_default: bool = False  # what a config without tie_word_embeddings means
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # for keys that a config omits
+    omitted_sizes: tuple[str, ...] = ()  # the keys of SIZES that configs omit
+    tied_by_default: bool = False  # the default of tie_word_embeddings
     layer_prefix: str = "{base}layers.{layer}."  # empty: there are no layers
     layers_key: str = "num_hidden_layers"
     namings: tuple[Naming, ...] = NAMINGS
@@ -63,7 +63,7 @@ class Family:
 
     @property
     def model_type(self) -> str:
-        """That of the language model alone."""
+        """The model type of the text-only model."""
         return self.model_types[0]
 
     @property
@@ -72,22 +72,22 @@ class Family:
 
     @cached_property
     def by_gguf_name(self) -> dict[str, Weight]:
-        """The weights by their names in GGUF, those of layers without prefix."""
+        """The weights by GGUF name; names in layers have no prefix."""
         return {each.gguf.removeprefix("blk.{layer}."): each for each in self.weights if each.gguf is not None}
 
     @property
     def expert_count(self) -> str | None:
-        """The key that says how many experts a layer has; None if there are none."""
+        """The config key for the number of experts per layer, or None."""
         stack = self.by_gguf_name.get("ffn_gate_exps.weight")
         return None if stack is None else str(stack.items)
 
     def needs_by_default(self, weight: Weight) -> bool:
-        """Whether models of the family need a tensor, unless their config says otherwise."""
+        """Return whether models of the family need a tensor by default."""
         is_needed = weight.needed_when is None or bool(self.config({}).evaluate(weight.needed_when, layer=0))
         return is_needed and not weight.optional
 
     def config(self, values: Values, where: str = "config.json", error_class: type[LbrxError] = UsageError) -> Config:
-        """The values of a config.json with the defaults of the family."""
+        """Return the values of a config.json with the defaults of the family."""
         class_name = first_class(values)
         has_head = not class_name or class_name.endswith(_CLASSES_WITH_HEAD)
         return Config(values, {**self.defaults, "has_language_head": has_head}, where, error_class)
@@ -95,7 +95,7 @@ class Family:
     def whole_config(
         self, values: Values, names: Collection[str], where: str, error_class: type[LbrxError] = UsageError
     ) -> Config:
-        """The same for a model that is to be converted or run: all sizes must be there."""
+        """Return the config of a model that will be converted or run: all sizes must be present."""
         config = self.config(values, where, error_class)
         config.demand(*(key for key in SIZES if key not in self.omitted_sizes))
         for key in (*SIZES, *([] if self.expert_count is None else [self.expert_count])):
@@ -103,7 +103,7 @@ class Family:
         return config
 
     def layer_count(self, config: Values, names: Collection[str] = ()) -> int:
-        """How many layers a model has; more than tensors that it holds are an error.
+        """Return the number of layers of a model; more layers than tensors are an error.
 
         >>> from lbrx.models.architectures import find_family
         >>> find_family({"model_type": "gpt2"}).layer_count({"n_layer": 2})
@@ -114,7 +114,7 @@ class Family:
         return self.config(config).count(self.layers_key, at_least=0, at_most=most_items(names))
 
     def is_tied(self, config: Values) -> bool:
-        """Whether the language head of a model is its embedding.
+        """Return whether the language head of a model is its embedding.
 
         >>> from lbrx.models.architectures import find_family
         >>> find_family({"model_type": "gemma2"}).is_tied({})
@@ -126,7 +126,7 @@ class Family:
         return self.tied_by_default
 
     def naming(self, names: Collection[str]) -> Naming:
-        """The prefixes that a checkpoint uses: those that most of its layers' tensors have.
+        """Return the prefixes that a checkpoint uses: those of most tensors in layers.
 
         >>> from lbrx.models.architectures import find_family
         >>> find_family({"model_type": "gpt2"}).naming({"h.0.ln_1.weight", "wte.weight"})
@@ -140,7 +140,7 @@ class Family:
         return max(self.namings, key=matches)
 
     def layer_of(self, name: str) -> int | None:
-        """The number of the layer that a tensor belongs to, by its name; None outside the layers.
+        """Return the layer number in the name of a tensor; None outside the layers.
 
         >>> from lbrx.models.architectures import find_family
         >>> find_family({"model_type": "llama"}).layer_of("model.layers.3.mlp.up_proj.weight")
@@ -150,7 +150,7 @@ class Family:
         return next((number for number in numbers if number is not None), None)
 
     def rename_layer(self, name: str, source_layer: int, target_layer: int) -> str:
-        """The name of a layer's tensor after the layer was moved."""
+        """Return the name of a tensor after its layer was moved."""
         for naming in self.namings:
             prefix = self._stack_prefix(naming)
             if layer_number(name, prefix) == source_layer:
@@ -162,7 +162,7 @@ class Family:
         )
 
     def translate(self, name: str, naming: Naming) -> str:
-        """A tensor's name in a checkpoint with other prefixes; unknown names stay as they are.
+        """Return the name of a tensor in a checkpoint with other prefixes; unknown names do not change.
 
         >>> from lbrx.models.architectures import find_family
         >>> find_family({"model_type": "gpt2"}).translate("h.0.ln_1.bias", Naming("transformer."))
@@ -177,12 +177,12 @@ class Family:
 
     @cached_property
     def _outside_templates(self) -> dict[Naming, dict[str, str]]:
-        """For every naming, the templates of the tensors outside the layers by their names."""
+        """For every naming, the templates of the tensors outside the layers, by name."""
         templates = [weight.name for weight in (*self.pre, *self.post)]
         return {naming: {naming.expand(template): template for template in templates} for naming in self.namings}
 
     def source_name(self, name: str, config: Values, names: Collection[str]) -> str | None:
-        """The name under which a checkpoint holds a tensor, or None if it does not have it.
+        """Return the name of a tensor in a checkpoint, or None if it has no such tensor.
 
         That is the name itself, the name with other prefixes, or the other one of a tied embedding and head.
 
@@ -199,17 +199,17 @@ class Family:
         return next((candidate for candidate in candidates if candidate in names), None)
 
     def _tied_names(self, name: str) -> list[str]:
-        """The names that a tied head or embedding shares its values with, in every naming."""
+        """Return the names of the tensors that a tied head or embedding shares its values with, in every naming."""
         templates = {(weight.name, weight.tied_to) for weight in (*self.pre, *self.post) if weight.tied_to}
         pairs = templates | {(tied_to, head) for head, tied_to in templates}
         own = {naming.expand(template): twin for template, twin in pairs for naming in self.namings}
         return [naming.expand(own[name]) for naming in self.namings] if name in own else []
 
     def tensors(self, config: Values, names: Collection[str] = ()) -> list[TensorRole]:
-        """The tensors of a checkpoint: before the layers, layer by layer, after the layers.
+        """Return the tensors of a checkpoint: before the layers, layer by layer, after the layers.
 
-        These are all that ``names`` holds, whether the definition knows them or not, and all that the
-        definition demands. Unknown tensors follow the known ones of their part or layer.
+        The result contains all ``names``, known to the definition or not, and all tensors that the definition
+        requires. Unknown tensors follow the known ones of their part or layer.
         """
         return list(_roles(self, json.dumps(config, sort_keys=True, default=dict), frozenset(names)))
 
@@ -225,9 +225,9 @@ class Family:
         return sorted(roles, key=lambda role: (_PART_ORDER[role.part], role.layer or 0))
 
     def unclaimed(self, config: Values, names: Collection[str]) -> list[TensorRole]:
-        """The tensors of a checkpoint that the definition does not know, so that they can be carried along.
+        """Return the tensors of a checkpoint that the definition does not know, so that they can be copied.
 
-        Those under a layer's prefix belong to that layer. Others stand before the layers, or after them if
+        Tensors with the prefix of a layer belong to that layer. Others are placed before the layers, or after them if
         they are named like a norm or a head next to the layers.
 
         >>> from lbrx.models.architectures import find_family
@@ -238,13 +238,13 @@ class Family:
         return [role for role in self.tensors(config, names) if not role.is_known]
 
     def missing(self, config: Values, names: Collection[str]) -> list[str]:
-        """The names that the definition demands of a model and that its checkpoint does not hold."""
+        """Return the names of required tensors that the checkpoint does not have."""
         present = frozenset(names)
         needed = [role.name for role in self.tensors(config, present) if not role.optional]
         return [name for name in needed if self.source_name(name, config, present) is None]
 
     def expected_shapes(self, config: Values, names: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
-        """The shapes that the definition and a config demand, by name.
+        """Return the shapes that the definition and a config require, by name.
 
         >>> from lbrx.models.architectures import find_family
         >>> config = {"model_type": "gpt2", "n_embd": 8, "vocab_size": 64}
@@ -254,7 +254,7 @@ class Family:
         return {role.name: role.shape for role in self.tensors(config, names) if role.shape is not None}
 
     def vocabulary_rows(self, config: Values, names: Collection[str] = ()) -> tuple[str, ...]:
-        """The tensors with one row per token: the embedding and the language head.
+        """Return the tensors with one row per token: the embedding and the language head.
 
         >>> from lbrx.models.architectures import find_family
         >>> config = {"model_type": "llama"}
@@ -272,7 +272,7 @@ class Family:
         return side_modules(find_stacks(outside), naming.base.rstrip("."))
 
     def _known_roles(self, config: Values, present: frozenset[str], naming: Naming) -> Iterator[TensorRole]:
-        """A role for every tensor that the definition knows, present or not."""
+        """Yield a role for every tensor that the definition knows, present or not."""
         values = self.config(config)
         parts: tuple[tuple[Part, tuple[Weight, ...], Iterable[int | None]], ...] = (
             ("pre", self.pre, (None,)),
@@ -312,12 +312,12 @@ class Family:
 
 @lru_cache(maxsize=64)
 def _roles(family: Family, config_text: str, present: frozenset[str]) -> tuple[TensorRole, ...]:
-    """Kept, because every check of a model asks for the roles of the same tensors."""
+    """Cached, because every check of a model needs the roles of the same tensors."""
     return tuple(family._tensors(json.loads(config_text), present))
 
 
 def most_items(names: Collection[str]) -> int:
-    """The largest number of layers or experts that is not absurd for a checkpoint."""
+    """Return the largest plausible number of layers or experts for a checkpoint."""
     return max(len(names), _FEW)
 
 

@@ -1,4 +1,4 @@
-"""The sizes and options of a model as GGUF metadata and as a config.json, in both directions."""
+"""Convert the sizes and options of a model between GGUF metadata and config.json, in both directions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lbrx.models.architectures.rope import (
     scaling_metadata,
 )
 
-# The end of a key in GGUF, and what config.json calls it.
+# Suffix of the GGUF key, and the key in config.json.
 _COUNTS = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
@@ -50,7 +50,7 @@ TORCH_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "f
 
 
 def gguf_of(family: Family) -> Gguf:
-    """The GGUF facts of a family that can be converted."""
+    """Return the GGUF record of a family; raise if it cannot be converted."""
     assert family.gguf is not None
     return family.gguf
 
@@ -59,7 +59,7 @@ def gguf_of(family: Family) -> Gguf:
 
 
 def metadata_of_config(family: Family, config: Config, rope: Config) -> dict[str, Any]:
-    """The key-values ``{arch}.*``: sizes, attention, rotation and experts."""
+    """Return the key-values ``{arch}.*``: sizes, attention, rotation and experts."""
     pairs: dict[str, Any] = {end: config.count(key) for end, key in (_COUNTS | _HEAD_SIZES).items()}
     pairs |= {_EPSILON: config.number("rms_norm_eps"), "vocab_size": config.count("vocab_size")}
     pairs |= _rope_metadata(gguf_of(family), config, rope) | _window_metadata(gguf_of(family), config)
@@ -96,12 +96,12 @@ def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
 
 
 def rotated_elements(config: Config, rope: Config) -> int:
-    """How many elements of each head are rotated."""
+    """Return how many elements of each head are rotated."""
     return int(rope.number("partial_rotary_factor", default=1.0) * config.count("head_dim"))
 
 
 def _window_metadata(gguf: Gguf, config: Config) -> dict[str, Any]:
-    """The sliding window, and which layers have it if they are not those that llama.cpp expects."""
+    """Return the sliding window, and the layers that have it if they differ from what llama.cpp expects."""
     if gguf.needs_window:
         return {_WINDOW: config.get("sliding_window") or 0}
     if gguf.full_attention_period is None:
@@ -114,7 +114,7 @@ def _window_metadata(gguf: Gguf, config: Config) -> dict[str, Any]:
 
 
 def _full_attention_period(usual: int, config: Config) -> int:
-    """Every how many layers one has full attention; 1 if all have."""
+    """Return n if every n-th layer has full attention; 1 if all have."""
     layers = config.count("num_hidden_layers")
     layer_types = config.per_layer("layer_types", layers, (SLIDING_ATTENTION, FULL_ATTENTION))
     if layer_types is None:
@@ -126,7 +126,7 @@ def _full_attention_period(usual: int, config: Config) -> int:
             return candidate
     raise UsageError(
         f"{config.where}: 'layer_types' mixes full and sliding attention irregularly; "
-        "llama.cpp can only have every n-th layer with full attention"
+        "llama.cpp only supports full attention in every n-th layer"
     )
 
 
@@ -136,7 +136,7 @@ def _full_attention_period(usual: int, config: Config) -> int:
 def config_of_metadata(
     family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], where: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """A config.json from key-values and tensors, and warnings about what they do not tell."""
+    """Build a config.json from key-values and tensors; also return warnings about missing facts."""
     prefix = f"{gguf_of(family).name}."
     values = Config(_uniform(metadata, prefix), where=where, error_class=FormatError)
     config: dict[str, Any] = {"architectures": [family.class_names[0]], "model_type": family.model_type}
@@ -167,7 +167,7 @@ def config_of_metadata(
 
 
 def _uniform(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Key-values of an architecture, with one number for lists that have the same for each layer."""
+    """Return the key-values of an architecture; a list with equal values for all layers becomes one number."""
 
     def plain(key: str, value: Any) -> Any:
         if not isinstance(value, np.ndarray) or not value.size or key.endswith(_PERIOD):
@@ -178,7 +178,7 @@ def _uniform(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _layer_types(gguf: Gguf, values: Config, config: Mapping[str, Any]) -> list[str]:
-    """Which layers have a sliding window: every one but each n-th, or those that a list marks."""
+    """Return which layers have a sliding window: all but every n-th, or those that a list marks."""
     layers, key = config["num_hidden_layers"], f"{gguf.name}.{_PERIOD}"
     given = values.get(key)
     if isinstance(given, np.ndarray | list) and config["sliding_window"]:
@@ -192,14 +192,14 @@ def _layer_types(gguf: Gguf, values: Config, config: Mapping[str, Any]) -> list[
 
 
 def assumed_scalar(gguf: Gguf, layers: int, hidden: int, heads: int, head: int) -> int:
-    """The number by whose square root llama.cpp divides the scores of attention."""
+    """Return the number whose square root divides the attention scores in llama.cpp."""
     return hidden // heads if layers == gguf.layers_scaled_by_width else head
 
 
 def _taken_for_granted(
     family: Family, values: Config, tensors: Mapping[str, PlannedTensor], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What only some families have, and llama.cpp does not read from a file."""
+    """Return the values that llama.cpp hard-codes for some families instead of reading them from the file."""
     gguf = gguf_of(family)
     options: dict[str, Any] = {key: f"blk.0.{name}" in tensors for key, name in gguf.true_if_stored.items()}
     if "query_pre_attn_scalar" in family.defaults:
@@ -233,8 +233,7 @@ def _rope_config(
         settings["rope_scaling"] = llama3_config(_values(tensors[ROPE_FREQUENCIES]), theta, head)
         if settings["rope_scaling"] is None:
             warnings.append(
-                f"{values.where}: {ROPE_FREQUENCIES} has other numbers than Llama 3; "
-                "'rope_scaling' of config.json is empty"
+                f"{values.where}: {ROPE_FREQUENCIES} does not match Llama 3; 'rope_scaling' of config.json is empty"
             )
     rotated = int(values.number(prefix + "dimension_count", default=head))
     has_longrope = "longrope" in gguf.rope_types
@@ -259,7 +258,7 @@ def _values(planned: PlannedTensor) -> Floats:
 
 
 def main_type(tensors: Sequence[PlannedTensor]) -> str:
-    """The type that most elements of matrices have.
+    """Return the type that most elements of matrices have.
 
     >>> import lbrx
     >>> values = (lbrx.full((8, 8), 0, "bf16"), lbrx.full((99,), 0, "f32"))

@@ -1,4 +1,4 @@
-"""What a tensor of a GGUF file is for, told by its name: what the rules of mixes are about."""
+"""The role of a tensor in a GGUF file, derived from its name; the rules of quantization mixes use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EMBEDDING_NAMES = ("token_embd.weight", "per_layer_token_embd.weight")
 OUTPUT_NAME = "output.weight"
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
-# Routers, norms, convolutions and positions: small, and easily spoilt.
+# Routers, norms, convolutions and positions: small, and sensitive to quantization.
 _KEPT_WHOLE = ("position_embd.weight", "token_types.weight")
 _KEPT_PARTS = (
     "_norm.weight",
@@ -39,7 +39,7 @@ _KEPT_PARTS = (
 
 
 class Role(Enum):
-    """What a tensor is for. VALUE has joined projections too: they hold the values."""
+    """The role of a tensor. VALUE includes joined projections, because they contain the values."""
 
     OUTPUT = "output"
     EMBEDDING = "embedding"
@@ -53,7 +53,7 @@ class Role(Enum):
     OTHER = "other"
 
 
-# The first part that is in a name decides.
+# The first substring that a name contains decides.
 _ROLES = (
     ("attn_qkv.weight", Role.VALUE),
     ("attn_kv_b.weight", Role.VALUE),
@@ -68,7 +68,7 @@ _ROLES = (
 
 
 def role_of(name: str) -> Role:
-    """The role of a tensor.
+    """Return the role of a tensor.
 
     >>> role_of("blk.3.ffn_down_exps.weight"), role_of("output.weight")
     (<Role.DOWN: 'feed-forward down'>, <Role.OUTPUT: 'output'>)
@@ -81,7 +81,7 @@ def role_of(name: str) -> Role:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the block that a tensor belongs to.
+    """Return the number of the block of a tensor, or None.
 
     >>> layer_of("blk.12.attn_q.weight"), layer_of("output.weight")
     (12, None)
@@ -91,18 +91,18 @@ def layer_of(name: str) -> int | None:
 
 
 def counting_order(name: str) -> tuple[int, str]:
-    """The order in which tensors are counted by rules such as "the first eighth": by block, then by name."""
+    """Return the sort key for rules such as "the first eighth": by block, then by name."""
     layer = layer_of(name)
     return (-1 if layer is None else layer, name)
 
 
 def reason_to_keep(name: str, shape: Sequence[int]) -> str | None:
-    """Why a tensor is never quantized, or None if it may be.
+    """Return why a tensor is never quantized, or None if it may be.
 
     >>> reason_to_keep("blk.0.attn_norm.weight", (64,)), reason_to_keep("blk.0.attn_q.weight", (64, 64))
     ('one dimension', None)
     """
-    if sum(size > 1 for size in shape[:-1]) == 0:  # axes of one row count for nothing
+    if sum(size > 1 for size in shape[:-1]) == 0:  # axes of size 1 do not count
         return "one dimension"
     if not name.endswith("weight"):
         return "not a weight"

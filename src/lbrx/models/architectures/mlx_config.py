@@ -1,4 +1,4 @@
-"""A config.json as mlx_lm reads it: what newer transformers nest, or take for granted, is written down."""
+"""Convert config.json for mlx_lm: add explicit top-level keys for what newer transformers nest or imply."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lbrx.models.architectures import known_family
 _EXPERT_COUNTS = (
     "num_experts",
     "num_local_experts",
-)  # the same number, which versions of transformers name differently
+)  # the same number under the names of different transformers versions
 
 
 def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with the keys that mlx_lm looks for; nothing that is there is changed.
+    """Return the config with the keys that mlx_lm looks for; existing keys do not change.
 
     >>> rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0}
     >>> made = mlx_config({"model_type": "llama", "rope_parameters": rope})
@@ -30,13 +30,13 @@ def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tied_embeddings(config: Mapping[str, Any] | None) -> bool | None:
-    """Whether the head is the embedding: mlx_lm assumes other defaults than transformers. None if nobody knows."""
+    """Return whether the head is the embedding: mlx_lm and transformers have different defaults. None if unknown."""
     architecture = None if config is None else known_family(config)
     return None if config is None or architecture is None else architecture.is_tied(config)
 
 
 def _rope_settings(parameters: Any) -> dict[str, Any]:
-    """Since transformers 5, positions are described by one object, or by one for each kind of layer."""
+    """Return the rope settings. Since transformers 5 they are one object, or one per layer type."""
     if not isinstance(parameters, Mapping):
         return {}
     full, sliding = parameters.get("full_attention"), parameters.get("sliding_attention")
@@ -50,6 +50,6 @@ def _rope_settings(parameters: Any) -> dict[str, Any]:
 
 
 def _base(parameters: Any, key: str) -> dict[str, Any]:
-    """The base of rotary positions under another key, if it is told."""
+    """Return the base of the rotary positions under another key, if given."""
     theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else None
     return {key: theta} if isinstance(theta, int | float) else {}

@@ -1,4 +1,4 @@
-"""Experts of a mixture: one tensor each in Hugging Face directories, one stack of all in MLX."""
+"""Experts of a mixture: separate tensors in Hugging Face directories, stacked into one tensor in MLX."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STACK = re.compile(r"(?P<block>.*)\.switch_mlp\.(?P<projection>\w+)\.(?P<part>w
 
 
 def stack_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]:
-    """The tensors with those of experts joined, each stack in the place of its first expert.
+    """Stack the tensors of experts; each stack takes the position of its first expert.
 
     >>> import lbrx
     >>> names = [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in (1, 0)]
@@ -39,7 +39,7 @@ def stack_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]
 
 
 def _projections(block: str) -> Mapping[str, str]:
-    """What MLX calls the projections of experts where it has other names: in blocks like those of Mixtral."""
+    """Return the MLX names of expert projections that differ, as in blocks like those of Mixtral."""
     if not block.endswith(_MIXTRAL_BLOCK):
         return {}
     stacks = {weight.name: weight.mlx for weight in load_family("mixtral").layer if weight.mlx is not None}
@@ -54,14 +54,14 @@ def _stack_name(match: re.Match[str]) -> str:
 def _stack(name: str, experts: dict[int, PlannedTensor]) -> PlannedTensor:
     if sorted(experts) != list(range(len(experts))):
         absent = next(number for number in range(len(experts)) if number not in experts)
-        raise FormatError(f"{name!r} is made of {len(experts)} experts, but number {absent} is missing")
+        raise FormatError(f"{name!r} consists of {len(experts)} experts, but number {absent} is missing")
     parts = [experts[number] for number in range(len(experts))]
     first = parts[0]
     for part in parts:
         if (part.shape, part.type_name) != (first.shape, first.type_name):
             raise FormatError(
                 f"tensor {part.name!r} is {part.type_name} {part.shape}, expected {first.type_name} {first.shape} "
-                f"as {first.name!r}, with which it is stacked"
+                f"like {first.name!r}, with which it is stacked"
             )
     return PlannedTensor(
         name, first.type_name, (len(parts), *first.shape), lambda: stacked([part.make() for part in parts])
@@ -69,7 +69,7 @@ def _stack(name: str, experts: dict[int, PlannedTensor]) -> PlannedTensor:
 
 
 def separate_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]:
-    """The inverse of ``stack_experts``.
+    """Split stacks into experts; the inverse of ``stack_experts``.
 
     >>> import lbrx
     >>> name = "model.layers.0.block_sparse_moe.switch_mlp.gate_proj.weight"

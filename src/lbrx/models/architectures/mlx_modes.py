@@ -1,4 +1,4 @@
-"""What the ``quantization`` of an MLX model's config.json says, and how it is written."""
+"""Read and write the ``quantization`` settings in the config.json of an MLX model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = ("weight", "scales", "biases")
 
 
 def described(mode: MlxMode) -> dict[str, Any]:
-    """A coding as config.json has it.
+    """Return a coding as the object that config.json contains.
 
     >>> described(MlxMode(bits=8))
     {'group_size': 64, 'bits': 8, 'mode': 'affine'}
@@ -26,7 +26,7 @@ def described(mode: MlxMode) -> dict[str, Any]:
 
 
 def settings_of(modes: Mapping[str, MlxMode]) -> dict[str, Any]:
-    """The settings for modules and their codings: the most usual one, and then each module that has another.
+    """Return the settings for modules and their codings: the most frequent one, then each module that differs.
 
     >>> settings_of({"a": MlxMode(), "b": MlxMode(bits=8), "c": MlxMode()})["b"]["bits"]
     8
@@ -36,12 +36,12 @@ def settings_of(modes: Mapping[str, MlxMode]) -> dict[str, Any]:
 
 
 def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config of weights that are not coded."""
+    """Return a config for unquantized weights."""
     return {key: value for key, value in config.items() if key not in SETTING_KEYS}
 
 
 def mode_of(settings: Any, module: str, where: str) -> MlxMode:
-    """The coding of a module.
+    """Return the coding of a module.
 
     >>> mode_of({"group_size": 64, "bits": 4, "lm_head": {"group_size": 64, "bits": 6}}, "lm_head", "config.json").bits
     6
@@ -67,7 +67,7 @@ def mode_of(settings: Any, module: str, where: str) -> MlxMode:
 
 
 class _Latest:
-    """The coding that was made last, so that the parts of a weight are parts of one."""
+    """Caches the last coding, so that all parts of a weight share it."""
 
     def __init__(self) -> None:
         self._of: tuple[PlannedTensor, MlxWeight] | None = None
@@ -85,7 +85,7 @@ _latest = _Latest()
 def weight_parts(
     tensor: PlannedTensor, mode: MlxMode, code: Callable[[Tensor], MlxWeight], numbers: str
 ) -> tuple[PlannedTensor, ...]:
-    """The tensors that MLX has of a weight; ``code`` makes them, with scales of the type ``numbers``."""
+    """Return the MLX tensors of a weight; ``code`` computes them, with scales of the type ``numbers``."""
     module = tensor.name.removesuffix(".weight")
     *rows, columns = tensor.shape
     words, groups = (*rows, columns * mode.bits // WORD_BITS), (*rows, columns // mode.group_size)

@@ -1,4 +1,4 @@
-"""Reading MLX directories: like those of Hugging Face, with weights coded as weight, scales and biases."""
+"""Read MLX directories: like those of Hugging Face, with weights encoded as weight, scales and biases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WEIGHT = ".weight"
 
 
 def read_mlx(directory: Path) -> Contents:
-    """The model in an MLX directory, as it is: headers, config and small files; no weights.
+    """Open an MLX directory unchanged: headers, config and small files, but no weights.
 
     >>> import lbrx, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -32,7 +32,7 @@ def read_mlx(directory: Path) -> Contents:
     """
     checkpoint = open_checkpoint(directory)
     if checkpoint.format != "huggingface":
-        raise FormatError(f"{directory}: is of the format {checkpoint.format}, expected a directory of MLX")
+        raise FormatError(f"{directory}: has the format {checkpoint.format}, expected an MLX directory")
     tensors = tuple(PlannedTensor.of(name, tensor) for name, tensor in checkpoint.items())
     return Contents(
         "mlx",
@@ -47,7 +47,7 @@ def read_mlx(directory: Path) -> Contents:
 
 @dataclass(frozen=True, slots=True)
 class CodedWeight:
-    """A weight of a model and the tensors that MLX keeps of it."""
+    """A weight of a model and the MLX tensors that encode it."""
 
     name: str
     mode: MlxMode
@@ -63,7 +63,7 @@ class CodedWeight:
         return MlxWeight(self.weight.make(), self.scales.make(), None if self.biases is None else self.biases.make())
 
     def decoded(self, dtype_name: str) -> PlannedTensor:
-        """The values in a dtype."""
+        """Decode the values to a dtype."""
 
         def make() -> Tensor:
             parts = self.parts()
@@ -73,8 +73,9 @@ class CodedWeight:
 
 
 def mlx_to_hf(contents: Contents, *, type_name: str | None = None) -> Contents:
-    """The Hugging Face form of an MLX model: weights decoded into the dtype of their scales, or into ``type_name``;
-    experts one by one."""
+    """Convert an MLX model to the Hugging Face form: weights decoded to the dtype of their scales, or to
+    ``type_name``; experts are separate.
+    """
     value_type = _value_type(contents.config)
 
     def plain(part: PlannedTensor | CodedWeight) -> PlannedTensor:
@@ -87,13 +88,15 @@ def mlx_to_hf(contents: Contents, *, type_name: str | None = None) -> Contents:
 
 
 def as_hf(contents: Contents, tensors: tuple[PlannedTensor, ...]) -> Contents:
-    """An MLX model with other tensors, none of which is coded in its way any more."""
+    """Return an MLX model with other tensors, none of which is MLX-encoded."""
     config = None if contents.config is None else without_settings(contents.config)
     return replace(contents, format="safetensors", tensors=tensors, metadata={"format": "pt"}, config=config)
 
 
 def coded_weights(contents: Contents) -> Iterator[PlannedTensor | CodedWeight]:
-    """The tensors of an MLX model in their order, those that belong together as one; wrong shapes are a FormatError."""
+    """Yield the tensors of an MLX model in order, grouping parts of one weight; wrong shapes are a
+    FormatError.
+    """
     where = "the model" if contents.directory is None else str(contents.directory)
     by_name = contents.by_name
     modules = [name.removesuffix(".scales") for name in by_name if name.endswith(".scales")]
@@ -106,7 +109,7 @@ def coded_weights(contents: Contents) -> Iterator[PlannedTensor | CodedWeight]:
             continue
         if module not in coded or tensor.name == module:
             if tensor.type_name == "u32":
-                raise FormatError(f"{where}: tensor {quoted(tensor.name)} is coded, but has no '.scales' beside it")
+                raise FormatError(f"{where}: tensor {quoted(tensor.name)} is coded, but has no '.scales' tensor")
             yield tensor
             continue
         if f"{module}.global_scale" in by_name:
@@ -144,7 +147,7 @@ def _check_parts(coded: CodedWeight, where: str) -> None:
 
 
 def _value_type(config: Mapping[str, Any] | None) -> str:
-    """The dtype of values that no scale tells: what config.json names, else bf16."""
+    """Return the dtype of values without scales: the one in config.json, else bf16."""
     for key in ("dtype", "torch_dtype"):
         name = (config or {}).get(key)
         if isinstance(name, str):

@@ -1,6 +1,6 @@
-"""The parts that families are put together from: linear layers, norms, attention, MLPs, experts.
+"""Building blocks of families: linear layers, norms, attention, MLPs, experts.
 
-All names are relative to a layer until ``in_layer`` gives them its prefix. ``gguf`` is the name in GGUF files without
+All names are relative to a layer until ``in_layer`` adds its prefix. ``gguf`` is the name in GGUF files without
 ``.weight`` or ``.bias``.
 """
 
@@ -28,7 +28,7 @@ def linear(
     when: str | None = None,
     paired_by: str | None = None,
 ) -> tuple[Weight, ...]:
-    """A matrix, and a bias that is needed under the condition ``bias`` (None: the layer never has one)."""
+    """Return a matrix, and a bias that is required under the condition ``bias`` (None: the layer never has one)."""
     shapes: dict[str, tuple[Dimension, ...]] = {"weight": (rows, columns)}
     shapes |= {} if bias is None else {"bias": (rows,)}
     return tuple(
@@ -44,7 +44,7 @@ def linear(
 
 
 def conv1d(module: str, inputs: Dimension, outputs: Dimension, *, when: str | None = None) -> tuple[Weight, ...]:
-    """GPT-2's linear layer, whose matrix is stored transposed."""
+    """Return GPT-2's linear layer, whose matrix is stored transposed."""
     return (
         Weight(f"{module}.weight", (inputs, outputs), needed_when=when),
         Weight(f"{module}.bias", (outputs,), needed_when=when),
@@ -60,7 +60,7 @@ def norm(
     when: str | None = None,
     adds_one: bool = False,
 ) -> tuple[Weight, ...]:
-    """The scale of a normalization, and its bias if it has one."""
+    """Return the scale of a normalization, and its bias if it has one."""
     name = None if gguf is None else f"{gguf}.weight"
     scale = Weight(f"{module}.weight", (size,), needed_when=when, gguf=name, adds_one=adds_one)
     return (scale, Weight(f"{module}.bias", (size,), needed_when=when)) if bias else (scale,)
@@ -70,7 +70,7 @@ TWO_NORMS = (*norm("input_layernorm", "attn_norm"), *norm("post_attention_layern
 
 
 def qk_norms(query_size: Dimension, key_size: Dimension, *, adds_one: bool = False) -> tuple[Weight, ...]:
-    """The norms of queries and keys."""
+    """Return the norms of queries and keys."""
     return (
         *norm("self_attn.q_norm", "attn_q_norm", size=query_size, adds_one=adds_one),
         *norm("self_attn.k_norm", "attn_k_norm", size=key_size, adds_one=adds_one),
@@ -78,7 +78,7 @@ def qk_norms(query_size: Dimension, key_size: Dimension, *, adds_one: bool = Fal
 
 
 def buffers(*names: str) -> tuple[Weight, ...]:
-    """Constants that some versions of Transformers saved and others do not."""
+    """Return constants that only some versions of Transformers save."""
     return tuple(Weight(name, optional=True, is_buffer=True) for name in names)
 
 
@@ -89,9 +89,9 @@ def attention(
     is_paired: bool = False,
     biases_in_gguf: str = "qkvo",
 ) -> tuple[Weight, ...]:
-    """Separate query, key, value and output projections.
+    """Return separate query, key, value and output projections.
 
-    ``is_paired``: llama.cpp rotates neighbouring elements of a head, transformers those that are half a head apart.
+    ``is_paired``: llama.cpp rotates adjacent elements of a head, transformers those that are half a head apart.
     ``biases_in_gguf`` are the projections that may have a bias in llama.cpp.
     """
     query, key = ("num_attention_heads", "num_key_value_heads") if is_paired else (None, None)
@@ -114,7 +114,7 @@ def gated_mlp(
     bias: str | None = None,
     when: str | None = None,
 ) -> tuple[Weight, ...]:
-    """The three matrices of a gated feed-forward layer; ``{}`` in their name in GGUF is gate, up or down."""
+    """Return the three matrices of a gated feed-forward layer; ``{}`` in the GGUF name is gate, up or down."""
     names = {each: None if gguf is None else gguf.format(each) for each in ("gate", "up", "down")}
     return (
         *linear(f"{module}.gate_proj", size, "hidden_size", names["gate"], bias=bias, when=when),
@@ -132,9 +132,9 @@ def experts(
     when: str | None = None,
     joined: Mapping[str, Weight] | None = None,
 ) -> tuple[Weight, ...]:
-    """The router and one gate, up and down matrix per expert; ``matrices`` has their names.
+    """Return the router and one gate, up and down matrix per expert, named by ``matrices``.
 
-    MLX stores each matrix for all experts at once, and ``joined`` has other tensors that may replace single ones.
+    MLX stores each matrix for all experts at once; ``joined`` lists tensors that may replace single ones.
     """
     weights = [*linear(f"{module}.gate", count, "hidden_size", "ffn_gate_inp", when=when)]
     for role, matrix in matrices.items():
@@ -157,7 +157,7 @@ def experts(
 
 
 def in_layer(*groups: tuple[Weight, ...], prefix: str = "{base}layers.{layer}.") -> tuple[Weight, ...]:
-    """Weights whose names are relative to a layer, with the layer's prefix."""
+    """Add the prefix of the layer to weights with relative names."""
     return tuple(
         replace(
             weight,
@@ -172,12 +172,12 @@ def in_layer(*groups: tuple[Weight, ...], prefix: str = "{base}layers.{layer}.")
 
 
 def embedding(name: str = "{base}embed_tokens.weight", size: Dimension = "hidden_size") -> Weight:
-    """The input embedding: one row per token."""
+    """Return the input embedding: one row per token."""
     return Weight(name, ("vocab_size", size), is_vocabulary=True, gguf="token_embd.weight")
 
 
 def language_head(name: str, tied_to: Weight) -> Weight:
-    """The output embedding, which is the input embedding when both are tied."""
+    """Return the output embedding, which is the input embedding when both are tied."""
     return Weight(
         name,
         tied_to.shape,
@@ -189,7 +189,7 @@ def language_head(name: str, tied_to: Weight) -> Weight:
 
 
 def final_norm_and_head(*, bias: bool = False, adds_one: bool = False) -> tuple[Weight, ...]:
-    """What comes after the layers, under the names that Llama introduced."""
+    """Return the weights after the layers, under the names that Llama introduced."""
     head = language_head("{head}lm_head.weight", embedding())
     return (*norm("{base}norm", "output_norm", bias=bias, adds_one=adds_one), head)
 
@@ -197,7 +197,7 @@ def final_norm_and_head(*, bias: bool = False, adds_one: bool = False) -> tuple[
 def decoder_defaults(
     vocab_size: int, hidden_size: int, intermediate_size: int, layers: int, heads: int, **others: Any
 ) -> dict[str, Any]:
-    """What transformers assumes if a config.json with Llama's keys leaves a key out."""
+    """Return the values that transformers assumes for keys missing from a config.json with Llama's keys."""
     return {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
@@ -214,5 +214,5 @@ def decoder_defaults(
 
 
 def window_rule(condition: str) -> LayerRule:
-    """Layers attend to a sliding window under a condition on ``layer`` and the config."""
+    """Return the rule that layers have a sliding window under a condition on ``layer`` and the config."""
     return LayerRule("layer_types", f"'sliding_attention' if {condition} else 'full_attention'")

@@ -1,4 +1,4 @@
-"""The records that a model family is described with."""
+"""The records that describe a model family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dimension = str | int  # an expression over the config's keys, or a number
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The prefixes of the language model's tensors and of its head in one kind of checkpoint.
+    """The prefixes of the language model's tensors and of its head in one type of checkpoint.
 
     >>> Naming("model.").expand("{base}layers.{layer}.mlp.gate.weight", layer=3)
     'model.layers.3.mlp.gate.weight'
@@ -28,7 +28,7 @@ class Naming:
     head: str = ""
 
     def expand(self, template: str, layer: int | None = None, item: int | None = None) -> str:
-        """A template with these prefixes and numbers filled in."""
+        """Return a template with these prefixes and numbers filled in."""
         name = template.replace("{base}", self.base).replace("{head}", self.head)
         if layer is not None:
             name = name.replace("{layer}", str(layer))
@@ -48,14 +48,14 @@ class Weight:
     optional: bool = False  # its absence is never an error
     is_buffer: bool = False  # a constant that only some versions save, such as a mask
     needed_when: str | None = None  # a condition on the config and ``layer``; None: always
-    replaced_by: tuple[str, ...] = ()  # templates of tensors that hold the same values in another layout
-    items: Dimension | None = None  # how many numbers ``{item}`` runs over
-    tied_to: str | None = None  # the template that supplies it when embeddings are tied
+    replaced_by: tuple[str, ...] = ()  # templates of tensors with the same values in another layout
+    items: Dimension | None = None  # the number of values of ``{item}``
+    tied_to: str | None = None  # the template with the same values if embeddings are tied
     is_vocabulary: bool = False  # rows are tokens
-    gguf: str | None = None  # its name in GGUF files, where all items are one stack
+    gguf: str | None = None  # its name in GGUF files, which stack all items
     in_gguf: bool = True  # False: llama.cpp does not know it in this family
     mlx: str | None = None  # the stack of all items in MLX; other tensors have the same name there
-    paired_by: str | None = None  # the key of a number of heads: GGUF has the halves of each head as pairs of rows
+    paired_by: str | None = None  # key for the number of heads: GGUF interleaves the halves of each head
     adds_one: bool = False  # GGUF has 1 + weight
 
     @property
@@ -67,26 +67,26 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Gguf:
-    """What llama.cpp calls a family, and what it takes for granted about it."""
+    """The llama.cpp name of a family, and its hard-coded properties."""
 
     name: str  # the value of general.architecture
     rope_types: tuple[str, ...] = ("default", "linear", "yarn")
-    full_attention_period: int | None = None  # every so-many-th layer has full attention, the others a window
-    needs_window: bool = False  # the key must be there, 0 for none
-    has_output_when_tied: bool = False  # the head must be there even if it is the embedding
+    full_attention_period: int | None = None  # every n-th layer has full attention, the others a window
+    needs_window: bool = False  # the key is required, 0 for none
+    has_output_when_tied: bool = False  # the head is required even if tied to the embedding
     never_has_output: bool = False
     layers_scaled_by_width: int | None = None  # queries of models with so many layers are scaled by hidden / heads
-    true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor is there
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # values that are used whatever a config says
-    assumed: Mapping[str, Any] = field(default_factory=dict)  # values that are used if a config has none
+    true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor exists
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # values that override the config
+    assumed: Mapping[str, Any] = field(default_factory=dict)  # values if the config has none
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRule:
-    """A property that layers have by their position, and the key that can say it for each layer instead.
+    """A property that depends on the position of a layer, and the key that can list it per layer instead.
 
-    ``value`` is an expression over the config and ``layer``. With ``is_index_list`` the key holds the numbers
-    of the layers for which it is true, else one value per layer. ``resets`` are values for the keys that
+    ``value`` is an expression over the config and ``layer``. With ``is_index_list`` the key lists the numbers
+    of the layers for which it is true, else one value per layer. ``resets`` are new values for keys that
     would otherwise still imply the property.
 
     >>> LayerRule("layer_types", "'sliding_attention' if layer % 2 else 'full_attention'").is_index_list
@@ -101,7 +101,7 @@ class LayerRule:
 
 @dataclass(frozen=True, slots=True)
 class TensorRole:
-    """What one tensor of a checkpoint is.
+    """The role of one tensor in a checkpoint.
 
     >>> TensorRole("model.norm.weight", "post", None, (8,), ("hidden_size",)).is_known
     True
@@ -110,9 +110,9 @@ class TensorRole:
     name: str
     part: Part  # before the layers, in one, or after them
     layer: int | None  # the layer's number, when part is "layer"
-    shape: tuple[int, ...] | None  # None: the definition does not say
+    shape: tuple[int, ...] | None  # None: unknown
     dimensions: tuple[Dimension, ...] | None  # the shape as the definition writes it
-    optional: bool = False  # its absence is no error
+    optional: bool = False  # its absence is not an error
     is_buffer: bool = False  # a constant to copy, not to merge
     tied_to: str | None = None  # the tensor that has the same values, because embeddings are tied
     is_vocabulary: bool = False  # one row per token
@@ -124,8 +124,8 @@ class TensorRole:
 class GroupedAttention:
     """Softmax attention whose query heads share keys and values.
 
-    ``qk_norm``: queries and keys are normalized in each head, or over the whole row before it is split into heads.
-    ``is_joined``: one matrix holds queries, keys and values.
+    ``qk_norm``: queries and keys are normalized per head, or over the whole row before it is split into heads.
+    ``is_joined``: one matrix contains queries, keys and values.
     """
 
     qk_norm: Literal["none", "head", "row"] = "none"
@@ -134,7 +134,7 @@ class GroupedAttention:
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    """``down(activation(gate(x)) * up(x))``. ``is_joined``: one matrix holds gate and up."""
+    """``down(activation(gate(x)) * up(x))``. ``is_joined``: one matrix contains gate and up."""
 
     activation: Activation = "silu"
     is_joined: bool = False
@@ -142,14 +142,14 @@ class GatedMlp:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A router and gated MLPs. The shares of the chosen experts add up to 1."""
+    """A router and gated MLPs. The weights of the chosen experts sum to 1."""
 
     activation: Activation = "silu"
 
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """Where norms are: before attention and MLP, after them (before the sum with the input), or both.
+    """The positions of norms: before attention and MLP, after them (before the residual sum), or both.
 
     >>> RmsNorm("after").names
     ('post_attention_norm', 'post_ffw_norm')
@@ -160,14 +160,14 @@ class RmsNorm:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What GGUF calls the norms of a layer."""
+        """The GGUF names of the norms of a layer."""
         before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
         return {"before": before, "after": after, "both": before + after}[self.placement]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """How a model runs: in each layer attention and an MLP, both with norms."""
+    """How to run a model: each layer has attention and an MLP, both with norms."""
 
     attention: GroupedAttention = GroupedAttention()
     mlp: GatedMlp | Experts = GatedMlp()

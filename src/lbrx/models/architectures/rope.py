@@ -1,4 +1,4 @@
-"""Rotary position embeddings: how config.json describes them, and how GGUF does."""
+"""Rotary position embeddings in config.json and in GGUF."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 ROPE_FREQUENCIES = "rope_freqs.weight"
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 ROPE_TENSORS = (ROPE_FREQUENCIES, LONG_FACTORS, SHORT_FACTORS)
-# What config.json calls a value of YaRN, and the end of its key in GGUF.
+# Key in config.json of a YaRN value, and suffix of its GGUF key.
 _YARN_KEYS = (
     (("extrapolation_factor",), "yarn_ext_factor"),
     (("attention_factor", "attn_factor"), "yarn_attn_factor"),
@@ -29,10 +29,10 @@ _TRAINED_LENGTHS = tuple(1 << power for power in range(5, 21))
 
 
 def rope_section(config: Config, layer_type: str = FULL_ATTENTION) -> Config:
-    """All rope settings of a config.json for one type of layers.
+    """Return all rope settings of a config.json for one type of layers.
 
-    Transformers 5 has them in ``rope_parameters``, by layer type if layers differ. Before, ``rope_theta``,
-    ``rope_local_base_freq`` (layers with a sliding window) and ``partial_rotary_factor`` were outside ``rope_scaling``.
+    Transformers 5 stores them in ``rope_parameters``, by layer type if layers differ. Older versions have
+    ``rope_theta``, ``rope_local_base_freq`` (windows) and ``partial_rotary_factor`` next to ``rope_scaling``.
 
     >>> old = Config({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}})
     >>> new = Config({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}})
@@ -65,7 +65,7 @@ def rope_section(config: Config, layer_type: str = FULL_ATTENTION) -> Config:
 
 
 def longrope_factors(rope: Config, key: str, count: int) -> Floats:
-    """One of the two lists of factors of longrope."""
+    """Return one of the two lists of factors of longrope."""
     factors = rope.get(key)
     if not isinstance(factors, Sequence) or len(factors) != count:
         size = len(factors) if isinstance(factors, Sequence) else "no"
@@ -74,7 +74,7 @@ def longrope_factors(rope: Config, key: str, count: int) -> Floats:
 
 
 def scaling_metadata(rope: Config, context_length: int) -> dict[str, Any]:
-    """The ends of the keys ``{arch}.rope.scaling.*`` for linear scaling and YaRN.
+    """Return the suffixes of the keys ``{arch}.rope.scaling.*`` for linear scaling and YaRN, with their values.
 
     >>> scaling_metadata(Config({"rope_type": "linear", "factor": 4}), 4096)
     {'type': 'linear', 'factor': 4.0}
@@ -92,7 +92,7 @@ def scaling_metadata(rope: Config, context_length: int) -> dict[str, Any]:
 
 
 def scaling_config(values: Config, prefix: str) -> dict[str, Any] | None:
-    """The ``rope_scaling`` of a config.json for linear scaling and YaRN, None without them.
+    """Return the ``rope_scaling`` of a config.json for linear scaling and YaRN, None without them.
 
     >>> scaling_config(Config({"a.rope.scaling.type": "linear", "a.rope.scaling.factor": 4.0}), "a.rope.scaling.")
     {'rope_type': 'linear', 'factor': 4.0}
@@ -111,9 +111,9 @@ def scaling_config(values: Config, prefix: str) -> dict[str, Any] | None:
 
 
 def llama3_factors(rope: Config, head: int) -> Floats:
-    """By how much the rotation of each pair is slowed down (``rope_type`` llama3).
+    """Return the factor that divides the frequency of each pair (``rope_type`` llama3).
 
-    Short waves keep their length, long ones are stretched by ``factor``, those between by something between.
+    Short wavelengths are unchanged, long ones are stretched by ``factor``, those between are interpolated.
 
     >>> llama3_factors(Config({"rope_theta": 5e5, "factor": 8.0}), 8).round(2).tolist()
     [1.0, 1.0, 2.690000057220459, 8.0]
@@ -129,7 +129,7 @@ def llama3_factors(rope: Config, head: int) -> Floats:
 
 
 def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | None:
-    """The ``rope_scaling`` of which these are the factors; None if it has not the frequency factors of Llama 3.
+    """Return the ``rope_scaling`` with these factors; None if they are not the frequency factors of Llama 3.
 
     >>> rope = Config({"rope_theta": 5e5, "factor": 32.0})
     >>> llama3_config(llama3_factors(rope, 64), 5e5, 64)["factor"]
@@ -146,7 +146,7 @@ def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | 
 
 
 def longrope_attention_factor(context_length: int, original_length: int) -> float:
-    """By how much longrope scales what it rotates.
+    """Return the factor by which longrope scales queries and keys.
 
     >>> round(longrope_attention_factor(131072, 4096), 4)
     1.1902
@@ -156,7 +156,7 @@ def longrope_attention_factor(context_length: int, original_length: int) -> floa
 
 
 def plain_float(value: float) -> float:
-    """An f32 as the shortest decimal number that it stands for.
+    """Return the shortest decimal number that rounds to an f32.
 
     >>> plain_float(float(np.float32(1e-6)))
     1e-06

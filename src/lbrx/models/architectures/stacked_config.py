@@ -1,4 +1,4 @@
-"""The config.json of a model whose layers, vocabulary or dtype are no longer those of its inputs."""
+"""The config.json of a model with other layers, vocabulary or dtype than its inputs."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def stacked_config(
     dtype: DType | str | None = None,
     architecture: Family | None = None,
 ) -> dict[str, Any]:
-    """A copy of ``config`` for an output made of the given layers; None leaves the layers as they are.
+    """Return a copy of ``config`` for an output with the given layers; None keeps the layers.
 
-    ``layer_sources`` says for every output layer which layer it was: a number is a layer of ``config`` itself,
+    ``layer_sources`` gives the source of every output layer: a number is a layer of ``config`` itself,
     a pair is a layer of one of ``source_configs``. The number of layers, lists with one value per layer and
-    lists of layer numbers follow. What the architecture implies by a layer's position, such as every sixth
-    layer of Gemma 3 having full attention, is written out if the new order would imply something else.
+    lists of layer numbers are updated. Properties that the architecture derives from the position of a layer, such as
+    full attention in every sixth layer of Gemma 3, are written out if the new order would imply other values.
 
     >>> config = {"num_hidden_layers": 3, "layer_types": ["full", "sliding", "full"]}
     >>> stacked_config(config, [0, 1, 1, 2])
@@ -97,7 +97,7 @@ def described_layers(config: Values, layer_count: int) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """Where a layer of the output comes from."""
+    """The source of an output layer."""
 
     config: Values
     number: int
@@ -139,7 +139,7 @@ def _layers_key(section: Values, architecture: Family) -> str:
 
 
 def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Family) -> dict[str, Any]:
-    """The keys that change in the language model's section of a config with these layers."""
+    """Return the changed keys in the language model's section of a config with these layers."""
     rules = architecture.layer_rules
     section = text_section(config)
     updates: dict[str, Any] = {_layers_key(section, architecture): len(layers)}
@@ -166,7 +166,7 @@ def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
 
 
 def _per_layer_keys(config: Values, layers: Sequence[_Layer], architecture: Family) -> list[str]:
-    """The keys that hold one value per layer in any of the configs, those of the output's config first."""
+    """Return the keys with one value per layer in any of the configs, those of the output's config first."""
     keys: dict[str, None] = {}
     for source in _configs(config, layers):
         layer_count = _layer_count(source, architecture)
@@ -184,12 +184,12 @@ def _is_per_layer(key: str, values: Sequence[Any], layer_count: int) -> bool:
 
 
 def _listed_value(key: str, layer: _Layer, architecture: Family) -> Any:
-    """A layer's value in a list of its config, or what the architecture implies if there is no list."""
+    """Return the value of a layer in a list of its config, or the value that the architecture implies."""
     values = text_section(layer.config).get(key)
     if not _is_list(values):
         rule = next((rule for rule in architecture.layer_rules if rule.key == key), None)
         if rule is None:
-            raise UsageError(f"config.json has no list {key!r}, but that of another model to be stacked has one")
+            raise UsageError(f"config.json has no list {key!r}, but the config of another stacked model has one")
         return _implied(rule, layer, architecture)
     layer_count = _layer_count(layer.config, architecture)
     if len(values) != layer_count:
@@ -204,7 +204,7 @@ def _implied(rule: LayerRule, layer: _Layer, architecture: Family) -> Any:
 
 
 def _explicit_rule(rule: LayerRule, config: Values, layers: Sequence[_Layer], architecture: Family) -> dict[str, Any]:
-    """The keys that keep a property of the layers, empty if their new order implies it anyway."""
+    """Return the keys that preserve a property of the layers, empty if their new order implies it anyway."""
     values = [_implied(rule, layer, architecture) for layer in layers]
     if values == [_implied(rule, _Layer(config, i), architecture) for i in range(len(layers))]:
         return {}
@@ -220,7 +220,7 @@ def _is_indexed(key: str, layer: _Layer) -> bool:
 def _window_updates(
     config: Values, layers: Sequence[_Layer], updates: Mapping[str, Any], architecture: Family
 ) -> dict[str, Any]:
-    """Keep ``max_window_layers`` in step: the layers before that number have full attention."""
+    """Update ``max_window_layers``: the layers before that number have full attention."""
     sections = [text_section(source) for source in _configs(config, layers)]
     if not any(section.get("use_sliding_window") and "max_window_layers" in section for section in sections):
         return {}
@@ -231,7 +231,7 @@ def _window_updates(
     is_moved = [layer.number for layer in layers] != list(range(_layer_count(config, architecture)))
     if is_moved and not has_rule:
         raise UsageError(
-            "config.json: 'max_window_layers' chooses layers by their position, which stacking changes; "
+            "config.json: 'max_window_layers' selects layers by position, which stacking changes; "
             "expected a 'layer_types' list that names each layer's attention"
         )
     return {}
@@ -249,7 +249,7 @@ def _set_vocab_size(config: dict[str, Any], vocab_size: int) -> None:
 
 
 def _set_dtype(config: dict[str, Any], dtype: DType) -> None:
-    """Set the dtype wherever the config or a part of it names one, or at the top if nothing does."""
+    """Set the dtype in every section of the config that has one, or at the top if none has."""
     is_part = {key: key.endswith("_config") and key != "quantization_config" for key in config}
     nested = [value for key, value in config.items() if is_part[key]]
     holders = [

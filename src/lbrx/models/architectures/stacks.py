@@ -1,4 +1,4 @@
-"""What tensor names alone tell: numbered stacks of layers, and what stands before and after them."""
+"""Structure derived from tensor names alone: numbered stacks of layers, and the tensors before and after them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _VOCABULARY_MODULES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Tensors that are numbered 0 to n-1 without a gap, such as the layers of a decoder.
+    """Tensors numbered 0 to n-1 without gaps, such as the layers of a decoder.
 
     >>> Stack("model.layers.", layer_count=2, tensor_count=18).container
     'model'
     """
 
-    prefix: str  # what stands before the number: "model.layers."
+    prefix: str  # the text before the number: "model.layers."
     layer_count: int
     tensor_count: int
 
     @property
     def container(self) -> str:
-        """The module that holds the stack; empty at the top."""
+        """The module that contains the stack; empty at the top."""
         return self.prefix.rstrip(".").rpartition(".")[0]
 
     @property
@@ -53,7 +53,7 @@ class Stack:
 
 
 def layer_number(name: str, prefix: str) -> int | None:
-    """The number that follows a prefix in a name, or None.
+    """Return the number that follows a prefix in a name, or None.
 
     >>> layer_number("model.layers.12.mlp.up_proj.weight", "model.layers.")
     12
@@ -67,15 +67,15 @@ def layer_number(name: str, prefix: str) -> int | None:
 
 
 def _is_number(component: str) -> bool:
-    # "01" is no number here: writing it back as 1 would change the name.
+    # "01" is not a number here: writing it back as 1 would change the name.
     return component.isascii() and component.isdigit() and (component == "0" or component[0] != "0")
 
 
 def find_stacks(names: Iterable[str]) -> tuple[Stack, ...]:
-    """The numbered stacks in a set of tensor names, in the order of their prefixes.
+    """Return the numbered stacks in a set of tensor names, in the order of their prefixes.
 
-    Numbers inside a layer, such as those of experts, are not stacks of their own, and numbers with a gap
-    are no stack.
+    Numbers inside a layer, such as those of experts, are not separate stacks. Numbers with a gap are not a
+    stack.
 
     >>> find_stacks(["h.0.experts.0.w", "h.0.experts.1.w", "h.1.experts.0.w", "h.1.experts.1.w", "ln.weight"])
     (Stack(prefix='h.', layer_count=2, tensor_count=4),)
@@ -95,7 +95,7 @@ def find_stacks(names: Iterable[str]) -> tuple[Stack, ...]:
 
 
 def _stack_index(name: str) -> tuple[str, int] | None:
-    """A name's layer number and what stands before it: the first number after a word for layers, else the first."""
+    """Return the layer number in a name and the text before it: the first number after a word for layers, or at all."""
     components = name.split(".")
     indices = [index for index, component in enumerate(components[:-1]) if index and _is_number(component)]
     if not indices:
@@ -105,7 +105,7 @@ def _stack_index(name: str) -> tuple[str, int] | None:
 
 
 def main_stack(stacks: Sequence[Stack]) -> Stack | None:
-    """The stack of the language model: not a vision or audio tower, named like layers, and the longest.
+    """Return the stack of the language model: named like layers, not a vision or audio tower, and the longest.
 
     >>> main_stack([Stack("vision_tower.layers.", 27, 432), Stack("model.layers.", 18, 162)]).prefix
     'model.layers.'
@@ -124,7 +124,7 @@ def main_stack(stacks: Sequence[Stack]) -> Stack | None:
 
 
 def side_modules(stacks: Iterable[Stack], main_container: str) -> tuple[str, ...]:
-    """The modules beside the language model that have layers of their own, such as ``vision_tower``.
+    """Return the modules next to the language model that have their own layers, such as ``vision_tower``.
 
     >>> tower = Stack("model.vision_tower.encoder.layers.", 27, 432)
     >>> side_modules([tower], "model.language_model")
@@ -138,13 +138,13 @@ def side_modules(stacks: Iterable[Stack], main_container: str) -> tuple[str, ...
 
 
 def _ancestors(path: str) -> list[str]:
-    """A dotted path's beginnings, shortest first, itself last."""
+    """Return the prefixes of a dotted path, shortest first, including itself."""
     components = path.split(".") if path else []
     return [".".join(components[:length]) for length in range(1, len(components) + 1)]
 
 
 def module_of(name: str, modules: Iterable[str]) -> str:
-    """The module that a name belongs to; empty for the language model.
+    """Return the module of a name; empty for the language model.
 
     >>> module_of("vision_tower.post_layernorm.weight", ["vision_tower"])
     'vision_tower'
@@ -153,7 +153,7 @@ def module_of(name: str, modules: Iterable[str]) -> str:
 
 
 def _below_main(name: str, main_container: str) -> list[str]:
-    """A name's components below the deepest module that it shares with the stack's container."""
+    """Return a name's components below the deepest module that it shares with the stack's container."""
     components, container = name.split("."), main_container.split(".") if main_container else []
     shared = 0
     while shared < min(len(components) - 1, len(container)) and components[shared] == container[shared]:
@@ -162,7 +162,7 @@ def _below_main(name: str, main_container: str) -> list[str]:
 
 
 def part_by_name(name: str, main_container: str) -> Part:
-    """Whether a tensor outside the layers is used before or after them, by the name of its module.
+    """Return whether a tensor outside the layers is used before or after them, by the name of its module.
 
     >>> part_by_name("model.embed_tokens.weight", "model"), part_by_name("model.norm.weight", "model")
     ('pre', 'post')
@@ -173,7 +173,7 @@ def part_by_name(name: str, main_container: str) -> Part:
 
 
 def is_vocabulary_name(name: str, main_container: str) -> bool:
-    """Whether a name is one that embeddings or language heads have: one row per token.
+    """Return whether a name is typical for embeddings or language heads, which have one row per token.
 
     >>> is_vocabulary_name("transformer.wte.weight", "transformer")
     True

@@ -1,4 +1,4 @@
-"""Which family a config.json or a GGUF file names."""
+"""Find the family of a config.json or a GGUF file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lbrx.registry import FAMILIES, load
 
 @cache
 def load_family(name: str) -> Family:
-    """The family of a name in the registry.
+    """Return the family with this name in the registry.
 
     >>> load_family("gemma3").model_types
     ('gemma3_text', 'gemma3')
@@ -34,26 +34,26 @@ def load_family(name: str) -> Family:
 
 
 def all_families() -> Iterator[Family]:
-    """Every family, in the order of the registry."""
+    """Return every family, in the order of the registry."""
     return map(load_family, FAMILIES)
 
 
 def _candidates(name: object) -> Iterator[Family]:
-    """The family of this name, then every one: what follows it is imported only if it does not fit."""
+    """Yield the family with this name, then all others: those are imported only if it does not match."""
     if isinstance(name, str) and name in FAMILIES:
         yield load_family(name)
     yield from all_families()
 
 
 def family_of_type(model_type: object) -> Family | None:
-    """The family of a ``model_type``, or None."""
+    """Return the family of a ``model_type``, or None."""
     return next((family for family in _candidates(model_type) if model_type in family.model_types), None)
 
 
 def known_family(config: Values) -> Family | None:
-    """The family that a config names, or None if there is no record of it.
+    """Return the family that a config names, or None if it is unknown.
 
-    The class counts first, then the model type, then those of the language model in a multi-modal config.
+    The class takes precedence, then the model type, then those of the language model in a multi-modal config.
 
     >>> known_family({"architectures": ["MistralForCausalLM"]}).name
     'mistral'
@@ -71,7 +71,7 @@ def known_family(config: Values) -> Family | None:
 
 
 def find_family(config: Values) -> Family:
-    """The family that a config.json names.
+    """Return the family that a config.json names.
 
     >>> find_family({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}).name
     'qwen2'
@@ -89,12 +89,12 @@ def find_family(config: Values) -> Family:
 
 
 def family_of_model_type(config: Values) -> Family | None:
-    """The family of the language model that a config describes, by ``model_type`` alone."""
+    """Return the family of the language model that a config describes, by ``model_type`` alone."""
     return family_of_type(text_section(config).get("model_type") or config.get("model_type"))
 
 
 def family_of_gguf(metadata: Values) -> Family | None:
-    """The family of a GGUF file. Mistral and Llama are one architecture there, and Llama stands for both.
+    """Return the family of a GGUF file. Mistral and Llama share an architecture there; the result is Llama for both.
 
     >>> family_of_gguf({"general.architecture": "llama", "llama.expert_count": 8}).model_type
     'mixtral'
@@ -108,7 +108,7 @@ def family_of_gguf(metadata: Values) -> Family | None:
 
 
 def gguf_names() -> tuple[str, ...]:
-    """What GGUF calls the families that can be converted."""
+    """Return the GGUF names of the families that can be converted."""
     return tuple(dict.fromkeys(family.gguf.name for family in all_families() if family.gguf is not None))
 
 

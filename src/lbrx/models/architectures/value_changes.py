@@ -1,4 +1,4 @@
-"""What happens to the values of a tensor on its way between Hugging Face and GGUF, in both directions."""
+"""Convert the values of a tensor between Hugging Face and GGUF, in both directions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 def pair_rows(rows: int, heads: int) -> RowNumbers:
-    """Which rows of a projection stand where when the halves of each head become pairs of neighbours.
+    """Return the row order of a projection that interleaves the halves of each head.
 
     >>> pair_rows(8, heads=2).tolist()
     [0, 2, 1, 3, 4, 6, 5, 7]
@@ -28,7 +28,7 @@ def pair_rows(rows: int, heads: int) -> RowNumbers:
 
 
 def half_rows(rows: int, heads: int) -> RowNumbers:
-    """The inverse of ``pair_rows``.
+    """Return the inverse of ``pair_rows``.
 
     >>> pair_rows(8, heads=1)[half_rows(8, heads=1)].tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
@@ -37,7 +37,7 @@ def half_rows(rows: int, heads: int) -> RowNumbers:
 
 
 def picked_rows(tensor: Tensor, numbers: RowNumbers) -> Tensor:
-    """The rows with these numbers, gathered as they are read; those of ggml's types stay in their blocks.
+    """Return the rows with these numbers, gathered on reading; ggml blocks are not decoded.
 
     >>> import lbrx
     >>> picked_rows(lbrx.tensor([[1, 2], [3, 4]], "f32"), np.array([1, 0])).numpy()
@@ -53,7 +53,7 @@ def picked_rows(tensor: Tensor, numbers: RowNumbers) -> Tensor:
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of one type and shape as one with an axis more, read one after the other.
+    """Stack tensors of one type and shape along a new axis; they are read one after the other.
 
     >>> import lbrx
     >>> stacked([lbrx.tensor([1, 2], "bf16"), lbrx.tensor([3, 4], "bf16")]).shape
@@ -67,7 +67,7 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def stack_part(tensor: Tensor, number: int) -> Tensor:
-    """One tensor of a stack.
+    """Return one tensor of a stack.
 
     >>> import lbrx
     >>> stack_part(lbrx.tensor([[1, 2], [3, 4]], "f32"), 1).numpy()
@@ -82,16 +82,16 @@ def stack_part(tensor: Tensor, number: int) -> Tensor:
 
 
 def _ggml_blocks(tensor: Tensor) -> Blocks | None:
-    """The blocks of a tensor if each of its rows is a run of them."""
+    """Return the blocks of a tensor if each of its rows consists of whole blocks."""
     expr = tensor.encoded().expr
     return expr if isinstance(expr, Blocks) and expr.codec in GGML_TYPES else None
 
 
 def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
-    """The values that GGUF has of a tensor.
+    """Return the values of a tensor as GGUF stores them.
 
-    llama.cpp rotates neighbouring elements of a head, transformers those that are half a head apart. The norms of
-    Gemma multiply by 1 + weight; GGUF has the sum.
+    llama.cpp rotates adjacent elements of a head, transformers those that are half a head apart. The norms of
+    Gemma multiply by 1 + weight; GGUF stores the sum.
     """
     if weight.paired_by is not None:
         return picked_rows(tensor, pair_rows(tensor.shape[0], config.count(weight.paired_by)))
@@ -99,7 +99,7 @@ def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
 
 
 def to_hf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
-    """The inverse of ``to_gguf``. Subtracting 1 in f64 is exact."""
+    """Return the inverse of ``to_gguf``. Subtracting 1 in f64 is exact."""
     if weight.paired_by is not None:
         return picked_rows(tensor, half_rows(tensor.shape[0], config.count(weight.paired_by)))
     return tensor.to("f64") - 1 if weight.adds_one else tensor

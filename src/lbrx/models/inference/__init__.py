@@ -1,6 +1,6 @@
-"""Forward passes of language models, straight from mapped files.
+"""Forward passes of language models on mapped files.
 
-``open_model`` opens a Hugging Face or MLX directory or a GGUF file; the model gives logits and new tokens.
+``open_model`` opens a Hugging Face or MLX directory or a GGUF file; the model computes logits and new tokens.
 """
 
 from lbrx.models.inference.cache import KeyValueCache

@@ -1,4 +1,4 @@
-"""The keys and values of the tokens that a model has seen."""
+"""The KV cache: keys and values of previous tokens."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class KeyValueCache:
         self.length = 0
 
     def extend(self, layer: int, keys: Floats, values: Floats) -> tuple[Floats, Floats]:
-        """Store the keys and values ``[kv_heads, n, head_dim]`` of new tokens; returns those of all tokens.
+        """Store the keys and values ``[kv_heads, n, head_dim]`` of new tokens; return those of all tokens.
 
-        ``length`` stays: it is moved on by ``advance`` when all layers have theirs.
+        ``length`` does not change: call ``advance`` when all layers have stored theirs.
         """
         end = self.length + keys.shape[1]
         self._keys[layer] = _with_room(self._keys[layer], self.length, end)
@@ -36,7 +36,7 @@ class KeyValueCache:
         return self._keys[layer][:, :end], self._values[layer][:, :end]
 
     def advance(self, tokens: int) -> None:
-        """All layers have stored this many more tokens."""
+        """Count this many tokens as stored by all layers."""
         self.length += tokens
 
 

@@ -1,4 +1,4 @@
-"""One block of a decoder: attention, then an MLP or a mixture of them, each added to what came in."""
+"""One decoder block: attention, then an MLP or a mixture of experts, each with a residual connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_block(
     rotation: Rotation,
     cache: KeyValueCache,
 ) -> Floats:
-    """The hidden states ``[n, hidden]`` of new tokens after a layer; its keys and values go into the cache."""
+    """Return the hidden states ``[n, hidden]`` of new tokens after a layer; store its keys and values in the cache."""
     normed = _normed(hidden, "attn_norm", weights, spec)
     attended = _attention(normed, spec, number, weights.attention, rotation, cache)
     hidden = hidden + _normed(attended, "post_attention_norm", weights, spec)
@@ -37,12 +37,12 @@ def run_block(
 
 
 def normalized(values: Floats, weight: Floats, spec: ModelSpec) -> Floats:
-    """Rows brought to a root mean square of 1, times the norm's weight."""
+    """RMS norm of rows, multiplied by the weight."""
     return rms_norm(values, weight, spec.norm_epsilon, add_one=spec.norm_adds_one)
 
 
 def _normed(values: Floats, name: str, weights: LayerWeights, spec: ModelSpec) -> Floats:
-    """Values after a norm of a layer, or as they are if the family has no such norm."""
+    """Apply a norm of a layer; return the values unchanged if the family has no such norm."""
     norm = weights.norms.get(name)
     return values if norm is None else normalized(values, norm, spec)
 
@@ -94,12 +94,12 @@ def _qk_normed(values: Sequence[Floats], weights: AttentionWeights, spec: ModelS
 
 
 def _heads(values: Floats, head_dim: int) -> Floats:
-    """``[n, heads * head_dim]`` as ``[heads, n, head_dim]``."""
+    """Reshape ``[n, heads * head_dim]`` to ``[heads, n, head_dim]``."""
     return np.ascontiguousarray(values.reshape(len(values), -1, head_dim).transpose(1, 0, 2))
 
 
 def _projected(values: Floats, matrices: tuple[Matrix, ...], widths: tuple[int, ...]) -> list[Floats]:
-    """The results of several matrices, or of one that holds them all, cut at the widths."""
+    """Return the results of several matrices, or split the result of one joined matrix at the widths."""
     if len(matrices) == len(widths):
         return [_times(values, matrix) for matrix in matrices]
     whole = _times(values, matrices[0])

@@ -1,4 +1,4 @@
-"""Mixtures of experts: a router chooses some MLPs for each token and weighs what they say."""
+"""Mixtures of experts: a router chooses some MLPs for each token and weights their results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lbrx.ops import linear, softmax
 def mixed_experts(
     values: Floats, weights: ExpertWeights, used: int, run: Callable[[Floats, MlpWeights], Floats]
 ) -> Floats:
-    """The weighed sum of the ``used`` best experts of every row; each expert sees its rows at once.
+    """Return the weighted sum of the ``used`` best experts of every row; each expert computes all its rows at once.
 
-    The weights are the softmax over the chosen experts. Experts add up in the order of their numbers.
+    The weights are the softmax over the chosen experts. Results are added in the order of the expert numbers.
     """
     scores = linear(values, weights.router.weight)
     chosen = np.argsort(-scores, axis=1, kind="stable")[:, :used]

@@ -1,4 +1,4 @@
-"""``lbrx.generate``: text from a prompt."""
+"""``lbrx.generate``: generate text from a prompt."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def generate(
     threads: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> str:
-    """Return the text with which a model continues a prompt.
+    """Generate text that continues a prompt.
 
-    A temperature of 0 takes the likeliest token. ``top_k`` and ``top_p`` limit what is sampled from. ``progress`` is
-    called with the tokens so far, ``max_tokens`` and the next piece of the text.
+    A temperature of 0 takes the most likely token. ``top_k`` and ``top_p`` limit sampling. ``progress`` is
+    called with the number of tokens so far, ``max_tokens`` and the next piece of text.
 
     >>> from lbrx.demo.models import demo_models
     >>> len(generate(demo_models().base, "Once", max_tokens=3)) > 0

@@ -1,4 +1,4 @@
-"""A language model that runs: logits of tokens, and tokens drawn one after the other."""
+"""A language model that runs: compute logits and generate tokens."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lbrx.ops import embedding, linear, softcap
 
 TokenIds = Sequence[int] | npt.NDArray[np.int64]
 
-_BLOCK_TOKENS = 512  # tokens that go through the layers at a time
+_BLOCK_TOKENS = 512  # tokens per forward pass
 _BLOCK_LOGIT_BYTES = 32 << 20
 
 
 class LanguageModel:
-    """A decoder over mapped weights; see ``open_model``. It holds no text: tokens are numbers.
+    """A decoder over mapped weights; see ``open_model``. It works on token ids, not on text.
 
-    Memory is that of the hidden states of a block of tokens, and of the keys and values of all tokens; weights are read
-    from the file as they are needed, and stay in its type.
+    It needs memory for the hidden states of a block of tokens and for the KV cache; weights are read from the file
+    when needed, and stay in their type.
     """
 
     def __init__(self, path: Path, spec: ModelSpec, weights: ModelWeights) -> None:
@@ -42,11 +42,13 @@ class LanguageModel:
         return f"LanguageModel({str(self.path)!r}, {spec.family.name}, {len(spec.layers)} layers, hidden {spec.hidden})"
 
     def new_cache(self, capacity: int = 0) -> KeyValueCache:
-        """An empty cache; ``capacity`` is the number of tokens that it has room for before it grows."""
+        """Return an empty cache; ``capacity`` is the number of tokens before it must grow."""
         return KeyValueCache(self.spec, capacity) if capacity else KeyValueCache(self.spec)
 
     def logits(self, ids: TokenIds, cache: KeyValueCache | None = None) -> Floats:
-        """The logits ``[n, vocabulary]`` of what follows each token. With a cache, the tokens follow those in it."""
+        """Return the logits ``[n, vocabulary]`` of what follows each token. With a cache, the tokens follow those in
+        it.
+        """
         tokens = self.checked_ids(ids)
         result = np.empty((tokens.size, self.spec.vocabulary), np.float32)
         for first, rows in self.logit_blocks(tokens, cache):
@@ -56,9 +58,9 @@ class LanguageModel:
     def logit_blocks(
         self, ids: TokenIds, cache: KeyValueCache | None = None, *, first_row: int = 0
     ) -> Iterator[tuple[int, Floats]]:
-        """The same in runs of rows, each with the place of its first: as much as memory should hold at a time.
+        """Yield the logits in blocks of rows, each with the index of its first row, to limit memory.
 
-        Rows before ``first_row`` are context only: no logits are made of them.
+        Rows before ``first_row`` are context only: their logits are not computed.
         """
         tokens = self.checked_ids(ids)
         cache = cache or self.new_cache(tokens.size)
@@ -76,10 +78,10 @@ class LanguageModel:
         *,
         stop_ids: Iterable[int] = (),
     ) -> Iterator[int]:
-        """New tokens, one by one; a token of ``stop_ids`` ends the text and is not among them."""
+        """Yield new tokens one by one; a token of ``stop_ids`` ends the text and is not yielded."""
         tokens = self.checked_ids(ids)
         if tokens.size == 0:
-            raise UsageError("nothing to go on from; expected at least one token")
+            raise UsageError("no tokens to continue from; expected at least one token")
         if max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens}; expected 0 or more")
         return self._generated(tokens, max_tokens, Sampler(sampling or Sampling()), frozenset(stop_ids))
@@ -98,7 +100,7 @@ class LanguageModel:
             hidden = self._hidden(np.array([token]), cache)
 
     def checked_ids(self, ids: TokenIds) -> npt.NDArray[np.int64]:
-        """Tokens as an array; an error if one is not in the vocabulary."""
+        """Convert tokens to an array; raise if one is not in the vocabulary."""
         array = np.asarray(ids)
         if array.size == 0:
             return np.empty(0, np.int64)
@@ -113,7 +115,7 @@ class LanguageModel:
         return array.astype(np.int64)
 
     def layer_inputs(self, ids: TokenIds) -> Iterator[Floats]:
-        """The hidden states ``[n, hidden]`` of a text as each layer gets them, the first layer's first."""
+        """Yield the hidden states ``[n, hidden]`` of a text before each layer, starting with the first."""
         tokens = self.checked_ids(ids)
         cache = self.new_cache(tokens.size)
         hidden = self._embedded(tokens)
@@ -122,7 +124,7 @@ class LanguageModel:
             hidden = run_block(hidden, self.spec, number, weights, self._rotation, cache)
 
     def _hidden(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
-        """The hidden states of new tokens after all layers and the last norm."""
+        """Return the hidden states of new tokens after all layers and the last norm."""
         hidden = self._embedded(tokens)
         for number, weights in enumerate(self._weights.layers):
             hidden = run_block(hidden, self.spec, number, weights, self._rotation, cache)

@@ -1,4 +1,4 @@
-"""Opening a model so that it runs: the spec from its config, the weights by their roles."""
+"""Open a model for inference: the spec from its config, the weights by their roles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCALING_TYPES = ("none", "linear", "yarn")
 
 
 def open_model(path: str | Path) -> LanguageModel:
-    """Open a model so that it runs: a Hugging Face or MLX directory, or a GGUF file. Reads headers and small vectors.
+    """Open a model for inference: a Hugging Face or MLX directory, or a GGUF file. Reads headers and small vectors.
 
     >>> from lbrx.demo.models import demo_models
     >>> model = open_model(demo_models().base)
@@ -40,7 +40,7 @@ def _open(model_path: Path) -> LanguageModel:
         return _open_gguf(model_path, checkpoint)
     if checkpoint.config is None:
         raise FormatError(
-            f"{model_path}: has no config.json beside it; expected the directory of a model, or a GGUF file"
+            f"{model_path}: has no config.json next to it; expected the directory of a model, or a GGUF file"
         )
     spec = spec_of_config(checkpoint.config, str(model_path / "config.json"), frozenset(checkpoint))
     if "quantization" in checkpoint.config:
@@ -60,7 +60,7 @@ def _open_gguf(model_path: Path, checkpoint: Checkpoint) -> LanguageModel:
 
 
 def spec_of_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> ModelSpec:
-    """The spec that the key-values of a GGUF file describe."""
+    """Return the spec that the key-values of a GGUF file describe."""
     family, name = family_of_gguf(metadata), metadata.get("general.architecture")
     if family is None or family.decoder is None:
         known = dict.fromkeys(gguf_of(each).name for each in all_families() if each.gguf and each.decoder)

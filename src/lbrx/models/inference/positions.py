@@ -1,4 +1,4 @@
-"""Queries and keys turned by their positions; the frequencies of a type of layer are computed once."""
+"""Rotate queries and keys by their positions; frequencies are computed once per layer type."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lbrx.tensors.rope import RopeConfig, RopeFrequencies, RopeStyle, rope_frequ
 
 
 class Rotation:
-    """Turns queries and keys ``[heads, n, head_dim]``. ``factors`` divide the frequencies of every layer."""
+    """Rotates queries and keys ``[heads, n, head_dim]``. ``factors`` divide the frequencies of every layer."""
 
     def __init__(self, factors: Floats | None = None) -> None:
         self._factors = factors
         self._frequencies: dict[RopeConfig, RopeFrequencies] = {}
 
     def applied(self, heads: Floats, positions: npt.NDArray[np.int64], rope: RopeConfig, style: RopeStyle) -> Floats:
-        """The heads of tokens at these positions."""
+        """Return the rotated heads of tokens at these positions."""
         frequencies = self._frequencies.get(rope)
         if frequencies is None:
             frequencies = self._frequencies[rope] = rope_frequencies(rope, self._factors)

@@ -1,4 +1,4 @@
-"""The next token from the logits: the likeliest, or drawn."""
+"""Choose the next token from the logits: the most likely one, or sampled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbrx.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. A temperature of 0 takes the likeliest; ``top_k`` 0 and ``top_p`` 1 leave all tokens in.
+    """Sampling settings. A temperature of 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1 do not limit it.
 
     >>> Sampling(temperature=-1)
     Traceback (most recent call last):
@@ -35,7 +35,7 @@ class Sampling:
 
 
 class Sampler:
-    """Draws token after token; the same seed draws the same ones.
+    """Samples tokens; equal seeds give equal tokens.
 
     >>> Sampler(Sampling()).draw(np.array([0.5, 2.0, 1.0], np.float32))
     1
@@ -46,17 +46,17 @@ class Sampler:
         self._random = np.random.Generator(np.random.Philox(sampling.seed))
 
     def draw(self, logits: npt.NDArray[np.float32]) -> int:
-        """A token for the logits of one position."""
+        """Sample a token from the logits of one position."""
         sampling = self._sampling
         if sampling.temperature == 0:
             return int(np.argmax(logits))
-        # Sorted with the token number as the second key, so that equal logits have one order everywhere.
+        # Sorted with the token id as the second key, so that the order of equal logits is the same everywhere.
         order = np.argsort(-logits, kind="stable")
         kept = order[: sampling.top_k] if sampling.top_k else order
         scaled = logits[kept].astype(np.float64) / sampling.temperature
         weights = np.exp(scaled - scaled[0])
         shares = np.cumsum(weights / weights.sum())
-        # The smallest set of tokens whose share reaches top_p: at least one.
+        # The smallest set of tokens whose probability reaches top_p: at least one.
         count = min(int(np.searchsorted(shares, sampling.top_p)) + 1, kept.size)
         point = self._random.random() * shares[count - 1]
         return int(kept[min(int(np.searchsorted(shares[:count], point, side="right")), count - 1)])

@@ -1,4 +1,4 @@
-"""The sizes and options of a model that runs, read from its config before any weight is looked at."""
+"""The sizes and options of a model for inference, read from its config before any weight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What may differ from layer to layer: how far attention looks back (None: to the start), and the positions."""
+    """What differs between layers: the attention window (None: no limit), and the positions."""
 
     window: int | None
     rope: RopeConfig
@@ -34,12 +34,12 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that runs: its family, its config, and what is read from both."""
+    """A model for inference: its family, its config, and the values read from both."""
 
     family: Family
     decoder: Decoder
-    config: Config = field(repr=False)  # what matters of it is in other fields
-    is_gguf: bool  # whether names and values of weights are those of GGUF
+    config: Config = field(repr=False)  # the relevant values are in other fields
+    is_gguf: bool  # whether weights have GGUF names and values
     hidden: int
     intermediate: int
     heads: int
@@ -55,7 +55,7 @@ class ModelSpec:
     is_tied: bool
     attention_softcap: float | None
     final_softcap: float | None
-    experts_used: int  # by each token; 0 if there are none
+    experts_used: int  # per token; 0 without experts
 
     @property
     def query_width(self) -> int:
@@ -67,7 +67,7 @@ class ModelSpec:
 
 
 def family_to_run(config: Values, where: str) -> Family:
-    """The family that a config.json names, if it can be run.
+    """Return the family that a config.json names, if it can be run.
 
     >>> family_to_run({"model_type": "gemma3_text"}, "config.json").name
     'gemma3'
@@ -84,7 +84,7 @@ def family_to_run(config: Values, where: str) -> Family:
 def spec_of_config(
     values: Values, where: str = "config.json", names: Collection[str] = (), *, is_gguf: bool = False
 ) -> ModelSpec:
-    """The spec that a config.json describes; ``where`` is the file for errors, ``names`` are its tensors.
+    """Return the spec that a config.json describes; ``where`` is the file for errors, ``names`` are its tensors.
 
     >>> sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
     >>> spec = spec_of_config({"model_type": "llama", "vocab_size": 128, **sizes})
@@ -119,7 +119,7 @@ def spec_of_config(
         attention_scale=config.number("query_pre_attn_scalar", default=head_dim) ** -0.5,
         layers=_layers(config, family, head_dim),
         rope_style="interleaved" if is_paired else decoder.rope,
-        norm_adds_one=decoder.norm.adds_one and not is_gguf,  # GGUF files have the one added already
+        norm_adds_one=decoder.norm.adds_one and not is_gguf,  # GGUF weights include the one
         is_tied=family.is_tied(values),
         attention_softcap=_optional_number(config, "attn_logit_softcapping"),
         final_softcap=_optional_number(config, "final_logit_softcapping"),
@@ -132,7 +132,7 @@ def _optional_number(config: Config, key: str) -> float | None:
 
 
 def _check_activation(config: Config, activation: Activation) -> None:
-    """Gemma's older configs have ``hidden_act``, which is not used, next to ``hidden_activation``."""
+    """Return the activation. Older configs of Gemma have an unused ``hidden_act`` next to ``hidden_activation``."""
     key = "hidden_act" if config.get("hidden_activation") is None else "hidden_activation"
     known = sorted(name for name, meaning in _ACTIVATIONS.items() if meaning == activation)
     name = config.text(key, known[0])
@@ -165,7 +165,7 @@ def _layers(config: Config, family: Family, head_dim: int) -> tuple[LayerSpec, .
 
 
 def _rope(config: Config, head_dim: int, layer_type: str) -> RopeConfig:
-    """The rotation in layers of one type."""
+    """Return the rotary embedding of layers of one type."""
     rope = rope_section(config, layer_type)
     theta, dims = rope.number("rope_theta"), int(head_dim * rope.number("partial_rotary_factor", default=1.0))
     rope_type = rope.get("rope_type")

@@ -1,18 +1,18 @@
-"""Text from tokens as they come: a piece is given out when its characters are whole."""
+"""Decode tokens incrementally: a piece of text is emitted when its characters are complete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-_BROKEN = "\N{REPLACEMENT CHARACTER}"  # what a decoder gives for a part of a character
+_BROKEN = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete character
 
 
 def text_pieces(
     decode: Callable[[Sequence[int]], str], ids: Iterable[int], before: Sequence[int] = ()
 ) -> Iterator[str]:
-    """The text of ``ids`` in pieces, which join to what ``decode`` makes of all that follows ``before``.
+    """Yield the text of ``ids`` in pieces; joined, they equal the part of ``decode`` of everything after ``before``.
 
-    A few tokens are decoded again and again, because a token's text may depend on those around it; the rest never is.
+    Only the last few tokens are decoded repeatedly, because the text of a token may depend on its neighbors.
 
     >>> list(text_pieces(lambda ids: bytes(ids).decode(errors="replace"), [72, 105, 0xC3, 0xA4]))
     ['H', 'i', 'ä']

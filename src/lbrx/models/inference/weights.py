@@ -1,4 +1,4 @@
-"""The weights of a decoder, taken from a file by what GGUF calls them: nothing is read but the small vectors."""
+"""The weights of a decoder, found by their GGUF names; only small vectors are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A linear map: ``x @ weight.T + bias``, the weight as models store it."""
+    """A linear map ``x @ weight.T + bias``, with the weight as models store it."""
 
     weight: Tensor
     bias: Floats | None = None
@@ -29,7 +29,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """``projections`` are the matrices of queries, keys and values, or the one that holds all three."""
+    """``projections`` are the query, key and value matrices, or one joined matrix."""
 
     projections: tuple[Matrix, ...]
     output: Matrix
@@ -39,7 +39,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True)
 class MlpWeights:
-    """``gate_up`` are the gate and the map that it gates, or the one matrix that holds both."""
+    """``gate_up`` are the gate and up matrices, or one joined matrix."""
 
     gate_up: tuple[Matrix, ...]
     down: Matrix
@@ -47,7 +47,7 @@ class MlpWeights:
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """A router over experts, each of them an MLP."""
+    """A router and its experts, each of them an MLP."""
 
     router: Matrix
     experts: tuple[MlpWeights, ...]
@@ -55,7 +55,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """A block: attention, MLP, and the norms before or after them, by their names in GGUF."""
+    """A block: attention, MLP, and the norms before or after them, by their GGUF names."""
 
     norms: dict[str, Floats]
     attention: AttentionWeights
@@ -64,7 +64,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All of it. ``rope_factors`` divide the frequencies of positions, where a GGUF file has them."""
+    """All weights. ``rope_factors`` divide the frequencies of positions, if a GGUF file has them."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -75,7 +75,7 @@ class ModelWeights:
 
 @dataclass(frozen=True, slots=True)
 class TensorSource:
-    """Tensors by name, of one file or directory, which is named in errors."""
+    """Tensors by name from one file or directory; errors name it."""
 
     where: str
     names: frozenset[str]
@@ -85,7 +85,7 @@ class TensorSource:
         return name in self.names
 
     def tensor(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor that has to be there, and to have this shape."""
+        """Return a tensor; raise if it is missing or has another shape."""
         if name not in self.names:
             raise TensorNotFound(f"{self.where}: has no tensor {name!r}; expected one of shape {tuple(shape)}")
         weight = self.take(name)
@@ -95,7 +95,7 @@ class TensorSource:
 
 
 def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
-    """Every tensor that the decoder of the family asks for, with its shape checked."""
+    """Return all tensors that the decoder of the family needs, with checked shapes."""
     reader = _Reader(source, spec)
     embedding = reader.tensor("token_embd.weight")
     return ModelWeights(
@@ -108,7 +108,7 @@ def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
 
 
 class _Reader:
-    """Finds tensors by their names in GGUF, under the names and shapes that the family gives them in this file."""
+    """Finds tensors by their GGUF names; the family maps these to the names and shapes in this file."""
 
     def __init__(self, source: TensorSource, spec: ModelSpec) -> None:
         self._source, self._spec = source, spec
@@ -136,7 +136,7 @@ class _Reader:
         return np.ascontiguousarray(factors.numpy(), dtype=np.float32)
 
     def matrix(self, gguf_name: str, layer: int) -> Matrix:
-        """A matrix, and its bias if the model has one."""
+        """Return a matrix, and its bias if the model has one."""
         bias = self._spec.family.by_gguf_name.get(f"{gguf_name}.bias")
         has_bias = bias is not None and self._has_bias(bias, layer)
         return Matrix(
@@ -144,7 +144,7 @@ class _Reader:
         )
 
     def _has_bias(self, bias: Weight, layer: int) -> bool:
-        """What the config says; GGUF files do not always tell, but hold the tensor."""
+        """Return what the config says; GGUF files may omit the key but contain the tensor."""
         if self._spec.is_gguf and bias.needed_when != ALWAYS:
             return self._source.has(self._name(bias, layer))
         return bool(self._spec.config.evaluate(bias.needed_when or ALWAYS, layer=layer))

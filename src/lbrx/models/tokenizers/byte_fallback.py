@@ -1,8 +1,8 @@
-"""SentencePiece's kind of BPE: characters with bytes as a fallback, merged in the order of scores.
+"""SentencePiece BPE: characters with bytes as a fallback, merged in the order of scores.
 
-SentencePiece and llama.cpp join any two neighbours whose text is a token, that with the highest score first. The
-tokenizers library joins pairs that are listed, that with the lowest rank first. Both do the same if the list has every
-pair, ordered by the score of what it makes; so a score is the negative place of a token in the order of the merges.
+SentencePiece and llama.cpp join any two neighbors whose text is a token, highest score first. The
+tokenizers library joins listed pairs, lowest rank first. Both give the same result if the list contains every
+pair, ordered by the score of the joined token; so the score is the negative index of a token in the order of merges.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANY_MERGES = "default"  # the pre-tokenizer's name with which a caller accepts m
 
 
 def byte_token(value: int) -> str:
-    """The token of a byte.
+    """Return the token for a byte.
 
     >>> byte_token(10)
     '<0x0A>'
@@ -30,12 +30,12 @@ def byte_token(value: int) -> str:
 
 
 def pairs_that_make(text: str, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Every pair of tokens that a token can be joined from, by the ids of the two.
+    """Yield every pair of tokens that can be joined to a token, as pairs of ids.
 
     >>> list(pairs_that_make("abc", {"a": 0, "bc": 1, "ab": 2, "c": 3}))
     [('a', 'bc'), ('ab', 'c')]
     """
-    if len(text) > MAX_TOKEN_LENGTH:  # looking at all of its cuts takes quadratic time
+    if len(text) > MAX_TOKEN_LENGTH:  # checking all splits takes quadratic time
         raise FormatError(f"the tokenizer has a token of {len(text)} characters, expected at most {MAX_TOKEN_LENGTH}")
     cuts = ((text[:end], text[end:]) for end in range(1, len(text)))
     known = [pair for pair in cuts if pair[0] in ids and pair[1] in ids]
@@ -43,7 +43,7 @@ def pairs_that_make(text: str, ids: Mapping[str, int]) -> Iterator[tuple[str, st
 
 
 def merges_of_scores(texts: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """The list of merges that stands for the scores of a SentencePiece vocabulary.
+    """Return the list of merges that is equivalent to the scores of a SentencePiece vocabulary.
 
     >>> merges_of_scores(["a", "b", "ab", "bb"], [1, 1, 1, 1], [0, 0, -2, -1])
     [('b', 'b'), ('a', 'b')]
@@ -56,10 +56,10 @@ def merges_of_scores(texts: Sequence[str], types: Sequence[int], scores: Sequenc
 def table_of_document(
     document: TokenizerDocument, model: SentencePieceModel | None, size: int, *, any_merges: bool = False
 ) -> TokenTable:
-    """The rows of a SentencePiece-like tokenizer.json.
+    """Return the rows of a SentencePiece-like tokenizer.json.
 
-    Scores come from the SentencePiece model beside it if that has the same pieces, and from the merges otherwise; those
-    must then be complete, unless ``any_merges`` says that an approximation will do.
+    Scores come from the SentencePiece model next to it if that has the same pieces, otherwise from the merges, which
+    must then be complete unless ``any_merges`` allows an approximation.
     """
     document.require_plain_bpe()
     added = {entry.content for entry in document.added}
@@ -80,7 +80,7 @@ def table_of_document(
 
 
 def table_of_model(model: SentencePieceModel, added: Sequence[AddedEntry], size: int) -> TokenTable:
-    """The rows of a SentencePiece model, with the added tokens that other files of the directory name."""
+    """Return the rows of a SentencePiece model, with the added tokens that other files of the directory name."""
     lowest = min(piece.score for piece in model.pieces) - 1
     table = TokenTable.of_size(size, model.label, lowest_score=lowest)
     for token_id, piece in enumerate(model.pieces):
@@ -106,7 +106,7 @@ def _put_added(table: TokenTable, added: Sequence[AddedEntry], unknown: str | No
 
 
 def _scores_of_model(pieces: Mapping[str, int], model: SentencePieceModel) -> dict[str, float] | None:
-    """The scores of the pieces, or None if tokenizer.json has others, as after a change of the vocabulary."""
+    """Return the scores of the pieces, or None if tokenizer.json has other pieces, as after a vocabulary change."""
     for text, token_id in pieces.items():
         if token_id >= len(model.pieces) or model.pieces[token_id].text != text:
             return None
@@ -118,9 +118,9 @@ def _scores_of_merges(made: Sequence[str]) -> dict[str, float]:
 
 
 def _lost_pieces(document: TokenizerDocument, pieces: Mapping[str, int]) -> list[str]:
-    """Joined pieces before all others that no merge makes.
+    """Order pieces made by merges before all others.
 
-    The score of the very first piece is zero, which older converters of tokenizer.model took for none at all.
+    The score of the first piece is zero, which older converters of tokenizer.model treated as missing.
     """
     made = set(map("".join, document.merges))
     first = min((pieces[text] for text in made if text in pieces), default=0)
@@ -135,8 +135,8 @@ def _require_complete_merges(document: TokenizerDocument, made: Iterable[str], p
             if pair not in listed:
                 raise FormatError(
                     f"{document.label}: has no merge of {pair[0]!r} and {pair[1]!r}, although {text!r} is a token; "
-                    f"llama.cpp would join them, so that texts would be cut differently; expected a merge for every "
-                    f"such pair (pass {ANY_MERGES!r} as `pre` to convert the tokenizer all the same)"
+                    f"llama.cpp would join them, so texts would be split differently; expected a merge for every "
+                    f"such pair (pass {ANY_MERGES!r} as `pre` to convert the tokenizer anyway)"
                 )
 
 
@@ -145,5 +145,5 @@ def _require_bytes(table: TokenTable) -> None:
         if table.find(byte_token(value)) is None:
             raise FormatError(
                 f"{table.label}: has no token {byte_token(value)}; expected one for each byte, "
-                f"which characters without a token are written with"
+                f"to encode characters without a token"
             )

@@ -1,4 +1,4 @@
-"""Byte-level BPE (GPT-2's kind) from tokenizer.json to the rows of a GGUF file."""
+"""Convert byte-level BPE (as in GPT-2) from tokenizer.json to the rows of a GGUF file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lbrx.models.tokenizers.records import TokenTable, TokenType
 
 
 def byte_level_table(document: TokenizerDocument, size: int) -> TokenTable:
-    """The tokens of a byte-level tokenizer: normal ones, and added ones as control or user-defined tokens."""
+    """Return the tokens of a byte-level tokenizer: normal ones, and added ones as control or user-defined tokens."""
     document.require_plain_bpe()
     table = TokenTable.of_size(size, document.label)
     added = {entry.content for entry in document.added}
@@ -18,9 +18,9 @@ def byte_level_table(document: TokenizerDocument, size: int) -> TokenTable:
 
 
 def merge_lines(document: TokenizerDocument) -> list[str]:
-    """The merges as GGUF has them: two tokens with a space between them, which so cannot be part of either.
+    """Return the merges in the GGUF form: two tokens separated by a space, so neither may contain one.
 
-    A file without merges has none to list; llama.cpp wants the key in any case.
+    The list is empty if the file has no merges; llama.cpp requires the key in any case.
     """
     lines = [f"{left} {right}" for left, right in document.merges]
     for (left, right), line in zip(document.merges, lines, strict=True):

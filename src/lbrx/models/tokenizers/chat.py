@@ -1,4 +1,4 @@
-"""Chat templates, as texts that are kept and never run: files of a directory, and keys of a GGUF file."""
+"""Chat templates as text (never executed): files of a directory, and keys of a GGUF file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT = "default"
 
 
 def read_templates(directory: Path) -> dict[str, str]:
-    """The chat templates of a directory by name: files of their own, else what the tokenizer's settings have."""
+    """Return the chat templates of a directory by name: from template files, else from the tokenizer settings."""
     template_path = directory / TEMPLATE_NAME
     if template_path.is_file():
         more = sorted((directory / MORE_TEMPLATES_NAME).glob("*.jinja"))
@@ -39,7 +39,7 @@ def _text(path: Path) -> str:
 
 
 def _named(value: Any) -> dict[str, str]:
-    """Templates by name, from a template, ``{name: template}`` or ``[{"name": ..., "template": ...}]``."""
+    """Return templates by name, from a template, ``{name: template}`` or ``[{"name": ..., "template": ...}]``."""
     if isinstance(value, str):
         return {DEFAULT: value}
     if isinstance(value, list):
@@ -51,7 +51,7 @@ def _named(value: Any) -> dict[str, str]:
 
 
 def template_keys(templates: Mapping[str, str]) -> dict[str, Any]:
-    """The key-values of a GGUF file for these templates.
+    """Return the key-values of a GGUF file for these templates.
 
     >>> sorted(template_keys({"default": "{{ a }}", "tool use": "{{ b }}"}))
     ['tokenizer.chat_template', 'tokenizer.chat_template.tooluse', 'tokenizer.chat_templates']
@@ -68,7 +68,7 @@ def template_keys(templates: Mapping[str, str]) -> dict[str, Any]:
 
 
 def templates_of_keys(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The templates of a GGUF file by name.
+    """Return the templates of a GGUF file by name.
 
     >>> templates_of_keys({"tokenizer.chat_template": "{{ a }}"})
     {'default': '{{ a }}'}

@@ -1,4 +1,4 @@
-"""Chat templates: those that recipes know by name, and the one that most models of a merge have."""
+"""Chat templates: those that recipes can name, and the most common one among the models of a merge."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ TEMPLATES: Mapping[str, str] = {
 
 
 def find_template(wanted: str, directories: Sequence[Path]) -> str | None:
-    """The chat template that a recipe asks for: ``auto``, a known name, or a template itself.
+    """Return the chat template that a recipe asks for: ``auto``, a known name, or a template itself.
 
-    ``auto`` is the one that most of the directories have, and None if none has one.
+    ``auto`` selects the most common template of the directories, or None if none has one.
 
     >>> find_template("{{ messages[0]['content'] }}", [])
     "{{ messages[0]['content'] }}"
@@ -105,13 +105,13 @@ def find_template(wanted: str, directories: Sequence[Path]) -> str | None:
 
 
 def most_common_template(directories: Sequence[Path]) -> str | None:
-    """The template that most directories of models have, of equally many the first; None if none has one."""
+    """Return the most common template of the model directories, the first one on ties; None if none has one."""
     templates = [template for directory in directories if (template := read_template(directory))]
     return Counter(templates).most_common(1)[0][0] if templates else None
 
 
 def read_template(directory: Path) -> str | None:
-    """The chat template of a model's directory: a file of its own, or a key of its tokenizer's settings."""
+    """Return the chat template of a model directory: its own file, or a key of the tokenizer settings."""
     path = directory / TEMPLATE_NAME
     try:
         if path.is_file():
@@ -126,7 +126,7 @@ def read_template(directory: Path) -> str | None:
 
 
 def _default_template(value: Any) -> str | None:
-    """The template itself, or the one named default of several: ``{name: template}`` or ``[{name, template}]``."""
+    """Return the template itself, or the default of several: ``{name: template}`` or ``[{name, template}]``."""
     if isinstance(value, list):
         entries = [entry for entry in value if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
         value = {entry["name"]: entry.get("template") for entry in entries}

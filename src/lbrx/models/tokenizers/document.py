@@ -1,4 +1,4 @@
-"""A tokenizer.json, read for what a GGUF file wants of it."""
+"""Read the parts of a tokenizer.json that a GGUF file needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TokenizerDocument:
-    """The JSON of a tokenizer, and the tokenizer that the tokenizers library makes of it."""
+    """The JSON of a tokenizer, and the tokenizer that the tokenizers library builds from it."""
 
     label: str
     content: Mapping[str, Any]
@@ -32,7 +32,7 @@ class TokenizerDocument:
 
     @cached_property
     def pieces(self) -> dict[str, int]:
-        """The tokens of the model itself, without those that are only added."""
+        """The tokens of the model itself, without added tokens."""
         vocabulary: dict[str, int] = self.model["vocab"]
         by_id: dict[int, str] = {}
         for text, token_id in vocabulary.items():
@@ -43,12 +43,12 @@ class TokenizerDocument:
 
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs in the order of their ranks, of both forms that files have: ``"a b"`` and ``["a", "b"]``."""
+        """Pairs in the order of their ranks; files have two forms: ``"a b"`` and ``["a", "b"]``."""
         return [_pair(merge) for merge in self.model.get("merges") or ()]
 
     @cached_property
     def added(self) -> tuple[AddedEntry, ...]:
-        """The added tokens in the order of their ids, which are those that the library gives them."""
+        """The added tokens sorted by id, with the ids that the library assigns."""
         decoder = self.library.get_added_tokens_decoder()
         return tuple(AddedEntry(number, token.content, token.special) for number, token in sorted(decoder.items()))
 
@@ -60,17 +60,17 @@ class TokenizerDocument:
 
     @property
     def is_byte_fallback(self) -> bool:
-        """Whether it is SentencePiece's kind of BPE: characters, and bytes for those that are no tokens."""
+        """Whether this is SentencePiece BPE: characters, and bytes for characters that are not tokens."""
         return bool(self.model.get("byte_fallback"))
 
     def require_plain_bpe(self) -> None:
-        """Raise an error unless the model is a BPE without settings that change its pieces."""
+        """Raise unless the model is a BPE without settings that change its pieces."""
         model_type = self.model.get("type", "BPE")
         if model_type != "BPE":
             raise FormatError(f"{self.label}: is a {model_type} tokenizer, expected BPE")
         for setting in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
             if self.model.get(setting):
-                raise FormatError(f"{self.label}: has {setting} {self.model[setting]!r}, which GGUF has no key for")
+                raise FormatError(f"{self.label}: has {setting} {self.model[setting]!r}, for which GGUF has no key")
 
 
 def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
@@ -79,7 +79,7 @@ def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
 
 
 def read_document(directory: Path) -> TokenizerDocument | None:
-    """The tokenizer.json of a directory, or None if there is none."""
+    """Return the tokenizer.json of a directory, or None if there is none."""
     path = directory / TOKENIZER_NAME
     if not path.is_file():
         return None

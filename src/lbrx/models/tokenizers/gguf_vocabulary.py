@@ -1,4 +1,4 @@
-"""The tokenizer keys of a GGUF file, checked."""
+"""The tokenizer keys of a GGUF file, validated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DEFAULT_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "gpt2": {}}
 
 @dataclass(frozen=True, eq=False)
 class GgufVocabulary:
-    """The rows, the rule of cutting (of ``gpt2``) and the special tokens of a GGUF file."""
+    """The rows, the pre-tokenizer (of ``gpt2``) and the special tokens of a GGUF file."""
 
     where: str
     model: str
@@ -38,7 +38,7 @@ class GgufVocabulary:
 
     @cached_property
     def kept(self) -> dict[str, int]:
-        """The ids of the tokens, without the padding that stands for ids of no token."""
+        """The ids of the tokens, without padding for unused ids."""
         return {
             text: token_id
             for token_id, text in enumerate(self.texts)
@@ -47,7 +47,7 @@ class GgufVocabulary:
 
     @cached_property
     def unknown(self) -> str | None:
-        """The text of the token for what is unknown."""
+        """The text of the unknown token."""
         types = self.types
         token_id = self.special.ids.get("unk")
         if token_id is None:
@@ -56,18 +56,18 @@ class GgufVocabulary:
 
     @property
     def added(self) -> list[int]:
-        """The ids of the tokens that are found in a text before it is cut."""
+        """The ids of the tokens that are matched in a text before it is split."""
         added_types = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
         return [number for number, each in enumerate(self.types) if each in added_types]
 
 
 def plain_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Key-values without their types: those of a file have none, those that are to be written may have."""
+    """Return plain values: those of a file have no type, those to be written may have one."""
     return {key: value.value if isinstance(value, Typed) else value for key, value in metadata.items()}
 
 
 def read_vocabulary(values: Mapping[str, Any], where: str) -> GgufVocabulary:
-    """The vocabulary in the plain key-values of a GGUF file."""
+    """Return the vocabulary in the plain key-values of a GGUF file."""
     model = values.get(_PREFIX + "model")
     if model not in _MODELS:
         described = "no tokenizer" if model is None else f"a tokenizer of model {model!r}"
@@ -97,7 +97,7 @@ def _check_texts(texts: Sequence[str], where: str) -> None:
             raise FormatError(f"{where}: token {token_id} ({text!r}) is not valid UTF-8") from error
         other = seen.setdefault(text, token_id)
         if other != token_id:
-            raise FormatError(f"{where}: token {text!r} stands at id {other} and at id {token_id}")
+            raise FormatError(f"{where}: token {text!r} has both id {other} and id {token_id}")
 
 
 def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str) -> list[Any]:
@@ -111,7 +111,7 @@ def _column(values: Mapping[str, Any], name: str, default: list[Any], where: str
 
 
 def _typed(values: Mapping[str, Any], name: str, value_type: type, default: Any, where: str) -> Any:
-    """The value of a key, which must be of this type, or the default."""
+    """Return the value of a key, checked to have this type, or the default."""
     value = values.get(_PREFIX + name, default)
     if value is not None and type(value) is not value_type:
         raise FormatError(f"{where}: {_PREFIX}{name} is {value!r:.60}, expected {_TYPE_NAMES[value_type]}")

@@ -1,6 +1,6 @@
-"""How byte-level tokenizers cut a text before they merge, by the names of ``tokenizer.ggml.pre``.
+"""The rules by which byte-level tokenizers split a text before merging, by the names of ``tokenizer.ggml.pre``.
 
-A row is a list of patterns: each cuts the pieces of the one before into matches and what lies between them. The
+A row is a list of patterns: each splits the pieces of the previous one into matches and the text between them. The
 patterns are those of the models' own tokenizer.json files; llama.cpp knows the names and has the same rules built in.
 """
 
@@ -25,7 +25,7 @@ def _plain_words(digits: str) -> str:
 
 
 def _cased_words(digits: str, after_word: str) -> str:
-    """Words end where lower case turns to upper case."""
+    """Return a pattern in which words end between lower case and upper case."""
     lower_end = f"{_BEFORE_WORD}{_UPPER}*{_LOWER}+{after_word}"
     upper_start = f"{_BEFORE_WORD}{_UPPER}+{_LOWER}*{after_word}"
     return rf"{lower_end}|{upper_start}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
@@ -39,10 +39,10 @@ _DEEPSEEK_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """A rule of cutting with what else its name means to llama.cpp.
+    """A splitting rule, and the other settings that its name implies in llama.cpp.
 
-    ``ignores_merges``: a piece that is a token is taken as it is. ``adds_bos``: unless the file says otherwise.
-    ``nfc``: the models of this name bring a text into composed form first, which llama.cpp leaves to the caller.
+    ``ignores_merges``: a piece that is a token is used directly. ``adds_bos``: the default if the file has no key.
+    ``nfc``: the models with this name normalize to NFC first, which llama.cpp leaves to the caller.
     """
 
     name: str
@@ -53,14 +53,14 @@ class PreTokenizer:
     aliases: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """The rule in the words of tokenizer.json."""
+        """Return the rule in the form of tokenizer.json."""
         cuts = [as_split(pattern) for pattern in self.patterns]
         to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         return {"type": "Sequence", "pretokenizers": [*cuts, to_bytes]}
 
 
 def as_split(pattern: str) -> dict[str, Any]:
-    """A cut around what a pattern finds, in the words of tokenizer.json."""
+    """Return a split by a pattern in the form of tokenizer.json."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
@@ -104,7 +104,7 @@ _BY_NAME = {name: row for row in PRE_TOKENIZERS for name in (row.name, *row.alia
 
 
 def pre_tokenizer_named(name: str, where: str) -> PreTokenizer:
-    """The rule of a name; ``where`` begins the message if there is none.
+    """Return the rule with this name; errors begin with ``where``.
 
     >>> pre_tokenizer_named("llama3", "a.gguf").name
     'llama-bpe'

@@ -1,4 +1,4 @@
-"""Protocol buffers as they lie on disk: fields of a number, a wire type and a value.
+"""Decode protocol buffers: fields of a number, a wire type and a value.
 
 field:  varint (number << 3 | wire type), then  0 varint | 1 eight bytes | 2 varint length, bytes | 5 four bytes
 """
@@ -61,7 +61,7 @@ class Field:
 
 
 def fields(message: bytes, where: str) -> Iterator[Field]:
-    """The fields of a message in their order; ``where`` begins the messages of errors.
+    """Yield the fields of a message in order; errors begin with ``where``.
 
     >>> [(field.number, field.integer()) for field in fields(bytes([0x08, 0x96, 0x01]), "a message")]
     [(1, 150)]
@@ -71,7 +71,7 @@ def fields(message: bytes, where: str) -> Iterator[Field]:
         key, position = _varint(message, position, where)
         number, wire = key >> 3, key & 7
         if number == 0 or wire not in _WIRE_NAMES:
-            raise FormatError(f"{where}: byte {position - 1} begins field {number} of wire type {wire}, which is none")
+            raise FormatError(f"{where}: byte {position - 1} begins field {number} of the unknown wire type {wire}")
         value: int | bytes
         if wire == VARINT:
             value, position = _varint(message, position, where)

@@ -1,7 +1,7 @@
-"""Which pre-tokenizer a tokenizer.json has: the one that cuts a difficult text into the same pieces.
+"""Recognize the pre-tokenizer of a tokenizer.json: the known rule that splits a difficult text into the same pieces.
 
-A rule may be written in several ways, so that files in other words than ours are not compared, but what they do. The
-text has every sequence of three characters out of a set that has each kind of character the known rules tell apart,
+The same rule can be written in several ways, so behavior is compared instead of text. The probe contains every
+sequence of three characters from a set with one character of each class that the known rules distinguish,
 and then words with apostrophes and runs of digits and spaces.
 """
 
@@ -28,7 +28,8 @@ _UNKNOWN = "expected one that llama.cpp knows (pass its name as `pre` if this is
 
 
 def every_triple(characters: Sequence[str]) -> str:
-    """A text that has each sequence of three characters once: a de Bruijn sequence, made of Lyndon words in order.
+    """Return a text that contains each sequence of three characters once: a de Bruijn sequence, made of Lyndon words in
+    order.
 
     >>> every_triple("01")
     '0001011100'
@@ -49,7 +50,7 @@ def every_triple(characters: Sequence[str]) -> str:
 
 @cache
 def probe_texts() -> tuple[str, str]:
-    """The texts that rules are compared on: a short one that most differ in already, and a long one.
+    """Return the probe texts: a short one on which most rules already differ, and a long one.
 
     >>> [len(text) > 1_000 for text in probe_texts()]
     [True, True]
@@ -64,25 +65,27 @@ def probe_texts() -> tuple[str, str]:
 
 
 def pre_tokenizer_of(document: TokenizerDocument) -> PreTokenizer:
-    """The rule that a byte-level tokenizer follows, or an error if none of the known ones cuts the text as it does."""
+    """Return the rule that a byte-level tokenizer follows; raise if no known rule splits the text in the same
+    way.
+    """
     nfc = _composes(document.content.get("normalizer"), document.label)
     rule = document.library.pre_tokenizer
     if rule is None:
-        raise FormatError(f"{document.label}: does not cut the text into words (no pre_tokenizer); {_UNKNOWN}")
+        raise FormatError(f"{document.label}: does not split the text into words (no pre_tokenizer); {_UNKNOWN}")
     same_cut = written_as(document.content.get("pre_tokenizer")) or cutting_as(rule)
     candidates = [row for row in same_cut if row.nfc == nfc]
     if not candidates:
         difference = f"with {'NFC' if nfc else 'no'} normalization" if same_cut else "with this rule"
         written = json.dumps(document.content.get("pre_tokenizer"), ensure_ascii=False)
         raise FormatError(
-            f"{document.label}: no known pre-tokenizer cuts texts as this one does {difference}: {written:.300}; "
+            f"{document.label}: no known pre-tokenizer splits texts in the same way {difference}: {written:.300}; "
             f"{_UNKNOWN}"
         )
     return _by_merges(candidates, document)
 
 
 def written_as(pre_tokenizer: Any) -> tuple[PreTokenizer, ...]:
-    """The known rules that a file has in just these words: what `cutting_as` would find, without trying it out.
+    """Return the known rules with exactly the text of the file: the result of `cutting_as` without running it.
 
     >>> [row.name for row in written_as({"type": "ByteLevel", "add_prefix_space": False, "use_regex": True})]
     ['gpt-2', 'olmo']
@@ -110,7 +113,7 @@ def _is_byte_level(step: Mapping[str, Any], *, use_regex: bool) -> bool:
 
 
 def cutting_as(rule: Rule) -> tuple[PreTokenizer, ...]:
-    """The known rules that cut the texts into the same pieces as this one."""
+    """Return the known rules that split the texts into the same pieces as this one."""
     same_cut = PRE_TOKENIZERS
     for text in probe_texts():
         pieces = rule.pre_tokenize_str(text)
@@ -119,7 +122,7 @@ def cutting_as(rule: Rule) -> tuple[PreTokenizer, ...]:
 
 
 def _by_merges(candidates: list[PreTokenizer], document: TokenizerDocument) -> PreTokenizer:
-    """Of rules that cut alike, the one that treats whole words as the file does."""
+    """Return, among equivalent rules, the one that treats whole words like the file."""
     ignores_merges = bool(document.model.get("ignore_merges"))
     for row in candidates:
         if row.ignores_merges == ignores_merges:
@@ -127,14 +130,14 @@ def _by_merges(candidates: list[PreTokenizer], document: TokenizerDocument) -> P
     unreached = next(_unreached(document), None)
     if unreached is not None:
         raise FormatError(
-            f"{document.label}: ignore_merges is {ignores_merges}, but pre-tokenizer {candidates[0].name!r} demands "
-            f"{not ignores_merges}, and the merges do not make token {unreached!r}"
+            f"{document.label}: ignore_merges is {ignores_merges}, but pre-tokenizer {candidates[0].name!r} requires "
+            f"{not ignores_merges}, and the merges do not produce token {unreached!r}"
         )
     return candidates[0]
 
 
 def _unreached(document: TokenizerDocument) -> Iterator[str]:
-    """Tokens that are not what the merges make of their own text; without any, ignore_merges changes nothing."""
+    """Return tokens that the merges do not produce from their own text; without any, ignore_merges has no effect."""
     from tokenizers.models import BPE
 
     model = BPE(document.pieces, document.merges)
@@ -153,7 +156,7 @@ def _library_rule(row: PreTokenizer) -> Rule:
 
 
 def _composes(normalizer: Any, label: str) -> bool:
-    """Whether a text is brought into composed form; any other change of it is an error."""
+    """Return whether a text is normalized to NFC; any other normalization is an error."""
     steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     for step in steps:
         if step.get("type") != "NFC":

@@ -13,7 +13,7 @@ MAX_TOKENS = 1 << 22  # the largest vocabularies have 2^18
 
 
 class TokenType(IntEnum):
-    """What a token is for. The numbers are those of GGUF, and of SentencePiece."""
+    """The type of a token. The numbers are those of GGUF and SentencePiece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -24,7 +24,7 @@ class TokenType(IntEnum):
 
 
 def padding_text(token_id: int) -> str:
-    """The text of an id that has a row in the embedding and no token.
+    """Return the placeholder text for an id that has an embedding row but no token.
 
     >>> padding_text(7)
     '[PAD7]'
@@ -34,7 +34,7 @@ def padding_text(token_id: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AddedEntry:
-    """A token that is found in the text before it is cut into pieces."""
+    """A token that is matched in the text before it is split into pieces."""
 
     token_id: int
     content: str
@@ -43,7 +43,7 @@ class AddedEntry:
 
 @dataclass(slots=True)
 class TokenTable:
-    """Texts, types and scores of the ids 0, 1, ...; an id that nobody sets is unused.
+    """Texts, types and scores of the ids 0, 1, ...; ids that are not set are unused.
 
     >>> table = TokenTable.of_size(2, "a model", lowest_score=-9.0)
     >>> table.put(0, "hello", TokenType.NORMAL, -1.0)
@@ -51,7 +51,7 @@ class TokenTable:
     (['hello', '[PAD1]'], [1, 5], [-1.0, -9.0])
     """
 
-    label: str  # how messages name it
+    label: str  # its name in messages
     texts: list[str]
     types: list[TokenType]
     scores: list[float]
@@ -68,7 +68,7 @@ class TokenTable:
         return len(self.texts)
 
     def put(self, token_id: int, text: str, token_type: TokenType, score: float | None = None) -> None:
-        """Set a row. Another text at the same id replaces the earlier one, as an added token does."""
+        """Set a row. Another text at the same id replaces the earlier one, as added tokens do."""
         if not 0 <= token_id < len(self.texts):
             raise FormatError(
                 f"{self.label}: token {text!r} has id {token_id}, but the embedding has {len(self.texts)} rows"
@@ -77,7 +77,7 @@ class TokenTable:
             del self._ids[self.texts[token_id]]
         other = self._ids.get(text)
         if other is not None and other != token_id:
-            raise FormatError(f"{self.label}: token {text!r} stands at id {other} and at id {token_id}")
+            raise FormatError(f"{self.label}: token {text!r} has both id {other} and id {token_id}")
         self._ids[text] = token_id
         self.texts[token_id] = text
         self.types[token_id] = token_type
@@ -85,7 +85,7 @@ class TokenTable:
             self.scores[token_id] = score
 
     def put_all(self, pieces: Mapping[str, int], token_type: TokenType) -> None:
-        """Set the rows of an empty table, in one go if no two tokens share an id."""
+        """Set the rows of an empty table; fast if no two tokens share an id."""
         ids = list(pieces.values())
         if self._ids or len(set(ids)) < len(ids) or (ids and not 0 <= min(ids) <= max(ids) < len(self.texts)):
             for text, token_id in pieces.items():
@@ -97,17 +97,17 @@ class TokenTable:
             self.types[token_id] = token_type
 
     def find(self, text: str) -> int | None:
-        """The id of a token, or None."""
+        """Return the id of a token, or None."""
         return self._ids.get(text)
 
     def check(self) -> None:
-        """Raise an error if a token has the text that stands for an id of no token."""
+        """Raise if a token has the placeholder text of an unused id."""
         for text, token_id in self._ids.items():
             if text.startswith("[PAD") and self.texts.count(text) > 1:
-                raise FormatError(f"{self.label}: token {text!r} at id {token_id} is the text of an id of no token")
+                raise FormatError(f"{self.label}: token {text!r} at id {token_id} is the placeholder of an unused id")
 
     def put_added(self, entries: Sequence[AddedEntry], *, space: str | None = None) -> None:
-        """Set the added tokens that have a row; ``space`` is the sign that plain ones hold in place of spaces."""
+        """Set the added tokens that have a row; ``space`` replaces spaces in plain ones."""
         for entry in entries:
             if entry.token_id >= len(self.texts):
                 continue

@@ -1,4 +1,4 @@
-"""SentencePiece models (``tokenizer.model``): pieces with scores, and how a text is prepared."""
+"""SentencePiece models (``tokenizer.model``): pieces with scores, and normalization settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPACE = "▁"
 _LFS_POINTER = b"version https://git-lfs"
 _MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
-# Numbers of fields in the messages of sentencepiece_model.proto.
+# Field numbers in the messages of sentencepiece_model.proto.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
 _TRAINER_MODEL_TYPE, _TRAINER_SUFFIX = 3, 24
@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class SentencePieceModel:
-    """The parts of a model that a BPE tokenizer needs; ``special_ids`` has unk, bos, eos and pad where they exist."""
+    """The parts of a model that a BPE tokenizer needs; ``special_ids`` has unk, bos, eos and pad if they exist."""
 
     label: str
     pieces: tuple[Piece, ...]
@@ -41,7 +41,7 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Read a ``tokenizer.model`` that llama.cpp's SentencePiece tokenizer can stand in for."""
+    """Read a ``tokenizer.model``; raise if llama.cpp's SentencePiece tokenizer is not equivalent to it."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -50,7 +50,7 @@ def read_sentencepiece(path: Path) -> SentencePieceModel:
 
 
 def parse_sentencepiece(content: bytes, label: str) -> SentencePieceModel:
-    """The model in these bytes.
+    """Parse the model in these bytes.
 
     >>> piece = bytes([0x0A, 1]) + b"a" + bytes([0x15, 0, 0, 0x80, 0xBF])
     >>> trainer, normalizer = bytes([0x18, 2]), bytes([0x20, 0])
@@ -59,14 +59,14 @@ def parse_sentencepiece(content: bytes, label: str) -> SentencePieceModel:
     (Piece(text='a', score=-1.0, token_type=<TokenType.NORMAL: 1>),)
     """
     if content.startswith(_LFS_POINTER):
-        raise FormatError(f"{label}: is a pointer of Git LFS, expected the SentencePiece model that it stands for")
+        raise FormatError(f"{label}: is a Git LFS pointer, expected the SentencePiece model itself")
     pieces: list[Piece] = []
     trainer = normalizer = b""
     for field in fields(content, f"{label}: as a SentencePiece model"):
         if field.number == _PIECES:
             pieces.append(_piece(field.raw(), f"{label}: piece {len(pieces)}"))
         elif field.number == _TRAINER:
-            trainer += field.raw()  # messages that come in parts are one after the other
+            trainer += field.raw()  # parts of a message are concatenated
         elif field.number == _NORMALIZER:
             normalizer += field.raw()
     if not pieces:
@@ -110,7 +110,7 @@ def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
 
 
 def _adds_space_prefix(message: bytes, label: str) -> bool:
-    """Whether a space is put before a text; rules that a GGUF file cannot say are errors."""
+    """Return whether a space is added before a text; rules that GGUF cannot express are errors."""
     adds_prefix, removes_spaces, escapes_spaces, character_map = True, True, True, b""
     for field in fields(message, f"{label}: normalizer settings"):
         if field.number == _DUMMY_PREFIX:

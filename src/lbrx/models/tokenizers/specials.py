@@ -1,4 +1,4 @@
-"""The tokens that begin and end texts: which they are, and whether they are put round every text."""
+"""The tokens that begin and end texts: their ids, and whether they are added to every text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lbrx.models.tokenizers.chat_templates import CONFIG_NAME
 SPECIAL_MAP_NAME = "special_tokens_map.json"
 ROLES = ("bos", "eos", "unk", "pad", "eot")
 
-# Ends of a turn in a chat, where tokenizer_config.json has no eot_token.
+# Tokens that end a turn in a chat, if tokenizer_config.json has no eot_token.
 _TURN_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Ids by kind (bos, eos, unk, pad, eot), of those that a tokenizer has, and what is added to every text."""
+    """Ids by name (bos, eos, unk, pad, eot) as far as they exist, and whether bos and eos are added to every text."""
 
     ids: Mapping[str, int]
     add_bos: bool
@@ -27,7 +27,7 @@ class SpecialTokens:
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
-    """The settings of a tokenizer: tokenizer_config.json, and special_tokens_map.json for what is missing there."""
+    """Return the settings of a tokenizer: tokenizer_config.json, completed from special_tokens_map.json."""
     return {**read_json(directory / SPECIAL_MAP_NAME), **read_json(directory / CONFIG_NAME)}
 
 
@@ -41,10 +41,10 @@ def special_tokens(
     own_ids: Mapping[str, int] | None = None,
     add_bos: bool = False,
 ) -> SpecialTokens:
-    """What the files of a model say of special tokens.
+    """Collect the special tokens from the files of a model.
 
-    Names in ``settings`` come first, then the ids of ``config``, then those of the tokenizer itself (``own_ids``).
-    An id without a row is as good as none. Whether they are added is said by ``settings``, else by the
+    Names in ``settings`` take precedence over the ids of ``config``, then those of the tokenizer itself (``own_ids``).
+    An id without a row is ignored. Whether they are added is decided by ``settings``, else by the
     ``post_processor`` of tokenizer.json, else by ``add_bos``.
 
     >>> special_tokens({"bos_token": "<s>"}, {"eos_token_id": 2}, {"<s>": 1}.get, size=3, add_bos=True)
@@ -72,14 +72,14 @@ def special_tokens(
 
 
 def _content(token: Any) -> str | None:
-    """The text of a token in tokenizer_config.json, which has texts or records."""
+    """Return the text of a token in tokenizer_config.json, which contains texts or records."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) and token else None
 
 
 def _config_id(config: Mapping[str, Any], role: str) -> int | None:
-    """The id in config.json, at its top or for the text model; of several the first."""
+    """Return the id in config.json, at the top or for the text model; the first one of several."""
     inner = config.get("text_config")
     value = config.get(f"{role}_token_id")
     if value is None and isinstance(inner, Mapping):
@@ -90,7 +90,7 @@ def _config_id(config: Mapping[str, Any], role: str) -> int | None:
 
 
 def _template_ends(post_processor: Any) -> tuple[str | None, str | None]:
-    """The special tokens that a template of tokenizer.json puts before and after a single text."""
+    """Return the special tokens that a template of tokenizer.json adds before and after a single text."""
     steps = post_processor.get("processors", [post_processor]) if isinstance(post_processor, dict) else []
     for step in steps:
         single = step.get("single") if step.get("type") == "TemplateProcessing" else None

@@ -1,4 +1,4 @@
-"""Texts to token ids and back, with the tokenizer of a model's directory or of its GGUF file."""
+"""Convert text to token ids and back, with the tokenizer of a model directory or GGUF file."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ class TextTokenizer:
 
     @property
     def bos_id(self) -> int | None:
-        """The id that begins a text, if there is one."""
+        """The id that begins a text, or None."""
         return self.special.ids.get("bos")
 
     @property
     def eos_id(self) -> int | None:
-        """The id that ends a text, if there is one."""
+        """The id that ends a text, or None."""
         return self.special.ids.get("eos")
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids after which a model has nothing more to say: the end of a text and the end of a turn."""
+        """The ids that end generation: end of text and end of turn."""
         ids = (self.special.ids.get(role) for role in ("eos", "eot"))
         return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """The ids of a text. With ``add_special`` the tokens stand round it that the model wants there.
+        """Return the ids of a text. ``add_special`` adds the special tokens that the model expects around it.
 
-        Special tokens that are written out in the text become their ids in any case.
+        Special tokens that are written out in the text always become their ids.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"the text has a lone surrogate at character {error.start}, which is no text") from error
+            raise UsageError(f"the text has a lone surrogate at character {error.start}, which is not text") from error
         with library_errors(f"{self.label}: cannot encode the text"):
             ids = list(self._library.encode(text, add_special_tokens=False).ids)
         if add_special and self.special.add_bos:
@@ -72,16 +72,18 @@ class TextTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """The text of ids. Special tokens are left out unless ``skip_special`` is False; ids of no token are too."""
+        """Return the text of ids. Special tokens are skipped unless ``skip_special`` is False; unused ids are
+        always skipped.
+        """
         for token_id in ids:
             if not 0 <= token_id < 1 << 32:
-                raise UsageError(f"{self.label}: {token_id} is no token id, expected 0 to {self.vocab_size - 1}")
+                raise UsageError(f"{self.label}: {token_id} is not a token id, expected 0 to {self.vocab_size - 1}")
         with library_errors(f"{self.label}: cannot decode the tokens"):
             return self._library.decode(list(ids), skip_special_tokens=skip_special)
 
 
 def open_tokenizer(path: str | Path) -> TextTokenizer:
-    """The tokenizer of a directory (tokenizer.json or tokenizer.model), or of a GGUF file or its shards.
+    """Return the tokenizer of a directory (tokenizer.json or tokenizer.model), or of a GGUF file or its shards.
 
     >>> import tempfile
     >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
@@ -108,7 +110,7 @@ def _open(model_path: Path) -> TextTokenizer:
 
 
 def tokenizer_of_metadata(metadata: Mapping[str, Any], *, where: str = "GGUF metadata") -> TextTokenizer:
-    """The tokenizer that the key-values of a GGUF file describe; ``where`` begins the messages of errors."""
+    """Return the tokenizer that the key-values of a GGUF file describe; errors begin with ``where``."""
     values = plain_values(metadata)
     vocabulary = read_vocabulary(values, where)
     library = load_tokenizer(json.dumps(tokenizer_document(vocabulary, values)), where)

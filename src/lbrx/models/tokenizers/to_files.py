@@ -1,4 +1,4 @@
-"""From the key-values of a GGUF file to tokenizer files that the tokenizers library and transformers load."""
+"""Convert the key-values of a GGUF file to tokenizer files for the tokenizers library and transformers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from lbrx.models.tokenizers.records import TokenType
 from lbrx.models.tokenizers.sentencepiece import SPACE
 from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME
 
-# llama.cpp knows these models by their name: their special tokens, but for three, swallow the space that follows.
+# llama.cpp recognizes these models by name: their special tokens, except three, absorb the following space.
 _STRIPPING_NAMES = ("phi-3", "phi3")
 _NEVER_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 def tokenizer_files(metadata: Mapping[str, Any], *, where: str = "GGUF metadata") -> tuple[SideFile, ...]:
-    """The files tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file, and its chat template.
+    """Return tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file, and its chat
+    template.
 
-    They cut texts as llama.cpp does. The composed form (NFC) that models such as Qwen's begin with is there as well;
-    llama.cpp leaves that step out. ``where`` begins the messages of errors.
+    They split texts like llama.cpp. They include NFC normalization for models that use it, such as Qwen;
+    llama.cpp omits that step. Errors begin with ``where``.
 
     >>> tokenizer_files({"tokenizer.ggml.model": "bert"})
     Traceback (most recent call last):
@@ -47,7 +48,7 @@ tokenizer.ggml.model
 
 
 def tokenizer_document(vocabulary: GgufVocabulary, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of tokenizer.json, from the vocabulary and the plain key-values that it was read from."""
+    """Return the content of tokenizer.json for a vocabulary and the plain key-values that it was read from."""
     is_byte_level = vocabulary.pre is not None
     strips = any(name in str(values.get("general.name", "")).lower() for name in _STRIPPING_NAMES)
     return {
@@ -97,11 +98,11 @@ def _byte_level_parts(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _split_merge(line: str, vocabulary: GgufVocabulary) -> tuple[str, str]:
-    """The two tokens of a line; a space at its very beginning belongs to the first of them."""
+    """Return the two tokens of a merge line; a leading space belongs to the first."""
     cut = line.find(" ", 1)
     left, right = line[:cut], line[cut + 1 :]
     if cut < 0 or any(text not in vocabulary.kept for text in (left, right, left + right)):
-        raise FormatError(f"{vocabulary.where}: the merge {line!r} is not one of two tokens, or does not make a token")
+        raise FormatError(f"{vocabulary.where}: the merge {line!r} is not two tokens, or does not make a token")
     return left, right
 
 
@@ -160,7 +161,7 @@ def _settings(
     values: Mapping[str, Any],
     templates: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The content of tokenizer_config.json."""
+    """Return the content of tokenizer_config.json."""
     special = vocabulary.special
     names = {f"{role}_token": vocabulary.texts[token_id] for role, token_id in special.ids.items()}
     context = values.get(f"{values.get('general.architecture')}.context_length")

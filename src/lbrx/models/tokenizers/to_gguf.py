@@ -1,4 +1,4 @@
-"""From the tokenizer files of a Hugging Face directory to the key-values of a GGUF file."""
+"""Convert the tokenizer files of a Hugging Face directory to the key-values of a GGUF file."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SPACE_PROBES = ("a  b\tc\n d ", "x", "é\u0301 ﬁ 中 12  ")
 
 
 def gguf_tokenizer_metadata(directory: Path, config: Mapping[str, Any], *, pre: str | None = None) -> dict[str, Any]:
-    """The key-values that tell llama.cpp of a directory's tokenizer.
+    """Return the key-values that describe the tokenizer of a directory to llama.cpp.
 
     Byte-level BPE becomes the model ``gpt2``, SentencePiece BPE (``tokenizer.model``, or a tokenizer.json with
     byte_fallback) the model ``llama``. Ids without a token up to the ``vocab_size`` of ``config`` become unused
-    ``[PADn]``; added tokens beyond it have no row and are left out. ``pre`` is a name of ``tokenizer.ggml.pre`` for a
-    tokenizer whose rule is not recognised.
+    ``[PADn]``; added tokens beyond it have no row and are omitted. ``pre`` is a name of ``tokenizer.ggml.pre`` for a
+    tokenizer whose rule is not recognized.
 
     >>> import tempfile
     >>> gguf_tokenizer_metadata(Path(tempfile.mkdtemp()), {})  # doctest: +ELLIPSIS
@@ -125,7 +125,7 @@ def _special_keys(special: SpecialTokens) -> dict[str, Any]:
 
 
 def _rows(config: Mapping[str, Any], end: int) -> int:
-    """The rows of the embedding, which config.json has at its top or for the text model."""
+    """Return the number of embedding rows, from the top of config.json or its text model."""
     inner = config.get("text_config")
     rows = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, Mapping) else None)
     if rows is None:
@@ -136,7 +136,7 @@ def _rows(config: Mapping[str, Any], end: int) -> int:
 
 
 def _adds_space_prefix(document: TokenizerDocument) -> bool:
-    """Whether a tokenizer puts a space before a text; one that changes a text in another way is an error."""
+    """Return whether a tokenizer adds a space before a text; one that changes texts in another way is an error."""
     prepared = [_prepared(document, probe) for probe in _SPACE_PROBES]
     escaped = [probe.replace(" ", SPACE) for probe in _SPACE_PROBES]
     if prepared == [[text] for text in escaped]:
@@ -144,8 +144,8 @@ def _adds_space_prefix(document: TokenizerDocument) -> bool:
     if prepared == [[SPACE + text] for text in escaped]:
         return True
     raise FormatError(
-        f"{document.label}: makes {prepared[0]} of {_SPACE_PROBES[0]!r}; expected {escaped[0]!r} in one piece, "
-        f"perhaps with {SPACE!r} before it, as SentencePiece tokenizers do"
+        f"{document.label}: prepares {prepared[0]} from {_SPACE_PROBES[0]!r}; expected {escaped[0]!r} in one piece, "
+        f"optionally with {SPACE!r} before it, like SentencePiece tokenizers"
     )
 
 
@@ -156,7 +156,7 @@ def _prepared(document: TokenizerDocument, text: str) -> list[str]:
 
 
 def _added_entries(directory: Path, settings: Mapping[str, Any]) -> Sequence[AddedEntry]:
-    """The added tokens of a directory without tokenizer.json: of its settings, else of added_tokens.json."""
+    """Return the added tokens of a directory without tokenizer.json: from its settings, else from added_tokens.json."""
     decoder = settings.get("added_tokens_decoder")
     records = decoder.items() if isinstance(decoder, dict) else ()
     entries = {number: _entry(directory, number, record) for number, record in records}

@@ -1,4 +1,4 @@
-"""Reading the tokenizer of a model: its tokens and their ids."""
+"""Read the tokenizer of a model: its tokens and their ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKENIZER_NAME = "tokenizer.json"
 MAX_GROWTH = 1000
 ADDED_TOKENS_NAME = "added_tokens.json"
 
-# Files of tokenizers that only other programs read.
+# Tokenizer files that only other programs read.
 _OTHER_TOKENIZERS = {
     "tokenizer.model": "a SentencePiece model",
     "spiece.model": "a SentencePiece model",
@@ -31,7 +31,7 @@ _OTHER_TOKENIZERS = {
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token that is found in the text before it is cut into pieces, with the settings of tokenizer.json."""
+    """A token that is matched in the text before it is split into pieces, with the settings of tokenizer.json."""
 
     content: str
     single_word: bool = False
@@ -41,7 +41,7 @@ class AddedToken:
     special: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The settings in the words of tokenizer_config.json."""
+        """Return the settings in the form of tokenizer_config.json."""
         return {
             "content": self.content,
             "lstrip": self.lstrip,
@@ -54,14 +54,14 @@ class AddedToken:
 
 @dataclass(frozen=True, eq=False)
 class TokenizerFile:
-    """A tokenizer.json: its text, the id of every token, and the added tokens, both in the order of the ids.
+    """A tokenizer.json: its text, the id of every token, and the added tokens, both sorted by id.
 
     >>> text = '{"model": {"type": "WordLevel", "vocab": {"b": 1, "a": 0}, "unk_token": "a"}}'
     >>> parse_tokenizer(text, "tokenizer.json").ids
     {'a': 0, 'b': 1}
     """
 
-    label: str  # how messages name it
+    label: str  # its name in messages
     text: str
     ids: Mapping[str, int]
     added: Mapping[str, AddedToken]
@@ -72,12 +72,12 @@ class TokenizerFile:
         return max(self.ids.values(), default=-1) + 1
 
     def loaded(self) -> Tokenizer:
-        """The tokenizer itself, a new one at each call."""
+        """Return a new instance of the tokenizer."""
         return load_tokenizer(self.text, self.label)
 
 
 def read_tokenizer(directory: Path) -> TokenizerFile | None:
-    """The tokenizer of a model's directory, or None if it has none of any kind.
+    """Return the tokenizer of a model directory, or None if it has none of any type.
 
     >>> import tempfile
     >>> read_tokenizer(Path(tempfile.mkdtemp())) is None
@@ -104,12 +104,12 @@ def _reject_other_tokenizers(directory: Path) -> None:
 
 
 def parse_tokenizer(text: str, label: str) -> TokenizerFile:
-    """The tokenizer in a text; ``label`` is what errors begin with."""
+    """Parse the tokenizer in a text; errors begin with ``label``."""
     return described(load_tokenizer(text, label), text, label)
 
 
 def described(tokenizer: Tokenizer, text: str, label: str) -> TokenizerFile:
-    """The record of a loaded tokenizer."""
+    """Return the record of a loaded tokenizer."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     ids = dict(sorted(vocabulary.items(), key=lambda item: (item[1], item[0])))
     decoder = tokenizer.get_added_tokens_decoder()
@@ -118,7 +118,7 @@ def described(tokenizer: Tokenizer, text: str, label: str) -> TokenizerFile:
 
 
 def load_tokenizer(text: str, label: str) -> Tokenizer:
-    """A tokenizer of the tokenizers library, which raises plain exceptions for whatever it does not like."""
+    """Build a tokenizer of the tokenizers library, which raises plain exceptions for invalid input."""
     from tokenizers import Tokenizer
 
     with library_errors(f"{label}: is not a tokenizer that the tokenizers library can read"):
@@ -129,7 +129,7 @@ def load_tokenizer(text: str, label: str) -> Tokenizer:
 
 @contextmanager
 def library_errors(problem: str) -> Iterator[None]:
-    """Errors of the tokenizers library as FormatErrors. Its panics are no ``Exception``."""
+    """Turn errors of the tokenizers library into FormatErrors. Its panics are not an ``Exception``."""
     try:
         yield
     except BaseException as error:
@@ -140,7 +140,7 @@ def library_errors(problem: str) -> Iterator[None]:
 
 
 def _check_growth(tokenizer: Tokenizer, label: str) -> None:
-    """Raise if steps, one after the other, can make a text longer beyond all measure."""
+    """Raise if consecutive steps can make a text too long."""
     for parts in ((tokenizer.normalizer, tokenizer.pre_tokenizer), (tokenizer.decoder,)):
         growth, byte_levels, waiting = 1, 0, [json.loads(part.__getstate__()) for part in parts if part is not None]
         while waiting:
@@ -148,7 +148,7 @@ def _check_growth(tokenizer: Tokenizer, label: str) -> None:
             waiting += next((step[key] for key in ("normalizers", "pretokenizers", "decoders") if key in step), [])
             if step.get("type") == "ByteLevel" and len(parts) == 2:
                 byte_levels += 1
-                growth *= 1 if byte_levels == 1 else 2  # the letter of a byte has up to two bytes
+                growth *= 1 if byte_levels == 1 else 2  # the letter for a byte has up to two bytes
             elif step.get("type") == "Replace":
                 pattern = step.get("pattern", {}).get("String")
                 growth *= max(1, len(step["content"]) // len(pattern) if pattern else len(step["content"]) + 1)

@@ -1,1 +1,1 @@
-"""One record per model family: all that lbrx knows about it, as data. ``registry.FAMILIES`` lists them."""
+"""One record per model family: everything lbrx knows about it, as data. ``registry.FAMILIES`` lists them."""

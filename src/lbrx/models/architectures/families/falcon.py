@@ -7,7 +7,7 @@ from lbrx.models.architectures.records import Naming
 
 BLOCK = "{base}h.{layer}."
 FALCON_EMBEDDING = embedding("{base}word_embeddings.weight")
-# With grouped keys, with one key and value for all heads, or with one for each head.
+# Grouped keys, one key and value for all heads, or one for each head.
 FALCON_QKV_ROWS = (
     "(2 * num_kv_heads + num_attention_heads) * head_dim if new_decoder_architecture"
     " else hidden_size + 2 * head_dim if multi_query else 3 * hidden_size"
