@@ -117,7 +117,7 @@ def safetensors_cases() -> list[Malformed]:
         ("bytes without tensors", safetensors_file({}, b"0"), "has 1 bytes after the last tensor"),
         ("packed is not JSON", with_packed("{"), "metadata 'lbrx.packed': is not valid JSON"),
         ("packed is a list", with_packed([]), "is a JSON list, expected an object"),
-        ("packed names nothing", with_packed({**packed, "x": {}}), "names tensor 'x', which is not here"),
+        ("packed names nothing", with_packed({**packed, "x": {}}), "names tensor 'x', which is missing"),
         ("packed null", with_packed({"w": None}), "expected an object with 'dtype' and 'shape'"),
         ("packed f32", with_packed({"w": {"dtype": "f32", "shape": [4]}}), "dtype is 'f32', expected one of i4, i2"),
         ("packed shape of text", with_packed({"w": {"dtype": "i4", "shape": ["4"]}}), r"shape is \['4'\]"),

@@ -129,6 +129,6 @@ def test_offline_models_come_from_the_cache(folder: Path) -> None:
     failed = subprocess.run(missing, env=environment, capture_output=True, text=True, check=False)
     assert failed.returncode == 1
     assert failed.stderr == (
-        "error: owner/c: no such file or directory here, it is not in the hub's cache, and HF_HUB_OFFLINE forbids a "
-        "download\n"
+        "error: owner/c: no such file or directory here, it is not in the hub's cache, and HF_HUB_OFFLINE forbids "
+        "downloads\n"
     )

@@ -152,7 +152,7 @@ def test_mixed_byte_orders_are_rejected(tmp_path: Path) -> None:
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         writer.close()
-    with pytest.raises(FileError, match="is big-endian, expected little as the first shard"):
+    with pytest.raises(FileError, match="is big-endian, expected little like the first shard"):
         read_directory(tmp_path)
 
 

@@ -231,7 +231,7 @@ def test_alignment_given_wins_over_metadata(tmp_path: Path) -> None:
         ([TensorSpec("é" * 32, "i8", ())], {}, 32, UsageError, "1 to 63 bytes"),
         ([TensorSpec("", "i8", ())], {}, 32, UsageError, "1 to 63 bytes"),
         ([TensorSpec("a\0", "i8", ())], {}, 32, UsageError, "without NUL"),
-        ([TensorSpec("a", "f8_e4m3", ())], {}, 32, DTypeError, "'a': 'f8_e4m3' is not a type of GGUF"),
+        ([TensorSpec("a", "f8_e4m3", ())], {}, 32, DTypeError, "'a': 'f8_e4m3' is not a GGUF tensor type"),
         ([TensorSpec("a", "q4_K", (256,))], {}, 32, DTypeError, "did you mean 'q4_k'"),
         ([TensorSpec("a", "q4_k", (128,))], {}, 32, ShapeError, "multiple of 256 for q4_k"),
         ([TensorSpec("a", "i8", (1, 1, 1, 1, 1))], {}, 32, ShapeError, "5 dimensions"),

@@ -151,7 +151,7 @@ def test_no_tensors(tmp_path: Path) -> None:
         ([TensorSpec("\udc80", "f32", ())], {}, UsageError, "is not text"),
         ([], {"a": 1}, UsageError, "expected strings only"),
         ([], {"lbrx.packed": "{}"}, UsageError, "'lbrx.packed' is reserved"),
-        ([TensorSpec("a", "q4_k", (256,))], {}, DTypeError, "'q4_k' is not a type of SafeTensors"),
+        ([TensorSpec("a", "q4_k", (256,))], {}, DTypeError, "'q4_k' is not a SafeTensors type"),
         ([TensorSpec("a", "bf61", (256,))], {}, DTypeError, "did you mean 'bf16'"),
         ([TensorSpec("a", "f4", (3,))], {}, ShapeError, "takes 12 bits"),
         ([TensorSpec("a", "f32", (-1,))], {}, ShapeError, "negative size"),

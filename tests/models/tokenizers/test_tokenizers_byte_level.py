@@ -116,7 +116,7 @@ def test_merges_that_do_not_reach_a_token_matter_where_the_name_means_another_ru
     assert metadata_of(tmp_path)[PREFIX + "pre"] == "tekken"  # the merges make every token
     document["model"]["merges"].pop()
     write_tokenizer(tmp_path, document)
-    with pytest.raises(FormatError, match=r"pre-tokenizer 'tekken' demands True, and the merges do not make token"):
+    with pytest.raises(FormatError, match=r"pre-tokenizer 'tekken' requires True, and the merges do not produce token"):
         metadata_of(tmp_path)
 
 

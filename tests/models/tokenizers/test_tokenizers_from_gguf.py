@@ -120,8 +120,8 @@ def test_names_decide_over_bos_where_the_file_does_not() -> None:
         ({PREFIX + "tokens": ["a", "b", "ab", "a", "<y>", "c"]}, "token 'a' has both id 0 and id 3"),
         ({PREFIX + "tokens": ["a", "b", "ab", "\udcff", "<y>", "c"]}, "token 3 .* is not valid UTF-8"),
         ({PREFIX + "token_type": [1, 1]}, "token_type has 2 values for 6 tokens"),
-        ({PREFIX + "merges": ["a c"]}, "the merge 'a c' is not one of two tokens"),
-        ({PREFIX + "merges": ["ab"]}, "the merge 'ab' is not one of two tokens"),
+        ({PREFIX + "merges": ["a c"]}, "the merge 'a c' is not two tokens"),
+        ({PREFIX + "merges": ["ab"]}, "the merge 'ab' is not two tokens"),
     ],
 )
 def test_broken_metadata_is_an_error(change: dict[str, Any], message: str) -> None:
@@ -158,7 +158,7 @@ def test_what_is_no_text_no_id_or_no_tokenizer_is_an_error(tmp_path: Path) -> No
     tokenizer = tokenizer_of_metadata(SMALL)
     with pytest.raises(UsageError, match="lone surrogate at character 1"):
         tokenizer.encode("a\ud800")
-    with pytest.raises(UsageError, match="-1 is no token id, expected 0 to 5"):
+    with pytest.raises(UsageError, match="-1 is not a token id, expected 0 to 5"):
         tokenizer.decode([0, -1])
     assert tokenizer.decode([0, 5, 2]) == "aab"
     with pytest.raises(FileError, match=r"holds no tokenizer\.json, no tokenizer\.model and no GGUF file"):

@@ -135,7 +135,7 @@ def test_shapes_and_options_are_checked(tmp_path: Path) -> None:
         ({"w": {"scheme": "int3", "scales": "s"}}, "expected a 'scheme'"),
         ({"w": {"scheme": "int8"}}, "expected a 'scheme'"),
         ({"w": {"scheme": "int8", "scales": 1}}, "expected a 'scheme'"),
-        ({"w": {"scheme": "int8", "scales": "missing"}}, "coded with 'missing', which is not here"),
+        ({"w": {"scheme": "int8", "scales": "missing"}}, "coded with 'missing', which is missing"),
         ({"w": {"scheme": "int4", "scales": "s"}}, "is i8, expected i4 as a part"),
         ({"w": {"scheme": "int8", "scales": "w"}}, "is i8, expected f32 as a part"),
         ({"w": {"scheme": "int8", "scales": "t"}}, "expected one for each group"),

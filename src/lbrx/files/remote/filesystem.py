@@ -89,7 +89,7 @@ def _lasting(error: Exception) -> str | None:
         return "no such bucket"
     error_class = type(error).__name__
     if error_class == "FileExpired":
-        return "changed while it was being read; run the command again"
+        return "was changed while it was being read; run the command again"
     if error_class in ("NoCredentialsError", "PartialCredentialsError"):
         return f"no credentials were found ({_text(error)})"
     if isinstance(error, NotImplementedError):

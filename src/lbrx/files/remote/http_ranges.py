@@ -31,7 +31,7 @@ async def _fetch(remote: Any, path: RemotePath, state: RemoteState, offset: int,
     async with session.get(remote.encode_url(path.url), headers=headers, **options) as response:
         response.raise_for_status()
         if _version(response.headers, state.version) != state.version:
-            raise FileError(f"{path}: changed while it was being read; run the command again")
+            raise FileError(f"{path}: was changed while it was being read; run the command again")
         if response.status != 206 and offset:
             raise ValueError(_NO_RANGES)
         given = re.match(r"bytes (\d+)-(\d+)", response.headers.get("Content-Range", ""))

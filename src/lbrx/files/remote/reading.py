@@ -98,7 +98,7 @@ class RemoteFile:
         handle = filesystem(self.path.scheme).open(self.path.url, "rb", cache_type="none", block_size=1 << 20)
         version = getattr(handle, "details", {}).get("ETag", self.state.version)
         if handle.size != self.file_bytes or (self.path.scheme == "s3" and version != self.state.version):
-            raise FileError(f"{self.path}: changed while it was being read; run the command again")
+            raise FileError(f"{self.path}: was changed while it was being read; run the command again")
         return handle
 
 
