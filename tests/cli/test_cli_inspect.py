@@ -245,7 +245,7 @@ HTML = b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>"
     ("content", "message"),
     [
         (LFS_POINTER, "is a Git LFS pointer, not the file itself; run git lfs pull"),
-        (HTML, "is an HTML page, probably of a failed download; expected SafeTensors or GGUF"),
+        (HTML, "is an HTML page, probably from a failed download; expected SafeTensors or GGUF"),
         (b"", "is empty, expected a SafeTensors or GGUF file"),
         (b'\x10\x00\x00\x00\x00\x00\x00\x00{"a"', "header ends at byte 24, but the file has 12"),
     ],

@@ -112,7 +112,7 @@ def test_deep_json() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": NaN}', "NaN is not a value of JSON"),
+        ('{"a": NaN}', "NaN is not valid JSON"),
         ('{"a": ["\\ud800"]}', "has the lone surrogate"),
         ('{"\\uDFFF": 1}', "has the lone surrogate"),
         ('{"a": 1' + "0" * 5000 + "}", "is not valid JSON"),

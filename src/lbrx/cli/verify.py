@@ -84,4 +84,4 @@ def _print(report: VerifyReport) -> None:
     console.print(f"{size}; checked: {done}", style="dim")
     for check in report.checks:
         if check.reason is not None:
-            console.print(Text(f"not checked: {check.name} ({printable(check.reason)})", "dim"), soft_wrap=True)
+            console.print(Text(f"not checked: {check.name} ({printable(check.reason)})", "dim"))

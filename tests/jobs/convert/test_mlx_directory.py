@@ -307,5 +307,5 @@ def test_settings_of_modules() -> None:
 
 def test_not_a_directory_of_mlx(tmp_path: Path) -> None:
     lbrx.save(tmp_path / "a.gguf", {"w": lbrx.full((4,), 1.0, "f32")})
-    with pytest.raises(lbrx.FormatError, match="is of the format gguf, expected a directory of MLX"):
+    with pytest.raises(lbrx.FormatError, match="has the format gguf, expected an MLX directory"):
         read_mlx(tmp_path / "a.gguf")

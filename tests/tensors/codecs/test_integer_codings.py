@@ -121,9 +121,9 @@ def test_shapes_and_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="int4 does not support an importance matrix"):
         tensor.quantize("int4", np.ones(96), group_size=32)
     coded = tensor.quantize("int4", group_size=32)
-    with pytest.raises(UsageError, match="coded as int4, which gguf files do not have"):
+    with pytest.raises(UsageError, match="coded as int4, which gguf files do not support"):
         lbrx.save(tmp_path / "a.gguf", {"w": coded})
-    with pytest.raises(UsageError, match=r"'w.scales' is the name of a tensor and of a part"):
+    with pytest.raises(UsageError, match=r"'w.scales' names both a tensor and a part"):
         lbrx.save(tmp_path / "a.safetensors", {"w": coded, "w.scales": tensor})
 
 
