@@ -17,7 +17,7 @@ import lbrx
 import lbrx.jobs.convert
 import lbrx.jobs.merge.merge
 import lbrx.jobs.quantize
-from lbrx.cli.main import command_of, main
+from lbrx.cli.main import command_of, is_expected, main
 
 
 def limit(limits: dict[str, int]) -> None:
@@ -41,7 +41,9 @@ if __name__ == "__main__":
     if sys.argv[1] == "save":
         try:
             sys.exit(save(*sys.argv[2:]))
-        except (lbrx.errors.LbrxError, OSError, MemoryError) as error:
+        except Exception as error:
+            if not is_expected(error):
+                raise
             os.write(2, f"error: {error}\n".encode())
             sys.exit(1)
     main()

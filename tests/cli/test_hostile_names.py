@@ -79,6 +79,34 @@ def test_refused_memory_and_threads(
     assert outcome.err.count("\n") == 1
 
 
+def test_errors_that_follow_from_refused_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as imports that fail in the middle."""
+
+    def refuse(_: object) -> int:
+        try:
+            raise MemoryError
+        except MemoryError:
+            raise SystemError("error return without exception set")  # noqa: B904 - as Python does
+
+    monkeypatch.setattr(cli, "_run_command", refuse)
+    outcome = lbrx_command(capsys, "inspect", "a")
+    expected = (
+        "error: out of memory: the system refused an allocation (SystemError: error return without exception set)\n"
+    )
+    assert (outcome.code, outcome.err.replace("\n", " ").split()) == (1, expected.split())
+
+
+def test_a_defect_is_not_taken_for_refused_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> int:
+        raise SystemError("a defect")
+
+    monkeypatch.setattr(cli, "_run_command", fail)
+    with pytest.raises(SystemError, match="a defect"):
+        cli.run(["inspect", "a"])
+
+
 def test_an_error_is_printed_although_nothing_can_be_imported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from os import register_at_fork
@@ -27,12 +28,14 @@ def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
     """Call steps 0 to ``chunks`` - 1, each once, in any order; every thread makes a step function of its own.
 
     The first error stops all threads after their current step and is raised. Called from within a step, it runs
-    on that thread alone.
+    on that thread alone. If the system refuses to start a thread, the others do all of the work.
     """
     numbers = count()
     stopped = threading.Event()
 
     def work() -> None:
+        if stopped.is_set():
+            return
         step = worker()
         outer = is_inside_step()
         _inside.active = True
@@ -49,10 +52,13 @@ def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
     if threads <= 1 or is_inside_step():
         work()
         return
-    futures: list[Future[None]] = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
+    futures: list[Future[None]] = []
+    with suppress(RuntimeError):  # no more threads
+        futures += (_pool(threads - 1).submit(work) for _ in range(threads - 1))
     try:
         work()
     finally:
+        stopped.set()  # for work that is still in the queue
         errors = [None if future.cancel() else future.exception() for future in futures]  # not begun: not needed
     for error in errors:
         if error is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+import mmap
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -57,6 +58,7 @@ EXIT_INTERRUPTED = 130
 DEBUG_VARIABLE = "LBRX_DEBUG"
 BLAS_THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"  # lbrx calls BLAS from its own threads; idle OpenBLAS threads spin
 _NO_THREAD = "can't start new thread"
+_PROBE_BYTES = 256 << 20  # a system that refuses them is short of memory
 _NO_LIBRARY = ("failed to map segment", "annot allocate memory", "oo many open files")  # from the dynamic loader
 GC_THRESHOLD = 100_000  # objects; importing and planning create many long-lived objects and few cycles
 
@@ -96,8 +98,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader closed the pipe
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it at exit
         return EXIT_ERROR
-    except (LbrxError, OSError, MemoryError, RuntimeError, ImportError) as error:
-        if not _is_expected(error):
+    except Exception as error:
+        if not is_expected(error):
             raise
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
@@ -219,11 +221,28 @@ def _never_fail_to_print() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _is_expected(error: Exception) -> bool:
+def is_expected(error: Exception) -> bool:
     """Whether to print an error as one line: errors of lbrx and the system, and lack of memory or threads."""
-    if isinstance(error, ImportError):
-        return any(text in str(error) for text in _NO_LIBRARY)
-    return not isinstance(error, RuntimeError) or isinstance(error, LbrxError) or _NO_THREAD in str(error)
+    if isinstance(error, LbrxError | OSError | MemoryError):
+        return True
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        return True
+    if isinstance(error, ImportError) and any(text in str(error) for text in _NO_LIBRARY):
+        return True
+    return _follows_from_no_memory(error)
+
+
+def _follows_from_no_memory(error: BaseException | None) -> bool:
+    """Whether an allocation was refused. Python then fails in many ways, such as with half of a module imported."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        error = error.__cause__ or error.__context__
+    try:
+        mmap.mmap(-1, _PROBE_BYTES).close()
+    except (OSError, MemoryError):
+        return True
+    return False
 
 
 def _print_error(error: Exception) -> None:
@@ -231,10 +250,13 @@ def _print_error(error: Exception) -> None:
     hint = f" (set {DEBUG_VARIABLE}=1 for details)" if more else ""
     try:
         from lbrx.cli.console import error_console, printable
-    except (OSError, MemoryError, ImportError):  # too few file descriptors or too little memory to import
-        print(f"error: {message!a:.2000}{hint}", file=sys.stderr)
+
+        console = error_console()
+    except Exception as second:
+        if not is_expected(second) and not isinstance(second, ImportError):
+            raise
+        print(f"error: {message!a:.2000}{hint}", file=sys.stderr)  # too few descriptors or too little memory to import
         return
-    console = error_console()
     console.print("error: ", style="bold red", end="")
     console.print(printable(message) + hint)
 
@@ -242,10 +264,12 @@ def _print_error(error: Exception) -> None:
 def _text_of(error: Exception) -> str:
     if isinstance(error, MemoryError) and not isinstance(error, LbrxError):
         return f"out of memory: the system refused an allocation{f' ({error})' if str(error) else ''}"
-    if isinstance(error, ImportError):
-        return f"a library cannot be loaded: {str(error).strip().splitlines()[-1]}"
-    if isinstance(error, RuntimeError):
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         return f"{error}: the system refused to start a thread; use a smaller --threads"
+    if isinstance(error, ImportError) and any(text in str(error) for text in _NO_LIBRARY):
+        return f"a library cannot be loaded: {str(error).strip().splitlines()[-1]}"
+    if not isinstance(error, LbrxError | OSError):
+        return f"out of memory: the system refused an allocation ({type(error).__name__}: {error})"
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

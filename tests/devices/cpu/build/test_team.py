@@ -11,8 +11,10 @@ import pytest
 
 import lbrx
 from lbrx.base import system
+from lbrx.base import threads as threads_module
 from lbrx.base.threads import run_chunks
-from lbrx.devices.cpu.build.team import team
+from lbrx.devices.cpu.build import team as team_module
+from lbrx.devices.cpu.build.team import Team, team
 
 ELEMENTS = 700_001
 
@@ -83,3 +85,26 @@ def test_a_team_has_no_more_helpers_than_processors() -> None:
     with lbrx.using(threads=64):
         float(_values(7).sum())
     assert team()._helpers < system.cpu_count()
+
+
+def test_refused_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the team nor of the pools: the thread that calls does all of the work."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    values = np.arange(1 << 20, dtype=np.float32)
+    expected = values * 2 + 1
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    fresh = Team()
+    monkeypatch.setattr(team_module, "team", lambda: fresh)
+    with lbrx.using(threads=4):
+        np.testing.assert_array_equal((lbrx.tensor(values) * 2 + 1).numpy(), expected)
+    done: list[int] = []
+    threads_module._pool.cache_clear()
+    try:
+        run_chunks(100, 3, lambda: done.append)
+    finally:
+        threads_module._pool.cache_clear()
+    assert sorted(done) == list(range(100))
+    assert fresh._helpers == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -55,10 +56,11 @@ class Team:
         return True
 
     def _wake(self, helpers: int) -> None:
-        while self._helpers < helpers:
-            self._helpers += 1
-            threading.Thread(target=self._help, name="lbrx-team", daemon=True).start()
-        for _ in range(helpers - self._board[WATCHING]):
+        with suppress(RuntimeError):  # no more threads: the others do all of the work
+            while self._helpers < helpers:
+                threading.Thread(target=self._help, name="lbrx-team", daemon=True).start()
+                self._helpers += 1
+        for _ in range(min(helpers, self._helpers) - self._board[WATCHING]):
             self._wanted.release()
 
     def _help(self) -> None:
