@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lbrx
-from lbrx.devices.cpu.ops.gemv import CODED_BLOCKS
+from lbrx.devices.cpu.ops.codec_products import FEW_VECTORS
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.ops import column_parallel_linear, embedding, linear, matrix, row_parallel_linear, shard
 from lbrx.tensors.storage import MmapStorage
@@ -98,7 +98,7 @@ def test_sharded_products(type_name: str, vectors: int) -> None:
     by_rows = row_parallel_linear(x, weight.shard(3, axis=1), bias)
     vectors_wide, rows = wide(x), wide(weight)
     bound = product_bound(vectors_wide, rows) + 4 * 2.0**-23 * abs(bias)
-    if type_name in CODED_BLOCKS:
+    if type_name in FEW_VECTORS:
         bound = bound + coded_bound(vectors_wide, rows)
     want = vectors_wide @ rows.T + bias
     assert (abs(by_columns - want) <= bound).all()

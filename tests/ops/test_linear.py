@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lbrx
-from lbrx.devices.cpu.ops import gemm_i16, gemv
+from lbrx.devices.cpu.ops import codec_products
 from lbrx.engine.block_sizes import MOST_VECTORS
 from lbrx.errors import ShapeError
 from lbrx.memory import scratch
@@ -20,12 +20,14 @@ from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
 from support.references import THREADS, TYPE_NAMES, coded_bound, normal, product_bound, weight_of, wide
 
+CODED_TYPES = [name for name in codec_products.FEW_VECTORS if name in CODECS]
+
 
 def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
     vectors, rows = wide(x), wide(weight)
     bound = product_bound(vectors, rows)
-    is_coded = len(vectors) <= MOST_VECTORS or gemm_i16.can_use_gemm_i16(weight.expr)
-    if weight.type_name in gemv.CODED_BLOCKS and is_coded:
+    is_few = len(vectors) <= MOST_VECTORS
+    if (codec_products.of_few_vectors if is_few else codec_products.of_many_vectors)(weight.expr):
         bound = bound + coded_bound(vectors, rows)
     error = abs(got - vectors @ rows.T)
     assert (error <= bound).all(), f"{(error / bound).max()} of the bound"
@@ -34,13 +36,13 @@ def assert_close(x: Any, weight: lbrx.Tensor, got: Any) -> None:
 @pytest.fixture(params=[True, False], ids=["as_words", "by_blas"])
 def words_or_blas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many vectors by both of the ways that processors choose from."""
-    monkeypatch.setattr(gemm_i16, "MULTIPLIES_PAIRS", request.param)
+    monkeypatch.setattr(codec_products, "MULTIPLIES_PAIRS", request.param)
 
 
 @pytest.mark.parametrize("vectors", [5, 16, 33])
 @pytest.mark.parametrize("rows", [1, 60, 63, 66])
 @pytest.mark.parametrize("columns", [256, 1280])
-@pytest.mark.parametrize("type_name", gemv.CODED_BLOCKS)
+@pytest.mark.parametrize("type_name", CODED_TYPES)
 @pytest.mark.usefixtures("words_or_blas")
 def test_quantized_weights_times_many_vectors(type_name: str, columns: int, rows: int, vectors: int) -> None:
     x, weight = normal(vectors, columns), weight_of(type_name, rows, columns)
@@ -52,7 +54,7 @@ def test_more_vectors_than_are_coded_at_once() -> None:
     x, weight = normal(1100, 64), weight_of("q8_0", 5, 64)
     got = linear(x, weight)
     assert_close(x, weight, got)
-    if gemm_i16.MULTIPLIES_PAIRS:  # BLAS may take another way for another number of vectors
+    if codec_products.MULTIPLIES_PAIRS:  # BLAS may take another way for another number of vectors
         np.testing.assert_array_equal(got[600:700], linear(x[600:700], weight))
 
 
@@ -86,7 +88,7 @@ def test_odd_shapes(type_name: str, vectors: int, rows: int, columns: int, seed:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.sampled_from(gemv.CODED_BLOCKS),
+    st.sampled_from(CODED_TYPES),
     st.integers(1, 40),
     st.integers(1, 140),
     st.integers(1, 21),

@@ -1,17 +1,17 @@
 """A quantized weight times many vectors, as products of i16: faster than f32 where the processor has them.
 
-The vectors are coded and the bounds are those of `lbrx.devices.cpu.ops.gemv`.
+The vectors are coded and the bounds are those of `lbrx.devices.cpu.ops.gemv_quantized`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS, address, code_address, compiled
+from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import run_together
 from lbrx.engine.arrays import Floats
 from lbrx.engine.blas import in_ranges
@@ -19,7 +19,6 @@ from lbrx.memory.scratch import borrowing
 from lbrx.settings import settings
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import Blocks
-from lbrx.tensors.expr import Expr
 from lbrx.tensors.storage import drop_behind
 
 _SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
@@ -27,11 +26,6 @@ _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
 TILE_ROWS = 64
 _SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
-
-
-def can_use_gemm_i16(weight: Expr) -> TypeGuard[Blocks]:
-    """Whether a weight is better multiplied here than decoded for BLAS: by type, and by processor."""
-    return MULTIPLIES_PAIRS and isinstance(weight, Blocks) and weight.codec in _SCALED_PAIRS
 
 
 def gemm_i16(x: Floats, blocks: Blocks, out: Floats) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lbrx.devices.cpu.ops.codec_products import of_many_vectors
 from lbrx.devices.cpu.ops.gemm_bf16 import gemm_bf16, halves_of
-from lbrx.devices.cpu.ops.gemm_i16 import can_use_gemm_i16, gemm_i16
 from lbrx.devices.cpu.ops.gemv import gemv
 from lbrx.devices.cpu.ops.weight_rows import MappedRows, Rows, rows_of
 from lbrx.engine.arrays import Floats, Values, floats
@@ -38,8 +38,10 @@ def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
         out[:] = 0
     elif out.size and x.shape[0] <= MOST_VECTORS:
         gemv(x, weight, out)
-    elif out.size and not (can_use_gemm_i16(weight.expr) and gemm_i16(x, weight.expr, out)):
-        _tiles(x, weight, out)
+    elif out.size:
+        coded_product = of_many_vectors(weight.expr)
+        if coded_product is None or not coded_product(x, weight.expr, out):
+            _tiles(x, weight, out)
 
 
 def _tiles(x: Floats, weight: Tensor, out: Floats) -> None:

@@ -1,0 +1,40 @@
+"""Which function multiplies vectors with a weight by the codes that it is stored as: one entry for each codec.
+
+An entry is a function of the vectors [n, k], the expression of the weight [m, k] and the result [n, m]. It returns
+False, and the result then means nothing, if it cannot multiply them: an activation is not finite, or the weight is a
+view that it does not support. The caller then decodes the weight to f32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS
+from lbrx.devices.cpu.ops.gemm_i16 import gemm_i16
+from lbrx.devices.cpu.ops.gemv_quantized import gemv_quantized
+from lbrx.engine.arrays import Floats
+from lbrx.tensors.coded import Blocks, Decode
+from lbrx.tensors.expr import Expr
+
+CodedProduct = Callable[[Floats, Any, Floats], bool]
+
+_GGUF = ("q4_0", "q8_0", "q4_k", "q6_k")
+FEW_VECTORS: dict[str, CodedProduct] = dict.fromkeys(_GGUF, gemv_quantized)
+MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(_GGUF, gemm_i16)
+
+
+def of_few_vectors(weight: Expr) -> CodedProduct | None:
+    """The product of up to four vectors with a weight, or None if it has to be decoded."""
+    return FEW_VECTORS.get(_codec_name(weight))
+
+
+def of_many_vectors(weight: Expr) -> CodedProduct | None:
+    """The product of more vectors, or None if decoding the weight for BLAS is faster on this processor."""
+    return MANY_VECTORS.get(_codec_name(weight)) if MULTIPLIES_PAIRS else None
+
+
+def _codec_name(weight: Expr) -> str:
+    if type(weight) is Blocks:
+        return weight.codec
+    return weight.codec.name if type(weight) is Decode else ""
