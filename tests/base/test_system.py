@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -20,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbrx.base import system
-from lbrx.base.system import darwin, files, mapping
+from lbrx.base import system, threads
+from lbrx.base.system import darwin, files, mapping, process
 from lbrx.errors import FileError, TruncatedError, UsageError
 
 MIB = 1 << 20
@@ -321,6 +323,32 @@ class TestDarwinCalls:
         assert 0 < system.available_bytes() <= psutil.virtual_memory().total
         if sys.version_info < (3, 13):
             assert system.cpu_count() == 10
+
+    @pytest.mark.parametrize(("answer", "expected"), [(0, 4), (-1, 10)])
+    def test_performance_cores_are_counted(self, as_darwin: pytest.MonkeyPatch, answer: int, expected: int) -> None:
+        def sysctlbyname(name: bytes, value: Any, size: Any, _new: None, _new_size: object) -> int:
+            assert (name, size._obj.value) == (b"hw.perflevel0.logicalcpu", 4)
+            value._obj.value = 4
+            return answer
+
+        as_darwin.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(sysctlbyname=sysctlbyname))
+        as_darwin.setattr(process, "cpu_count", lambda: 10)
+        darwin.performance_cpu_count.cache_clear()
+        assert system.performance_cpu_count() == expected
+        darwin.performance_cpu_count.cache_clear()
+
+    def test_workers_ask_for_performance_cores(self, as_darwin: pytest.MonkeyPatch) -> None:
+        asked: list[tuple[int, int]] = []
+
+        def set_class(thread_class: Any, priority: Any) -> int:
+            asked.append((thread_class.value, priority.value))
+            return 0
+
+        as_darwin.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(pthread_set_qos_class_self_np=set_class))
+        threads._pool.cache_clear()
+        threads._pool(1).submit(int).result()
+        threads._pool.cache_clear()
+        assert asked == [(0x19, 0)]
 
     def test_cache_directory(self, as_darwin: pytest.MonkeyPatch) -> None:
         as_darwin.delenv("LBRX_CACHE_DIR", raising=False)

@@ -36,6 +36,8 @@ from lbrx.base.system.process import (
     cache_directory,
     cpu_count,
     is_private,
+    performance_cpu_count,
+    prefer_performance_cores,
 )
 from lbrx.base.system.sizes import format_bytes, parse_bytes
 
@@ -58,8 +60,10 @@ __all__ = [
     "open_write",
     "page_bytes",
     "parse_bytes",
+    "performance_cpu_count",
     "pread_into",
     "preallocate",
+    "prefer_performance_cores",
     "pwrite_all",
     "pwrite_past_cache",
     "read_ahead",

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import struct
+from functools import cache
 
 F_PREALLOCATE = 42
 F_RDADVISE = 44
@@ -19,6 +20,7 @@ F_ALLOCATECONTIG = 0x2
 F_ALLOCATEALL = 0x4
 F_PEOFPOSMODE = 3
 RENAME_SWAP = 2
+USER_INITIATED = 0x19  # a class of <sys/qos.h>: work that a user waits for
 
 # struct radvisory { off_t ra_offset; int ra_count; }, padded to 16 bytes
 _RADVISORY = struct.Struct("=qi4x")
@@ -70,3 +72,17 @@ def swap(first: bytes, second: bytes) -> None:
     if ctypes.CDLL(None, use_errno=True).renamex_np(first, second, RENAME_SWAP) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+@cache
+def performance_cpu_count() -> int:
+    """The performance cores of the machine; 0 if all of its cores are equal."""
+    count, size = ctypes.c_int32(), ctypes.c_size_t(4)
+    read = ctypes.CDLL(None).sysctlbyname
+    failed = read(b"hw.perflevel0.logicalcpu", ctypes.byref(count), ctypes.byref(size), None, ctypes.c_size_t(0))
+    return 0 if failed else count.value
+
+
+def set_quality_of_service(thread_class: int) -> None:
+    """Put the calling thread into a class, which decides on what cores it may run. A refusal changes nothing."""
+    ctypes.CDLL(None).pthread_set_qos_class_self_np(ctypes.c_uint32(thread_class), ctypes.c_int(0))

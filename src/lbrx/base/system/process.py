@@ -12,6 +12,8 @@ import warnings
 from functools import cache
 from pathlib import Path
 
+from lbrx.base.system import darwin
+
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _BYTES_PER_KIB = 1024
 
@@ -53,6 +55,23 @@ def cpu_count() -> int:
     if sys.platform == "darwin":
         return os.cpu_count() or 1
     return len(os.sched_getaffinity(0))
+
+
+def performance_cpu_count() -> int:
+    """Processors that are not slower than the others: on a Mac those that are not efficiency cores.
+
+    >>> 1 <= performance_cpu_count() <= cpu_count()
+    True
+    """
+    if sys.platform == "darwin":
+        return min(darwin.performance_cpu_count() or cpu_count(), cpu_count())
+    return cpu_count()
+
+
+def prefer_performance_cores() -> None:
+    """Ask that this thread runs on performance cores. Only macOS has classes of threads; elsewhere nothing happens."""
+    if sys.platform == "darwin":
+        darwin.set_quality_of_service(darwin.USER_INITIATED)
 
 
 def cache_directory(part: str = "") -> Path:

@@ -6,7 +6,7 @@ storage without an address is read into scratch memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -69,7 +69,7 @@ class LeafInputs:
         """Bytes before the first element; packed elements keep their offset as an index instead."""
         return 0 if leaf.dtype.is_packed else leaf.offset * leaf.dtype.itemsize
 
-    def read_ahead(self, chunks: int, size: int) -> ReadAhead | None:
+    def read_ahead(self, chunks: Sequence[tuple[int, int]]) -> ReadAhead | None:
         """What reads files ahead of the chunks; None for a short pass, or for files that the system holds already."""
         mapped = [(number, leaf, leaf.storage) for number, leaf in self.watched if leaf.codec is None]
         files = [(number, leaf, storage) for number, leaf, storage in mapped if isinstance(storage, MmapStorage)]
@@ -82,8 +82,7 @@ class LeafInputs:
             open_files.close()
             return None
         steps = []
-        for chunk in range(chunks):
-            lo, hi = chunk * size, min(self.bound.elements, (chunk + 1) * size)
+        for lo, hi in chunks:
             spans = []
             for number, leaf, storage, fd in known:
                 start, stop = self._byte_span(number, leaf, lo, hi)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.base.threads import run_chunks
+from lbrx.base.threads import run_chunks, split_range
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, CompiledProgram, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
 from lbrx.devices.cpu.codecs.encode import BlockDestination, PassValues, encode_stored
@@ -50,7 +50,9 @@ def run_in_memory(compiled: CompiledProgram, ints: int, floats: int, elements: i
     longest = max(int(AT_ONCE / compiled.nanoseconds) // block, 1) * block
     for first in range(0, elements, longest):
         stop = min(first + longest, elements)
-        run_together(compiled.kernel, compiled.address, ints, floats, stop, block, first, settings.chunk_elements)
+        nanoseconds = (stop - first) * compiled.nanoseconds
+        pieces = block, first, settings.chunk_elements, nanoseconds
+        run_together(compiled.kernel, compiled.address, ints, floats, stop, *pieces)
 
 
 class _PassOnThreads:
@@ -154,8 +156,11 @@ class _PassOnThreads:
         scratch_bytes = self._scratch_bytes()
         if scratch_bytes:
             wanted = min(wanted, budget().limit_bytes // (2 * settings.threads * scratch_bytes))
-        unit = self.block * 4 if self._packs else self.block  # four elements of two bits share a byte
-        return max(wanted // unit, 1) * unit
+        return max(wanted // self._unit, 1) * self._unit
+
+    @property
+    def _unit(self) -> int:
+        return self.block * 4 if self._packs else self.block  # four elements of two bits share a byte
 
     def _scratch_bytes(self) -> int:
         """Bytes for each element of a chunk."""
@@ -183,11 +188,12 @@ class _PassOnThreads:
 
     def _run_chunks(self) -> None:
         size = self._chunk_elements()
-        chunks = -(-self.elements // size)
-        if chunks == 1:
+        if size >= self.elements:
             self._worker()(0, self.elements)
             return
-        ahead = self.inputs.read_ahead(chunks, size)
+        threads = self._threads(size)
+        chunks = split_range(self.elements, size, self._unit, threads)
+        ahead = self.inputs.read_ahead(chunks)
 
         def worker() -> Callable[[int], None]:
             run = self._worker()
@@ -195,12 +201,12 @@ class _PassOnThreads:
             def step(number: int) -> None:
                 if ahead is not None:
                     ahead.begin(number)
-                run(number * size, min(self.elements, (number + 1) * size))
+                run(*chunks[number])
 
             return step
 
         with ahead or nullcontext():
-            run_chunks(chunks, self._threads(size), worker)
+            run_chunks(len(chunks), threads, worker)
 
     def _worker(self) -> Callable[[int, int], None]:
         """A function that runs one chunk, with arguments and scratch memory of its own."""

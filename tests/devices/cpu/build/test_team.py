@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ import pytest
 import lbrx
 from lbrx.base import system
 from lbrx.base import threads as threads_module
-from lbrx.base.threads import run_chunks
+from lbrx.base.threads import run_chunks, split_range
 from lbrx.devices.cpu.build import team as team_module
-from lbrx.devices.cpu.build.team import Team, team
+from lbrx.devices.cpu.build.kernel_cache import _FUNCTION
+from lbrx.devices.cpu.build.team import SHORT_NANOSECONDS, Team, run_together, team
 
 ELEMENTS = 700_001
 
@@ -108,3 +111,63 @@ def test_refused_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         threads_module._pool.cache_clear()
     assert sorted(done) == list(range(100))
     assert fresh._helpers == 0
+
+
+def _pieces(stop: int, block: int, most: int, threads: int) -> list[tuple[int, int]]:
+    """The pieces that a team makes of 0 to ``stop``, in their order."""
+    pieces: list[tuple[int, int]] = []
+
+    def kernel(_result: int, _exception: int, _ints: int, _floats: int, low: int, high: int) -> int:
+        pieces.append((low, high))
+        return 0
+
+    callback = _FUNCTION(kernel)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    assert address
+    assert Team().run(address, 0, 0, 0, stop, block, most, threads)
+    return sorted(pieces)
+
+
+@pytest.mark.parametrize(("stop", "block", "most"), [(10_000, 3, 10_000), (10_000, 3, 50), (7, 4, 9), (1, 1, 1)])
+def test_pieces_shrink_and_cover_the_range_once(stop: int, block: int, most: int) -> None:
+    pieces = _pieces(stop, block, most, 2)
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == stop
+    assert all(first[1] == second[0] and first[1] % block == 0 for first, second in pairwise(pieces))
+    sizes = [-(-(high - low) // block) for low, high in pieces]
+    assert sizes == sorted(sizes, reverse=True)
+    blocks = -(-stop // block)
+    assert sizes[0] == min(max(blocks // 8, 1), most)
+    assert sizes[-1] <= max(blocks // 128, 1)
+
+
+def test_short_jobs_are_left_to_the_performance_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads_of_jobs: list[int] = []
+
+    class Recorded:
+        processors, fast_processors = 8, 4
+
+        def run(self, *job: int) -> bool:
+            threads_of_jobs.append(job[-1])
+            return True
+
+    monkeypatch.setattr(team_module, "team", Recorded)
+    with lbrx.using(threads=6):
+        for nanoseconds in (SHORT_NANOSECONDS, SHORT_NANOSECONDS - 1):
+            run_together(_FUNCTION(), 0, 0, 0, 1000, 1, nanoseconds=nanoseconds)
+    assert threads_of_jobs == [6, 4]
+
+
+def test_the_last_chunks_are_short_where_cores_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "cpu_count", lambda: 8)
+    monkeypatch.setattr(system, "performance_cpu_count", lambda: 8)
+    assert split_range(100, 8, 2, threads=8)[-1] == (96, 100)
+    monkeypatch.setattr(system, "performance_cpu_count", lambda: 4)
+    assert split_range(100, 8, 2, threads=4)[-1] == (96, 100)
+    pieces = split_range(201, 8, 2, threads=8)
+    assert pieces[:9] == [*((start, start + 8) for start in range(0, 72, 8))]
+    assert pieces[9:] == [(start, min(start + 2, 201)) for start in range(72, 201, 2)]
+    with lbrx.using(threads=1, chunk_elements=1 << 16):
+        expected = float(_values(9).to("bf16").kth_largest(1000))
+    with lbrx.using(threads=8, chunk_elements=1 << 16):
+        assert float(_values(9).to("bf16").kth_largest(1000)) == expected

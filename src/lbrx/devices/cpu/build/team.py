@@ -3,6 +3,9 @@
 The caller puts a job on a board and does its pieces; helpers that watch the board take some of them. A helper watches
 for a fraction of a millisecond after its last piece and then sleeps, so the first of several short passes is done by
 the caller alone, and the next ones by all. What is computed does not depend on who computes it.
+
+Pieces shrink towards the end of a job, so that the efficiency cores of a Mac, which are three to four times slower, do
+not delay it. Short jobs are left to the performance cores.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ import numpy as np
 from lbrx.base import system
 from lbrx.base.threads import is_inside_step
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, Kernel, native_function
-from lbrx.devices.cpu.kernels.team_board import BOARD_WORDS, STATUS, WATCHING
+from lbrx.devices.cpu.kernels.team_board import BOARD_WORDS, SHARES, STATUS, WATCHING
 from lbrx.errors import KernelError
 from lbrx.settings import settings
 
-PIECES_PER_THREAD = 8
-POLLS = 20_000  # of about 20 to 40 ns each
+SHARES_PER_THREAD = 4  # a piece is one of so many shares of what is left
+LEAST_PER_THREAD = 64  # and at least one of so many parts of the whole
+SHORT_NANOSECONDS = 1_000_000  # of work on one core: a job that only performance cores take part in
+POLLS = 20_000  # of about 10 to 40 ns each
 
 
 class Team:
@@ -33,21 +38,29 @@ class Team:
         memory = np.zeros(BOARD_WORDS + 16, np.int64)
         first = -(memory.ctypes.data // 8) % 16  # to the start of a pair of cache lines
         self._board = memory.data[first : first + BOARD_WORDS]
+        self._board[SHARES] = 1  # a helper may divide by it before the first job is complete
         self._address = memory.ctypes.data + 8 * first
-        self._lead = _compiled("lead", 9)
+        self._lead = _compiled("lead", 11)
         self.processors = system.cpu_count()
+        self.fast_processors = system.performance_cpu_count()
         self._helpers = 0
         self._wanted = threading.Semaphore(0)
         self._busy = threading.Lock()
 
-    def run(self, kernel: int, ints: int, floats: int, first: int, stop: int, step: int, threads: int) -> bool:
-        """Call a kernel for the pieces of ``first`` to ``stop``; False, and nothing done, if they help another."""
+    def run(
+        self, kernel: int, ints: int, floats: int, first: int, stop: int, block: int, most: int, threads: int
+    ) -> bool:
+        """Call a kernel for pieces of ``first`` to ``stop``; False, and nothing done, if they help another.
+
+        A piece is whole blocks, at most ``most`` of them.
+        """
         if not self._busy.acquire(blocking=False):
             return False
         try:
             self._wake(threads - 1)
-            pieces = -((first - stop) // step)
-            job = first, stop, step, pieces, RESULT_ADDRESS
+            blocks = -((first - stop) // block)
+            least = max(blocks // (LEAST_PER_THREAD * threads), 1)
+            job = first, stop, block, least, most, SHARES_PER_THREAD * threads, RESULT_ADDRESS
             self._lead(RESULT_ADDRESS, EXCEPTION_ADDRESS, self._address, kernel, ints, floats, *job)
             status: int = self._board[STATUS]
         finally:
@@ -64,6 +77,7 @@ class Team:
             self._wanted.release()
 
     def _help(self) -> None:
+        system.prefer_performance_cores()
         help_out = _compiled("help_out", 2)
         while True:
             self._wanted.acquire()
@@ -77,18 +91,27 @@ def _compiled(name: str, arguments: int) -> Any:
 
 
 def run_together(
-    kernel: Kernel, address: int, ints: int, floats: int, stop: int, block: int, first: int = 0, most: int | None = None
+    kernel: Kernel,
+    address: int,
+    ints: int,
+    floats: int,
+    stop: int,
+    block: int,
+    first: int = 0,
+    most: int | None = None,
+    nanoseconds: float = SHORT_NANOSECONDS,
 ) -> None:
     """Call a kernel, whose code lies at ``address``, over all elements: in pieces of whole blocks if threads can help.
 
-    A piece has at most ``most`` elements, but no less than a block.
+    A piece has at most ``most`` elements, but no less than a block. ``nanoseconds`` is a guess at what one core takes
+    for all elements.
     """
     elements = stop - first
-    threads = min(settings.threads, team().processors, -(-elements // block))
+    processors = team().fast_processors if nanoseconds < SHORT_NANOSECONDS else team().processors
+    threads = min(settings.threads, processors, -(-elements // block))
     if threads > 1 and not is_inside_step():
-        blocks = max(-(-elements // (PIECES_PER_THREAD * threads * block)), 1)
-        step = block * (blocks if most is None else max(min(blocks, most // block), 1))
-        if team().run(address, ints, floats, first, stop, step, threads):
+        most_blocks = max((elements if most is None else most) // block, 1)
+        if team().run(address, ints, floats, first, stop, block, most_blocks, threads):
             return
     check_status(kernel(RESULT_ADDRESS, EXCEPTION_ADDRESS, ints, floats, first, stop))
 

@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
 from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
-from lbrx.devices.cpu.ops.row_jobs import SCRATCH_START, StoredRows, check_job, in_rows, job_scratch, least_rows, task
+from lbrx.devices.cpu.ops.row_jobs import (
+    NANOSECONDS_PER_BYTE,
+    SCRATCH_START,
+    StoredRows,
+    check_job,
+    in_rows,
+    job_scratch,
+    least_rows,
+    task,
+)
 from lbrx.engine.arrays import Floats
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import Blocks
@@ -66,7 +75,8 @@ def gemv_quantized(x: Floats, blocks: Blocks, out: Floats) -> bool:
         return False
     if weights_start is not None:  # the usual case, without detours: calls are many and short
         storage.read_at(0, rows * row_bytes)  # raises an error if they are no longer there
-        run_together(*task("coded_rows"), start, row_bytes, rows, layout.least_rows)
+        nanoseconds = rows * row_bytes * NANOSECONDS_PER_BYTE
+        run_together(*task("coded_rows"), start, row_bytes, rows, layout.least_rows, nanoseconds=nanoseconds)
         check_job(memory)
         return True
 

@@ -18,6 +18,7 @@ from lbrx.engine.blas import in_ranges
 
 SCRATCH_START = 128  # bytes: a job lies before them
 Window = Callable[[int, int], npt.NDArray[Any]]  # some rows of a weight as they are stored
+NANOSECONDS_PER_BYTE = 0.1  # of weights, on one core
 _LEAST_BYTES = 64 << 10  # of rows that are worth another thread
 _JOB, _STATUS = (struct.Struct(f"={count}q") for count in (10, 2))  # the status is the second number
 _ROOM = 64 << 10
@@ -81,7 +82,8 @@ def in_rows(task_name: str, function: int, numbers: tuple[int, ...], stored: Sto
     def run_rows(weights: int, first: int, stop: int) -> None:
         memory, job = job_scratch.borrow_buffer(0)
         _JOB.pack_into(memory, 0, function, 0, weights, target + 4 * first, *numbers)
-        run_together(kernel, code, job, row_bytes, stop - first, least)
+        nanoseconds = (stop - first) * row_bytes * NANOSECONDS_PER_BYTE
+        run_together(kernel, code, job, row_bytes, stop - first, least, nanoseconds=nanoseconds)
         check_job(memory)
 
     def read_and_run(first: int, stop: int) -> None:
