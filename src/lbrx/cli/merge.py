@@ -119,7 +119,7 @@ def merge(
             )
             return
         with planning_for(limits, report, device, cluster):
-            plan = plan_output_of_merge(*write.args, **write.keywords)
+            plan = plan_output_of_merge(*write.args, **write.keywords, strict=options.strict)
             report.warnings(plan.warnings)
             _show(plan, options)
 

@@ -50,7 +50,7 @@ def moe(
             write_output(write, report, limits, options, inputs=[recipe])
             return
         with planning_for(limits, report):
-            mixture = plan_recipe(recipe, seed=seed)
+            mixture = plan_recipe(recipe, seed=seed, strict=options.strict)
             plan = plan_moe_output(mixture, out, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)
             _show(mixture, plan, options)

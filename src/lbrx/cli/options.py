@@ -76,7 +76,7 @@ class LimitOptions(NamedTuple):
 class RunOptions(NamedTuple):
     """How to write the model and what to report."""
 
-    strict: Annotated[bool, Option("--strict", help="Fail on NaN and infinite values.")] = False
+    strict: Annotated[bool, Option("--strict", help="Fail on NaN, infinities and unused recipe settings.")] = False
     json_output: Annotated[bool, Option("--json", help="Print events as JSON lines.")] = False
     overwrite: Annotated[bool, Option("--overwrite", help="Replace OUT after everything is written.")] = False
     restart: Annotated[bool, Option("--restart", help="Discard unfinished output of an earlier run.")] = False

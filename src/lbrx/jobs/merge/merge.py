@@ -66,6 +66,7 @@ def merge(
         max_shard_bytes=max_shard_bytes,
         seed=seed,
         allow_code=allow_code,
+        strict=options.get("strict", False),
     )
     return plan_and_execute(plan_call, options)
 
@@ -77,6 +78,7 @@ def read_and_plan(
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
     allow_code: bool = False,
+    strict: bool = False,
 ) -> Plan:
     """The plan of a recipe's file or text; see ``merge``."""
     limit_bytes = shard_limit(max_shard_bytes)
@@ -84,11 +86,11 @@ def read_and_plan(
         recipe = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
     if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
         directory, text = Path(), recipe
-        recipes = parse_recipes(recipe, source="<recipe>", lookup=method_lookup(allow_code=allow_code))
+        recipes = parse_recipes(recipe, source="<recipe>", lookup=method_lookup(allow_code=allow_code), strict=strict)
     else:
         path = Path(recipe)
         directory = path.parent
-        recipes = load_recipes(path, lookup=method_lookup(directory, allow_code=allow_code))
+        recipes = load_recipes(path, lookup=method_lookup(directory, allow_code=allow_code), strict=strict)
         text = path.read_text(encoding="utf-8-sig")
     restore_replaced(Staging(Path(out)))  # it may be one of the inputs
     return plan_merge(
@@ -111,9 +113,10 @@ def plan_output_of_merge(
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
     allow_code: bool = False,
+    strict: bool = False,
 ) -> OutputPlan:
     """What ``merge`` writes for these arguments."""
-    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed, allow_code=allow_code)
+    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed, allow_code=allow_code, strict=strict)
     if format is None and quantize is None and plan.out.suffix != ".gguf":
         return plan
     from lbrx.jobs.merge.other_formats import is_plain_merge, plan_in_format

@@ -210,6 +210,7 @@ def _check_output(recipe: MoeRecipe, config: Mapping[str, Any], tensors: Mapping
 
 
 def _recipe_warnings(recipe: MoeRecipe) -> Iterator[str]:
+    yield from recipe.warnings
     experts = recipe.experts
     has_prompts = any(expert.positive_prompts or expert.negative_prompts for expert in experts)
     if recipe.gate_mode not in PROMPTED_GATES and has_prompts:

@@ -15,6 +15,7 @@ from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
+from lbrx.jobs.merge.recipe import raise_ignored
 from lbrx.jobs.moe.mixture import MoePlan, plan_moe
 from lbrx.jobs.moe.recipe import load_moe_recipe, parse_moe_recipe
 
@@ -43,7 +44,8 @@ def moe(
     >>> moe(folder / "recipe.yml", folder / "out").tensors > 0
     True
     """
-    planned = partial(_plan_recipe_output, recipe, out, max_shard_bytes=max_shard_bytes, seed=seed)
+    strict = options.get("strict", False)
+    planned = partial(_plan_recipe_output, recipe, out, max_shard_bytes=max_shard_bytes, seed=seed, strict=strict)
     return plan_and_execute(planned, options)
 
 
@@ -53,17 +55,21 @@ def _plan_recipe_output(
     *,
     max_shard_bytes: int | str | None,
     seed: int,
+    strict: bool,
 ) -> ModelPlan:
-    return plan_moe_output(plan_recipe(recipe, seed=seed), out, max_shard_bytes=max_shard_bytes)
+    return plan_moe_output(plan_recipe(recipe, seed=seed, strict=strict), out, max_shard_bytes=max_shard_bytes)
 
 
-def plan_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any], *, seed: int = 0) -> MoePlan:
-    """Read a recipe and plan its mixture."""
+def plan_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any], *, seed: int = 0, strict: bool = False) -> MoePlan:
+    """Read a recipe and plan its mixture. ``strict`` makes settings without effect an error."""
     if isinstance(recipe, Mapping):
-        text = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
-        return plan_moe(parse_moe_recipe(text, "<recipe>"), recipe_text=text, directory=Path(), seed=seed)
-    parsed, text = load_moe_recipe(recipe)
-    return plan_moe(parsed, recipe_text=text, directory=Path(recipe).parent, seed=seed)
+        text, directory = json.dumps(recipe, default=os.fspath, ensure_ascii=False), Path()
+        parsed = parse_moe_recipe(text, "<recipe>")
+    else:
+        (parsed, text), directory = load_moe_recipe(recipe), Path(recipe).parent
+    if strict:
+        raise_ignored(parsed.warnings)
+    return plan_moe(parsed, recipe_text=text, directory=directory, seed=seed)
 
 
 @takes_run_options

@@ -69,6 +69,7 @@ class MoeRecipe:
     experts_per_token: int = DEFAULT_EXPERTS_PER_TOKEN
     dtype: DType | None = None
     architecture: str | None = None
+    warnings: tuple[str, ...] = field(default=(), compare=False)  # about settings without effect
     location: RecipeLine = field(default=_NOWHERE, compare=False)
     gate_location: RecipeLine = field(default=_NOWHERE, compare=False)
 
@@ -123,6 +124,7 @@ def parse_moe_recipe(text: str, source: str = "recipe.yml") -> MoeRecipe:
         experts_per_token=_read_experts_per_token(mapping),
         dtype=_read_dtype(mapping),
         architecture=None if (node := optional(mapping, "architecture")) is None else read_text(node, "'architecture'"),
+        warnings=tuple(dict.fromkeys(mapping.ignored)),
         location=mapping.location,
         gate_location=mapping.key_locations.get("gate_mode", mapping.location),
     )

@@ -25,6 +25,7 @@ NAMINGS = (
     Naming("model."),
     Naming("language_model.model.", "language_model."),
     Naming("model.language_model."),
+    Naming("model.text_model."),
     Naming(""),
 )
 
@@ -120,7 +121,7 @@ class Family:
         >>> find_family({"model_type": "gemma2"}).is_tied({})
         True
         """
-        for section in (text_section(config), config):
+        for section in (config, text_section(config)):  # the model as a whole decides, then its language model
             if (tied := section.get("tie_word_embeddings")) is not None:
                 return bool(tied)
         return self.tied_by_default

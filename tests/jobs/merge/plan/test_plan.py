@@ -154,7 +154,7 @@ models: [{model: a, parameters: {weight: 1}}]
 
 @pytest.mark.parametrize(
     ("keys", "expected"),
-    [("", np.float16), ("dtype: bfloat16", BF16), ("{dtype: float32, out_dtype: bfloat16}", BF16)],
+    [("", np.float32), ("dtype: bfloat16", BF16), ("{dtype: float32, out_dtype: bfloat16}", BF16)],
 )
 def test_the_type_of_the_output(folder: Path, keys: str, expected: type) -> None:
     make_llama(folder / "a", 1, dtype=np.float16)

@@ -135,8 +135,9 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         different_heads,
         "merge_method: passthrough\nslices:\n- sources: [{model: a, layer_range: [0, 1]}]\n"
         "- sources: [{model: b, layer_range: [1, 2]}]\n",
-        BOTH + "the vocabularies of the first and the last slice differ: 16 rows in 'model.embed_tokens.weight' and "
-        "24 rows in 'lm_head.weight'",
+        BOTH + "the vocabularies of the first and the last slice differ: 'model.embed_tokens.weight' has 16 rows in a "
+        "and 24 rows in b; the vocabularies of the first and the last slice differ: 'lm_head.weight' has 16 rows in a "
+        "and 24 rows in b",
     ),
     "numbers against whole numbers": (
         llamas(a=with_tensor("model.extra", (3,)), b=with_tensor("model.extra", (3,), np.int32)),
@@ -195,11 +196,6 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         LINEAR + "tokenizer_source: union\n",
         "<recipe>:6: model a has no tokenizer.json, so that its 16 tokens are not known; expected a tokenizer in the "
         "model's directory",
-    ),
-    "tokenizer of no base": (
-        llamas(),
-        LINEAR + "tokenizer_source: base\n",
-        "<recipe>:6: the tokenizer is to be that of the base model, but the recipe has no 'base_model'",
     ),
     "module that is not there": (
         llamas(),

@@ -38,7 +38,7 @@ def test_forms(text: str, expected: ModelRef) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{path: a}", "unknown key 'path'; expected one of lora, model, override_architecture"),
+        ("{path: a}", "'model' has no 'model', which it needs"),
         ("{lora: a}", "'model' has no 'model', which it needs"),
         ("{model: {revision: a}}", "'model' has no 'path', which it needs"),
         ("{model: [a]}", "'model' must be text, found a list"),

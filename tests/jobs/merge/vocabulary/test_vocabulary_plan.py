@@ -160,8 +160,6 @@ def test_gaps_in_the_ids_of_the_base_of_a_union() -> None:
     assert row_lists(plan_vocabulary(TokenizerSpec("union"), [gapped])) == [[0, 1, 2, 3, 4]]
 
 
-def test_the_base_and_a_tokenizer_that_are_missing() -> None:
-    with pytest.raises(RecipeError, match="the recipe has no 'base_model'"):
-        plan_vocabulary(TokenizerSpec("base"), [A, B])
+def test_a_tokenizer_that_is_missing() -> None:
     with pytest.raises(RecipeError, match=r"model c has no tokenizer\.json to be the tokenizer of the output"):
         plan_vocabulary(TokenizerSpec(ModelRef("c")), [A, B])

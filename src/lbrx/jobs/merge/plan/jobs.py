@@ -12,7 +12,7 @@ from lbrx.jobs.merge.methods.parameters import TensorParameters
 from lbrx.jobs.merge.plan.outline import Outline, OutputTensor
 from lbrx.jobs.merge.plan.records import InputModel, Job, JobInput, TensorInfo
 from lbrx.jobs.merge.recipe import ModelRef, Recipe, base_index, filters, resolve_tensor
-from lbrx.tensors.dtype import DType
+from lbrx.tensors.dtype import DType, promote
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,20 @@ class JobPlanner:
     models: Mapping[ModelRef, InputModel]
     resizes_vocabulary: bool = False
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._index = {ref: index for index, ref in enumerate(self.models)}
         self._donor, self._is_whole = self.recipe.donor, self.recipe.whole_model
         self._filters = filters(self.recipe)
         self._parameters: dict[tuple[Any, ...], TensorParameters] = {}
+        self._extra: list[_Input] = []  # tensors that only some models have
 
     def jobs(self, outline: Outline) -> list[Job]:
         """The jobs in the order in which the donor's files hold their tensors, so that they are read in order."""
         planned = [(self._order(tensor), job) for tensor in outline.tensors() if (job := self._job(tensor))]
-        self._check_vocabulary([job for _, job in planned])
+        self._check_vocabulary(outline, [job for _, job in planned])
+        self._warn_of_extra_tensors()
         return [job for _, job in sorted(planned, key=lambda pair: pair[0])]
 
     def _order(self, tensor: OutputTensor) -> tuple[int, int, int]:
@@ -75,11 +78,13 @@ class JobPlanner:
         speaker = next((given for given in inputs if given.is_base), inputs[0])
         dtype = speaker.info.dtype
         if dtype is not None and (tensor.role.is_buffer or not dtype.is_float):
-            source = (JobInput(speaker.index, speaker.name),)
-            return Job(tensor.role.name, speaker.info.shape, dtype, source)
+            return _copy_job(tensor, speaker, dtype)
+        if dtype is not None and len(inputs) < len(tensor.names) and _is_beside_model(tensor, speaker.model):
+            self._extra.append(speaker)
+            return _copy_job(tensor, speaker, dtype)
         if self._has_problem(tensor, inputs, speaker) or dtype is None:
             return None
-        return self._merge_job(tensor, inputs, self.recipe.output_dtype or dtype)
+        return self._merge_job(tensor, inputs, self.recipe.output_dtype or _common_dtype(inputs, dtype))
 
     def _merge_job(self, tensor: OutputTensor, inputs: Sequence[_Input], dtype: DType) -> Job:
         return Job(
@@ -151,9 +156,55 @@ class JobPlanner:
                 f"but {expected[0]} in {speaker.model.label}; expected models with one vocabulary"
             )
 
-    def _check_vocabulary(self, jobs: Sequence[Job]) -> None:
+    def _check_vocabulary(self, outline: Outline, jobs: Sequence[Job]) -> None:
         """The embedding and the head come from different slices, and must have rows for the same tokens."""
-        sizes = {job.name: job.shape[0] for job in jobs if job.is_vocabulary and job.shape}
-        if len(set(sizes.values())) > 1 and not self.resizes_vocabulary:
-            listed = " and ".join(f"{rows} rows in {name!r}" for name, rows in sizes.items())
-            self.problems.append(f"the vocabularies of the first and the last slice differ: {listed}")
+        slices = outline.language_module.slices
+        if self.resizes_vocabulary or len(slices) == 1:
+            return
+        models = {
+            source.model: self.models[source.model] for part in (slices[0], slices[-1]) for source in part.sources
+        }
+        for job in jobs if len(models) > 1 else ():
+            if not job.is_vocabulary:
+                continue
+            found = [(model, name) for model in models.values() if (name := model.find(job.name)) is not None]
+            rows = {model.infos[name].shape[0]: model.label for model, name in found}
+            if len(rows) > 1:
+                listed = " and ".join(f"{count} rows in {label}" for count, label in rows.items())
+                self.problems.append(
+                    f"the vocabularies of the first and the last slice differ: {job.name!r} has {listed}"
+                )
+
+    def _warn_of_extra_tensors(self) -> None:
+        if self._extra:
+            first = self._extra[0]
+            self.warnings.append(
+                f"{len(self._extra)} tensors are not in all models and are copied, such as {first.name!r} from "
+                f"{first.model.label}"
+            )
+
+
+def _copy_job(tensor: OutputTensor, given: _Input, dtype: DType) -> Job:
+    return Job(tensor.role.name, given.info.shape, dtype, (JobInput(given.index, given.name),))
+
+
+def _common_dtype(inputs: Sequence[_Input], dtype: DType) -> DType:
+    """The dtype of a result without a dtype in the recipe: that of all inputs, or the one that holds all of them."""
+    for given in inputs:
+        own = given.info.dtype
+        if own is not None and own is not dtype:
+            dtype = promote(dtype, own)
+    return dtype
+
+
+def _is_beside_model(tensor: OutputTensor, model: InputModel) -> bool:
+    """Whether a tensor is an addition to the language model: layers that predict further tokens, or a module beside it.
+
+    Tools leave these out when they save a model.
+    """
+    role = tensor.role
+    if role.layer is not None:
+        return role.layer >= model.layer_count and tensor.part.layers is None
+    first, dot, _ = role.name.partition(".")
+    own = model.architecture.naming(model.infos).base.partition(".")[0]
+    return bool(dot) and first not in (own, "model", "transformer") and not role.is_vocabulary

@@ -137,7 +137,7 @@ def _plan_stage(
     jobs = with_vocabulary(planned, vocabulary)
     merged = tuple(models.values())
     donor = models[recipe.donor]
-    warnings = (*recipe.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
+    warnings = (*recipe.warnings, *planner.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
     warnings += (*differing_settings(donor, merged),)
     warnings += (*differing_tokenizers(donor, merged),) if vocabulary is None else vocabulary.warnings
     config = with_special_ids(output_config(recipe, outline, jobs), recipe, tokenizer_model)

@@ -11,6 +11,7 @@ from lbrx.jobs.merge.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice
 from lbrx.models.architectures import Naming, TensorRole
 
 _LANGUAGE_MODEL_NAMES = ("default", "text_decoder", "language_model", "text_model")
+_VISION_MODEL_NAMES = ("vision_tower", "visual", "vision_model")  # mergekit calls each of them by the first name
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +200,5 @@ def _is_called(path: str, name: str) -> bool:
     """Whether a recipe may call a module so: by its path, its last component, or a word for the language model."""
     if not path:
         return name in _LANGUAGE_MODEL_NAMES
-    return name in (path, path.rpartition(".")[2])
+    last = path.rpartition(".")[2]
+    return name in (path, last) or (name == _VISION_MODEL_NAMES[0] and last in _VISION_MODEL_NAMES)

@@ -26,13 +26,7 @@ _SPECIAL_IDS = (
 def tokenizer_donor(recipe: Recipe) -> ModelRef:
     """The model whose tokenizer the output's is, or begins with."""
     spec = recipe.tokenizer
-    if spec is None or spec.source == "union":
-        return recipe.donor
-    if isinstance(spec.source, ModelRef):
-        return spec.source
-    if recipe.base_model is None:
-        raise spec.location.error("the tokenizer is to be that of the base model, but the recipe has no 'base_model'")
-    return recipe.base_model
+    return spec.source if spec is not None and isinstance(spec.source, ModelRef) else recipe.donor
 
 
 def stage_vocabulary(

@@ -5,7 +5,7 @@ that can be seen without a model is a ``RecipeError`` that begins with the file 
 """
 
 from lbrx.jobs.merge.recipe.checks import check_method
-from lbrx.jobs.merge.recipe.load import load_recipes, parse_recipes
+from lbrx.jobs.merge.recipe.load import load_recipes, parse_recipes, raise_ignored
 from lbrx.jobs.merge.recipe.parameters import base_index, filters, resolve, resolve_tensor
 from lbrx.jobs.merge.recipe.reading import LoraRef, ModelRef, parse_reference
 from lbrx.jobs.merge.recipe.schema import (
@@ -46,6 +46,7 @@ __all__ = [
     "load_recipes",
     "parse_recipes",
     "parse_reference",
+    "raise_ignored",
     "resolve",
     "resolve_tensor",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lbrx.errors import nearest
+from lbrx.jobs.merge.methods.method import load_method
 from lbrx.jobs.merge.methods.parameters import (
     MethodParameter,
     MethodSpec,
@@ -13,10 +15,11 @@ from lbrx.jobs.merge.methods.parameters import (
     TensorParameters,
 )
 from lbrx.jobs.merge.recipe.parameters import base_index, check_constraint, scopes
-from lbrx.jobs.merge.recipe.reading import unknown_name
+from lbrx.jobs.merge.recipe.reading import WITHOUT_EFFECT, unknown_name
 from lbrx.jobs.merge.recipe.schema import Module, Parameters, Recipe, Slice
 from lbrx.jobs.merge.recipe.values import Value
 from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap
+from lbrx.registry import METHODS
 
 
 def check_method(recipe: Recipe, spec: MethodSpec) -> tuple[str, ...]:
@@ -57,13 +60,21 @@ def _check_scope(scope: Parameters, spec: MethodSpec, per_model_only: bool) -> I
         parameter = spec.find(name)
         if parameter is None:
             known = [known.name for known in spec.parameters]
-            raise unknown_name(value.location, "parameter", name, known, owner=f" of {spec.name}")
+            if nearest(name, known) and not _is_known_elsewhere(name):
+                raise unknown_name(value.location, "parameter", name, known, owner=f" of {spec.name}")
+            yield f"{value.location}: {spec.name} has no parameter {name!r}, so it has no effect"
+            continue
         if per_model_only and not parameter.per_model:
             raise value.location.error(
                 f"{name!r} of {spec.name} cannot differ between models; "
                 f"expected it in the 'parameters' of the slice, the module or the recipe"
             )
         yield from _check_value(parameter, value, spec)
+
+
+def _is_known_elsewhere(name: str) -> bool:
+    """Whether a name is a parameter of another method, or one that published recipes have."""
+    return name in WITHOUT_EFFECT or any(load_method(method).spec.find(name) for method in METHODS)
 
 
 def _check_value(parameter: MethodParameter, value: Value, spec: MethodSpec) -> Iterator[str]:

@@ -16,10 +16,13 @@ from lbrx.jobs.merge.recipe.structure import read_recipe
 from lbrx.jobs.merge.recipe.yaml_lines import MAX_RECIPE_BYTES, RecipeError, RecipeLine, check_size, parse_documents
 
 
-def load_recipes(path: str | os.PathLike[str], *, lookup: Lookup = method_spec) -> tuple[Recipe, ...]:
+def load_recipes(
+    path: str | os.PathLike[str], *, lookup: Lookup = method_spec, strict: bool = False
+) -> tuple[Recipe, ...]:
     """The recipes of a YAML file, checked, each after the ones whose results it uses.
 
-    ``lookup`` gives a method's description by name. No model is opened.
+    ``lookup`` gives a method's description by name. ``strict`` makes settings without effect an error. No model is
+    opened.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,10 +42,12 @@ def load_recipes(path: str | os.PathLike[str], *, lookup: Lookup = method_spec) 
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise RecipeLine(os.fspath(path), line).error("the recipe is not UTF-8 text") from error
-    return parse_recipes(text, source=os.fspath(path), lookup=lookup)
+    return parse_recipes(text, source=os.fspath(path), lookup=lookup, strict=strict)
 
 
-def parse_recipes(text: str, *, source: str = "recipe.yml", lookup: Lookup = method_spec) -> tuple[Recipe, ...]:
+def parse_recipes(
+    text: str, *, source: str = "recipe.yml", lookup: Lookup = method_spec, strict: bool = False
+) -> tuple[Recipe, ...]:
     """The recipes of a YAML text; ``source`` is the name that errors begin with.
 
     >>> (recipe,) = parse_recipes("{merge_method: linear, models: [{model: a, parameters: {weight: 1}}]}")
@@ -52,7 +57,16 @@ def parse_recipes(text: str, *, source: str = "recipe.yml", lookup: Lookup = met
     documents = parse_documents(text, source)
     if not documents:
         raise RecipeLine(source, 1).error("the file is empty; expected a recipe")
-    return order_stages([_checked(read_recipe(document), lookup) for document in documents])
+    recipes = [_checked(read_recipe(document), lookup) for document in documents]
+    if strict:
+        raise_ignored([warning for recipe in recipes for warning in recipe.warnings])
+    return order_stages(recipes)
+
+
+def raise_ignored(warnings: Sequence[str]) -> None:
+    """Raise an error for the first setting without effect, because ``strict`` was given."""
+    if warnings:
+        raise UsageError(f"{warnings[0]}; without --strict this is a warning")
 
 
 def _checked(recipe: Recipe, lookup: Lookup) -> Recipe:
@@ -61,7 +75,7 @@ def _checked(recipe: Recipe, lookup: Lookup) -> Recipe:
         spec = lookup(recipe.method)
     except UsageError as error:
         raise recipe.method_location.error(str(error)) from error
-    return recipe if spec is None else replace(recipe, warnings=check_method(recipe, spec))
+    return recipe if spec is None else replace(recipe, warnings=(*recipe.warnings, *check_method(recipe, spec)))
 
 
 def _check_tokens(recipe: Recipe) -> None:

@@ -8,6 +8,14 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import nearest
 from lbrx.jobs.merge.recipe.yaml_lines import RecipeError, RecipeLine, YamlList, YamlMap, YamlNode, YamlScalar, describe
 
+WITHOUT_EFFECT = frozenset(
+    [
+        *("consensus_method", "density", "embed_slerp", "int8_mask", "lambda", "layer_range", "merge_method"),
+        *("normalize", "random_seed", "rescale", "residual_weight", "t", "weight"),
+    ]
+)
+"""Names that published recipes have in places without effect. They are not misspellings."""
+
 
 def unknown_name(location: RecipeLine, noun: str, name: str, known: Iterable[str], owner: str = "") -> RecipeError:
     """An error for a name that is not one of the known ones, with the nearest of them or all of them.
@@ -37,13 +45,20 @@ def read_map(
     required: Iterable[str] = (),
     elsewhere: Mapping[str, str] | None = None,
 ) -> YamlMap:
-    """A mapping that has only known keys, and all the required ones; ``elsewhere`` says where other keys belong."""
+    """A mapping that has all required keys. Unknown keys are ignored with a warning, as in mergekit.
+
+    A key that looks like a misspelt known one is an error; ``elsewhere`` says where further keys belong.
+    """
     mapping = read_open_map(node, what)
-    for key in mapping.entries:
+    for key, location in mapping.key_locations.items():
         if elsewhere is not None and key in elsewhere:
-            raise mapping.key_locations[key].error(f"unknown key {key!r}; it belongs to {elsewhere[key]}")
-        if key not in keys:
-            raise unknown_name(mapping.key_locations[key], "key", key, keys)
+            raise location.error(f"unknown key {key!r}; it belongs to {elsewhere[key]}")
+        if key in keys:
+            continue
+        if key not in WITHOUT_EFFECT and nearest(key, keys):
+            raise unknown_name(location, "key", key, keys)
+        hint = "; parameters belong in 'parameters'" if "parameters" in keys and key in WITHOUT_EFFECT else ""
+        mapping.ignored.append(f"{location}: the key {key!r} of {what} has no effect{hint}")
     for key in required:
         if key not in mapping.entries:
             raise mapping.location.error(f"{what} has no {key!r}, which it needs")

@@ -71,6 +71,7 @@ def read_recipe(node: YamlNode) -> Recipe:
         tokenizer=tokenizer,
         chat_template=template,
         name=_read_name(mapping),
+        warnings=tuple(dict.fromkeys(mapping.ignored)),
         location=mapping.location,
         method_location=mapping.key_locations["merge_method"],
         base_location=mapping.key_locations.get("base_model", mapping.location),
@@ -187,8 +188,8 @@ def _read_layer_range(node: YamlNode) -> tuple[int, int]:
         raise node.location.error(f"'layer_range' must be {expected}, found a list of {len(node.items)}")
     start = read_int(node.items[0], "the first layer of 'layer_range'", minimum=0)
     end = read_int(node.items[1], "the end of 'layer_range'", minimum=0)
-    if start >= end:
-        raise node.location.error(f"'layer_range' [{start}, {end}] has no layers; expected the first below the end")
+    if start > end:
+        raise node.location.error(f"'layer_range' [{start}, {end}] is reversed; expected the first layer first")
     return start, end
 
 

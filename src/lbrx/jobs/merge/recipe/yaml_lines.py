@@ -1,13 +1,14 @@
 """YAML text to a tree that remembers the line of everything, within fixed bounds.
 
 Only plain data is read: mappings with text keys, lists, and null, bool, number and text scalars. Anchors,
-aliases and merge keys (``<<``) are expanded; duplicate keys, other tags and anything that would grow
-without bound are errors.
+aliases and merge keys (``<<``) are expanded. Of duplicate keys the last one counts. Other tags and anything that
+would grow without bound are errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from typing import TypeAlias, TypeVar
 
 import yaml
@@ -127,11 +128,15 @@ class YamlList:
 
 @dataclass(frozen=True, slots=True)
 class YamlMap:
-    """A mapping from text to nodes; ``key_locations`` says where each key stands."""
+    """A mapping from text to nodes, with the line of each key.
+
+    ``ignored`` is one list for the whole document: warnings about what has no effect in it.
+    """
 
     entries: Mapping[str, YamlNode]
     key_locations: Mapping[str, RecipeLine]
     location: RecipeLine
+    ignored: list[str] = field(default_factory=list, compare=False)
 
 
 YamlNode: TypeAlias = YamlScalar | YamlList | YamlMap
@@ -210,6 +215,7 @@ class _Expansion:
         self._loader = loader
         self._source = source
         self._nodes = 0
+        self._ignored: list[str] = []
 
     def expand(self, node: yaml.Node, depth: int) -> YamlNode:
         location = self._location(node)
@@ -236,9 +242,8 @@ class _Expansion:
                 continue
             key = self._key(key_node, depth)
             if key in entries:
-                raise self._location(key_node).error(
-                    f"key {key!r} is given twice; first on line {key_locations[key].line}"
-                )
+                line = self._location(key_node).line
+                self._ignored.append(f"{key_locations[key]}: key {key!r} is given again on line {line}, which counts")
             entries[key] = self.expand(value_node, depth + 1)
             key_locations[key] = self._location(key_node)
         for parent in inherited:  # own keys win over inherited ones, earlier parents over later ones
@@ -246,7 +251,7 @@ class _Expansion:
                 if key not in entries:
                     entries[key] = value
                     key_locations[key] = parent.key_locations[key]
-        return YamlMap(FrozenMap(entries), FrozenMap(key_locations), location)
+        return YamlMap(FrozenMap(entries), FrozenMap(key_locations), location, self._ignored)
 
     def _key(self, node: yaml.Node, depth: int) -> str:
         key = self.expand(node, depth + 1)

@@ -95,14 +95,8 @@ class _Planner:
     def _find_donor(self, tokenizer_model: ModelVocabulary | None) -> ModelVocabulary:
         """The model whose tokenizer the output's begins with."""
         source = self._spec.source
-        if source == "union":
+        if source in ("union", "base"):
             return self._models[self._base or 0]
-        if source == "base":
-            if self._base is None:
-                raise self._spec.location.error(
-                    "the tokenizer is to be that of the base model, but the recipe has no 'base_model'"
-                )
-            return self._models[self._base]
         if source in self._index:
             return self._models[self._index[source]]
         if tokenizer_model is None or tokenizer_model.tokenizer is None:
