@@ -38,6 +38,7 @@ LAYERS = (
     "devices.cpu.ops",
     "devices.cpu",
     "devices.numpy",
+    "devices.metal.generations",
     "devices.metal.driver",
     "devices.metal.emulator",
     "devices.metal.context",

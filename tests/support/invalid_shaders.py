@@ -10,6 +10,15 @@ def body(text: str) -> str:
     return KERNEL.format(text)
 
 
+STAGE_NAMES: dict[str, tuple[str, str]] = {
+    f"{word} as the name of a {what}": (text.replace("WORD", word), f"'{word}' is a keyword")
+    for word in ("vertex", "fragment")
+    for what, text in (
+        ("parameter", "float f(float WORD) { return WORD; }\n" + body("x[i] = f(1);")),
+        ("local variable", body("int WORD = 1; x[i] = WORD;")),
+        ("member", "struct A { int WORD; };\n" + body("A a; a.WORD = 1; x[i] = a.WORD;")),
+    )
+}
 INVALID: dict[str, tuple[str, str]] = {
     "double variable": (body("double d = x[i]; x[i] = d;"), "'double' is not supported"),
     "double parameter": ("double f(double v) { return v; }\n" + body("x[i] = f(x[i]);"), "'double' is not supported"),
@@ -172,16 +181,60 @@ INVALID: dict[str, tuple[str, str]] = {
         "kernel void k(device A* a [[buffer(0)]], device float* x [[buffer(1)]]) { x[0] = a->get(); }",
         "cannot initialize object parameter of type 'const thread A'",
     ),
-    "recursion": (
-        "float f(float v) { return v < 1 ? v : f(v - 1); }\n" + body("x[i] = f(x[i]);"),
-        "recursion is not supported",
-    ),
-    "mutual recursion": (
-        "float g(float v);\nfloat f(float v) { return v < 1 ? v : g(v - 1); }\n"
-        "float g(float v) { return f(v / 2); }\n" + body("x[i] = f(x[i]);"),
-        "recursion is not supported",
-    ),
     "variable length array": (body("float a[i]; x[i] = a[0];"), "not a constant expression"),
+    **STAGE_NAMES,
+    "positions of different widths": (
+        "kernel void k(device float* x [[buffer(0)]], uint2 i [[thread_position_in_grid]], "
+        "uint3 n [[threads_per_grid]]) { x[i.x] = n.x; }",
+        "different numbers of components",
+    ),
+    "two function constants with one index": (
+        "constant int a [[function_constant(3)]];\nconstant int b [[function_constant(3)]];\n" + body("x[i] = a + b;"),
+        "function constants 'a' and 'b' have the same index 3",
+    ),
+    "threadgroup variable with a value": (
+        body("threadgroup float s[2] = {1, 2}; x[i] = s[0];"),
+        "threadgroup address space cannot have an initializer",
+    ),
+    "simd_shuffle of long": (body("long v = i; x[i] = simd_shuffle(v, 0);"), "no matching function"),
+    "simd_sum of ulong": (body("ulong v = i; x[i] = simd_sum(v);"), "no matching function"),
+    "addition to an atomic ulong": (
+        "kernel void k(device atomic_ulong* x) { atomic_fetch_add_explicit(x, 1ul, memory_order_relaxed); }",
+        "no matching function",
+    ),
+    "maximum of an atomic float": (
+        "kernel void k(device atomic_float* x) { atomic_fetch_max_explicit(x, 1.0f, memory_order_relaxed); }",
+        "no matching function",
+    ),
+    "threadgroup atomic float": (
+        body("threadgroup atomic_float s; atomic_fetch_add_explicit(&s, 1.0f, memory_order_relaxed); x[i] = 1;"),
+        "deleted function",
+    ),
+    "threadgroup memory index 31": (
+        "kernel void k(device float* x, threadgroup float* s [[threadgroup(31)]]) { x[0] = s[0]; }",
+        "threadgroup memory index 31 is not in 0..30",
+    ),
+    "half product of float matrices": (
+        body(
+            "simdgroup_matrix<float, 8, 8> a, b; simdgroup_matrix<half, 8, 8> c; simdgroup_multiply(c, a, b); x[i] = 1;"
+        ),
+        "no matching function",
+    ),
+    "power of a float and an int": (body("int n = 2; x[i] = pow(x[i], n);"), "deleted function"),
+    "two instantiations with one name": (
+        "template <typename T> kernel void f(device T* x [[buffer(0)]]) { x[0] = 1; }\n"
+        'template [[host_name("k")]] kernel void f<float>(device float*);\n'
+        'template [[host_name("k")]] kernel void f<half>(device half*);',
+        "two kernels have the name 'k'",
+    ),
+    "misspelt attribute": (
+        "kernel void k(device float* x [[bufer(0)]]) { x[0] = 1; }",
+        "unknown attribute 'bufer'",
+    ),
+    "as_type of other components": (
+        body("float4 v = as_type<float4>(uint3(1)); x[i] = v.x;"),
+        "same number of components",
+    ),
     "printf": (body('printf("%f", x[i]);'), "undeclared identifier"),
 }
 

@@ -21,9 +21,9 @@ UNITS = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}  # half a unit in th
 
 
 @cache
-def context(order: Order = "forward", *, find_races: bool = False, family: int = 7) -> MetalContext:
+def context(order: Order = "forward", *, find_races: bool = False, generation: str = "M1") -> MetalContext:
     settings = EmulatorSettings(order=order, find_races=find_races, strict_simdgroups=True)
-    return MetalContext(EmulatedDriver(settings, family=family))
+    return MetalContext(EmulatedDriver(settings, generation=generation))
 
 
 def numbers(*shape: int, dtype: str = "f32", seed: int = 0) -> Array:

@@ -131,7 +131,7 @@ def test_only_whole_pages_are_wrapped() -> None:
         ({"grid": (0,)}, r"grid of \(0,\); expected one to three positive numbers"),
         ({"grid": (1, 1, 1, 1)}, "expected one to three positive numbers"),
         ({"threads_per_threadgroup": (33, 32)}, "1056 threads per threadgroup, but at most 1024 are possible"),
-        ({"threadgroup_bytes": {0: 40000}}, "40000 bytes of threadgroup memory, but emulated GPU has 32768"),
+        ({"threadgroup_bytes": {0: 40000}}, "40000 bytes of threadgroup memory, but emulated M1 has 32768"),
         ({"threadgroup_bytes": {0: 20}}, "20 bytes of threadgroup memory 0; expected a multiple of 16"),
         ({"arguments": {31: b"1234"}}, r"buffer index 31 is not in 0\.\.30"),
         ({"arguments": {0: b""}}, "0 bytes by value; expected 1 to 4096"),

@@ -103,13 +103,13 @@ def test_idle_buffers_are_freed_for_others_below_the_limit() -> None:
 def test_beyond_the_limit_is_an_error_that_says_what_to_do() -> None:
     pool = BufferPool(driver(), limit_bytes=64 * KIB)
     pool.get_buffer(40 * KIB)
-    with pytest.raises(MemoryBudgetError, match="40 KiB of 64 KiB on emulated GPU are in use; use smaller"):
+    with pytest.raises(MemoryBudgetError, match="40 KiB of 64 KiB on emulated M1 are in use; use smaller"):
         pool.get_buffer(40 * KIB)
 
 
 def test_more_than_the_largest_buffer_is_an_error() -> None:
     small = EmulatedDriver(info=replace(driver().info, max_buffer_bytes=1 << 20))
-    with pytest.raises(MemoryBudgetError, match="the largest on emulated GPU is 1 MiB"):
+    with pytest.raises(MemoryBudgetError, match="the largest on emulated M1 is 1 MiB"):
         BufferPool(small).get_buffer((1 << 20) + 1)
 
 

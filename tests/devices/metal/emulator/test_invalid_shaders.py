@@ -28,12 +28,6 @@ def test_an_invalid_shader_without_the_library_is_rejected(name: str) -> None:
         driver().compile(text, CompileOptions())
 
 
-def test_recursion_names_the_line_of_the_function() -> None:
-    text = PREFIX + "\n" + INVALID["recursion"][0]
-    with pytest.raises(ShaderError, match=r"shader\.metal:4: error: recursion is not supported: 'f' calls itself"):
-        driver().compile(text, CompileOptions())
-
-
 def test_an_error_names_the_line_of_the_shader() -> None:
     with pytest.raises(ShaderError, match=r"shader\.metal:5:"):
         driver().compile(PREFIX + "\n\n" + body("x[i] = undeclared;"), CompileOptions())

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from lbrx.devices.metal.driver import CompileOptions
-from lbrx.devices.metal.driver.errors import MetalError
+from lbrx.devices.metal.driver.errors import MetalError, ShaderError
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.devices.metal.emulator.launch import EmulatorSettings
+from lbrx.devices.metal.generations import LANGUAGES
 from support.metal_shaders import ORDERS, PREFIX, Order, needs_clang, run
 
 pytestmark = needs_clang
@@ -192,7 +194,7 @@ def test_constants_made_of_function_constants_choose_buffers(
     run(DERIVED_CONSTANTS, "k_float", {0: out, **arrays}, (1,), (1,), constants=constants, threadgroup_bytes=memory)
     assert out.tolist() == expected
     missing = {index: array for index, array in arrays.items() if index != bound[0]}
-    with pytest.raises(MetalError, match=rf"kernel 'k_float': buffer {bound[0]} .* is not bound"):
+    with pytest.raises(MetalError, match=rf"kernel 'k_float': access to buffer {bound[0]} .*, which is not bound"):
         run(
             DERIVED_CONSTANTS, "k_float", {0: out, **missing}, (1,), (1,), constants=constants, threadgroup_bytes=memory
         )
@@ -230,6 +232,41 @@ kernel void k(device float* x, device float* out) {
 }
 """
 )
+
+
+RECURSION = (
+    PREFIX
+    + """
+float odd(float v);
+float even(float v) { return v < 1 ? 1 : odd(v - 1); }
+float odd(float v) { return v < 1 ? 0 : even(v - 1); }
+int factorial(int n) { return n < 2 ? 1 : n * factorial(n - 1); }
+kernel void k(device float* x) {
+  float offset = 10;
+  auto shifted = [&](int n) { return offset + factorial(n); };
+  x[0] = shifted(5); x[1] = even(7); x[2] = odd(7);
+}
+"""
+)
+
+
+def test_functions_can_call_themselves_and_lambdas_can_capture() -> None:
+    x = np.zeros(3, np.float32)
+    run(RECURSION, "k", {0: x}, (1,), (1,))
+    assert x.tolist() == [130, 0, 1]
+
+
+def test_bfloat_exists_from_version_3_1_of_the_language_on() -> None:
+    source = PREFIX + "kernel void k(device float* x) { bfloat b = bfloat(x[0]); x[0] = float(b); }"
+    with pytest.raises(ShaderError, match="unknown type name 'bfloat' before version 3"):
+        EmulatedDriver(language=(3, 0)).compile(source, CompileOptions())
+    assert EmulatedDriver(language=(3, 1)).compile(source, CompileOptions()).function_names == ("k",)
+    guarded = PREFIX + (
+        "#if __METAL_VERSION__ >= 310\ntypedef bfloat number;\n#else\ntypedef half number;\n#endif\n"
+        "kernel void k(device number* x) { x[0] = number(1.0f); }"
+    )
+    for language in LANGUAGES.values():
+        assert EmulatedDriver(language=language).compile(guarded, CompileOptions()).function_names == ("k",)
 
 
 def test_classes_templates_and_address_spaces() -> None:

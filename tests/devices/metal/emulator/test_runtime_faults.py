@@ -217,10 +217,27 @@ def test_the_emulator_works_on_after_a_fault() -> None:
     assert x.tolist() == list(range(1, 65))
 
 
-def test_what_is_not_bound_is_named() -> None:
-    source = PREFIX + "kernel void k(device float* x [[buffer(3)]]) { x[0] = 1; }"
-    with pytest.raises(MetalError, match=r"kernel 'k': buffer 3 \('device float \* x'\) is not bound"):
-        run(source, "k", {}, (1,), (1,))
+@pytest.mark.parametrize("body", ["x[0] = y[0];", "x[0] = y[1000000];", "y[0] = x[0];"])
+def test_the_use_of_a_buffer_that_is_not_bound_is_found(body: str) -> None:
+    source = PREFIX + f"kernel void k(device float* x [[buffer(0)]], device float* y [[buffer(3)]]) {{ {body} }}"
+    with pytest.raises(KernelFault, match=r"access to buffer 3 \('device float \* y'\), which is not bound"):
+        run(source, "k", {0: floats(1)}, (1,), (1,))
+
+
+def test_a_buffer_that_is_not_used_need_not_be_bound() -> None:
+    source = PREFIX + "kernel void k(device float* x [[buffer(0)]], constant float4& y [[buffer(3)]]) { x[0] = 7; }"
+    x = floats(1)
+    run(source, "k", {0: x}, (1,), (1,))
+    assert x[0] == 7
+
+
+@pytest.mark.parametrize("expression", ["a / b", "a % b", "uint(a) / uint(b)", "a / int4(b).x", "long(a) / long(b)"])
+def test_a_division_of_integers_by_zero_is_found(expression: str) -> None:
+    message = fault(f"int a = int(x[i]), b = int(y[i]); x[i] = float({expression});")
+    assert "integer division by zero" in message
+    assert "thread (0, 0, 0)" in message
+    looking = fault(f"int a = int(x[i]), b = int(y[i]); x[i] = float({expression});", settings=LOOK)
+    assert "integer division by zero" in looking
 
 
 def test_a_reference_needs_all_its_bytes() -> None:

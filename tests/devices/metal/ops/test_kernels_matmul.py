@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from lbrx import ops
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.profiler import KernelCall, ProfiledContext
 from lbrx.devices.metal.driver import GpuFamily
+from lbrx.devices.metal.generations import GENERATIONS
 from lbrx.devices.metal.ops import linear as linear_module
 from lbrx.devices.metal.ops import matmul as matmul_module
 from lbrx.devices.metal.ops.arrays import DeviceArray, upload
@@ -76,17 +78,19 @@ def test_operands_in_the_middle_of_a_buffer(rows: int) -> None:
 
 
 def test_bf16_tiles_on_gpus_that_compute_in_bf16() -> None:
-    metal = context(family=9)
+    metal = context(generation="M3")
     a, b = numbers(33, 50, dtype="bf16", seed=1), numbers(50, 35, dtype="bf16", seed=2)
     result = matmul(metal, up(metal, a), up(metal, b), out_dtype="f32")
     check(down(metal, result), a.astype(np.float64) @ b.astype(np.float64), product_bound(a, b))
 
 
-def test_types_of_tiles_by_family() -> None:
+def test_types_of_tiles_by_generation() -> None:
     tile = matmul_module._tile_type
-    assert [tile(family, "bf16", "bf16") for family in GpuFamily] == ["f32", "f32", "bf16", "bf16"]
-    assert tile(GpuFamily.APPLE10, "f16", "f16") == tile(GpuFamily.APPLE7, "f16", "q4_0") == "f16"
-    assert tile(GpuFamily.APPLE10, "f32", "f16") == tile(GpuFamily.APPLE10, "bf16", "q4_0") == "f32"
+    infos = [context(generation=name).info for name in GENERATIONS]
+    assert [tile(info, "bf16", "bf16") for info in infos] == ["f32", "f32", "bf16", "bf16", "bf16"]
+    assert tile(replace(infos[-1], language=(3, 0)), "bf16", "bf16") == "f32"  # no bfloat before 3.1
+    assert tile(infos[-1], "f16", "f16") == tile(infos[0], "f16", "q4_0") == "f16"
+    assert tile(infos[-1], "f32", "f16") == tile(infos[-1], "bf16", "q4_0") == "f32"
 
 
 def test_defaults_go_by_family_and_shape() -> None:
@@ -95,8 +99,8 @@ def test_defaults_go_by_family_and_shape() -> None:
     assert choose(GpuFamily.APPLE7, 512, 4096) == choose(GpuFamily.APPLE10, 512, 4096) == "split8"
     names = [
         call.kernel
-        for family in (7, 9)
-        for call in _profile_of_product(context(family=family), 384, 384)  # 36 large tiles: enough for an M1
+        for name in ("M1", "M3")
+        for call in _profile_of_product(context(generation=name), 384, 384)  # 36 large tiles: enough for an M1
     ]
     assert names == ["matmul_64x64", "matmul_32x32"]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.devices.metal.generations import Version
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Size: TypeAlias = tuple[int, int, int]
@@ -44,11 +45,13 @@ class DeviceInfo:
     system_version: str
     driver_version: str
     emulated: bool
+    language: Version  # of the shading language that shaders are compiled for
 
     @property
     def identity(self) -> str:
-        """Family, system and driver, on which compiled shaders depend."""
-        return f"{self.name}|{self.family.name}|{self.system_version}|{self.driver_version}"
+        """Family, system, language and driver, on which compiled shaders depend."""
+        language = ".".join(map(str, self.language))
+        return f"{self.name}|{self.family.name}|{self.system_version}|{language}|{self.driver_version}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from lbrx.devices.metal.driver.buffers import SharedMemory, check_pages
 from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
 from lbrx.devices.metal.driver.pyobjc import load_metal
 from lbrx.devices.metal.driver.scratch import scratch_directory
+from lbrx.devices.metal.generations import OLDEST_MACOS, language_of
 from lbrx.errors import MemoryBudgetError
 
 _SHARED, _COMPLETED, _ERROR = 0, 4, 5  # MTLResourceStorageModeShared, MTLCommandBufferStatus...
@@ -231,6 +232,7 @@ class NativeDriver:
             system_version=platform.mac_ver()[0],
             driver_version=platform.version(),
             emulated=False,
+            language=language_of(int(platform.mac_ver()[0].partition(".")[0] or OLDEST_MACOS)),
         )
 
 

@@ -27,6 +27,14 @@ POSITIONS: dict[str, tuple[str, int]] = {
     "grid_origin": ("zeros", 3),
     "grid_size": ("sh->threads_per_grid", 3),
 }
+PARAMETER_ATTRIBUTES = frozenset(
+    (
+        *POSITIONS,
+        *("buffer", "threadgroup", "texture", "sampler", "function_constant", "stage_in", "maybe_unused", "user"),
+        *("payload", "id", "raster_order_group", "noalias"),
+    )
+)
+"""Attributes that a parameter of a kernel can have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from lbrx.devices.metal.driver.artifacts import ArtifactStore
 from lbrx.devices.metal.driver.errors import ShaderError
 from lbrx.devices.metal.driver.scratch import scratch_directory
 from lbrx.devices.metal.emulator.image import Image
-from lbrx.devices.metal.emulator.lint_recursion import lint_recursion
 from lbrx.devices.metal.emulator.lint_syntax import lint_syntax
 from lbrx.devices.metal.emulator.lint_tokens import lint_tokens
 from lbrx.devices.metal.emulator.messages import readable
 from lbrx.devices.metal.emulator.tokens import Problem, SourceLine
 from lbrx.devices.metal.emulator.toolchain import Toolchain, compile_for_host, find_toolchain, run, start
 from lbrx.devices.metal.emulator.translate import Translation, translate
+from lbrx.devices.metal.generations import BFLOAT_LANGUAGE, Version
 
 HERE = Path(__file__).parent
 SHADER_FILE = "shader.metal"  # the name of a shader in messages
@@ -30,7 +30,7 @@ _INCLUDED = "__msl_stdlib_included__"  # what our <metal_stdlib> leaves behind w
 _RETRIES = 6
 _PREPROCESS = (
     *("-E", "-x", "c++", "-std=c++17", "-nostdinc", "-undef", "-Wno-everything"),
-    *("-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__APPLE_METAL__=1", "-D__METAL_VERSION__=320"),
+    *("-D__METAL__=1", "-D__METAL_MACOS__=1", "-D__APPLE_METAL__=1"),
 )
 _DIALECT = (
     *("-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-cl-single-precision-constant"),
@@ -39,9 +39,10 @@ _DIALECT = (
     *("-ftrivial-auto-var-init=pattern", "-fvisibility=default", "-ferror-limit=30", "-fno-color-diagnostics"),
     *("-Wno-everything", "-fno-crash-diagnostics"),
 )
-_CHECKS = ("-fsanitize=array-bounds,alignment", "-fsanitize-minimal-runtime", "-fno-sanitize-recover=all")
+_CHECKED = "array-bounds,alignment,integer-divide-by-zero"
+_CHECKS = (f"-fsanitize={_CHECKED}", "-fsanitize-minimal-runtime", "-fno-sanitize-recover=all")
 _INSTRUMENTATION = (  # clang does not allow the minimal runtime beside it: there, failed checks are traps
-    *("-fsanitize=thread,array-bounds,alignment", "-fsanitize-trap=array-bounds,alignment"),
+    *(f"-fsanitize=thread,{_CHECKED}", f"-fsanitize-trap={_CHECKED}"),
     *("-mllvm", "-tsan-instrument-read-before-write=1", "-D__MSL_INSTRUMENTED=1"),
 )
 _ADDRESS_SPACE_ERROR = re.compile(r"^([^\s:][^:\n]*):(\d+):\d+: error: incompatible operand types", re.MULTILINE)
@@ -61,22 +62,23 @@ def build(
     source: str,
     options: CompileOptions,
     *,
+    language: Version,
     instrumented: bool = False,
     include_directories: Sequence[Path] = (),
     only: Sequence[str] | None = None,
 ) -> Image:
-    """Compile a shader; a ShaderError with its lines if Apple's compiler would reject it.
+    """Compile a shader; a ShaderError with its lines if Apple's compiler of a language would reject it.
 
     ``instrumented`` kernels announce their memory accesses, for the race detector. ``only`` limits the entry points
     to some kernels: a file with thousands of instantiations compiles in seconds then.
     """
     toolchain = find_toolchain()
-    preprocessed = _preprocess(toolchain, source, options, include_directories)
+    preprocessed = _preprocess(toolchain, source, options, language, include_directories)
     flags = _flags(toolchain, options, instrumented)
     retry_lines: set[SourceLine] = set()
     for _ in range(_RETRIES):
         translation = translate(preprocessed, only, retry_lines)
-        _reject(translation.text.problems + lint_tokens(translation))
+        _reject(translation.text.problems + lint_tokens(translation, language))
         outcome = _compile(toolchain, flags, translation, instrumented, options)
         if isinstance(outcome, bytes):
             return Image.of(translation, instrumented, outcome)
@@ -94,8 +96,17 @@ def _reject(problems: Sequence[Problem]) -> None:
         raise ShaderError("the shader does not compile:\n" + "\n".join(map(str, problems)))
 
 
-def _preprocess(toolchain: Toolchain, source: str, options: CompileOptions, include_directories: Sequence[Path]) -> str:
-    defines = [f"-D{name}={value}" for name, value in options.defines]
+def _preprocess(
+    toolchain: Toolchain,
+    source: str,
+    options: CompileOptions,
+    language: Version,
+    include_directories: Sequence[Path],
+) -> str:
+    macros = (("__METAL_VERSION__", f"{language[0]}{language[1]}0"), *options.defines)
+    if language >= BFLOAT_LANGUAGE:
+        macros = (("__HAVE_BFLOAT__", "1"), *macros)
+    defines = [f"-D{name}={value}" for name, value in macros]
     includes = [word for path in (HERE / "include", *include_directories) for word in ("-I", str(path))]
     command = [*toolchain.compiler, *_PREPROCESS, *defines, *includes, "-"]
     text = run(command, f'# 1 "{SHADER_FILE}"\n{source}', "the shader does not compile")
@@ -134,8 +145,7 @@ def _compile(
         tree, _ = dump.communicate()
         if messages is not None:
             return messages
-        nodes = tree.splitlines()
-        _reject(lint_syntax(nodes, translation.functions) + lint_recursion(nodes, translation.text))
+        _reject(lint_syntax(tree.splitlines(), translation.functions))
         run([*toolchain.linker, "-o", str(shared), str(object_file)], what="the shader cannot be linked")
         return shared.read_bytes()
 

@@ -46,8 +46,7 @@ def take_function_constant(
 def take_threadgroup_variables(text: TokenText, start: int, variables: list[str]) -> None:
     """Rewrite ``threadgroup float a[32], b;`` so that the runner gives each variable its own guarded memory.
 
-    Names are added to ``variables``; the runner speaks of them by their number there. An initialiser is accepted
-    and ignored, as Apple's compiler does: the memory stays uninitialised.
+    Names are added to ``variables``; the runner speaks of them by their number there.
     """
     semicolon = text.statement_end(start)
     if semicolon is None:
@@ -55,6 +54,8 @@ def take_threadgroup_variables(text: TokenText, start: int, variables: list[str]
     end = _declarators_end(text, start + 1, semicolon)
     if end is None:
         return
+    if end < semicolon:
+        text.reject(start, "a variable in the threadgroup address space cannot have an initializer")
     parts = text.split(start + 1, end)
     if not parts:
         return

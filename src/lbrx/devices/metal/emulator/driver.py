@@ -17,9 +17,10 @@ from lbrx.devices.metal.emulator.image import Image
 from lbrx.devices.metal.emulator.launch import EmulatedPipeline, EmulatorSettings, launch
 from lbrx.devices.metal.emulator.memory import EmulatedBuffer, WrappedBuffer
 from lbrx.devices.metal.emulator.runtime import LoadedLibrary
+from lbrx.devices.metal.generations import GENERATIONS, Generation, Version
 from lbrx.errors import MemoryBudgetError, UsageError, nearest
 
-_GIB = 1 << 30
+_LANGUAGE: Version = (3, 2)  # of macOS 15
 
 
 class EmulatedLibrary:
@@ -73,16 +74,23 @@ class EmulatedSubmission:
 class EmulatedDriver:
     """An Apple GPU on the CPU; see EmulatorSettings for how it runs and what it finds.
 
+    It has the limits of a generation, and compiles a version of the shading language.
+
     >>> driver = EmulatedDriver()
     >>> driver.info.emulated, driver.info.family.name
     (True, 'APPLE7')
     """
 
     def __init__(
-        self, settings: EmulatorSettings | None = None, *, info: DeviceInfo | None = None, family: int = 7
+        self,
+        settings: EmulatorSettings | None = None,
+        *,
+        generation: str = "M1",
+        language: Version = _LANGUAGE,
+        info: DeviceInfo | None = None,
     ) -> None:
         self.settings = settings or EmulatorSettings()
-        self._info = info or _device_info(GpuFamily(family), self.settings)
+        self._info = info or _device_info(GENERATIONS[generation], language, self.settings)
         self._worker = ThreadPoolExecutor(1, "lbrx-metal")
 
     @property
@@ -96,15 +104,19 @@ class EmulatedDriver:
     def allocate(self, nbytes: int) -> EmulatedBuffer:
         if nbytes < 0:
             raise UsageError(f"a buffer of {nbytes} bytes was asked for; expected zero or more")
+        self._check_size(nbytes)
+        return EmulatedBuffer(nbytes, self.settings.placement)
+
+    def wrap(self, address: int, nbytes: int, keep_alive: object) -> WrappedBuffer:
+        self._check_size(nbytes)
+        return WrappedBuffer(address, nbytes, keep_alive)
+
+    def _check_size(self, nbytes: int) -> None:
         if nbytes > self._info.max_buffer_bytes:
             raise MemoryBudgetError(
                 f"a buffer of {format_bytes(nbytes)} was asked for, but the largest on {self._info.name} is "
                 f"{format_bytes(self._info.max_buffer_bytes)}"
             )
-        return EmulatedBuffer(nbytes, self.settings.placement)
-
-    def wrap(self, address: int, nbytes: int, keep_alive: object) -> WrappedBuffer:
-        return WrappedBuffer(address, nbytes, keep_alive)
 
     def compile(
         self,
@@ -119,7 +131,14 @@ class EmulatedDriver:
         if artifact is not None:
             return EmulatedLibrary(Image.from_bytes(artifact), is_new=False)
         instrumented = self.settings.find_races
-        image = build(source, options, instrumented=instrumented, include_directories=include_directories, only=only)
+        image = build(
+            source,
+            options,
+            language=self._info.language,
+            instrumented=instrumented,
+            include_directories=include_directories,
+            only=only,
+        )
         return EmulatedLibrary(image, is_new=True)
 
     def submit(self, dispatches: Sequence[Dispatch], label: str) -> EmulatedSubmission:
@@ -140,16 +159,17 @@ def _driver_version(settings: EmulatorSettings) -> str:
     return f"emulator {emulator_version()}{' instrumented' if settings.find_races else ''}"
 
 
-def _device_info(family: GpuFamily, settings: EmulatorSettings) -> DeviceInfo:
+def _device_info(generation: Generation, language: Version, settings: EmulatorSettings) -> DeviceInfo:
     return DeviceInfo(
-        name="emulated GPU",
-        family=family,
+        name=f"emulated {generation.name}",
+        family=GpuFamily(generation.family),
         unified_memory=True,
-        max_buffer_bytes=4 * _GIB,
-        max_threads_per_threadgroup=1024,
-        threadgroup_memory_bytes=32 * 1024,
+        max_buffer_bytes=generation.max_buffer_bytes,
+        max_threads_per_threadgroup=generation.max_threads_per_threadgroup,
+        threadgroup_memory_bytes=generation.threadgroup_memory_bytes,
         working_set_bytes=available_bytes() * 3 // 4,
         system_version=platform.platform(),
         driver_version=_driver_version(settings),
         emulated=True,
+        language=language,
     )

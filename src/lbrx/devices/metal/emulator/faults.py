@@ -35,7 +35,7 @@ def _memory_fault(image: Image, request: Parameters, regions: Sequence[Region]) 
     if request.fault_signal == signal.SIGFPE:
         return "integer division by zero"
     if request.fault_signal in (signal.SIGILL, signal.SIGTRAP):
-        return "array index out of bounds, or misaligned pointer access"
+        return "array index out of bounds, misaligned pointer access, or integer division by zero"
     address = int(request.fault_address)
     if not address:  # what x86 reports for misaligned vectors
         return "misaligned or null pointer access"
@@ -44,6 +44,8 @@ def _memory_fault(image: Image, request: Parameters, regions: Sequence[Region]) 
         base, length = getattr(buffer, "mapped_range", (buffer.address, buffer.nbytes))
         if base <= address < base + length:
             offset = address - buffer.address
+            if not region.is_bound:
+                return f"access to {_buffers(region)}, which is not bound"
             if 0 <= offset < buffer.nbytes:
                 return f"write to the read-only {_buffers(region)} at byte {offset}"
             return f"out-of-bounds access to {_buffers(region)} at byte {offset} of {buffer.nbytes}"

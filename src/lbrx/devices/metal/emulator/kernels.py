@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.metal.emulator.attributes import POSITIONS, Attribute, AttributeList
+from lbrx.devices.metal.emulator.attributes import PARAMETER_ATTRIBUTES, POSITIONS, Attribute, AttributeList
 from lbrx.devices.metal.emulator.tokens import TokenText, integer_constant
 
 ParameterRole = Literal["buffer", "threadgroup", "position", "invalid"]
 _SPACES = frozenset(
     ["device", "constant", "threadgroup", "thread", "ray_data", "object_data", "threadgroup_imageblock"]
 )
-LARGEST_BUFFER_INDEX = 30
+LARGEST_INDEX = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,36 @@ def parse_parameters(
 ) -> tuple[Parameter, ...]:
     """The parameters between the parentheses of a kernel; what Metal rejects is reported to ``text``."""
     parameters: list[Parameter] = []
-    used: set[int] = set()
+    used: set[tuple[str, int]] = set()
+    components: set[str] = set()
     for first, last in text.split(start, end):
         listed = [each for k in range(first, last) if k in attributes for each in attributes[k].attributes]
         words = [text.words[k] for k in range(first, last) if not text.deleted(k)]
         if words == ["void"]:
             continue
         parameter = _parameter(text, first, words, {each.name: each for each in listed}, parameters, kernel)
-        if parameter.role == "buffer":
-            if parameter.index in used:
-                text.reject(first, f"kernel '{kernel}': buffer index {parameter.index} is used twice")
-            if not 0 <= parameter.index <= LARGEST_BUFFER_INDEX:
-                text.reject(first, f"kernel '{kernel}': buffer index {parameter.index} is not in 0..30")
-            used.add(parameter.index)
+        for each in listed:
+            if each.name not in PARAMETER_ATTRIBUTES:
+                text.reject(first, f"kernel '{kernel}': unknown attribute '{each.name}'")
+        if parameter.role in ("buffer", "threadgroup"):
+            what = "buffer" if parameter.role == "buffer" else "threadgroup memory"
+            if (parameter.role, parameter.index) in used:
+                text.reject(first, f"kernel '{kernel}': {what} index {parameter.index} is used twice")
+            if not 0 <= parameter.index <= LARGEST_INDEX:
+                text.reject(first, f"kernel '{kernel}': {what} index {parameter.index} is not in 0..30")
+            used.add((parameter.role, parameter.index))
         parameters.append(parameter)
+        components |= _components(parameter)
+    if len(components) > 1:
+        text.reject(start, f"kernel '{kernel}': positions and sizes of the grid have different numbers of components")
     return tuple(parameters)
+
+
+def _components(parameter: Parameter) -> set[str]:
+    """The number of components of a position in the grid, as in the name of its type: 2, 3, or none."""
+    if POSITIONS.get(parameter.position, ("", 1))[1] == 1:
+        return set()
+    return {match.group(1) for match in [re.search(r"\b(?:uint|ushort)([23]?)\b", parameter.declaration)] if match}
 
 
 def _parameter(

@@ -56,6 +56,7 @@ class Region:
 
     buffer: EmulatedBuffer | WrappedBuffer
     parameters: list[Parameter] = field(default_factory=list)
+    is_bound: bool = True
 
     @property
     def read_only(self) -> bool:
@@ -150,7 +151,9 @@ def _bound(
     regions: list[Region] = []
     windows: list[tuple[Region, EmulatedBuffer | WrappedBuffer, int]] = []
     for binding, users in _users(pipeline, dispatch):
-        if isinstance(binding, bytes):
+        if binding is None:
+            region, origin = Region(EmulatedBuffer(0), is_bound=False), 0  # Metal checks nothing until it is used
+        elif isinstance(binding, bytes):
             copied = EmulatedBuffer(len(binding), settings.placement)
             copied.view()[:] = bytearray(binding)
             region, origin = Region(copied), 0
@@ -180,16 +183,17 @@ _User = tuple[Parameter, int, int]  # a parameter, and first and last byte of th
 
 def _users(
     pipeline: EmulatedPipeline, dispatch: Dispatch
-) -> list[tuple[EmulatedBuffer | WrappedBuffer | bytes, list[_User]]]:
+) -> list[tuple[EmulatedBuffer | WrappedBuffer | bytes | None, list[_User]]]:
     """What is bound, and by which parameters: one buffer may be bound several times, as on a GPU."""
-    users: dict[int, tuple[EmulatedBuffer | WrappedBuffer | bytes, list[_User]]] = {}
+    users: dict[int, tuple[EmulatedBuffer | WrappedBuffer | bytes | None, list[_User]]] = {}
     for position, parameter in enumerate(pipeline.entry.parameters):
         if parameter.role != "buffer" or not pipeline.enabled[position]:
             continue
         argument = dispatch.arguments.get(parameter.index)
         where = f"kernel '{pipeline.name}': buffer {parameter.index} ('{parameter.declaration}')"
         if argument is None:
-            raise MetalError(f"{where} is not bound")
+            users[-1 - parameter.index] = (None, [(parameter, 0, 0)])
+            continue
         memory, first, last = _window(argument, where)
         key = -1 - parameter.index if isinstance(memory, bytes) else id(memory)
         _check_size(where, pipeline.sizes[position], parameter, memory, first, last)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from lbrx.devices.metal.emulator.tokens import Problem, TokenText
 from lbrx.devices.metal.emulator.translate import Translation
+from lbrx.devices.metal.generations import BFLOAT_LANGUAGE, Version
 
 Scope = Literal["namespace", "class", "enum", "function", "kernel", "block"]
 _FORBIDDEN_WORDS = {
@@ -25,6 +26,10 @@ _FORBIDDEN_WORDS = {
     "thread_local": "thread_local variables are not supported",
     "std": "there is no namespace 'std'",
 }
+_STAGES = frozenset(("vertex", "fragment"))  # `kernel` is one that clang knows
+_BFLOATS = frozenset(
+    ("bfloat", *(f"{packed}bfloat{n}" for packed in ("", "packed_") for n in (2, 3, 4)), "simdgroup_bfloat8x8")
+)
 _NOT_VARIABLES = frozenset(
     (
         *("using", "typedef", "struct", "class", "union", "enum", "static_assert"),
@@ -34,16 +39,17 @@ _NOT_VARIABLES = frozenset(
 _ORDERS = ("memory_order_seq_cst", "memory_order_acquire", "memory_order_release", "memory_order_acq_rel")
 
 
-def lint_tokens(translation: Translation) -> list[Problem]:
-    """Problems of a shader in the order of its text."""
-    return _TokenLint(translation).problems
+def lint_tokens(translation: Translation, language: Version) -> list[Problem]:
+    """Problems of a shader in a version of the language, in the order of its text."""
+    return _TokenLint(translation, language).problems
 
 
 class _TokenLint:
     """One walk with a stack of scopes; ``start`` is where the current declaration or statement began."""
 
-    def __init__(self, translation: Translation) -> None:
+    def __init__(self, translation: Translation, language: Version) -> None:
         self.translation = translation
+        self.language = language
         self.text: TokenText = translation.text
         self.problems: list[Problem] = []
         self.scopes: list[Scope] = ["namespace"]
@@ -140,6 +146,12 @@ class _TokenLint:
             return
         if word in _FORBIDDEN_WORDS and self._is_forbidden(i):
             self._reject(i, _FORBIDDEN_WORDS[word])
+        elif word in _STAGES:
+            if parentheses or self.scopes[-1] != "namespace" or i != self._after_template_head(self.start):
+                self._reject(i, f"expected a name, but '{word}' is a keyword")
+        elif word in _BFLOATS:
+            if self.language < BFLOAT_LANGUAGE:
+                self._reject(i, f"unknown type name '{word}' before version 3.1 of the language")
         elif word == "threadgroup" and parentheses == 0 and words[i - 1] in (";", "{", "}"):
             rewritten = self.text.edits.get(i, "").startswith("typedef")
             if rewritten and "function" in self.scopes and "kernel" not in self.scopes:

@@ -117,7 +117,11 @@ class _Translator:
         if parentheses == 0 and constant is not None and listed.get("buffer") is None:
             taken = take_function_constant(self.text, start, i, listed.end, constant)
             if taken is not None:
-                self.constants[taken[0]] = taken[1]
+                name, record = taken
+                first = next((other for other, each in self.constants.items() if each.index == record.index), name)
+                if first != name:
+                    self.text.reject(i, f"function constants '{first}' and '{name}' have the same index {record.index}")
+                self.constants[name] = record
         elif parentheses == 0 and listed.get("kernel") is not None:
             return self._kernel(start, listed.end)
         return None
@@ -197,6 +201,8 @@ class _Translator:
         return None
 
     def _add_entry(self, host: str, name: str, function: str, end: int, check: str = "") -> None:
+        if host in self.names:
+            self.text.reject(end, f"two kernels have the name '{host}'")
         self.names.append(host)
         parameters = self.parameters[name]
         invalid = any(parameter.role == "invalid" for parameter in parameters)

@@ -15,7 +15,8 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.profiler import Work
 from lbrx.devices.metal.context.tuning import chosen, shape_class
-from lbrx.devices.metal.driver import BufferBinding, GpuFamily
+from lbrx.devices.metal.driver import BufferBinding, DeviceInfo, GpuFamily
+from lbrx.devices.metal.generations import BFLOAT_LANGUAGE, generation_of
 from lbrx.devices.metal.ops.arrays import FLOAT_NUMBERS, DeviceArray, DeviceWeight, Shape
 from lbrx.devices.metal.ops.epilogue import Epilogue
 from lbrx.devices.metal.ops.launching import Grid, float_number, launch, nbytes_of, output, uints
@@ -27,7 +28,6 @@ TILE_TYPES = {"f32": "float", "f16": "half", "bf16": "bfloat"}
 _NO_EPILOGUE = Epilogue()
 _THREADS = 128
 _MOST_MATRICES = 512  # pairs of numbers in 4096 bytes
-_BF16_ARITHMETIC = GpuFamily.APPLE9  # earlier ones have bf16 only as a way to store numbers
 _TILES_TO_FILL = {GpuFamily.APPLE7: 32, GpuFamily.APPLE8: 40, GpuFamily.APPLE9: 64, GpuFamily.APPLE10: 64}
 
 
@@ -97,7 +97,7 @@ def multiply(
     result = output(context, out, out_dtype or product.a.dtype, shape, "matmul")
     if not result.size:
         return result
-    tile = _tile_type(context.info.family, product.a.dtype, product.b.coding)
+    tile = _tile_type(context.info, product.a.dtype, product.b.coding)
     sizes = (product.rows, product.columns, product.inner)
     question = product_question(context, product.a.dtype, product.b.coding, sizes)
     name = chosen(context, question, VARIANTS, _default_variant(context.info.family, product), variant)
@@ -145,7 +145,7 @@ def multiply(
 
 def product_question(context: MetalContext, a_dtype: str, coding: str, sizes: tuple[int, int, int]) -> str:
     """What the choice of a variant is remembered by; ``sizes`` are rows, columns and inner size."""
-    return f"matmul {_tile_type(context.info.family, a_dtype, coding)} {coding} {shape_class(*sizes)}"
+    return f"matmul {_tile_type(context.info, a_dtype, coding)} {coding} {shape_class(*sizes)}"
 
 
 def _part(array: DeviceArray | None, first: int, count: int, matrices: int) -> BufferBinding | None:
@@ -162,10 +162,11 @@ def _numbers(own: Shape, batch: Shape) -> NDArray[np.uint32]:
     return np.broadcast_to(numbers, batch).reshape(-1)
 
 
-def _tile_type(family: GpuFamily, a: str, coding: str) -> str:
+def _tile_type(info: DeviceInfo, a: str, coding: str) -> str:
     if a == "f16" and (coding == "f16" or coding not in FLOAT_NUMBERS):
         return "f16"
-    return "bf16" if a == coding == "bf16" and family >= _BF16_ARITHMETIC else "f32"
+    has_bf16 = generation_of(info.family).has_bf16_arithmetic and info.language >= BFLOAT_LANGUAGE
+    return "bf16" if a == coding == "bf16" and has_bf16 else "f32"
 
 
 def _default_variant(family: GpuFamily, product: MatrixProduct) -> str:

@@ -54,13 +54,13 @@ void load_coded(threadgroup T* tile, device const uchar* weight, device const uc
   }
 }
 
-// The fragment at (row, column) of a tile that is stored transposed or not.
+// Eight by eight elements at (row, column) of a tile that is stored transposed or not.
 template <typename T>
-void load_fragment(thread simdgroup_matrix<T, 8, 8>& fragment, threadgroup const T* tile, uint row, uint column,
+void load_fragment(thread simdgroup_matrix<T, 8, 8>& eights, threadgroup const T* tile, uint row, uint column,
                    bool transposed, uint height, uint width) {
   uint stride = (transposed ? height : width) + padding<T>();
-  if (transposed) simdgroup_load(fragment, tile + column * stride + row, stride, ulong2(0, 0), true);
-  else simdgroup_load(fragment, tile + row * stride + column, stride);
+  if (transposed) simdgroup_load(eights, tile + column * stride + row, stride, ulong2(0, 0), true);
+  else simdgroup_load(eights, tile + row * stride + column, stride);
 }
 
 template <typename T, uint HEIGHT, uint WIDTH>

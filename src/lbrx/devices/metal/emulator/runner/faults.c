@@ -44,6 +44,8 @@ EXPORT const char *msl_message(void) { return message; }
 EXPORT void __ubsan_handle_out_of_bounds_minimal_abort(void) { fail(TRAP, "array index out of bounds"); }
 EXPORT void __ubsan_handle_type_mismatch_minimal_abort(void) { fail(TRAP, "misaligned or null pointer access"); }
 
+EXPORT void __ubsan_handle_divrem_overflow_minimal_abort(void) { fail(TRAP, "integer division by zero"); }
+
 static void on_signal(int number, siginfo_t *information, void *context) {
   (void)context;
   if (!inside_kernel || !pthread_equal(pthread_self(), kernel_thread)) {

@@ -44,19 +44,34 @@ template <class T> __MSL_AIM bool atomic_compare_exchange_weak_explicit(__MSL_OB
   *expected = old;
   return false;
 }
-#define __MSL_FETCH(name, result)                                                                          \
-  template <class T> __MSL_AIM T atomic_fetch_##name##_explicit(__MSL_OBJECT, __MSL_VALUE, memory_order) { \
-    __MSL_ATOMIC T old = object->__v;                                                                      \
-    object->__v = (T)(result);                                                                             \
-    return old;                                                                                            \
+// An atomic float exists in device memory only.
+#define __MSL_NO_FLOAT volatile threadgroup atomic<float> *
+void atomic_store_explicit(__MSL_NO_FLOAT, float, memory_order) = delete;
+float atomic_load_explicit(const __MSL_NO_FLOAT, memory_order) = delete;
+float atomic_exchange_explicit(__MSL_NO_FLOAT, float, memory_order) = delete;
+float atomic_fetch_add_explicit(__MSL_NO_FLOAT, float, memory_order) = delete;
+float atomic_fetch_sub_explicit(__MSL_NO_FLOAT, float, memory_order) = delete;
+// Integers of 32 bits have all operations; a float is only added to, and an unsigned 64-bit integer only raised or
+// lowered, without the old value.
+template <class T> constexpr constant bool __atomic_int = is_same_v<T, int> || is_same_v<T, uint>;
+template <class T> constexpr constant bool __atomic_sum = __atomic_int<T> || is_same_v<T, float>;
+#define __MSL_UPDATE(name, type, allowed, result, given)                                   \
+  template <class T, class = enable_if_t<allowed>>                                         \
+  __MSL_AIM type atomic_##name##_explicit(__MSL_OBJECT, __MSL_VALUE, memory_order) {       \
+    __MSL_ATOMIC T old = object->__v;                                                      \
+    object->__v = (T)(result);                                                             \
+    return given;                                                                          \
   }
-__MSL_FETCH(add, old + value)
-__MSL_FETCH(sub, old - value)
-__MSL_FETCH(and, old &value)
-__MSL_FETCH(or, old | value)
-__MSL_FETCH(xor, old ^ value)
-__MSL_FETCH(min, old < value ? old : value)
-__MSL_FETCH(max, old > value ? old : value)
+#define __MSL_FETCH(name, allowed, result) __MSL_UPDATE(fetch_##name, T, allowed<T>, result, old)
+__MSL_FETCH(add, __atomic_sum, old + value)
+__MSL_FETCH(sub, __atomic_sum, old - value)
+__MSL_FETCH(and, __atomic_int, old &value)
+__MSL_FETCH(or, __atomic_int, old | value)
+__MSL_FETCH(xor, __atomic_int, old ^ value)
+__MSL_FETCH(min, __atomic_int, old < value ? old : value)
+__MSL_FETCH(max, __atomic_int, old > value ? old : value)
+__MSL_UPDATE(min, void, (is_same_v<T, ulong>), old < value ? old : value, )
+__MSL_UPDATE(max, void, (is_same_v<T, ulong>), old > value ? old : value, )
 
 struct os_log {
   template <class... A> constexpr os_log(A...) {}

@@ -7,10 +7,10 @@ template <class T> __MSL_AIM __generic __msl_rec *__xch(T v) {
 }
 __MSL_AI uint __lane() { return __msl_self()->lane; }
 template <class T> struct __simd_ok {
-  static constexpr constant bool v = is_arithmetic<T>::value && !is_same_v<T, bool>;
+  static constexpr constant bool v = is_arithmetic<T>::value && !is_same_v<T, bool> && sizeof(T) < 8;
 };
 template <class T, int N> struct __simd_ok<vec<T, N>> {
-  static constexpr constant bool v = !is_same_v<T, bool>;
+  static constexpr constant bool v = !is_same_v<T, bool> && sizeof(T) < 8;
 };
 #define __MSL_SIMDT template <class T, class = enable_if_t<__simd_ok<T>::v>> __MSL_AIM
 // read lane l of the record; inactive lanes give poison (all ones), as reading them is undefined in Metal

@@ -55,7 +55,10 @@ template <class T, int C, int R = C> __MSL_AIM simdgroup_matrix<T, C, R> make_di
 __MSL_SGLS(device)
 __MSL_SGLS(threadgroup)
 #undef __MSL_SGLS
-    template <class TD, class TA, class TB, class TC>
+// float sums of any products, or one type for all
+template <class TD, class TA, class TB, class TC>
+constexpr constant bool __product_ok = is_same_v<TD, TC> && (is_same_v<TD, float> || (is_same_v<TA, TD> && is_same_v<TB, TD>));
+    template <class TD, class TA, class TB, class TC, class = enable_if_t<__product_ok<TD, TA, TB, TC>>>
     __MSL_AIM void simdgroup_multiply_accumulate(thread simdgroup_matrix<TD, 8, 8> &d, simdgroup_matrix<TA, 8, 8> a,
                                                  simdgroup_matrix<TB, 8, 8> b, simdgroup_matrix<TC, 8, 8> c) {
   struct P {
@@ -83,7 +86,7 @@ __MSL_SGLS(threadgroup)
   __MSL_SGCO
   d.__t = vec<TD, 2>((TD)res[row * 8 + col], (TD)res[row * 8 + col + 1]);
 }
-template <class TD, class TA, class TB> __MSL_AIM void simdgroup_multiply(thread simdgroup_matrix<TD, 8, 8> &d,
+template <class TD, class TA, class TB, class = enable_if_t<__product_ok<TD, TA, TB, TD>>> __MSL_AIM void simdgroup_multiply(thread simdgroup_matrix<TD, 8, 8> &d,
                                                                           simdgroup_matrix<TA, 8, 8> a,
                                                                           simdgroup_matrix<TB, 8, 8> b) {
   simdgroup_matrix<TD, 8, 8> z;

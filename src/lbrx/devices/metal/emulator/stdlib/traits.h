@@ -1,6 +1,9 @@
 // as_type, type traits and numeric limits.
+template <class T> constexpr __global const bool __three_components = false;
 template <class T, class U> __MSL_AIM constexpr T as_type(U u) {
   static_assert(sizeof(T) == sizeof(U), "as_type: source and destination must have the same size");
+  static_assert(__three_components<T> == __three_components<U>,
+                "as_type: source and destination must have the same number of components");
   return __builtin_bit_cast(T, u);
 }
 

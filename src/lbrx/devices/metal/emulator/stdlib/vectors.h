@@ -3,6 +3,9 @@ namespace metal {
 template <class T, int N> struct vec;
 template <class T, int N> struct packed_vec;
 template <class T, int... I> struct __wswz;
+}  // namespace metal
+template <class T> constexpr constant bool __three_components<metal::vec<T, 3>> = true;
+namespace metal {
 // how many components a scalar or vector has, and a list of them
 template <class T> struct __cnt {
   static constexpr constant int n = (is_arithmetic<T>::value || __is_enum(T)) ? 1 : -100;
