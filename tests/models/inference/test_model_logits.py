@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import lbrx
-from lbrx.devices.cpu.ops import gemm_i16
+from lbrx.devices.cpu.ops import codec_products
 from lbrx.files.output.contents import Contents
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
 from lbrx.jobs.convert.reading import read_contents
@@ -83,7 +83,7 @@ def test_quantized_weights_give_the_logits_of_what_they_stand_for(
     """Products of i16 move activations by 2**-16 of the largest of a block, which these random layers make larger:
     moving the weights by 2e-5 of their size changes the logits by 7e-4.
     """
-    monkeypatch.setattr(gemm_i16, "MULTIPLIES_PAIRS", by_words)
+    monkeypatch.setattr(codec_products, "MULTIPLIES_PAIRS", by_words)
     config = tiny_config(model_type)
     hf = write_tiny(tmp_path / "hf", config, tiny_arrays(config))
     contents = hf_to_gguf(read_contents(hf), tokenizer_metadata={})

@@ -1,6 +1,6 @@
 """Rows of quantized blocks times many vectors, as sums of products of i16.
 
-Vectors are coded as in `gemv_quantized`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
+Vectors are coded as in `coded_vectors`, and laid out in panels of 16: of every 32 elements first elements 0 and 1 of
 all 16 vectors, then 2 and 3, and so on. Rows are decoded some elements at a time into i16 that stay in the cache,
 and multiplied four or eight at a time with a panel: see `quantized_rows_i16`.
 """
@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
+from lbrx.devices.cpu.kernels.groups.group import Group
+from lbrx.devices.cpu.kernels.groups.table import GROUPS
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
     CODE_ROW_BYTES,
     SCALE_ROW_BYTES,
     STEP,
-    take_q4_0,
-    take_q4_k,
-    take_q6_k,
-    take_q8_0,
+    make_take,
 )
+from lbrx.devices.cpu.simd.coded_dot import TOP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import ROUNDER, absolute, fused
 from lbrx.devices.cpu.simd.i16 import transpose_eight
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import peek_f32, prefetch_line, stack_bytes
+from lbrx.devices.cpu.simd.shuffles import first_half, second_half
 from lbrx.devices.cpu.simd.vectors import (
     bits_of,
     f32x16,
@@ -40,7 +41,6 @@ from lbrx.devices.cpu.simd.vectors import (
     to_f32,
 )
 
-TOP = np.float32(32767.0)
 TINY = np.float32(2.0**-100)
 ZERO = np.float32(0.0)
 PANEL_VECTORS = 16
@@ -52,49 +52,62 @@ TOTAL_PANEL_BYTES = 64 * MOST_ROWS
 TOTAL_BYTES = TOTAL_PANEL_BYTES * 32  # of 512 vectors
 
 
-@jit
-def _code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sums: Any) -> Any:
-    """Code up to 16 vectors. Returns 0 if all numbers are finite, else NaN."""
-    row_codes = stack_bytes(512)
-    watched = f32x32(0.0)
-    for first in range(0, vectors, 8):
-        for block in range(columns // 32):
-            for row in range(min(8, vectors - first)):
-                values = load(f32x32(0.0), x + 4 * columns * (first + row), block)
-                watched = watched + values * ZERO
-                largest = lane_max(absolute(values))
-                is_tiny = largest < TINY
-                rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
-                scale = ZERO if is_tiny else largest / TOP
-                store_i16(row_codes + 64 * row, bits_of(rounded))
-                store_f32(scales, 16 * block + first + row, scale)
-                store_f32(sums, 16 * block + first + row, lane_sum(rounded - ROUNDER) * scale)
-            out = codes + PANEL_BLOCK_BYTES * block + 4 * first
-            transpose_eight(row_codes, 64, out, out + 256, 64)
-            transpose_eight(row_codes + 32, 64, out + 512, out + 768, 64)
-    return lane_sum(watched)
+def _make_code_panels(parts: int) -> Any:
+    """``code_panels``, with so many sums for every block."""
+
+    @jit
+    def code_panel(x: Any, vectors: Any, columns: Any, codes: Any, scales: Any, sums: Any) -> Any:
+        """Code up to 16 vectors. Returns 0 if all numbers are finite, else NaN."""
+        row_codes = stack_bytes(512)
+        watched = f32x32(0.0)
+        for first in range(0, vectors, 8):
+            for block in range(columns // 32):
+                for row in range(min(8, vectors - first)):
+                    values = load(f32x32(0.0), x + 4 * columns * (first + row), block)
+                    watched = watched + values * ZERO
+                    largest = lane_max(absolute(values))
+                    is_tiny = largest < TINY
+                    rounded = fused(values, splat(values, ZERO if is_tiny else TOP / largest), splat(values, ROUNDER))
+                    scale = ZERO if is_tiny else largest / TOP
+                    store_i16(row_codes + 64 * row, bits_of(rounded))
+                    store_f32(scales, 16 * block + first + row, scale)
+                    coded, vector = rounded - ROUNDER, first + row
+                    if parts == 2:
+                        store_f32(sums, 32 * block + vector, lane_sum(first_half(coded)) * scale)
+                        store_f32(sums, 32 * block + 16 + vector, lane_sum(second_half(coded)) * scale)
+                    else:
+                        store_f32(sums, 16 * block + vector, lane_sum(coded) * scale)
+                out = codes + PANEL_BLOCK_BYTES * block + 4 * first
+                transpose_eight(row_codes, 64, out, out + 256, 64)
+                transpose_eight(row_codes + 32, 64, out + 512, out + 768, 64)
+        return lane_sum(watched)
+
+    def code(job: int, columns: int, first: int, stop: int) -> None:
+        """Code vectors of so many columns as panels ``first`` to ``stop`` - 1; tiny blocks become zeros.
+
+        ``job`` is the address of int64 numbers: the vectors and how many there are; where codes, scales and the sums
+        of blocks, or of their halves, as coded go; and the address of an f32 that is set to NaN if a number is not
+        finite.
+        """
+        x, vectors = number(job, 0), number(job, 1)
+        codes, scales, sums, watched = number(job, 2), number(job, 3), number(job, 4), number(job, 5)
+        for panel in range(first, stop):
+            start, block = PANEL_VECTORS * panel, columns // 32 * panel
+            zero = code_panel(
+                x + 4 * columns * start,
+                min(PANEL_VECTORS, vectors - start),
+                columns,
+                codes + PANEL_BLOCK_BYTES * block,
+                scales + 64 * block,
+                sums + 64 * parts * block,
+            )
+            if zero != ZERO:
+                store_f32(watched, 0, zero)
+
+    return code
 
 
-def code_panels(job: int, columns: int, first: int, stop: int) -> None:
-    """Code vectors of so many columns as panels ``first`` to ``stop`` - 1; tiny blocks become zeros.
-
-    ``job`` is the address of int64 numbers: the vectors and how many there are; where codes, scales and the sums of
-    blocks as coded go; and the address of an f32 that is set to NaN if a number is not finite.
-    """
-    x, vectors = number(job, 0), number(job, 1)
-    codes, scales, sums, watched = number(job, 2), number(job, 3), number(job, 4), number(job, 5)
-    for panel in range(first, stop):
-        start, block = PANEL_VECTORS * panel, columns // 32 * panel
-        zero = _code_panel(
-            x + 4 * columns * start,
-            min(PANEL_VECTORS, vectors - start),
-            columns,
-            codes + PANEL_BLOCK_BYTES * block,
-            scales + 64 * block,
-            sums + 64 * block,
-        )
-        if zero != ZERO:
-            store_f32(watched, 0, zero)
+code_panels, code_panels_by_halves = _make_code_panels(1), _make_code_panels(2)
 
 
 def _make_multiply(group: int, has_lows: bool) -> Any:
@@ -103,6 +116,7 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
     Rows have a scale, and a value to take off, for every ``group`` elements: 32 or 16.
     """
     per_block = 32 // group
+    per_sum = 1 if has_lows else per_block
 
     @jit
     def add_scaled(total: Any, sums: Any, scale: Any, low: Any, x_scale: Any, x_sum: Any) -> Any:
@@ -138,7 +152,7 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
                 if FOURS == 2:
                     more_sums = add_pair(codes + 4 * CODE_ROW_BYTES + 4 * pair, x + 64 * pair, more_sums)
             block, offset = group_number // per_block, 4 * group_number
-            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, block)
+            x_scale, x_sum = load(like, x_scales, block), load(like, x_sums, group_number // per_sum)
             totals = add_four(totals, sums, scales + offset, lows + offset, x_scale, x_sum)
             if FOURS == 2:
                 offset += 4 * SCALE_ROW_BYTES
@@ -189,8 +203,10 @@ def ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> 
             prefetch_line(blocks + row_bytes * row + line)
 
 
-def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
-    multiply = _make_multiply(group, has_lows)
+def _make_gemm(description: Group) -> Any:
+    group, has_lows = description.scaled, description.lows is not None
+    take, multiply = make_take(description), _make_multiply(group, has_lows)
+    sum_bytes = 64 * 32 // group if has_lows else 64
 
     @jit
     def tile_gemm(job: Any, row_bytes: Any, blocks: Any, rows: Any, out: Any, row_codes: Any, totals: Any) -> None:
@@ -219,7 +235,7 @@ def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
                         own_lows + SCALE_ROW_BYTES * row,
                         codes + PANEL_BLOCK_BYTES * block,
                         scales + 64 * block,
-                        sums + 64 * block,
+                        sums + sum_bytes * block,
                         pairs,
                         (stop - first) // group,
                         totals + TOTAL_PANEL_BYTES * panel + 64 * row,
@@ -242,5 +258,8 @@ def _make_gemm(take: Any, group: int, has_lows: bool) -> Any:
     return gemm
 
 
-q4_0, q8_0 = _make_gemm(take_q4_0, 32, has_lows=False), _make_gemm(take_q8_0, 32, has_lows=False)
-q4_k, q6_k = _make_gemm(take_q4_k, 32, has_lows=True), _make_gemm(take_q6_k, 16, has_lows=False)
+def __getattr__(name: str) -> Any:
+    """The product of a codec, made when it is compiled."""
+    if name not in GROUPS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _make_gemm(GROUPS[name])

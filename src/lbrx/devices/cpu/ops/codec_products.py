@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS
+from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.devices.cpu.ops.gemm_i16 import gemm_i16
 from lbrx.devices.cpu.ops.gemv_quantized import gemv_quantized
 from lbrx.engine.arrays import Floats
@@ -19,9 +20,8 @@ from lbrx.tensors.expr import Expr
 
 CodedProduct = Callable[[Floats, Any, Floats], bool]
 
-_GGUF = ("q4_0", "q8_0", "q4_k", "q6_k")
-FEW_VECTORS: dict[str, CodedProduct] = dict.fromkeys(_GGUF, gemv_quantized)
-MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(_GGUF, gemm_i16)
+FEW_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemv_quantized)
+MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemm_i16)
 
 
 def of_few_vectors(weight: Expr) -> CodedProduct | None:

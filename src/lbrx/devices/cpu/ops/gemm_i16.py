@@ -13,6 +13,7 @@ import numpy as np
 
 from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import run_together
+from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.engine.arrays import Floats
 from lbrx.engine.blas import in_ranges
 from lbrx.memory.scratch import borrowing
@@ -21,7 +22,6 @@ from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import drop_behind
 
-_SCALED_PAIRS = {"q4_0": 16, "q8_0": 16, "q4_k": 16, "q6_k": 8}  # of elements with one scale
 _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
 TILE_ROWS = 64
@@ -43,14 +43,16 @@ def _task(name: str) -> tuple[Any, int]:
 
 def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
     vectors, columns = x.shape
-    panels = -(-vectors // _PANEL_VECTORS)
+    panels, group = -(-vectors // _PANEL_VECTORS), CODED_GROUPS[blocks.codec]
     scale_bytes = 4 * _PANEL_VECTORS * columns // _CODED_COLUMNS
     watched = np.zeros(1, np.float32)
     with borrowing() as borrow:
-        sizes = 2 * _PANEL_VECTORS * columns, scale_bytes, scale_bytes
+        has_half_sums = group.has_lows and group.scaled == _CODED_COLUMNS // 2
+        sizes = 2 * _PANEL_VECTORS * columns, scale_bytes, scale_bytes * (1 + has_half_sums)
         coded = [address(borrow(panels * size)) for size in sizes]
         job = np.array([address(x), vectors, *coded, address(watched)], np.int64)
-        run_together(*_task("code_panels"), address(job), columns, panels, 1, most=1)
+        coder = "code_panels_by_halves" if has_half_sums else "code_panels"
+        run_together(*_task(coder), address(job), columns, panels, 1, most=1)
         if watched[0] != 0:
             return False
         _multiply(blocks, [columns, *coded, vectors], out)
@@ -60,7 +62,10 @@ def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
 def _multiply(blocks: Blocks, numbers: list[int], out: Floats) -> None:
     """All rows of a weight times coded vectors."""
     block_codec, storage, (rows, columns) = codec(blocks.codec), blocks.storage, (out.shape[1], numbers[0])
-    row_bytes, pairs = columns // block_codec.block_elements * block_codec.block_bytes, _SCALED_PAIRS[blocks.codec]
+    row_bytes, pairs = (
+        columns // block_codec.block_elements * block_codec.block_bytes,
+        CODED_GROUPS[blocks.codec].scaled // 2,
+    )
 
     def multiply(first: int, stop: int) -> None:
         start, length = first * row_bytes, (stop - first) * row_bytes

@@ -1,8 +1,14 @@
 """A few vectors times quantized blocks, as sums of products of integers.
 
-The vectors are first coded as i16 in blocks of 32. That changes a result by at most 2**-16 of the sum, over blocks, of
-the vector's largest magnitude in the block times the magnitudes of the weights there: about as much as rounding the
-vector to f16 would.
+The vectors are first coded as i16 in blocks of 32, with codes up to 32639. That changes a result by at most 1 / 65278
+of the sum, over blocks, of the vector's largest magnitude in the block times the magnitudes of the weights there: about
+as much as rounding the vector to f16 would. Sums of products are exact; those of scaled sums are within
+(k / 32 + 8) 2**-24 of the sum of the magnitudes of their terms, of which an offset or a minimum of the codes is one.
+
+A job for `gemv_tasks.coded_rows` is eleven int64: the address of the codec's function, a status, the addresses of rows
+and results, columns, the addresses of the coded vectors' codes, scales and sums, the number of vectors, columns of the
+result, and the address of the vectors, which only the coder reads. The function takes the address of rows, their
+number, and then numbers 4 to 8, 3 and 9 of the job.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from typing import Any, NamedTuple
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
 from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
+from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.devices.cpu.ops.row_jobs import (
     NANOSECONDS_PER_BYTE,
     SCRATCH_START,
@@ -29,7 +36,8 @@ from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import Bytes
 
-_CODED_COLUMNS, _MOST_TOGETHER = 32, 4  # a kernel takes so many blocks of so many columns at a time
+_GROUP_COLUMNS = 256
+_GROUP_CODE_BYTES, _GROUP_SCALE_BYTES, _GROUP_SUM_BYTES = 512, 32, 64  # of a coded vector; sums of blocks take half
 _CODED_JOB, _WATCHED_NUMBER = struct.Struct("=11q"), struct.Struct("=f")
 _WATCHED = 96
 
@@ -49,15 +57,13 @@ class _CodedLayout(NamedTuple):
 
 @cache
 def _coded_layout(codec_name: str, vectors: int, columns: int) -> _CodedLayout:
-    block_codec, count = codec(codec_name), columns // _CODED_COLUMNS
-    code_bytes = 2 * vectors * -(-count // _MOST_TOGETHER) * _MOST_TOGETHER * _CODED_COLUMNS
-    scale_bytes = 4 * vectors * count
-    scales = SCRATCH_START + code_bytes
-    sums, row_bytes = scales + scale_bytes, columns // block_codec.block_elements * block_codec.block_bytes
-    coder = f"code_for_{codec_name}" if codec_name in ("q4_0", "q4_k") else "code_vectors"
+    block_codec, groups = codec(codec_name), vectors * -(-columns // _GROUP_COLUMNS)
+    scales = SCRATCH_START + _GROUP_CODE_BYTES * groups
+    sums = scales + _GROUP_SCALE_BYTES * groups
+    row_bytes = columns // block_codec.block_elements * block_codec.block_bytes
     return _CodedLayout(
-        *(sums + scale_bytes, SCRATCH_START, scales, sums, row_bytes, least_rows(row_bytes)),
-        *(code_address("gemv_quantized", codec_name, 9), compiled("gemv_quantized", coder, 1)),
+        *(sums + _GROUP_SUM_BYTES * groups, SCRATCH_START, scales, sums, row_bytes, least_rows(row_bytes)),
+        *(code_address("gemv_quantized", codec_name, 9), compiled("coded_vectors", CODED_GROUPS[codec_name].coder, 1)),
     )
 
 

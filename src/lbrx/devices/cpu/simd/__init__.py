@@ -3,7 +3,8 @@
 - instruction, emit: how a function is declared that is written as LLVM code; the pieces that such functions share
 - vectors: the vector type, its operators, loads, stores and conversions
 - f32, i16: functions of f32 lanes; products and layouts of i16 lanes
-- int_dot, int_dot_512: dot products of quantized codes and i16 numbers
+- byte_codes, coded_dot: 64 bytes of codes in registers; their dot products with i16 numbers
+- shuffles: lanes in another order
 - lanes: blocks side by side, one in each lane
 - scalars, maths: instructions on single numbers; exp, log and others that LLVM can vectorise
 - elements: loads and stores of one element of every dtype

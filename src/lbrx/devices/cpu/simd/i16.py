@@ -22,14 +22,13 @@ from lbrx.devices.cpu.simd.emit import (
     vector_of,
     widened_bf16,
 )
-from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction
+from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.vectors import Vector
 
 I16X16: Any = Vector("i16", 16)
 I16X32: Any = Vector("i16", 32)
 I32X8: Any = Vector("i32", 8)
 I32X16: Any = Vector("i32", 16)
-BYTES = ir.VectorType(I8, 16)
 
 
 def pairwise_products(builder: Builder, left: Value, right: Value) -> Value:
@@ -115,50 +114,3 @@ def largest_i16(builder: Builder, values: Value) -> Value:
 def bf16_values(builder: Builder, _like: Value, bits: Value) -> Value:
     """Sixteen i16 as bf16, widened to f32."""
     return widened_bf16(builder, bits)
-
-
-# -- codes as i16, 16 at a time ----------------------------------------------------------------------------------------
-
-
-def _nibbles(builder: Builder, source: Value, is_high: bool) -> Value:
-    return builder.lshr(source, same(BYTES, 4)) if is_high else builder.and_(source, same(BYTES, 15))
-
-
-def _store_codes(builder: Builder, codes: Value, offset: int, out: Value) -> None:
-    """Codes of bytes, less an offset."""
-    wide = I16X16.llvm
-    store_at(builder, builder.sub(builder.zext(codes, wide), same(wide, offset)), out)
-
-
-def _make_widen_nibbles(is_high: bool, offset: int) -> Any:
-    """The low or the high halves of 16 bytes, less an offset."""
-
-    @instruction(types.void(types.int64, types.int64))
-    def widen(builder: Builder, source: Value, out: Value) -> None:
-        _store_codes(builder, _nibbles(builder, load_at(builder, source, BYTES), is_high), offset, out)
-
-    return widen
-
-
-def _make_widen_six_bits(number: int) -> Any:
-    """Four bits of one byte and two of another, the pair with this number, less 32."""
-
-    @instruction(types.void(types.int64, types.int64, types.int64))
-    def widen(builder: Builder, low: Value, high: Value, out: Value) -> None:
-        bottom, top = (load_at(builder, address, BYTES) for address in (low, high))
-        top = builder.and_(builder.lshr(top, same(BYTES, 2 * number)), same(BYTES, 3))
-        codes = builder.or_(_nibbles(builder, bottom, number >= 2), builder.shl(top, same(BYTES, 4)))
-        _store_codes(builder, codes, 32, out)
-
-    return widen
-
-
-@instruction(types.void(types.int64, types.int64))
-def widen_bytes(builder: Builder, source: Value, out: Value) -> None:
-    """16 signed bytes."""
-    store_at(builder, builder.sext(load_at(builder, source, BYTES), I16X16.llvm), out)
-
-
-widen_low, widen_high = _make_widen_nibbles(False, 0), _make_widen_nibbles(True, 0)
-widen_low_less_8, widen_high_less_8 = _make_widen_nibbles(False, 8), _make_widen_nibbles(True, 8)
-WIDEN_SIX_BITS = tuple(_make_widen_six_bits(number) for number in range(4))

@@ -66,7 +66,7 @@ def prefetch(builder: Builder, address: Value, level: int = 1) -> None:
     call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), [address, *options])
 
 
-def _make_prefetch(lines: int, level: int = 1) -> Any:
+def make_prefetch(lines: int, level: int = 1) -> Any:
     """Ask for some cache lines that will be read later."""
 
     @instruction(types.void(types.int64))
@@ -78,8 +78,17 @@ def _make_prefetch(lines: int, level: int = 1) -> Any:
     return prefetch_lines
 
 
-prefetch_line, prefetch_3_lines, prefetch_5_lines = _make_prefetch(1), _make_prefetch(3), _make_prefetch(5)
-prefetch_3_lines_to_l2 = _make_prefetch(3, level=2)
+prefetch_line, prefetch_3_lines, prefetch_5_lines = make_prefetch(1), make_prefetch(3), make_prefetch(5)
+prefetch_3_lines_to_l2 = make_prefetch(3, level=2)
+
+
+@instruction(types.int64(*[types.int64] * 3))
+def copied_bytes(builder: Builder, source: Value, count: Value, target: Value) -> Value:
+    """Copy bytes; returns the address of the copy."""
+    with cgutils.for_range(builder, count) as loop:
+        byte = builder.load(pointer(builder, source, I8, loop.index))
+        builder.store(byte, pointer(builder, target, I8, loop.index))
+    return target
 
 
 @instruction(types.void(types.int64, types.int64))

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import platform
+import sys
+
 import llvmlite.binding as llvm
 
 _FEATURES = llvm.get_host_cpu_features()
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
+IS_ARM = platform.machine() in ("arm64", "aarch64")
+HAS_AVX2: bool = IS_X86 and _FEATURES.get("avx2", False)
+
 HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
 """Whether there are 32 registers of 512 bits, and instructions for i16 in them."""
+
+HAS_SDOT: bool = IS_ARM and (sys.platform == "darwin" or _FEATURES.get("dotprod", False))
+"""Whether products of i8 are summed in i32 by one instruction. All Macs have it, whether or not LLVM says so."""
 
 MULTIPLIES_BF16: bool = _FEATURES.get("avx512bf16", False)
 """Whether there are instructions that multiply bf16 and sum in f32."""

@@ -234,6 +234,13 @@ def unpack_bits(builder: Builder, like: Value, bits: Value) -> Value:
     return builder.zext(builder.bitcast(narrow, vector_of(I1, like)), vector_of(I32, like))
 
 
+@instruction(lambda like, _count: like.of("mask")(like, types.int64))
+def first_lanes(builder: Builder, like: Value, count: Value) -> Value:
+    """A mask of so many lanes."""
+    numbers = ir.Constant(vector_of(I32, like), list(range(like.type.count)))
+    return builder.icmp_signed("<", numbers, spread(builder, builder.trunc(count, I32), numbers.type))
+
+
 # -- across lanes ------------------------------------------------------------------------------------------------------
 
 

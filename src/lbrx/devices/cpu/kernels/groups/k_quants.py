@@ -1,0 +1,138 @@
+"""Blocks of 256 with coded scales: Q2_K, Q3_K, Q4_K, Q5_K and Q6_K."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from lbrx.devices.cpu.kernels.groups.group import NATURAL, PAIRS, Codes, Group
+from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
+from lbrx.devices.cpu.simd.byte_codes import add_where, field, has_bits, lanes_of, load_bytes, repeated
+from lbrx.devices.cpu.simd.emit import load_at, same, shuffled
+from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction
+
+BYTES8, BYTES16 = ir.VectorType(I8, 8), ir.VectorType(I8, 16)
+
+
+def two_bits(builder: Builder, stored: Value, at: int, step: int) -> Value:
+    """Two bits of each of 32 bytes, and the next two: elements l, l + 32, l + 64, l + 96 share a byte."""
+    packed = repeated(builder, load_bytes(builder, stored, at + 32 * (step // 2), 32), 2)
+    first = 4 * (step % 2)
+    return field(builder, packed, [first] * 8 + [first + 2] * 8, 3)
+
+
+def set_where(builder: Builder, stored: Value, at: int, bits: tuple[int, int], codes: Value, bit: int) -> Value:
+    """Set a bit of codes where one bit of 32 bytes is set, and then where another of the same bytes is."""
+    packed = repeated(builder, load_bytes(builder, stored, at, 32), 2)
+    mask = has_bits(builder, packed, [1 << bits[0]] * 32 + [1 << bits[1]] * 32)
+    return add_where(builder, mask, codes, bit)
+
+
+# -- Q4_K and Q5_K -----------------------------------------------------------------------------------------------------
+
+
+def _make_pairs(nibbles_at: int, fifth_at: int) -> Codes:
+    """Byte l of 32 p + l has element l of block 2 p in its low half, and of block 2 p + 1 in its high half."""
+
+    def codes(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+        packed = load_bytes(builder, stored, nibbles_at + 64 * (step // 2), 64)
+        own = field(builder, packed, 4 * (step % 2), 15)
+        if not fifth_at:
+            return (own,)
+        first = 4 * (step // 2) + step % 2
+        return (set_where(builder, stored, fifth_at, (first, first + 2), own, 16),)
+
+    return codes
+
+
+def _make_six_bit_numbers(is_low: bool) -> Any:
+    """The eight scales, or the eight minimums, of 12 bytes times the first or the second f16 of the block."""
+
+    @instruction(F32X8(types.int64))
+    def six_bit_numbers(builder: Builder, stored: Value) -> Value:
+        def constant(value: int) -> Value:
+            return ir.Constant(I32, value)
+
+        own, shared = load_at(builder, stored, I32, 8 if is_low else 4), load_at(builder, stored, I32, 12)
+        if is_low:
+            shared = builder.lshr(shared, constant(4))
+        first = builder.and_(own, constant(0x3F3F3F3F))
+        top = builder.and_(builder.lshr(own, constant(2)), constant(0x30303030))
+        second = builder.or_(builder.and_(shared, constant(0x0F0F0F0F)), top)
+        both = builder.or_(builder.zext(first, I64), builder.shl(builder.zext(second, I64), ir.Constant(I64, 32)))
+        numbers = builder.zext(builder.bitcast(both, BYTES8), ir.VectorType(I32, 8))
+        return times_half(builder, numbers, stored, 2 if is_low else 0)
+
+    return six_bit_numbers
+
+
+_SCALES, _MINIMUMS = _make_six_bit_numbers(is_low=False), _make_six_bit_numbers(is_low=True)
+Q4_K = Group(144, 256, _make_pairs(16, 0), PAIRS, _SCALES, lows=_MINIMUMS)
+Q5_K = Group(176, 256, _make_pairs(48, 16), PAIRS, _SCALES, lows=_MINIMUMS)
+
+
+# -- Q6_K --------------------------------------------------------------------------------------------------------------
+
+
+def _q6_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    half, part = step // 2, step % 2
+    low = field(builder, load_bytes(builder, stored, 64 * half, 64), 4 * part, 15)
+    packed = repeated(builder, load_bytes(builder, stored, 128 + 32 * half, 32), 2)
+    words = ir.VectorType(I32, 16)
+    move, amounts = (builder.lshr, [0, 2]) if part else (builder.shl, [4, 2])
+    moved = move(builder.bitcast(packed, words), lanes_of(I32, [amount for amount in amounts for _ in range(8)]))
+    top = builder.and_(builder.bitcast(moved, packed.type), same(packed.type, 0x30))
+    return (builder.sub(builder.or_(low, top), same(low.type, 32)),)
+
+
+@instruction(F32X16(types.int64))
+def _q6_k_scales(builder: Builder, stored: Value) -> Value:
+    codes = builder.sext(load_at(builder, stored, BYTES16, 192), ir.VectorType(I32, 16))
+    return times_half(builder, codes, stored, 208)
+
+
+Q6_K = Group(210, 256, _q6_k, NATURAL, _q6_k_scales, scaled=16, is_signed=True)
+
+
+# -- Q2_K --------------------------------------------------------------------------------------------------------------
+
+
+def _q2_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    return (two_bits(builder, stored, 16, step),)
+
+
+def _make_nibbles_as_scales(shift: int, half_at: int) -> Any:
+    @instruction(F32X16(types.int64))
+    def nibbles(builder: Builder, stored: Value) -> Value:
+        codes = field(builder, load_at(builder, stored, BYTES16), shift, 15)
+        return times_half(builder, builder.zext(codes, ir.VectorType(I32, 16)), stored, half_at)
+
+    return nibbles
+
+
+Q2_K = Group(*(84, 256, _q2_k, NATURAL, _make_nibbles_as_scales(0, 80)), scaled=16, lows=_make_nibbles_as_scales(4, 82))
+
+
+# -- Q3_K --------------------------------------------------------------------------------------------------------------
+
+
+def _q3_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    codes = set_where(builder, stored, 0, (2 * step, 2 * step + 1), two_bits(builder, stored, 32, step), 4)
+    return (builder.sub(codes, same(codes.type, 4)),)
+
+
+@instruction(F32X16(types.int64))
+def _q3_k_scales(builder: Builder, stored: Value) -> Value:
+    """Byte j has the low halves of scales j and j + 8; byte 8 + j % 4 has two high bits of scale j."""
+    halves = repeated(builder, load_at(builder, stored, BYTES8, 96), 2)
+    low = field(builder, halves, [0, 0, 4, 4], 15)
+    quarters = builder.bitcast(load_at(builder, stored, I32, 104), ir.VectorType(I8, 4))
+    top = field(builder, shuffled(builder, quarters, quarters, list(range(4)) * 4), [0, 2, 4, 6], 3)
+    codes = builder.or_(low, builder.shl(top, same(top.type, 4)))
+    numbers = builder.sub(builder.zext(codes, ir.VectorType(I32, 16)), same(ir.VectorType(I32, 16), 32))
+    return times_half(builder, numbers, stored, 108)
+
+
+Q3_K = Group(110, 256, _q3_k, NATURAL, _q3_k_scales, scaled=16, is_signed=True)
