@@ -55,8 +55,9 @@ faults: .venv/.installed
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)
 
+# Without --quiet, which would hide warnings from --strict.
 docs: .venv-docs/.installed
-	@NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv-docs/bin:$$PATH .venv-docs/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv-docs/bin:$$PATH .venv-docs/bin/mkdocs build --strict
 	@echo "The site is in site/. To read it with search: python3 -m http.server -d site"
 
 clean:

@@ -1,8 +1,9 @@
-"""A hook of mkdocs: fills docs/reference.md with the public names, read from the sources of lbrx."""
+"""Hooks of mkdocs: docs/reference.md lists the public names from the sources, and CONTRIBUTING.md is a page."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,20 @@ SOURCE = Path(__file__).parent.parent / "src" / "lbrx"
 SECTIONS = {"files": "Files", "jobs": "Jobs", "models": "Jobs", "tensors": "Tensors", "errors": "Errors"}
 MODULES = ("ops", "memory", "metal")
 """Public modules of the package, each with a section of its own."""
+CONTRIBUTING = Path(__file__).parent.parent / "CONTRIBUTING.md"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the page contributing.md, with links relative to docs/."""
+    from mkdocs.structure.files import File
+
+    text = re.sub(r"\]\(docs/", "](", CONTRIBUTING.read_text(encoding="utf-8"))
+    files.append(File.generated(config, "contributing.md", content=text))
+    return files
 
 
 def on_page_markdown(markdown: str, **_page: Any) -> str:
+    markdown = markdown.replace("](../CONTRIBUTING.md)", "](contributing.md)")
     return markdown.replace(MARK, reference()) if MARK in markdown else markdown
 
 
