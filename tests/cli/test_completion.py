@@ -69,6 +69,27 @@ def test_fish_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["ties", "--target-bpw"]
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("lbrx merge a --method tie", list(METHODS)),
+        ("lbrx quantize a b --to q", target_names()),
+        ("lbrx completion z", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_zsh_completes(line: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """zsh itself chooses those that begin like the word."""
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    path = tmp_path / "_lbrx"
+    path.write_text(script_of("zsh", capsys))
+    words = line.split(" ")
+    stubs = "compdef() { : }; compadd() { print -l -- $@ }"
+    run = f"{stubs}; source {path}; words=({line}); CURRENT={len(words)}; _lbrx"
+    done = subprocess.run(["zsh", "-f", "-c", run], capture_output=True, text=True, check=True)
+    assert [word for word in done.stdout.split() if not word.startswith("-")] == expected
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_scripts_have_every_command_and_value(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     script = script_of(shell, capsys)

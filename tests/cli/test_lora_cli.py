@@ -48,7 +48,7 @@ def test_an_adapter_is_written_and_described(
     rows = [line.split() for line in out.splitlines() if Q_WEIGHT in line]
     assert rows == [["5", "80", "x", "48", rows[0][4], "100.00%", "0.00%", Q_WEIGHT]]
     assert "changed, but not captured: 1 tensor" in out
-    assert "model.layers.0.input_layernorm.weight: not a weight of a linear layer" in out
+    assert "not a weight of a linear layer: model.layers.0.input_layernorm.weight\n" in out
     assert "1 matrix, 4 tensors unchanged" in out
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(models[1])

@@ -50,6 +50,19 @@ def test_lines_fit_and_no_color_removes_styles(arguments: list[str]) -> None:
     assert [line for line in lines if cell_len(line) > 80] == []
 
 
+def test_dropped_columns_do_not_cut_the_others() -> None:
+    from rich.console import Console
+
+    from lbrx.cli.console import columns
+
+    table = columns("model", "long heading", "number", "KL", "top", left=("model",), dropped_first=("long heading",))
+    table.add_row("m", "1", "2", "reference", "")
+    console = Console(width=32)
+    with console.capture() as captured:
+        console.print(table)
+    assert captured.get().splitlines()[1].split() == ["m", "2", "reference"]
+
+
 def test_without_no_color_a_terminal_shows_styles() -> None:
     _, shown = in_terminal("-c", RUN.format(["inspect", "a"]))
     assert STYLE.search(shown)

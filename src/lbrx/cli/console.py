@@ -122,6 +122,8 @@ class FittedTable(Table):
                 break
             dropped.append(heading)
             self.columns = [column for column in self.columns if column.header != heading]
+            for index, column in enumerate(self.columns):
+                column._index = index  # rich pads the last column by this number
         for column in self.columns:
             if column.header in self.left and column.no_wrap:
                 self._cut(column, options.max_width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,11 @@ from lbrx.cli.paths import check_model
 from lbrx.cli.running import reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.files.checkpoint.opening import open_checkpoint
-from lbrx.jobs.lora.extract import CapturedTensor, Extraction, ExtractOptions, extract_lora
+from lbrx.jobs.lora.extract import CapturedTensor, Extraction, ExtractOptions, LeftOutTensor, extract_lora
 from lbrx.memory.limits import limited
 
 MAX_LISTED_TENSORS = 20
+MAX_NAMES = 3  # of left-out tensors, per reason
 LEAST_USEFUL_SHARE = 0.25  # share of the change that the adapter captures
 
 
@@ -169,7 +171,7 @@ def _print(extraction: Extraction, out: Path, options: ExtractOptions, *, with_t
         _print_some(extraction.saved)
     if extraction.left_out:
         console.print(f"\nchanged, but not captured: {plural(len(extraction.left_out), 'tensor')}", style="bold")
-        _print_some([f"{tensor.name}: {tensor.reason}" for tensor in extraction.left_out])
+        _print_left_out(extraction.left_out, with_tensors=with_tensors)
     beyond = [tensor for tensor in extraction.captured if tensor.relative_error > (options.max_error or 1)]
     if beyond:
         needed = "factors in f32" if options.rank is None else f"more than rank {options.rank}"
@@ -183,6 +185,19 @@ def _least_captured(extraction: Extraction) -> list[CapturedTensor]:
     """Return the tensors that the adapter captures worst if there are many, in file order."""
     worst = sorted(extraction.captured, key=lambda tensor: -tensor.relative_error)[:MAX_LISTED_TENSORS]
     return [tensor for tensor in extraction.captured if tensor in worst]
+
+
+def _print_left_out(tensors: Sequence[LeftOutTensor], *, with_tensors: bool) -> None:
+    """Print each tensor, or the first names of each reason."""
+    if with_tensors:
+        _print_some([f"{tensor.name}: {tensor.reason}" for tensor in tensors])
+        return
+    by_reason: dict[str, list[str]] = {}
+    for tensor in tensors:
+        by_reason.setdefault(tensor.reason, []).append(tensor.name)
+    for reason, names in by_reason.items():
+        more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+        _print_some([f"{reason}: {', '.join(names[:MAX_NAMES])}{more}"])
 
 
 def _print_some(lines: list[str]) -> None:

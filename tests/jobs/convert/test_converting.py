@@ -145,6 +145,7 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "message"),
     [
         (["convert", "a", "a.gguf", "--format", "ggml"], "unknown format 'ggml'; expected one of gguf, mlx"),
+        (["convert", "a", "a.gguf", "--type", "float64"], "cannot convert to 'float64'; expected one of f32, f16"),
         (["convert", "a", "a.gguf", "--type", "q4_0"], "cannot convert to 'q4_0'; expected one of f32, f16"),
         (
             ["convert", "a", "out", "--format", "gguf"],

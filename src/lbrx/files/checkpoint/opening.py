@@ -63,8 +63,9 @@ class Checkpoint(Mapping[str, Tensor]):
     def metadata(self) -> Mapping[str, Any]:
         """The metadata of the first file, where split models store it.
 
+        >>> import lbrx
         >>> from lbrx.demo.models import demo_models
-        >>> open_checkpoint(demo_models().base).metadata["format"]
+        >>> lbrx.open(demo_models().base).metadata["format"]
         'pt'
         """
         return self.files[0].metadata if self.files else {}
@@ -73,8 +74,9 @@ class Checkpoint(Mapping[str, Tensor]):
     def entries(self) -> list[TensorEntry]:
         """The header entries of all tensors.
 
+        >>> import lbrx
         >>> from lbrx.demo.models import demo_models
-        >>> open_checkpoint(demo_models().base).entries[0].name
+        >>> lbrx.open(demo_models().base).entries[0].name
         'model.embed_tokens.weight'
         """
         return [entry for header in self.files for entry in header.entries]
@@ -83,8 +85,9 @@ class Checkpoint(Mapping[str, Tensor]):
     def nbytes(self) -> int:
         """The total size of all tensors.
 
+        >>> import lbrx
         >>> from lbrx.demo.models import demo_models
-        >>> open_checkpoint(demo_models().base).nbytes > 1_000_000
+        >>> lbrx.open(demo_models().base).nbytes > 1_000_000
         True
         """
         return sum(entry.nbytes for entry in self.entries)
@@ -92,6 +95,8 @@ class Checkpoint(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         tensor = self._tensors.get(name)
         if tensor is None:
+            if not isinstance(name, str):
+                raise TensorNotFound(f"{self.path}: tensors are found by name; expected a string, not {name!r}")
             if name not in self._entries:
                 hint = nearest(name, self._entries)
                 if not hint and self._entries:
@@ -152,8 +157,9 @@ class Checkpoint(Mapping[str, Tensor]):
     def close(self) -> None:
         """Release the open tensors and files; a file is closed when no tensor uses it any more.
 
+        >>> import lbrx
         >>> from lbrx.demo.models import demo_models
-        >>> with open_checkpoint(demo_models().base) as model:
+        >>> with lbrx.open(demo_models().base) as model:
         ...     len(model) > 0
         True
         """
@@ -240,7 +246,7 @@ class SwappedStorage(ReadStorage):
         turned[:] = turned[:, ::-1].copy()
 
 
-def open_checkpoint(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
+def open(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
     """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
 
     Reads headers only. A quantization that lbrx cannot decode is an error; ``raw`` returns the stored codes as values.
@@ -268,6 +274,9 @@ def open_checkpoint(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
             "(--raw takes the stored codes as values)"
         )
     return checkpoint
+
+
+open_checkpoint = open  # in modules that also use Python's `open`
 
 
 def unknown_quantization(checkpoint: Checkpoint) -> str | None:
@@ -322,6 +331,3 @@ def contents_format(checkpoint: Checkpoint) -> str:
     config = checkpoint.config or {}
     is_mlx = isinstance(config.get("quantization"), Mapping) or checkpoint.metadata.get("format") == "mlx"
     return "mlx" if is_mlx and checkpoint.format == "huggingface" else "safetensors"
-
-
-open = open_checkpoint  # its public name, `lbrx.open`

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from lbrx.errors import UsageError, nearest
+from lbrx.errors import DTypeError, UsageError, nearest
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import Contents, Format, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
@@ -20,7 +21,7 @@ from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.registry import load
-from lbrx.tensors.dtype import DTYPES
+from lbrx.tensors.dtype import DTYPES, dtype
 
 FORMATS: tuple[Format, ...] = ("gguf", "mlx", "safetensors")
 
@@ -74,7 +75,7 @@ def plan_conversion(
     target = Path(out)
     restore_replaced(Staging(target))  # it may be the source
     wanted = output_format(target, format)
-    _check_type(type)
+    type = None if type is None else _float_type(type)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
     with reading(source):
         converted = in_format(read_contents(Path(source)), wanted, type)
@@ -121,11 +122,14 @@ def output_format(out: Path, format: str | None) -> Format:
     return format
 
 
-def _check_type(type: str | None) -> None:
-    if type is not None and type not in FLOAT_TYPES:
-        raise UsageError(
-            f"cannot convert to {type!r}; expected one of {', '.join(FLOAT_TYPES)} (lbrx quantize makes quantized ones)"
-        )
+def _float_type(name: str) -> str:
+    """A float type by any of its names, such as ``float16``."""
+    with suppress(DTypeError):
+        if (known := dtype(name).name) in FLOAT_TYPES:
+            return known
+    raise UsageError(
+        f"cannot convert to {name!r}; expected one of {', '.join(FLOAT_TYPES)} ('lbrx quantize' writes other types)"
+    )
 
 
 def with_type(contents: Contents, type: str) -> Contents:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import field
-from pathlib import Path
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import DTypeError, FileError
+from lbrx.errors import DTypeError
 from lbrx.jobs.merge.methods.parameters import coerce
 from lbrx.jobs.merge.recipe import ModelRef, RecipeLine
 from lbrx.jobs.merge.recipe.reading import (
@@ -20,12 +19,11 @@ from lbrx.jobs.merge.recipe.reading import (
     unknown_name,
     wrong_type,
 )
+from lbrx.jobs.merge.recipe.recipe_file import recipe_text
 from lbrx.jobs.merge.recipe.yaml_lines import (
-    MAX_RECIPE_BYTES,
     YamlMap,
     YamlNode,
     YamlScalar,
-    check_size,
     parse_documents,
 )
 from lbrx.tensors.dtype import DType, dtype
@@ -84,25 +82,15 @@ def load_moe_recipe(path: str | os.PathLike[str]) -> tuple[MoeRecipe, str]:
     """The recipe of a YAML file, and its text. No model is opened.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "moe.yml")
     ...     _ = path.write_text("{base_model: a, gate_mode: random, experts: [{source_model: a}, {source_model: b}]}")
     ...     len(load_moe_recipe(path)[0].experts)
     2
     """
-    name = os.fspath(path)
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_RECIPE_BYTES + 1)
-    except OSError as error:
-        raise FileError(f"{name}: the recipe cannot be read: {error.strerror}") from error
-    check_size(len(content), name)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise RecipeLine(name, line).error("the recipe is not UTF-8 text") from error
-    return parse_moe_recipe(text, name), text
+    text = recipe_text(path)
+    return parse_moe_recipe(text, os.fspath(path)), text
 
 
 def parse_moe_recipe(text: str, source: str = "recipe.yml") -> MoeRecipe:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from lbrx.errors import FileError, UsageError, nearest
+from lbrx.errors import UsageError, nearest
 from lbrx.jobs.merge.methods import Lookup, method_spec
 from lbrx.jobs.merge.recipe.checks import check_method
 from lbrx.jobs.merge.recipe.reading import ModelRef
+from lbrx.jobs.merge.recipe.recipe_file import recipe_text
 from lbrx.jobs.merge.recipe.schema import ModelToken, Recipe
 from lbrx.jobs.merge.recipe.structure import read_recipe
-from lbrx.jobs.merge.recipe.yaml_lines import MAX_RECIPE_BYTES, RecipeError, RecipeLine, check_size, parse_documents
+from lbrx.jobs.merge.recipe.yaml_lines import RecipeError, RecipeLine, parse_documents
 
 
 def load_recipes(
@@ -25,24 +25,14 @@ def load_recipes(
     opened.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "recipe.yml")
     ...     _ = path.write_text("{merge_method: passthrough, models: [{model: models/a}]}")
     ...     [recipe.method for recipe in load_recipes(path)]
     ['passthrough']
     """
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_RECIPE_BYTES + 1)
-    except OSError as error:
-        raise FileError(f"{os.fspath(path)}: the recipe cannot be read: {error.strerror}") from error
-    check_size(len(content), os.fspath(path))
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise RecipeLine(os.fspath(path), line).error("the recipe is not UTF-8 text") from error
-    return parse_recipes(text, source=os.fspath(path), lookup=lookup, strict=strict)
+    return parse_recipes(recipe_text(path), source=os.fspath(path), lookup=lookup, strict=strict)
 
 
 def parse_recipes(
