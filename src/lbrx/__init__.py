@@ -38,6 +38,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.convert.convert import convert as convert
     from lbrx.jobs.doctor.doctor import doctor as doctor
     from lbrx.jobs.lora.extract import extract_lora as extract_lora
+    from lbrx.jobs.merge.in_memory import merge_tensors as merge_tensors
     from lbrx.jobs.merge.lora import merge_lora as merge_lora
     from lbrx.jobs.merge.merge import merge as merge
     from lbrx.jobs.merge.methods.method import MergeContext as MergeContext
