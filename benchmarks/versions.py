@@ -21,6 +21,9 @@ import lbrx
 from benchmarks.models import make_model
 
 TURNS = 9
+MANY = 18_867
+"""The tensors of a mixture of 128 experts in 48 layers."""
+
 RECIPES = {
     "linear": "merge_method: linear\nmodels: [{model: a}, {model: b}]\nparameters: {weight: 0.5}\n",
     "ties": "merge_method: ties\nbase_model: a\nmodels: [{model: b, parameters: {weight: 1, density: 0.5}}]\n",
@@ -123,6 +126,7 @@ def commands() -> Iterator[tuple[str, tuple[str, ...]]]:
     for name in RECIPES:
         yield f"merge, {name}", ("merge", f"{name}.yml", "out", "--overwrite", "--no-sync")
     yield "merge, linear, small models", ("merge", "small.yml", "out-small", "--overwrite", "--no-sync")
+    yield f"merge, linear, {MANY:,} tensors", ("merge", "many.yml", "out-many", "--overwrite", "--no-sync")
     yield "quantize to q4_0", ("quantize", "a.gguf", "out.gguf", "--to", "q4_0", "--overwrite", "--no-sync")
 
 
@@ -136,8 +140,13 @@ def prepare(folder: Path) -> None:
     lbrx.save(folder / "a.gguf", blocks, {"general.architecture": "llama", "llama.block_count": 8})
     for name, text in RECIPES.items():
         (folder / f"{name}.yml").write_text(text)
-    small = RECIPES["linear"].replace("model: a", "model: small-a.safetensors")
-    (folder / "small.yml").write_text(small.replace("model: b", "model: small-b.safetensors"))
+    values = lbrx.normal((8, 8), 0).to("bf16").numpy()
+    for name in ("many-a", "many-b"):
+        experts = (f"layers.{number // 384}.experts.{number % 384}.weight" for number in range(MANY))
+        lbrx.save(folder / f"{name}.safetensors", dict.fromkeys(experts, values))
+    for size in ("small", "many"):
+        recipe = RECIPES["linear"].replace("model: a", f"model: {size}-a.safetensors")
+        (folder / f"{size}.yml").write_text(recipe.replace("model: b", f"model: {size}-b.safetensors"))
 
 
 def main(before: str, after: str) -> None:
