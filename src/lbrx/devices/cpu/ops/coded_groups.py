@@ -36,4 +36,11 @@ CODED_GROUPS = {
     "nvfp4": CodedGroup("by_halves_of_16", 16),
     "tq1_0": CodedGroup("in_order"),
     "tq2_0": CodedGroup("in_order"),
+    "iq1_s": CodedGroup("in_order"),
+    "iq1_m": CodedGroup("in_order_by_16", 16),
+    "iq2_xxs": CodedGroup("in_order"),
+    "iq2_xs": CodedGroup("in_order_by_16", 16),
+    "iq2_s": CodedGroup("in_order_by_16", 16),
+    "iq3_xxs": CodedGroup("in_order"),
+    "iq3_s": CodedGroup("in_order"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbrx.devices.cpu.kernels.groups import k_quants, legacy, tables, ternary
+from lbrx.devices.cpu.kernels.groups import codebooks, k_quants, legacy, tables, ternary
 from lbrx.devices.cpu.kernels.groups.group import Group
 
 GROUPS: dict[str, Group] = {
@@ -22,4 +22,11 @@ GROUPS: dict[str, Group] = {
     "nvfp4": tables.NVFP4,
     "tq1_0": ternary.TQ1_0,
     "tq2_0": ternary.TQ2_0,
+    "iq1_s": codebooks.IQ1_S,
+    "iq1_m": codebooks.IQ1_M,
+    "iq2_xxs": codebooks.IQ2_XXS,
+    "iq2_xs": codebooks.IQ2_XS,
+    "iq2_s": codebooks.IQ2_S,
+    "iq3_xxs": codebooks.IQ3_XXS,
+    "iq3_s": codebooks.IQ3_S,
 }

@@ -1,0 +1,242 @@
+"""Codes that name groups of four or eight small integers in a codebook: all IQ1, IQ2 and IQ3 types.
+
+A codebook is part of the compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from lbrx.devices.cpu.kernels.groups.group import NATURAL, Codes, Group
+from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
+from lbrx.devices.cpu.simd.byte_codes import constant_bytes, field, has_bits, load_bytes, negated_where, spread_bits
+from lbrx.devices.cpu.simd.emit import load_at, pointer, same, shuffled, spread, vector_of
+from lbrx.devices.cpu.simd.instruction import FLOAT, HALF, I8, I16, I32, I64, Builder, Value, instruction
+from lbrx.tensors.codecs import codebooks
+from lbrx.tensors.codecs.codebooks import Codebook
+
+I32X8, I32X16 = ir.VectorType(I32, 8), ir.VectorType(I32, 16)
+BYTES8, BYTES64 = ir.VectorType(I8, 8), ir.VectorType(I8, 64)
+
+
+def number(value: int) -> Value:
+    return ir.Constant(I64, value)
+
+
+def every(value: int, nbytes: int) -> Value:
+    """The same number of so many bytes throughout 64 bits."""
+    return number(int.from_bytes(value.to_bytes(nbytes, "little") * (8 // nbytes), "little"))
+
+
+def load_u(builder: Builder, address: Value, element: Any, offset: int) -> Value:
+    """A number as 64 bits."""
+    return builder.zext(load_at(builder, address, element, offset), I64)
+
+
+def entries(builder: Builder, name: str, codebook: Codebook, indices: Sequence[Value]) -> Value:
+    """64 bytes: entries of a codebook one after the other."""
+    element = ir.IntType(512 // len(indices))
+    table = constant_bytes(builder, f"codebook_{name}", codebook.tobytes())
+    vector = ir.Constant(ir.VectorType(element, len(indices)), ir.Undefined)
+    for lane, index in enumerate(indices):
+        entry = builder.load(pointer(builder, table, element, index))
+        vector = builder.insert_element(vector, entry, ir.Constant(I32, lane))
+    return builder.bitcast(vector, BYTES64)
+
+
+def sign_mask(builder: Builder, signs: Value) -> Value:
+    """The bits of eight bytes, in 64 bits, as a mask."""
+    return spread_bits(builder, builder.bitcast(signs, BYTES8), range(8))
+
+
+def even_signs(builder: Builder, bits: Value) -> Value:
+    """Bytes of seven signs, and an eighth that makes the number of negative ones even."""
+    folded = bits
+    for shift, mask in ((4, 0x0F), (2, 0x03), (1, 0x01)):
+        moved = builder.xor(folded, builder.lshr(folded, number(shift)))
+        folded = builder.and_(moved, every(mask, 1))
+    return builder.or_(bits, builder.shl(folded, number(7)))
+
+
+def seven_bit_bytes(builder: Builder, words: Value) -> Value:
+    """Of both halves of 64 bits, the low 28 as four bytes of seven."""
+    wide = builder.and_(words, every(0x0FFFFFFF, 4))
+    for low, high, shift, nbytes in ((0x3FFF, 0x0FFFC000, 2, 4), (0x007F, 0x3F80, 1, 2)):
+        kept, moved = (builder.and_(wide, every(mask, nbytes)) for mask in (low, high))
+        wide = builder.or_(kept, builder.shl(moved, number(shift)))
+    return wide
+
+
+def part(builder: Builder, value: Value, shift: int, mask: int, left: int = 0) -> Value:
+    """Some bits of a number, shifted to the left."""
+    moved = builder.lshr(value, number(shift)) if shift else value
+    taken = builder.and_(moved, number(mask))
+    return builder.shl(taken, number(left)) if left else taken
+
+
+def _odd_scales(builder: Builder, codes: Value, stored: Value, factor: float, half_at: int = 0) -> Value:
+    """(2 code + 1) times the f16 of the block and a power of two."""
+    odd = builder.or_(builder.shl(codes, same(codes.type, 1)), same(codes.type, 1))
+    values = times_half(builder, odd, stored, half_at)
+    return builder.fmul(values, same(values.type, factor))
+
+
+def _make_nibble_scales(at: int, count: int, factor: float) -> Any:
+    """Scales in half bytes."""
+
+    @instruction((F32X16 if count == 16 else F32X8)(types.int64))
+    def scales(builder: Builder, stored: Value) -> Value:
+        packed = load_bytes(builder, stored, at, count // 2)
+        low, high = (field(builder, packed, shift, 15) for shift in (0, 4))
+        lanes = [half * (count // 2) + byte for byte in range(count // 2) for half in (0, 1)]
+        codes = builder.zext(shuffled(builder, low, high, lanes), ir.VectorType(I32, count))
+        return _odd_scales(builder, codes, stored, factor)
+
+    return scales
+
+
+def _make_word_scales(at: int, stride: int, factor: float) -> Any:
+    """Scales in the top four bits of every second or of all of some words."""
+
+    @instruction(F32X8(types.int64))
+    def scales(builder: Builder, stored: Value) -> Value:
+        words = load_at(builder, stored, ir.VectorType(I32, 8 * stride), at)
+        words = shuffled(builder, words, words, range(stride - 1, 8 * stride, stride))
+        return _odd_scales(builder, builder.lshr(words, same(I32X8, 28)), stored, factor)
+
+    return scales
+
+
+# -- IQ2: groups of eight ----------------------------------------------------------------------------------------------
+
+
+def _iq2_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    at = 2 + 16 * step
+    indices = [load_u(builder, stored, I8, at + 8 * half + byte) for half in (0, 1) for byte in range(4)]
+    first, second = (load_u(builder, stored, I32, at + 8 * half + 4) for half in (0, 1))
+    words = builder.or_(first, builder.shl(second, number(32)))
+    signs = even_signs(builder, seven_bit_bytes(builder, words))
+    values = entries(builder, "iq2_xxs", codebooks.iq2_xxs(), indices)
+    return (negated_where(builder, sign_mask(builder, signs), values),)
+
+
+def _iq2_xs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    words = load_at(builder, stored, ir.VectorType(I16, 8), 2 + 16 * step)
+    indices = [part(builder, load_u(builder, stored, I16, 2 + 16 * step + 2 * i), 0, 511) for i in range(8)]
+    seven = builder.trunc(builder.lshr(words, same(words.type, 9)), BYTES8)
+    signs = even_signs(builder, builder.bitcast(seven, I64))
+    values = entries(builder, "iq2_xs", codebooks.iq2_xs(), indices)
+    return (negated_where(builder, sign_mask(builder, signs), values),)
+
+
+def _iq2_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    high = load_u(builder, stored, I16, 66 + 2 * step)
+    indices = [
+        builder.or_(load_u(builder, stored, I8, 2 + 8 * step + i), part(builder, high, 2 * i, 3, left=8))
+        for i in range(8)
+    ]
+    signs = load_at(builder, stored, I64, 34 + 8 * step)
+    values = entries(builder, "iq2_s", codebooks.iq2_s(), indices)
+    return (negated_where(builder, sign_mask(builder, signs), values),)
+
+
+def _make_group(nbytes: int, codes: Codes, scales: Any, scaled: int) -> Group:
+    return Group(nbytes, 256, codes, NATURAL, scales, scaled, is_signed=True)
+
+
+IQ2_XXS = _make_group(66, _iq2_xxs, _make_word_scales(2, 2, 0.125), 32)
+IQ2_XS = _make_group(74, _iq2_xs, _make_nibble_scales(66, 16, 0.125), 16)
+IQ2_S = _make_group(82, _iq2_s, _make_nibble_scales(74, 16, 0.125), 16)
+
+
+# -- IQ3: groups of four -----------------------------------------------------------------------------------------------
+
+
+def _iq3_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    indices = [load_u(builder, stored, I8, 2 + 16 * step + i) for i in range(16)]
+    words = load_at(builder, stored, I64, 66 + 8 * step)
+    signs = even_signs(builder, seven_bit_bytes(builder, words))
+    values = entries(builder, "iq3_xxs", codebooks.iq3_xxs(), indices)
+    return (negated_where(builder, sign_mask(builder, signs), values),)
+
+
+def _iq3_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    high = load_u(builder, stored, I16, 66 + 2 * step)
+    indices = [
+        builder.or_(load_u(builder, stored, I8, 2 + 16 * step + i), part(builder, high, i, 1, left=8))
+        for i in range(16)
+    ]
+    signs = load_at(builder, stored, I64, 74 + 8 * step)
+    values = entries(builder, "iq3_s", codebooks.iq3_s(), indices)
+    return (negated_where(builder, sign_mask(builder, signs), values),)
+
+
+IQ3_XXS = _make_group(98, _iq3_xxs, _make_word_scales(66, 1, 0.25), 32)
+IQ3_S = _make_group(110, _iq3_s, _make_nibble_scales(106, 8, 1.0), 32)
+
+
+# -- IQ1: groups of eight, shifted by an eighth: codes are eight times the entries, plus or minus 1 --------------------
+
+
+def eightfold() -> Codebook:
+    return codebooks.iq1() * 8
+
+
+def _shifted(builder: Builder, values: Value, is_negative: Value) -> tuple[Value, ...]:
+    one = same(values.type, 1)
+    return (builder.select(is_negative, builder.sub(values, one), builder.add(values, one)),)
+
+
+def _iq1_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    words = [load_u(builder, stored, I16, 34 + 4 * step + 2 * half) for half in (0, 1)]
+    indices = [
+        builder.or_(load_u(builder, stored, I8, 2 + 8 * step + i), part(builder, words[i // 4], 3 * (i % 4), 7, left=8))
+        for i in range(8)
+    ]
+    packed = load_bytes(builder, stored, 34 + 4 * step, 4)
+    tops = shuffled(builder, packed, packed, [1] * 32 + [3] * 32)
+    values = entries(builder, "iq1", eightfold(), indices)
+    return _shifted(builder, values, has_bits(builder, tops, [0x80] * 64))
+
+
+@instruction(F32X8(types.int64))
+def _iq1_s_scales(builder: Builder, stored: Value) -> Value:
+    words = builder.zext(load_at(builder, stored, ir.VectorType(I16, 8), 34), I32X8)
+    codes = builder.and_(builder.lshr(words, same(I32X8, 12)), same(I32X8, 7))
+    return _odd_scales(builder, codes, stored, 0.125)
+
+
+def _iq1_m(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    high = load_u(builder, stored, I32, 32 + 4 * step)
+    indices = [
+        builder.or_(load_u(builder, stored, I8, 8 * step + i), part(builder, high, 4 * i, 7, left=8)) for i in range(8)
+    ]
+    packed = load_bytes(builder, stored, 32 + 4 * step, 4)
+    halves = shuffled(builder, packed, packed, [byte for byte in range(4) for _ in range(16)])
+    values = entries(builder, "iq1", eightfold(), indices)
+    return _shifted(builder, values, has_bits(builder, halves, ([0x08] * 8 + [0x80] * 8) * 4))
+
+
+@instruction(F32X16(types.int64))
+def _iq1_m_scales(builder: Builder, stored: Value) -> Value:
+    """Four times three bits in each of four words of 16, and on top of each four bits of the f16 of the block."""
+    words = load_at(builder, stored, I64, 48)
+    bits = ir.Constant(I64, 0)
+    for word in range(4):
+        bits = builder.or_(bits, part(builder, words, 16 * word + 12, 15, left=4 * word))
+    unit = builder.fpext(builder.bitcast(builder.trunc(bits, I16), HALF), FLOAT)
+    packed = builder.bitcast(words, ir.VectorType(I16, 4))
+    each = builder.zext(shuffled(builder, packed, packed, [lane // 4 for lane in range(16)]), I32X16)
+    shifts = ir.Constant(I32X16, [3 * (lane % 4) for lane in range(16)])
+    codes = builder.and_(builder.lshr(each, shifts), same(I32X16, 7))
+    odd = builder.or_(builder.shl(codes, same(I32X16, 1)), same(I32X16, 1))
+    values = builder.sitofp(odd, vector_of(FLOAT, odd))
+    return builder.fmul(values, spread(builder, builder.fmul(unit, ir.Constant(FLOAT, 0.125)), values.type))
+
+
+IQ1_S = _make_group(50, _iq1_s, _iq1_s_scales, 32)
+IQ1_M = _make_group(56, _iq1_m, _iq1_m_scales, 16)
