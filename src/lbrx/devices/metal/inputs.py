@@ -24,21 +24,19 @@ from lbrx.devices.metal.driver.commands import LARGEST_BYTES_ARGUMENT
 from lbrx.engine.bind import BoundLeaf, BoundPass
 from lbrx.memory.resident import resident_window
 from lbrx.settings import settings
-from lbrx.tensors.storage import Bytes, MmapStorage, Storage
+from lbrx.tensors.storage import Bytes, MmapStorage
 
 _READ_BYTES = 4 << 20  # that a thread copies or decodes at a time
 
 
 @dataclass(slots=True)
 class BoundInputs:
-    """Arguments and numbers of one dispatch, and what must live until the device is done with it."""
+    """Arguments and numbers of one dispatch, and what is given back when the device is done with it."""
 
     arguments: dict[int, Argument] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     lent: list[Buffer] = field(default_factory=list)
-    wrapped: list[Buffer] = field(default_factory=list)
     mapped: list[tuple[MmapStorage, int, int]] = field(default_factory=list)
-    storages: list[Storage] = field(default_factory=list)
     read_bytes: int = 0
 
     def give_back(self, context: MetalContext) -> None:
@@ -49,8 +47,6 @@ class BoundInputs:
 
     def done(self) -> None:
         """The device has read everything: mapped pages may be dropped."""
-        for buffer in self.wrapped:
-            buffer.release()
         for storage, start, stop in self.mapped:
             if storage.file.pinned is not None:
                 resident_window.touched(storage.file.pinned, storage.offset + start, stop - start)
@@ -70,8 +66,16 @@ class LeafBindings:
         return sum(
             leaf.dtype.itemsize
             for leaf, spec in leaves
-            if leaf.storage is not None and spec.step != "zero" and not _is_in_place(leaf)
+            if leaf.storage is not None and spec.step != "zero" and not self._is_in_place(leaf)
         )
+
+    def _is_in_place(self, leaf: BoundLeaf) -> bool:
+        if leaf.codec is not None:
+            return False
+        storage = leaf.storage
+        if isinstance(storage, MmapStorage):
+            return storage.address is not None and self.context.windows.takes_pages
+        return isinstance(storage, MetalStorage)
 
     def bind(self, lo: int, hi: int, inputs: BoundInputs) -> None:
         """The arguments of a dispatch over elements ``lo`` to ``hi``."""
@@ -109,7 +113,6 @@ class LeafBindings:
     def _source(self, leaf: BoundLeaf, start: int, stop: int, inputs: BoundInputs) -> BufferBinding:
         storage, item_bytes = leaf.storage, leaf.dtype.itemsize
         assert storage is not None
-        inputs.storages.append(storage)
         if leaf.codec is not None:
             return self._read(leaf, start, stop, inputs)
         if isinstance(storage, MetalStorage) and storage.is_on(self.context):
@@ -121,10 +124,10 @@ class LeafBindings:
                 with storage.file.opened() as descriptor:
                     if descriptor is not None:
                         read_ahead(descriptor, storage.offset + start, stop - start)
-                window = wrapped_windows(self.context, storage, start, stop)[0]
-                inputs.wrapped.append(window.buffer)
-                inputs.mapped.append((storage, start, stop))
-                return BufferBinding(window.buffer, window.offset, stop - start)
+                windows = wrapped_windows(self.context, storage, start, stop)
+                if windows is not None:
+                    inputs.mapped.append((storage, start, stop))
+                    return BufferBinding(windows[0].buffer, windows[0].offset, stop - start)
             storage.file.check_unchanged()
         return self._read(leaf, start, stop, inputs)
 
@@ -159,13 +162,6 @@ def _read(leaf: BoundLeaf, start: int, memory: Bytes) -> None:
         return step
 
     run_chunks(-(-memory.size // _READ_BYTES), settings.threads, worker)
-
-
-def _is_in_place(leaf: BoundLeaf) -> bool:
-    if leaf.codec is not None:
-        return False
-    storage = leaf.storage
-    return isinstance(storage, MetalStorage) or (isinstance(storage, MmapStorage) and storage.address is not None)
 
 
 def element_span(bound: BoundPass, number: int, lo: int, hi: int) -> tuple[int, int]:

@@ -23,7 +23,8 @@ from lbrx.devices.metal.context.profiler import ProfiledContext, Work
 from lbrx.devices.metal.context.storage import MetalDestination, wait_for
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Pipeline
-from lbrx.devices.metal.driver.errors import KernelFault
+from lbrx.devices.metal.driver.commands import CommandBatch
+from lbrx.devices.metal.driver.errors import GpuOutOfMemory, KernelFault
 from lbrx.devices.metal.encode import BlockSink, needs_no_pass, stored_values
 from lbrx.devices.metal.inputs import BoundInputs, LeafBindings
 from lbrx.devices.metal.ops.arrays import DeviceArray
@@ -39,6 +40,7 @@ from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.destination import CollectState, Destination, HistogramState, SinkTarget
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, ROWS
+from lbrx.errors import MemoryBudgetError
 from lbrx.memory import budget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES
@@ -59,6 +61,14 @@ class _Chunk:
     inputs: BoundInputs = field(default_factory=BoundInputs)
     outputs: dict[str, Buffer] = field(default_factory=dict)
     coded: dict[int, DeviceArray] = field(default_factory=dict)  # values of which blocks are made, by sink
+
+
+def _is_own(chunk: _Chunk, error: MemoryBudgetError) -> bool:
+    """Whether an error is that of a chunk: what went wrong in earlier work cannot be repeated with the chunk."""
+    if not isinstance(error, GpuOutOfMemory):
+        return True  # a buffer could not be allocated
+    uses = [buffer.last_use for buffer in chunk.outputs.values()]
+    return any(isinstance(use, CommandBatch) and use.error is error for use in uses)
 
 
 def run_pass_on_metal(context: MetalContext, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
@@ -107,8 +117,11 @@ class _PassInDispatches:
         wanted = limit // max(written + self.leaves.copied_element_bytes(), 1)
         widest = max((leaf.dtype.itemsize for leaf in self.bound.leaves), default=1)
         wanted = min(wanted, self.context.info.max_buffer_bytes // (2 * widest), _LARGEST_CHUNK)
-        unit = self.block * 4  # four elements of two bits share a byte
-        return max(wanted // unit, 1) * unit
+        return max(wanted // self._unit, 1) * self._unit
+
+    @property
+    def _unit(self) -> int:
+        return self.block * 4  # four elements of two bits share a byte
 
     def _element_bytes(self, number: int) -> int:
         """Bytes of a chunk's buffers for each of its elements."""
@@ -123,21 +136,41 @@ class _PassInDispatches:
 
     def run(self) -> list[Any]:
         size = self._chunk_elements()
+        to_do = deque((lo, min(self.bound.elements, lo + size)) for lo in range(0, self.bound.elements, size))
         under_way: deque[_Chunk] = deque()
         try:
-            for lo in range(0, self.bound.elements, size):
-                under_way.append(_Chunk(lo, min(self.bound.elements, lo + size)))
-                self._begin(under_way[-1])
-                if len(under_way) == _IN_FLIGHT:
-                    self._finish(under_way[0])
-                    self._give_back(under_way.popleft())
-            while under_way:
-                self._finish(under_way[0])
-                self._give_back(under_way.popleft())
+            while to_do or under_way:
+                if to_do and len(under_way) < _IN_FLIGHT:
+                    under_way.append(_Chunk(*to_do.popleft()))
+                    halves = self._or_halves(self._begin, under_way, -1)
+                else:
+                    halves = self._or_halves(self._finish, under_way, 0)
+                    if not halves:
+                        self._give_back(under_way.popleft())
+                to_do.extendleft(reversed(halves))
         finally:
             for chunk in under_way:  # only after an error
                 self._give_back(chunk)
         return self.partials
+
+    def _or_halves(
+        self, step: Callable[[_Chunk], None], under_way: deque[_Chunk], position: int
+    ) -> list[tuple[int, int]]:
+        """Take a step with a chunk. If there is no memory for it, the chunk is dropped and its halves are returned."""
+        chunk = under_way[position]
+        try:
+            step(chunk)
+            return []
+        except MemoryBudgetError as error:
+            half = (chunk.hi - chunk.lo) // 2 // self._unit * self._unit
+            if not half or not _is_own(chunk, error):
+                raise
+        del under_way[position]
+        self._give_back(chunk)
+        for other in under_way:  # the memory that they have may be what is missing
+            for buffer in other.outputs.values():
+                wait_for(self.context, buffer)
+        return [(chunk.lo, chunk.lo + half), (chunk.lo + half, chunk.hi)]
 
     def _give_back(self, chunk: _Chunk) -> None:
         """The pool knows what the device still works on."""
@@ -167,6 +200,8 @@ class _PassInDispatches:
         if isinstance(self.context, ProfiledContext):
             operations = len(self.bound.program.body) * (hi - lo)
             self.context.announce(Work(inputs.read_bytes + written, operations, str(self.bound.space)))
+        if outputs:
+            self.context.commit()  # the chunk has a batch of its own, which can be repeated
         self.context.dispatch(self.pipeline, arguments, (groups,), (threads,))
         transfers(self.context).add(dispatches=1, read_bytes=inputs.read_bytes, written_bytes=written)
         for number, coded in enumerate(self.block_sinks):
@@ -182,6 +217,7 @@ class _PassInDispatches:
         values = stored_values(chunk.inputs.arguments[self.kernel.signature.buffers["leaf0"][0]], leaf.dtype)
         if coded is None or values is None:
             return False
+        self.context.commit()
         chunk.coded[0] = values
         chunk.outputs["sink0_blocks"] = coded.encode_values(self.context, values)
         self.context.commit()
@@ -250,16 +286,13 @@ class _PassInDispatches:
     def _finish(self, chunk: _Chunk) -> None:
         """Wait for a chunk and take its results out; what stays on the device is not waited for."""
         if not chunk.outputs:
-            for target in self.targets:
-                if isinstance(target, MetalDestination):
-                    target.storage.inputs += tuple(chunk.inputs.storages) + tuple(chunk.inputs.wrapped)
             return
         try:
             for buffer in chunk.outputs.values():
                 wait_for(self.context, buffer)
         except KernelFault as fault:
             where = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
-            raise KernelFault(f"{fault}\n{where}") from fault
+            raise type(fault)(f"{fault}\n{where}") from fault
         for number, _ in self.sinks:
             self._take_out(number, chunk)
         chunk.inputs.done()

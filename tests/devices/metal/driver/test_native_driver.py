@@ -1,14 +1,14 @@
-"""The native driver without a Mac: against PyObjC's metadata, and against a stand-in for Metal's objects."""
+"""The native driver on a fake Mac: what it calls, what it frees, and what its errors are."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
+import mmap
 import struct
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,279 +18,384 @@ from lbrx.base.system import page_bytes
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.driver import BufferBinding, CompileOptions, GpuFamily, pyobjc
 from lbrx.devices.metal.driver.commands import CommandBatch
-from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable, ShaderError
+from lbrx.devices.metal.driver.errors import (
+    GpuLost,
+    GpuOutOfMemory,
+    GpuPageFault,
+    GpuTimeout,
+    KernelFault,
+    MetalError,
+    MetalUnavailable,
+    ShaderError,
+)
 from lbrx.devices.metal.driver.native import NativeDriver
-from lbrx.devices.metal.driver.pyobjc import CLASS_SELECTORS, SELECTORS
+from lbrx.devices.metal.driver.selectors import CLASS_SELECTORS, OWNED_SELECTORS, PROTOCOL_SELECTORS
 from lbrx.errors import MemoryBudgetError, UsageError
+from support.fake_objc import FakeMac, install
+from support.fake_objc.runtime import RECORD, BridgeError, Failed, Method, Native
 
-RECORD = json.loads((Path(__file__).parent / "pyobjc_metal_selectors.json").read_text())["selectors"]
-NATIVE_TEXT = Path(sys.modules["lbrx.devices.metal.driver.native"].__file__ or "").read_text()
-
-
-def python_name(selector: str) -> str:
-    return selector.replace(":", "_")
-
-
-def test_pyobjc_knows_every_selector() -> None:
-    assert set(RECORD) == set(SELECTORS)
-    assert all(len(record["arguments"]) == name.count(":") for name, record in RECORD.items())
-
-
-def test_errors_come_back_as_a_second_value() -> None:
-    """The driver unpacks a pair from each of these, which is what PyObjC makes of an out-argument."""
-    pairs = {name for name, record in RECORD.items() if any(each.startswith("o") for each in record["arguments"])}
-    assert pairs == {name for name in SELECTORS if name.endswith("error:")}
-
-
-def test_every_selector_is_used_and_every_call_is_listed() -> None:
-    for selector in (*SELECTORS, *CLASS_SELECTORS):
-        assert f".{python_name(selector)}(" in NATIVE_TEXT, selector
-
-
-def test_the_driver_is_small() -> None:
-    assert len(NATIVE_TEXT.splitlines()) < 250
-
-
-class Fake:
-    """An Objective-C object: methods by selector, each call checked against the driver's table and recorded."""
-
-    calls: list[tuple[str, tuple[Any, ...]]] = []  # noqa: RUF012  # emptied by the fixture
-
-    def __init__(self, **methods: Any) -> None:
-        self._methods = methods
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        selector = name.replace("_", ":")
-        assert selector in SELECTORS or selector in CLASS_SELECTORS, f"{selector} is not in the table"
-
-        def call(*arguments: Any) -> Any:
-            assert len(arguments) == selector.count(":")
-            Fake.calls.append((selector, arguments))
-            method = self._methods.get(name)
-            return method(*arguments) if callable(method) else method
-
-        return call
-
-
-class FakeDevice(Fake):
-    """An M2 with 1 MiB of memory."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            name="Apple M2",
-            supportsFamily_=lambda family: family <= 1008,
-            hasUnifiedMemory=True,
-            maxBufferLength=1 << 20,
-            maxThreadsPerThreadgroup=SimpleNamespace(width=1024, height=1024, depth=1024),
-            maxThreadgroupMemoryLength=32768,
-            recommendedMaxWorkingSetSize=1 << 20,
-            newCommandQueue=lambda: Fake(commandBuffer=lambda: self.commands),
-            newBufferWithLength_options_=lambda length, _: self.buffer(np.zeros(length, np.uint8)),
-            newBufferWithBytesNoCopy_length_options_deallocator_=lambda memory, *_: self.buffer(memory),
-            newLibraryWithSource_options_error_=self.compile,
-            newBinaryArchiveWithDescriptor_error_=self.archive,
-            newComputePipelineStateWithDescriptor_options_reflection_error_=lambda *_: (
-                Fake(maxTotalThreadsPerThreadgroup=512, threadExecutionWidth=32),
-                None,
-            ),
-        )
-        self.status = 4
-        self.commands = Fake(
-            computeCommandEncoder=lambda: Fake(),
-            status=lambda: self.status,
-            error=Fake(localizedDescription="Caused GPU Hang Error"),
-            GPUStartTime=1.0,
-            GPUEndTime=1.5,
-        )
-
-    def buffer(self, memory: Any) -> Fake:
-        return Fake(contents=SimpleNamespace(as_buffer=lambda _: memory))
-
-    def compile(self, source: str, *_: Any) -> tuple[Fake | None, Fake | None]:
-        if "broken" in source:
-            return None, Fake(localizedDescription="program_source:3:5: error: broken")
-        constant = Fake(type=29)
-        function = Fake(functionConstantsDictionary={"width": constant})
-        return (
-            Fake(
-                functionNames=("twice",),
-                newFunctionWithName_=lambda _: function,
-                newFunctionWithName_constantValues_error_=lambda *_: (function, None),
-            ),
-            None,
-        )
-
-    def archive(self, *_: Any) -> tuple[Fake, None]:
-        def serialize(url: str, _: Any) -> tuple[bool, None]:
-            Path(url).write_bytes(b"archive")
-            return True, None
-
-        added = (True, None)
-        return Fake(
-            addComputePipelineFunctionsWithDescriptor_error_=lambda *_: added, serializeToURL_error_=serialize
-        ), None
+SOURCE = """#include <metal_stdlib>
+constant int width [[function_constant(0)]];
+kernel void twice(device float* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] *= 2; }
+"""
+DRIVER = Path(pyobjc.__file__).parent
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    """A Mac, as far as the driver can tell."""
-    made = FakeDevice()
-    modules: dict[str, dict[str, Any]] = {
-        "Metal": {
-            "MTLCreateSystemDefaultDevice": lambda: made,
-            "MTLSize": lambda *extents: extents,
-            **dict.fromkeys(
-                (
-                    *("MTLCompileOptions", "MTLComputePipelineDescriptor"),
-                    *("MTLBinaryArchiveDescriptor", "MTLFunctionConstantValues"),
-                ),
-                Fake(alloc=lambda: Fake(init=lambda: Fake())),
-            ),
-        },
-        "objc": {"registerMetaDataForSelector": lambda *_: None},
-        "Foundation": {"NSURL": Fake(fileURLWithPath_=lambda path: path)},
+def mac(monkeypatch: pytest.MonkeyPatch) -> FakeMac:
+    return install(monkeypatch, FakeMac())
+
+
+def batch_of(driver: NativeDriver, *arguments: Any, label: str = "") -> CommandBatch:
+    """A batch with one dispatch."""
+    batch = CommandBatch(driver, label)
+    pipeline = driver.compile(SOURCE, CompileOptions()).pipeline("twice", {})
+    batch.dispatch(pipeline, dict(enumerate(arguments)), (4,), (32,))
+    return batch
+
+
+# -- the table of methods ---------------------------------------------------------------------------------------------
+
+
+def test_pyobjc_knows_every_method_with_these_types() -> None:
+    assert set(RECORD) == set(PROTOCOL_SELECTORS)
+    for name, selector in PROTOCOL_SELECTORS.items():
+        known = RECORD[name]
+        assert (known["returns"], tuple(known["arguments"])) == (selector.returns, selector.arguments), name
+        assert name.count(":") == len(selector.arguments)
+    for name, selector in CLASS_SELECTORS.items():
+        assert name.count(":") == len(selector.arguments)
+
+
+def test_what_differs_between_releases_does_not_matter() -> None:
+    assert {name for name, known in RECORD.items() if "later" in known} == {"status"}  # signed or not: 0 to 5
+    later = {name for name, known in RECORD.items() if known["since"] != "10.0"}
+    assert later == {
+        *("newResidencySetWithDescriptor:error:", "addResidencySet:", "requestResidency"),
+        *("addAllocation:", "removeAllocation:"),
     }
-    for name, contents in modules.items():
-        module = ModuleType(name)
-        module.__dict__.update(contents)
-        module.__spec__ = SimpleNamespace(name=name)  # type: ignore[assignment]  # what find_spec looks at
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(pyobjc.sys, "platform", "darwin")
-    Fake.calls.clear()
-    return made
 
 
-def called(selector: str) -> list[tuple[Any, ...]]:
-    return [arguments for name, arguments in Fake.calls if name == selector]
+def test_every_method_is_called_and_every_call_is_in_the_table() -> None:
+    text = "".join(path.read_text() for path in DRIVER.glob("*.py"))
+    for selector in (*PROTOCOL_SELECTORS, *CLASS_SELECTORS):
+        assert f".{selector.replace(':', '_')}(" in text, selector
+    assert {name for name in RECORD if name.startswith("new")} == set(OWNED_SELECTORS)
 
 
-@pytest.mark.usefixtures("device")
+def test_the_driver_is_small() -> None:
+    lines = sum(len(path.read_text().splitlines()) for path in DRIVER.glob("native*.py"))
+    assert lines < 600
+
+
+def test_the_fake_bridge_rejects_what_pyobjc_rejects(mac: FakeMac) -> None:
+    device = NativeDriver().device
+    for call, message in (
+        (lambda: device.newBufferWithLength_options_(16), "Need 2 arguments, got 1"),
+        (lambda: device.newBufferWithLength_options_(-1, 0), "-1 is no argument of type Q"),
+        (lambda: device.newBufferWithLength_options_(1.0, 0), "1.0 is no argument of type Q"),
+        (lambda: device.newLibraryWithSource_options_error_("", None, "error"), "'error' is no argument of type o"),
+        (lambda: device.newBufferWithBytesNoCopy_length_options_deallocator_(b"12", 4, 0, None), "2 bytes are fewer"),
+        (lambda: device.newBufferWithBytesNoCopy_length_options_deallocator_(7, 4, 0, None), "7 is no argument"),
+    ):
+        with pytest.raises(BridgeError, match=message):
+            call()
+    with pytest.raises(AttributeError, match="no attribute 'newBuffer_'"):
+        device.newBuffer_(1)
+    with pytest.raises(BridgeError, match="makeBuffer is not in the tables"):
+        Method("makeBuffer", lambda: None, mac)()
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mac")
 def test_the_device_describes_itself() -> None:
     info = NativeDriver().info
-    assert (info.name, info.family, info.emulated) == ("Apple M2", GpuFamily.APPLE8, False)
+    assert (info.name, info.family, info.emulated, info.language) == ("Apple M2", GpuFamily.APPLE8, False, (3, 2))
     assert (info.max_buffer_bytes, info.threadgroup_memory_bytes, info.max_threads_per_threadgroup) == (
-        1 << 20,
+        1 << 29,
         32768,
         1024,
     )
+    assert not MetalContext.open().info.emulated
 
 
-@pytest.mark.usefixtures("device")
-def test_a_dispatch_is_encoded_and_committed() -> None:
+@pytest.mark.parametrize(
+    ("macos", "language", "math"),
+    [
+        (13, 3 << 16, [("setFastMathEnabled:", (False,))]),
+        (14, (3 << 16) + 1, [("setFastMathEnabled:", (False,))]),
+        (15, (3 << 16) + 2, [("setMathMode:", (0,)), ("setMathFloatingPointFunctions:", (1,))]),
+        (26, 4 << 16, [("setMathMode:", (0,)), ("setMathFloatingPointFunctions:", (1,))]),
+    ],
+)
+def test_language_and_math_are_explicit(
+    monkeypatch: pytest.MonkeyPatch, macos: int, language: int, math: list[tuple[str, Any]]
+) -> None:
+    mac = install(monkeypatch, FakeMac(macos=macos))
+    NativeDriver().compile(SOURCE, CompileOptions(defines=(("N", "3"),)))
+    assert mac.called("setLanguageVersion:") == [(language,)]
+    assert mac.called("setPreprocessorMacros:") == [({"N": "3"},)]
+    assert [call for call in mac.calls if "Math" in call[0]] == math
+
+
+@pytest.mark.usefixtures("mac")
+def test_a_dispatch_is_encoded_and_committed(mac: FakeMac) -> None:
     driver = NativeDriver()
     buffer = driver.allocate(64)
-    pipeline = driver.compile("source", CompileOptions(defines=(("N", "3"),))).pipeline("twice", {"width": 7})
-    batch = CommandBatch(driver, "label")
+    pipeline = driver.compile(SOURCE, CompileOptions()).pipeline("twice", {"width": 7})
+    batch = CommandBatch(driver, "a label")
     arguments = {0: BufferBinding(buffer, 16), 1: b"abcd"}
     batch.dispatch(pipeline, arguments, (4, 2), (32,), threadgroup_bytes={0: 128})
     batch.dispatch(pipeline, arguments, (100,), (32,), grid_unit="threads")
     batch.wait()
-    assert called("setPreprocessorMacros:") == [({"N": "3"},)]
-    assert called("setFastMathEnabled:") == [(False,)]
-    assert called("setConstantValue:type:withName:") == [(struct.pack("i", 7), 29, "width")]
-    assert called("setBuffer:offset:atIndex:") == [(buffer.handle, 16, 0)] * 2
-    assert called("setBytes:length:atIndex:") == [(b"abcd", 4, 1)] * 2
-    assert called("setThreadgroupMemoryLength:atIndex:") == [(128, 0)]
-    assert called("dispatchThreadgroups:threadsPerThreadgroup:") == [((4, 2, 1), (32, 1, 1))]
-    assert called("dispatchThreads:threadsPerThreadgroup:") == [((100, 1, 1), (32, 1, 1))]
-    order = [name for name, _ in Fake.calls if name in ("endEncoding", "commit", "waitUntilCompleted")]
+    assert mac.called("setConstantValue:type:withName:") == [(struct.pack("i", 7), 29, "width")]
+    assert mac.called("setBuffer:offset:atIndex:") == [(buffer.handle, 16, 0)] * 2
+    assert mac.called("setBytes:length:atIndex:") == [(b"abcd", 4, 1)] * 2
+    assert mac.called("setThreadgroupMemoryLength:atIndex:") == [(128, 0)]
+    assert mac.called("dispatchThreadgroups:threadsPerThreadgroup:") == [((4, 2, 1), (32, 1, 1))]
+    assert mac.called("dispatchThreads:threadsPerThreadgroup:") == [((100, 1, 1), (32, 1, 1))]
+    order = [name for name, _ in mac.calls if name in ("endEncoding", "commit", "waitUntilCompleted")]
     assert order == ["endEncoding", "commit", "waitUntilCompleted"]
     assert batch.gpu_seconds == (1.0, 1.5)
+    assert mac.called("setLabel:")[-2:] == [("a label",)] * 2
 
 
-def test_an_error_of_the_gpu_names_the_kernels(device: FakeDevice) -> None:
-    driver = NativeDriver()
-    pipeline = driver.compile("source", CompileOptions()).pipeline("twice", {})
-    batch = CommandBatch(driver)
-    batch.dispatch(pipeline, {}, (1,), (1,))
-    device.status = 5
-    with pytest.raises(KernelFault, match="the GPU stopped while it ran twice: Caused GPU Hang Error"):
-        batch.wait()
-
-
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("mac")
 def test_memory_is_shared_and_limited() -> None:
     driver = NativeDriver()
     buffer = driver.allocate(100)
     buffer.view()[:] = 5
     assert buffer.view().tolist() == [5] * 100
+    assert driver.allocated_bytes == 100
     buffer.fit(40)
     assert buffer.view().nbytes == 40
     with pytest.raises(UsageError, match="101 bytes do not fit into a buffer of 100"):
         buffer.fit(101)
-    with pytest.raises(MemoryBudgetError, match="the largest on Apple M2 is 1 MiB"):
-        driver.allocate((1 << 20) + 1)
+    with pytest.raises(MemoryBudgetError, match="the largest on Apple M2 is 512 MiB"):
+        driver.allocate((1 << 29) + 1)
+    del buffer
+    assert driver.allocated_bytes == 0
 
 
-@pytest.mark.usefixtures("device")
-def test_mapped_pages_are_wrapped_without_a_copy() -> None:
-    memory = np.zeros(3 * page_bytes(), np.uint8)
-    address = -(-memory.ctypes.data // page_bytes()) * page_bytes()
+@pytest.mark.usefixtures("mac")
+def test_a_function_constant_that_the_compiler_left_out_is_not_set(mac: FakeMac) -> None:
+    NativeDriver().compile(SOURCE, CompileOptions()).pipeline("twice", {"height": 1})
+    assert not mac.called("setConstantValue:type:withName:")
+
+
+@pytest.mark.usefixtures("mac")
+def test_a_shader_that_does_not_compile_is_an_error_with_its_line() -> None:
+    with pytest.raises(ShaderError, match=r"shader\.metal:3:5: error: expected ';'"):
+        NativeDriver().compile("this does not compile", CompileOptions())
+
+
+# -- archives ---------------------------------------------------------------------------------------------------------
+
+
+def test_archives_are_written_when_a_pipeline_is_new(mac: FakeMac) -> None:
     driver = NativeDriver()
-    buffer = driver.wrap(address, page_bytes(), memory)
-    ctypes.memset(address, 7, page_bytes())
-    assert (buffer.view() == 7).all()
-    assert not buffer.view().flags.writeable
-    with pytest.raises(UsageError, match="needs whole pages"):
-        driver.wrap(address + 16, page_bytes(), memory)
-
-
-def test_copied_pages_are_noticed(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "buffer", lambda memory: FakeDevice.buffer(device, bytearray(memory)))
-    memory = np.zeros(3 * page_bytes(), np.uint8)
-    address = -(-memory.ctypes.data // page_bytes()) * page_bytes()
-    with pytest.raises(MetalError, match="copied mapped pages"):
-        NativeDriver().wrap(address, page_bytes(), memory)
-
-
-@pytest.mark.usefixtures("device")
-def test_a_shader_that_does_not_compile_is_told_with_its_line() -> None:
-    with pytest.raises(ShaderError, match=r"shader\.metal:3:5: error: broken"):
-        NativeDriver().compile("broken", CompileOptions())
-
-
-@pytest.mark.usefixtures("device")
-def test_archives_are_kept_when_a_pipeline_is_new() -> None:
-    library = NativeDriver().compile("source", CompileOptions())
+    library = driver.compile(SOURCE, CompileOptions())
     assert library.artifact() is None
     library.pipeline("twice", {})
-    assert library.artifact() == b"archive"
+    artifact = library.artifact()
+    assert artifact is not None
+    assert json.loads(artifact) == ["twice []"]
     assert library.artifact() is None
-    assert NativeDriver().compile("source", CompileOptions(), b"archive").function_names == ("twice",)
-    assert called("setUrl:")
+    assert (mac.device.compilations, driver.archive_misses) == (1, 1)  # compiled into the archive, not twice
+
+    again = driver.compile(SOURCE, CompileOptions(), artifact)
+    again.pipeline("twice", {})
+    assert again.artifact() is None  # nothing to write
+    assert (mac.device.compilations, driver.archive_hits) == (1, 1)
+    again.pipeline("twice", {"width": 2})
+    assert json.loads(again.artifact() or b"") == ["twice []", "twice [('width', 2)]"]
+    assert (mac.device.compilations, driver.archive_misses) == (2, 2)
 
 
-@pytest.mark.usefixtures("device")
-def test_a_function_constant_that_the_compiler_left_out_is_not_set() -> None:
-    NativeDriver().compile("source", CompileOptions()).pipeline("twice", {"height": 1})
-    assert not called("setConstantValue:type:withName:")
+@pytest.mark.usefixtures("mac")
+def test_a_damaged_archive_is_an_error_of_the_artifact() -> None:
+    with pytest.raises(ShaderError, match="a binary archive cannot be used: not an archive"):
+        NativeDriver().compile(SOURCE, CompileOptions(), b"damaged")
 
 
-@pytest.mark.usefixtures("device")
-def test_auto_takes_the_gpu_where_there_is_one() -> None:
-    assert not MetalContext.open().info.emulated
+# -- errors of the GPU ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class", "message"),
+    [
+        (2, GpuTimeout, "macOS stopped the GPU because it took too long; give less --memory"),
+        (3, GpuPageFault, "the GPU touched memory that is not mapped; run `lbrx doctor`"),
+        (4, GpuLost, "macOS revoked this process's access to the GPU"),
+        (8, GpuOutOfMemory, "the GPU has not enough memory; give less --memory"),
+        (12, KernelFault, "the stack of a kernel overflowed"),
+        (1, KernelFault, "the GPU stopped while it ran twice: Caused GPU Hang Error"),
+    ],
+)
+def test_errors_of_the_gpu_are_told_apart(mac: FakeMac, code: int, error_class: type, message: str) -> None:
+    batch = batch_of(NativeDriver())
+    mac.device.failures.append(Failed("Caused GPU Hang Error", code, "MTLCommandBufferErrorDomain"))
+    with pytest.raises(error_class, match=message) as caught:
+        batch.wait()
+    assert type(caught.value) is error_class
+    assert "while it ran twice: Caused GPU Hang Error" in str(caught.value)
+
+
+def test_memory_errors_of_the_gpu_are_memory_errors() -> None:
+    assert issubclass(GpuOutOfMemory, MemoryBudgetError)
+    assert issubclass(GpuOutOfMemory, MetalError)
+    assert issubclass(GpuTimeout, KernelFault)
+    assert issubclass(GpuPageFault, KernelFault)
+
+
+# -- mapped pages -----------------------------------------------------------------------------------------------------
+
+
+def some_pages(count: int = 1) -> tuple[mmap.mmap, int]:
+    mapping = mmap.mmap(-1, count * page_bytes())
+    return mapping, np.frombuffer(mapping, np.uint8).ctypes.data
+
+
+def test_mapped_pages_are_wrapped_without_a_copy(mac: FakeMac) -> None:
+    mapping, address = some_pages(3)
+    driver = NativeDriver()
+    buffer = driver.wrap(address, 2 * page_bytes(), mapping)
+    assert buffer is not None
+    ctypes.memset(address, 7, page_bytes())
+    assert (buffer.view()[: page_bytes()] == 7).all()
+    assert not buffer.view().flags.writeable
+    assert mac.device.mapped_bytes == 2 * page_bytes()
+    with pytest.raises(UsageError, match="needs whole pages"):
+        driver.wrap(address + 16, page_bytes(), mapping)
+    assert driver.wrap(address, driver.info.max_buffer_bytes + page_bytes(), mapping) is None
+
+
+@pytest.mark.parametrize("answer", ["none", "empty"])
+def test_refused_pages_are_no_buffer_and_are_let_go(mac: FakeMac, answer: str) -> None:
+    mac.device.no_copy = answer
+    mapping, address = some_pages()
+    driver = NativeDriver()
+    assert driver.wrap(address, page_bytes(), mapping) is None
+    facts = driver.facts()
+    assert facts["mapped_bytes"] == 0
+    assert facts["refused_pages"].startswith("no buffer" if answer == "none" else "a buffer of 0 bytes")
+
+
+def test_pages_are_kept_until_metal_frees_the_buffer(mac: FakeMac) -> None:
+    """Nobody but the command buffer that runs has the buffer: the pages stay mapped, and go when it is done."""
+    mac.records_calls = False
+    driver = NativeDriver()
+    pipeline = driver.compile(SOURCE, CompileOptions()).pipeline("twice", {})
+    mapping, address = some_pages()
+    buffer = driver.wrap(address, page_bytes(), mapping)
+    assert buffer is not None
+    batch = CommandBatch(driver)
+    batch.dispatch(pipeline, {0: BufferBinding(buffer)}, (1,), (1,))
+    batch.commit()
+    buffer.last_use = None
+    driver._last = None
+    del buffer, mapping, batch
+    gc.collect()
+    assert driver.facts()["mapped_bytes"] == page_bytes()
+    assert mac.device.running
+    mac.device.finish_one()  # checks that the pages are mapped
+    assert (driver.facts()["mapped_bytes"], mac.device.mapped_bytes) == (0, 0)
+
+
+def test_pages_that_are_unmapped_too_early_are_noticed(mac: FakeMac) -> None:
+    mapping, address = some_pages()
+    driver = NativeDriver()
+    buffer = driver.wrap(address, page_bytes(), None)
+    assert buffer is not None
+    batch = batch_of(driver, BufferBinding(buffer))
+    batch.commit()
+    del mapping
+    gc.collect()
+    with pytest.raises(AssertionError, match="reads pages that were unmapped"):
+        mac.device.finish_one()
+
+
+def test_resident_pages_are_in_the_residency_set(mac: FakeMac) -> None:
+    mac.records_calls = False
+    mapping, address = some_pages()
+    driver = NativeDriver()
+    plain, resident = (driver.wrap(address, page_bytes(), mapping, resident=each) for each in (False, True))
+    assert plain is not None
+    assert resident is not None
+    residency = mac.device.residency
+    assert residency is not None
+    assert residency.allocations == [resident.handle.native]
+    del resident
+    assert residency.allocations == []
+    assert mac.device.mapped_bytes == page_bytes()
+
+
+def test_before_macos_15_there_is_no_residency_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    mac = install(monkeypatch, FakeMac(macos=14))
+    mapping, address = some_pages()
+    driver = NativeDriver()
+    assert driver.wrap(address, page_bytes(), mapping, resident=True) is not None
+    assert not mac.called("addAllocation:")
+    assert driver.facts()["residency_set"] is False
+
+
+# -- traces -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_names_the_dispatches(mac: FakeMac, tmp_path: Path) -> None:
+    driver = NativeDriver()
+    with driver.capture(tmp_path / "one.gputrace"):
+        batch_of(driver).wait()
+    batch_of(driver).wait()
+    assert mac.captured == [str(tmp_path / "one.gputrace")]
+    assert mac.called("pushDebugGroup:") == [("twice",)]
+    assert len(mac.called("stopCapture")) == 1
+    with pytest.raises(UsageError, match="set MTL_CAPTURE_ENABLED=1"), driver.capture(tmp_path / "one.txt"):
+        pass
+
+
+# -- without a GPU ----------------------------------------------------------------------------------------------------
 
 
 def test_no_metal_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyobjc.sys, "platform", "linux")
+    monkeypatch.setattr(pyobjc, "sys", SimpleNamespace(platform="linux"))
     assert not pyobjc.is_available()
     with pytest.raises(MetalUnavailable, match="there is no Metal on this machine: it needs macOS on Apple Silicon"):
         NativeDriver()
 
 
 def test_a_mac_without_pyobjc_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyobjc.sys, "platform", "darwin")
+    monkeypatch.setattr(pyobjc, "sys", SimpleNamespace(platform="darwin"))
     monkeypatch.setattr(pyobjc.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MetalUnavailable, match="pip install pyobjc-framework-Metal"):
         NativeDriver()
 
 
-def test_another_gpu_is_an_error(device: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(device._methods, "supportsFamily_", lambda _: False)
+def test_another_gpu_is_an_error(mac: FakeMac, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(mac.device), "supportsFamily_", lambda *_: False)
     with pytest.raises(MetalUnavailable, match="Apple M2 is not an Apple GPU"):
+        NativeDriver()
+
+
+def test_no_gpu_is_an_error(mac: FakeMac) -> None:
+    mac.has_device = False
+    assert not pyobjc.is_available()
+    with pytest.raises(MetalUnavailable, match="macOS offers no GPU to this process"):
         NativeDriver()
 
 
 def test_an_unknown_driver_is_an_error() -> None:
     with pytest.raises(UsageError, match="expected one of auto, native, emulated"):
         MetalContext.open("cuda")  # type: ignore[arg-type]
+
+
+def test_the_fake_counts_references(mac: FakeMac) -> None:
+    native = Native(mac)
+    native.retain().release()
+    assert mac.objects()["Native"] == 1
+    native.release()
+    assert "Native" not in mac.objects()
+    with pytest.raises(AssertionError, match="released once too often"):
+        native.release()

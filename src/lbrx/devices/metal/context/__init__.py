@@ -9,9 +9,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from lbrx.devices.metal.context.windows import WindowCache
 from lbrx.devices.metal.driver import Buffer, CompileOptions, Constants, DeviceInfo, Dispatch, Driver, Pipeline
 from lbrx.devices.metal.driver.artifacts import ArtifactStore
 from lbrx.devices.metal.driver.commands import CommandBatch, DispatchRecorder
+from lbrx.devices.metal.driver.forks import ForkGuard
 from lbrx.devices.metal.driver.pool import BufferPool
 from lbrx.devices.metal.driver.shader_cache import ShaderCache
 from lbrx.errors import UsageError
@@ -40,6 +42,8 @@ class MetalContext(DispatchRecorder):
         self.driver = driver
         self.pool = BufferPool(driver, pool_limit_bytes)
         self.shaders = ShaderCache(driver, store)
+        self.windows = WindowCache(driver)
+        self._guard = ForkGuard()
         self._open = CommandBatch(driver)
         self._running: deque[CommandBatch] = deque()
         self._lock = threading.RLock()
@@ -69,11 +73,14 @@ class MetalContext(DispatchRecorder):
 
     def get_buffer(self, nbytes: int, *, host_access: bool = True) -> Buffer:
         """A buffer from the pool; see BufferPool."""
+        self._guard.check()
         with self._lock:
             return self.pool.get_buffer(nbytes, host_access=host_access)
 
     def return_buffer(self, buffer: Buffer) -> None:
         """Give a buffer back; kernels that were dispatched already may still use it."""
+        if self._guard.is_foreign:
+            return  # the lock may be that of a thread which is not here
         with self._lock:
             self.pool.return_buffer(buffer)
 
@@ -93,6 +100,7 @@ class MetalContext(DispatchRecorder):
 
     def record(self, dispatch: Dispatch) -> None:
         """Add a dispatch to the open batch."""
+        self._guard.check()
         with self._lock:
             if self._open.committed:  # a caller waited for one of its buffers
                 self.commit()
@@ -102,12 +110,13 @@ class MetalContext(DispatchRecorder):
 
     def commit(self) -> CommandBatch:
         """Let the device begin with what was recorded; the batch can be waited for."""
+        self._guard.check()
         with self._lock:
             batch = self._open
             if len(batch):
                 batch.commit()
                 self._running.append(batch)
-                self._open = CommandBatch(self.driver)
+                self._open = CommandBatch(self.driver, earlier=batch)
             while self._running and self._running[0].done:
                 finished = self._running.popleft()
                 if not finished.was_waited_for:
@@ -116,6 +125,7 @@ class MetalContext(DispatchRecorder):
 
     def synchronize(self) -> None:
         """Wait for everything that was recorded; the first thing that went wrong is raised."""
+        self._guard.check()
         with self._lock:
             self.commit()
             while self._running:

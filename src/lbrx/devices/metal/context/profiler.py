@@ -144,7 +144,7 @@ class ProfiledContext(MetalContext):
     def __init__(self, context: MetalContext) -> None:
         context.commit()
         super().__init__(context.driver)
-        self.pool, self.shaders = context.pool, context.shaders
+        self.pool, self.shaders, self.windows = context.pool, context.shaders, context.windows
         self._recorded: list[tuple[str, Work, CommandBatch]] = []
         self._announced: Work | None = None
 

@@ -41,8 +41,13 @@ def wait_for(context: MetalContext, buffer: Buffer) -> None:
         buffer.last_use.wait()
 
 
-def wrapped_windows(context: MetalContext, storage: MmapStorage, start: int, stop: int) -> tuple[BufferWindow, ...]:
-    """Bytes of a mapped file as buffers over the pages around them, without a copy."""
+def wrapped_windows(
+    context: MetalContext, storage: MmapStorage, start: int, stop: int, *, resident: bool = False
+) -> tuple[BufferWindow, ...] | None:
+    """Bytes of a mapped file as buffers over the pages around them, without a copy; None if the device takes no pages.
+
+    ``resident``: kernels will read the bytes often.
+    """
     address = storage.address
     assert address is not None
     storage.file.check_unchanged()
@@ -53,8 +58,10 @@ def wrapped_windows(context: MetalContext, storage: MmapStorage, start: int, sto
     for begin in range(first_page, end, max(largest // 2 // page * page, page)):
         nbytes = min(largest, end - begin)
         low, high = max(begin, address + start), min(begin + nbytes, address + stop)
-        buffer = context.driver.wrap(begin, nbytes, storage.file)
-        windows.append(BufferWindow(low - address, high - low, buffer, low - begin))
+        window = context.windows.wrap(storage.file, begin, nbytes, resident=resident)
+        if window is None:
+            return None
+        windows.append(BufferWindow(low - address, high - low, window.buffer, window.offset + low - begin))
         if begin + nbytes >= end:
             break
     transfers(context).add(wrapped_bytes=stop - start)
@@ -71,7 +78,7 @@ class MetalStorage:
     ([1, 2, 3, 4], 'metal')
     """
 
-    __slots__ = ("__weakref__", "_owner", "_windows", "context", "inputs", "nbytes")
+    __slots__ = ("__weakref__", "_owner", "_windows", "context", "nbytes")
     device = "metal"
 
     def __init__(
@@ -81,7 +88,6 @@ class MetalStorage:
         self._owner = owner  # what keeps the buffers
         self.nbytes = nbytes
         self._windows = windows
-        self.inputs: tuple[Any, ...] = ()  # what kernels under way read to make these bytes
 
     @classmethod
     def empty(cls, context: MetalContext, nbytes: int) -> MetalStorage:
@@ -97,7 +103,9 @@ class MetalStorage:
         if isinstance(storage, MetalStorage) and storage.is_on(context):
             return storage
         if isinstance(storage, MmapStorage) and storage.address is not None and storage.nbytes:
-            return cls(context, wrapped_windows(context, storage, 0, storage.nbytes), storage.nbytes)
+            windows = wrapped_windows(context, storage, 0, storage.nbytes, resident=True)
+            if windows is not None:
+                return cls(context, windows, storage.nbytes)
         stored = cls.empty(context, storage.nbytes)
         storage.read_into(0, stored._memory())
         transfers(context).add(copied_bytes=storage.nbytes)
@@ -127,7 +135,6 @@ class MetalStorage:
         for window in self._windows:
             if not window.buffer.read_only:
                 wait_for(self.context, window.buffer)
-        self.inputs = ()
 
     def _memory(self) -> Bytes:
         """All bytes as the CPU sees them, once they are there; the array keeps the storage alive."""

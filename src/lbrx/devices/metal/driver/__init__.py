@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import IntEnum
-from typing import Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,16 +159,28 @@ class Driver(Protocol):
     @property
     def info(self) -> DeviceInfo: ...
 
+    def facts(self) -> dict[str, Any]:
+        """What else there is to report of the device, by name: allocated bytes, hits of caches."""
+
     def allocate(self, nbytes: int) -> Buffer:
         """A shared buffer with unspecified contents; a MemoryBudgetError if there is no memory for it."""
 
-    def wrap(self, address: int, nbytes: int, keep_alive: object) -> Buffer:
-        """A read-only buffer over whole pages that are mapped already, without a copy."""
+    def wrap(self, address: int, nbytes: int, keep_alive: object, *, resident: bool = False) -> Buffer | None:
+        """A read-only buffer over whole pages that are mapped already, without a copy; None if the device takes none.
+
+        ``keep_alive`` holds the pages until the device is done with them. ``resident``: kernels will read them often.
+        """
 
     def compile(self, source: str, options: CompileOptions, artifact: bytes | None = None) -> Library:
         """Compile a shader, or load the artifact of the same source, options and device.
 
         A ShaderError tells the shader's lines, or that the artifact is of no use.
+        """
+
+    def load(self, path: Path, digest: str, kernels: Mapping[str, str], artifact: bytes | None = None) -> Library:
+        """A shader of a library that was compiled ahead of time, see ``prebuilt``.
+
+        ``kernels`` maps the names of its kernels to those in the library. A ShaderError says why it cannot be loaded.
         """
 
     def submit(self, dispatches: Sequence[Dispatch], label: str) -> Submission:

@@ -10,6 +10,7 @@ import numpy as np
 from lbrx.base.system import page_bytes
 from lbrx.devices.metal.driver import Bytes, Submission
 from lbrx.devices.metal.driver.errors import MetalError
+from lbrx.devices.metal.driver.forks import ForkGuard
 from lbrx.errors import UsageError
 
 
@@ -21,9 +22,11 @@ class SharedMemory:
         self.nbytes = self.capacity_bytes = nbytes
         self.read_only = read_only
         self.last_use: Submission | None = None
+        self._guard = ForkGuard()
 
     def view(self) -> Bytes:
         """The bytes as the CPU sees them; the view keeps the buffer alive."""
+        self._guard.check()
         memory: Any = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
         memory.owner = self
         view = np.frombuffer(memory, np.uint8)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from lbrx.devices.metal.driver import Argument, BufferBinding, DeviceInfo, Dispatch, Driver, Pipeline, Size, Submission
 from lbrx.devices.metal.driver.errors import MetalError
+from lbrx.devices.metal.driver.forks import ForkGuard
 from lbrx.errors import UsageError
 
 LARGEST_BYTES_ARGUMENT = 4096  # Metal's limit for bytes that are not in a buffer
@@ -48,11 +49,15 @@ class DispatchRecorder:
 class CommandBatch(DispatchRecorder):
     """Dispatches that run in their order. A batch is also the ``last_use`` of every buffer in it.
 
-    Nothing happens before ``commit``; ``wait`` commits if nobody did.
+    Nothing happens before ``commit``; ``wait`` commits if nobody did. ``earlier`` is the batch before it: what
+    went wrong there is an error of whoever waits for this batch, which may have read its results.
     """
 
-    def __init__(self, driver: Driver, label: str = "") -> None:
+    def __init__(self, driver: Driver, label: str = "", earlier: CommandBatch | None = None) -> None:
         self.label = label
+        self.error: MetalError | None = None  # of its own kernels, once it was waited for
+        self._earlier = earlier
+        self._guard = ForkGuard()
         self._driver = driver
         self._dispatches: list[Dispatch] = []
         self._submission: Submission | None = None
@@ -79,6 +84,7 @@ class CommandBatch(DispatchRecorder):
 
     def commit(self) -> None:
         """Hand the dispatches to the device and return at once."""
+        self._guard.check()
         if self._submission is None:
             self._submission = self._driver.submit(self._dispatches, self.label)
             self._dispatches = []
@@ -88,11 +94,24 @@ class CommandBatch(DispatchRecorder):
         return self._submission is not None and self._submission.done
 
     def wait(self) -> None:
-        """Return when all is done; a KernelFault if a kernel went wrong."""
+        """Return when all is done; raise what went wrong, in this batch or in an earlier one that nobody waited for."""
         self.commit()
-        self.was_waited_for = True
+        chain, batch = [self], self._earlier
+        while batch is not None and not batch.was_waited_for:
+            chain.append(batch)
+            batch = batch._earlier
+        for each in reversed(chain):
+            each._finish()
+
+    def _finish(self) -> None:
+        self.commit()
+        self.was_waited_for, self._earlier = True, None
         if self._submission is not None:
-            self._submission.wait()
+            try:
+                self._submission.wait()
+            except MetalError as error:
+                self.error = error
+                raise
 
     @property
     def gpu_seconds(self) -> tuple[float, float]:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
+from pathlib import Path
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.driver import CompileOptions, Constants, Driver, Library, Pipeline
 from lbrx.devices.metal.driver.artifacts import ArtifactStore
 from lbrx.devices.metal.driver.errors import ShaderError
+from lbrx.devices.metal.driver.prebuilt import PrebuiltShaders
 from lbrx.errors import nearest
 
+PREBUILT_DIRECTORY = Path(__file__).parent.parent / "prebuilt"
 _PipelineKey = tuple[str, str, tuple[tuple[str, bool | int | float], ...]]
 
 
 @dataclass(slots=True)
 class ShaderStatistics:
-    """Libraries that were compiled, that came from disk, and pipelines that were there already."""
+    """Libraries by where they came from, and pipelines that were there already.
 
+    ``prebuilt`` libraries were compiled ahead of time. ``loaded`` ones have their machine code from the disk; Metal
+    still reads their source. ``compiled`` ones were compiled from source.
+    """
+
+    prebuilt: int = 0
     compiled: int = 0
     loaded: int = 0
     hits: int = 0
@@ -25,8 +35,10 @@ class ShaderStatistics:
 class ShaderCache:
     """Pipelines by source, options, device, function and function constants.
 
-    What is on disk is valid for one GPU family, system and driver. An entry that is damaged, or is not what its name
-    says, is made anew. Several processes may use one directory.
+    A shader comes from the libraries that were compiled ahead of time, else from the disk, else from its source. What
+    is on disk is valid for one GPU family, system and driver. An entry that is damaged, or is not what its name says,
+    is made anew. Several processes may use one directory. An entry to which kernels are added is written when their
+    number reaches a power of two, and when the process ends.
 
     >>> from lbrx.devices.metal.emulator.driver import EmulatedDriver
     >>> cache = ShaderCache(EmulatedDriver())
@@ -34,13 +46,16 @@ class ShaderCache:
     'nothing'
     """
 
-    def __init__(self, driver: Driver, store: ArtifactStore | None = None) -> None:
+    def __init__(self, driver: Driver, store: ArtifactStore | None = None, prebuilt: Path = PREBUILT_DIRECTORY) -> None:
         self.statistics = ShaderStatistics()
+        self.prebuilt = PrebuiltShaders(driver, prebuilt)
         self._driver = driver
         self._store = store or ArtifactStore()
         self._libraries: dict[str, Library] = {}
         self._pipelines: dict[_PipelineKey, Pipeline] = {}
+        self._added: dict[str, int] = {}  # kernels by library since the process began
         self._lock = threading.RLock()
+        atexit.register(_flush, weakref.ref(self))
 
     def key(self, source: str, options: CompileOptions) -> str:
         """What an entry on disk is called."""
@@ -63,10 +78,19 @@ class ShaderCache:
                 self.statistics.hits += 1
             return pipeline
 
+    def flush(self) -> None:
+        """Write what is new since the last time."""
+        with self._lock:
+            for key, library in self._libraries.items():
+                self._write(key, library)
+
     def _pipeline(self, key: str, source: str, name: str, constants: Constants, options: CompileOptions) -> Pipeline:
         library = self._libraries.get(key)
         artifact = self._store.read(key) if library is None else None
-        if artifact is not None:
+        if library is None:
+            library = self.prebuilt.library(source, options, artifact)
+            self.statistics.prebuilt += library is not None
+        if library is None and artifact is not None:
             try:
                 library = self._driver.compile(source, options, artifact)
                 pipeline = _function(library, name, constants)
@@ -78,15 +102,26 @@ class ShaderCache:
         if library is None:
             library = self._driver.compile(source, options)
             self.statistics.compiled += 1
-            self._libraries[key] = library
+        self._libraries[key] = library
         return self._keep(key, library, _function(library, name, constants))
 
     def _keep(self, key: str, library: Library, pipeline: Pipeline) -> Pipeline:
         self._libraries[key] = library
+        added = self._added[key] = self._added.get(key, 0) + 1
+        if not added & (added - 1):  # a power of two: writing all of them costs no more than twice the last time
+            self._write(key, library)
+        return pipeline
+
+    def _write(self, key: str, library: Library) -> None:
         artifact = library.artifact()
         if artifact is not None:
             self._store.write(key, artifact)
-        return pipeline
+
+
+def _flush(reference: weakref.ref[ShaderCache]) -> None:
+    cache = reference()
+    if cache is not None:
+        cache.flush()
 
 
 def _function(library: Library, name: str, constants: Constants) -> Pipeline:

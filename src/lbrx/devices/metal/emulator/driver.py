@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lbrx.base.system import available_bytes, format_bytes
 from lbrx.devices.metal.driver import CompileOptions, Constants, DeviceInfo, Dispatch, GpuFamily
@@ -97,6 +99,9 @@ class EmulatedDriver:
     def info(self) -> DeviceInfo:
         return self._info
 
+    def facts(self) -> dict[str, Any]:
+        return {}
+
     def with_settings(self, settings: EmulatorSettings) -> EmulatedDriver:
         """The same device, run in another way."""
         return EmulatedDriver(settings, info=replace(self._info, driver_version=_driver_version(settings)))
@@ -107,7 +112,7 @@ class EmulatedDriver:
         self._check_size(nbytes)
         return EmulatedBuffer(nbytes, self.settings.placement)
 
-    def wrap(self, address: int, nbytes: int, keep_alive: object) -> WrappedBuffer:
+    def wrap(self, address: int, nbytes: int, keep_alive: object, *, resident: bool = False) -> WrappedBuffer:  # noqa: ARG002
         self._check_size(nbytes)
         return WrappedBuffer(address, nbytes, keep_alive)
 
@@ -140,6 +145,19 @@ class EmulatedDriver:
             only=only,
         )
         return EmulatedLibrary(image, is_new=True)
+
+    def load(
+        self,
+        path: Path,
+        digest: str,
+        kernels: Mapping[str, str],  # noqa: ARG002
+        artifact: bytes | None = None,  # noqa: ARG002
+    ) -> EmulatedLibrary:
+        try:
+            with zipfile.ZipFile(path) as library:
+                return EmulatedLibrary(Image.from_bytes(library.read(digest)), is_new=False)
+        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            raise ShaderError(f"{path}: cannot be loaded: {error}") from error
 
     def submit(self, dispatches: Sequence[Dispatch], label: str) -> EmulatedSubmission:
         return EmulatedSubmission(self._worker.submit(self._run, tuple(dispatches), label))
