@@ -82,6 +82,6 @@ def spec_of_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], whe
 def _open_mlx(model_path: Path, spec: ModelSpec) -> LanguageModel:
     from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
-    contents = mlx_to_hf(read_mlx(model_path))
+    contents = mlx_to_hf(read_mlx(model_path), type_name="f32")  # as it is stored, decoded when it is used
     source = TensorSource(str(model_path), frozenset(contents.by_name), lambda name: contents.by_name[name].make())
     return LanguageModel(model_path, spec, read_weights(source, spec))

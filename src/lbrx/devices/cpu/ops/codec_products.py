@@ -13,6 +13,7 @@ from typing import Any
 from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS
 from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.devices.cpu.ops.gemm_i16 import gemm_i16
+from lbrx.devices.cpu.ops.gemv_groups import gemv_groups
 from lbrx.devices.cpu.ops.gemv_quantized import gemv_quantized
 from lbrx.engine.arrays import Floats
 from lbrx.tensors.coded import Blocks, Decode
@@ -20,7 +21,11 @@ from lbrx.tensors.expr import Expr
 
 CodedProduct = Callable[[Floats, Any, Floats], bool]
 
-FEW_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemv_quantized)
+SEPARATE_SCALES = ("mlx_affine", "int8", "int4", "int2")
+FEW_VECTORS: dict[str, CodedProduct] = {
+    **dict.fromkeys(CODED_GROUPS, gemv_quantized),
+    **dict.fromkeys(SEPARATE_SCALES, gemv_groups),
+}
 MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemm_i16)
 
 

@@ -50,7 +50,7 @@ register_model(Vector)(_VectorModel)
 # -- making, loading, storing ------------------------------------------------------------------------------------------
 
 
-def _make_filled(element: str, lanes: int) -> Any:
+def make_filled(element: str, lanes: int) -> Any:
     vector: Any = Vector(element, lanes)
 
     @instruction(vector(_SCALARS[element]))
@@ -60,8 +60,8 @@ def _make_filled(element: str, lanes: int) -> Any:
     return filled
 
 
-f32x8, f32x16, f32x32, f64x8 = (_make_filled(*shape) for shape in (("f32", 8), ("f32", 16), ("f32", 32), ("f64", 8)))
-i16x16, i32x16 = _make_filled("i16", 16), _make_filled("i32", 16)
+f32x8, f32x16, f32x32, f64x8 = (make_filled(*shape) for shape in (("f32", 8), ("f32", 16), ("f32", 32), ("f64", 8)))
+i16x16, i32x16 = make_filled("i16", 16), make_filled("i32", 16)
 
 
 @instruction(lambda like, _value: like(like, _SCALARS[like.element]))

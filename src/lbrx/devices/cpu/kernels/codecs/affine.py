@@ -11,12 +11,12 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.kernels.codecs.groups import load_codes, rint
+from lbrx.devices.cpu.kernels.codecs.groups import rint
+from lbrx.devices.cpu.simd.bit_stream import BIT_WIDTHS, LOAD_16_CODES
 from lbrx.devices.cpu.simd.elements import load_f32, load_i64, store_bf16, store_byte, store_f16, store_f32, store_i64
 from lbrx.devices.cpu.simd.emit import shuffled, spread
 from lbrx.devices.cpu.simd.f32 import nearest_even
 from lbrx.devices.cpu.simd.instruction import I32, I64, Builder, Value, instruction, jit
-from lbrx.devices.cpu.simd.memory import stack_bytes
 from lbrx.devices.cpu.simd.vectors import (
     Vector,
     clamp,
@@ -27,6 +27,7 @@ from lbrx.devices.cpu.simd.vectors import (
     maximum,
     minimum,
     store,
+    to_f32,
     to_i32,
 )
 
@@ -89,14 +90,14 @@ def _store_bytes(target: Any, word: Any, count: Any) -> None:
 
 @jit
 def _store_codes(values: Any, target: Any, size: Any, bits: Any, scale: Any, bias: Any, is_last: Any) -> None:
-    """The codes of a group. A word of eight bytes is stored for eight codes, of which the next overwrites the rest; at
-    the end of all groups only the bytes themselves are stored."""
+    """The codes of a group. A word of eight bytes is stored for eight codes, of which the next overwrites the rest; in
+    the last 32 codes of all groups only the bytes themselves are stored."""
     top = np.float32((1 << bits) - 1)
     for number in range(size // WIDE):
         level = nearest_even((load(f32x16(0.0), values, number) - bias) / scale)
         first, second = _packed(to_i32(clamp(level, 0.0, top)), bits)
         out = target + 2 * bits * number
-        if is_last and number == size // WIDE - 1:
+        if is_last and number >= size // WIDE - 2:
             _store_bytes(out, first, bits)
             _store_bytes(out + bits, second, bits)
         else:
@@ -145,10 +146,33 @@ def encode_parts(values: int, parts: int, groups: int) -> None:
         _encode(values, parts, groups, size, bits)
 
 
+def _make_decode(bits: int) -> Any:
+    load_codes = LOAD_16_CODES[bits]
+
+    @jit
+    def decode_groups(codes: Any, values: Any, groups: Any, scales: Any, biases: Any, size: Any) -> None:
+        for group in range(groups):
+            source, out = codes + size * bits // 8 * group, values + 4 * size * group
+            scale, bias = load_f32(scales, group), load_f32(biases, group)
+            for number in range(size // WIDE):
+                store(out, number, to_f32(load_codes(source + 2 * bits * number)) * scale + bias)
+
+    return decode_groups
+
+
+_decode_2, _decode_3, _decode_4, _decode_5, _decode_6, _decode_8 = (_make_decode(bits) for bits in BIT_WIDTHS)
+
+
 def decode(codes: int, values: int, groups: int, scales: int, biases: int, size: int, bits: int) -> None:
-    work = stack_bytes(32)
-    for group in range(groups):
-        source, out = codes + size * bits // 8 * group, values + 4 * size * group
-        scale, bias = load_f32(scales, group), load_f32(biases, group)
-        for eight in range(size // 8):
-            store(out, eight, load_codes(source, eight, bits, work) * scale + bias)
+    if bits == 2:
+        _decode_2(codes, values, groups, scales, biases, size)
+    elif bits == 3:
+        _decode_3(codes, values, groups, scales, biases, size)
+    elif bits == 4:
+        _decode_4(codes, values, groups, scales, biases, size)
+    elif bits == 5:
+        _decode_5(codes, values, groups, scales, biases, size)
+    elif bits == 6:
+        _decode_6(codes, values, groups, scales, biases, size)
+    else:
+        _decode_8(codes, values, groups, scales, biases, size)

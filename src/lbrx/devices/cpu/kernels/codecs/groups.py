@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.codecs.small_floats import doubled_value_of_code, nearest_e2m1
+from lbrx.devices.cpu.kernels.codecs.small_floats import nearest_e2m1
+from lbrx.devices.cpu.simd.bit_stream import LOAD_8_INTEGERS, LOAD_16_CODES, LOAD_16_INTEGERS, e2m1_values, e4m3_values
 from lbrx.devices.cpu.simd.elements import (
     load_byte,
     load_f8_e4m3,
@@ -41,6 +42,7 @@ from lbrx.devices.cpu.simd.vectors import (
 )
 
 _LOG2_E = 1.4426950408889634
+LOAD_16_NIBBLES, LOAD_16_BYTES = LOAD_16_CODES[4], LOAD_16_CODES[8]
 _LARGEST_E2M1, _LARGEST_E4M3 = np.float32(6.0), np.float32(448.0)
 
 
@@ -68,16 +70,6 @@ def store_codes(target: Any, eight: Any, codes: Any, bits: Any) -> None:
         word |= np.int64(lane(codes, k) & ((1 << bits) - 1)) << (bits * k)
     for byte in range(bits):
         store_byte(target, eight * bits + byte, np.uint8((word >> (8 * byte)) & 255))
-
-
-@jit
-def load_codes(source: Any, eight: Any, bits: Any, work: Any) -> Any:
-    word = np.int64(0)
-    for byte in range(bits):
-        word |= np.int64(load_byte(source, eight * bits + byte)) << (8 * byte)
-    for k in range(8):
-        store_f32(work, k, np.float32((word >> (bits * k)) & ((1 << bits) - 1)))
-    return load(f32x8(0.0), work, 0)
 
 
 @jit
@@ -152,19 +144,19 @@ def mxfp8_scales(values: int, target: int, groups: int) -> None:
 
 
 def decode_e2m1(codes: int, values: int, groups: int, scales: int, size: int) -> None:
-    work = stack_bytes(32)
     for group in range(groups):
         source, out = codes + size // 2 * group, values + 4 * size * group
-        half_scale = load_f32(scales, group) * np.float32(0.5)
-        for eight in range(size // 8):
-            store(out, eight, doubled_value_of_code(load_codes(source, eight, 4, work)) * half_scale)
+        scale = load_f32(scales, group)
+        for number in range(size // 16):
+            store(out, number, e2m1_values(LOAD_16_NIBBLES(source + 8 * number)) * scale)
 
 
 def decode_e4m3(codes: int, values: int, groups: int, scales: int, size: int) -> None:
     for group in range(groups):
+        source, out = codes + size * group, values + 4 * size * group
         scale = load_f32(scales, group)
-        for i in range(size):
-            store_f32(values, size * group + i, load_f8_e4m3(codes, size * group + i) * scale)
+        for number in range(size // 16):
+            store(out, number, e4m3_values(LOAD_16_BYTES(source + 16 * number)) * scale)
 
 
 # -- integers: x = (code - zero point) scale, codes signed ------------------------------------------------------------
@@ -226,13 +218,30 @@ def asymmetric_zero_points(values: int, target: int, groups: int, size: int, bit
         store_byte(target, group, np.uint8(zero_point & 255))
 
 
+def _make_decode_integers(bits: int) -> Any:
+    load_16, load_8 = LOAD_16_INTEGERS[bits], LOAD_8_INTEGERS[bits]
+
+    @jit
+    def decode_groups(codes: Any, values: Any, groups: Any, scales: Any, zero_points: Any, size: Any) -> None:
+        for group in range(groups):
+            source, out = codes + size * bits // 8 * group, values + 4 * size * group
+            scale, zero_point = load_f32(scales, group), load_f32(zero_points, group)
+            for number in range(size // 16):
+                store(out, number, (to_f32(load_16(source + 2 * bits * number)) - zero_point) * scale)
+            if size % 16 != 0:
+                last = size // 8 - 1
+                store(out, last, (to_f32(load_8(source + bits * last)) - zero_point) * scale)
+
+    return decode_groups
+
+
+_decode_2_bits, _decode_4_bits, _decode_8_bits = (_make_decode_integers(bits) for bits in (2, 4, 8))
+
+
 def decode_integers(codes: int, values: int, groups: int, scales: int, zero_points: int, size: int, bits: int) -> None:
-    work = stack_bytes(32)
-    half, whole = np.float32(1 << (bits - 1)), np.float32(1 << bits)
-    for group in range(groups):
-        source, out = codes + size * bits // 8 * group, values + 4 * size * group
-        scale, zero_point = load_f32(scales, group), load_f32(zero_points, group)
-        for eight in range(size // 8):
-            unsigned = load_codes(source, eight, bits, work)
-            code = unsigned - to_f32(to_i32(clamp(unsigned - half + 1.0, 0.0, 1.0))) * whole
-            store(out, eight, (code - zero_point) * scale)
+    if bits == 2:
+        _decode_2_bits(codes, values, groups, scales, zero_points, size)
+    elif bits == 4:
+        _decode_4_bits(codes, values, groups, scales, zero_points, size)
+    else:
+        _decode_8_bits(codes, values, groups, scales, zero_points, size)

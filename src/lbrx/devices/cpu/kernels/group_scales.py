@@ -1,0 +1,98 @@
+"""Scales and offsets of groups, stored apart from the codes in any type, as f32 for every block of 32 or 16 codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lbrx.devices.cpu.simd import f32 as lanes
+from lbrx.devices.cpu.simd.elements import load_bf16, load_byte, load_f8_e4m3, load_f16, load_f32
+from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.int_dot import make_shuffle
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
+from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, load, load_i8, store, to_f32
+
+F32, F16, BF16, I8, E8M0, E4M3 = range(6)
+"""The types of numbers, as jobs give them."""
+load_f16_lanes, load_bf16_lanes = lanes.load_f16, lanes.load_bf16
+TWICE = make_shuffle([lane // 2 for lane in range(16)])
+FOUR_TIMES = make_shuffle([lane // 4 for lane in range(16)])
+NOT_A_NUMBER = np.float32(np.nan)
+
+
+@jit
+def _number(source: Any, index: Any, dtype: Any) -> Any:
+    if dtype == F32:
+        return load_f32(source, index)
+    if dtype == F16:
+        return load_f16(source, index)
+    if dtype == BF16:
+        return load_bf16(source, index)
+    if dtype == I8:
+        return np.float32(np.int8(load_byte(source, index)))
+    if dtype == E4M3:
+        return load_f8_e4m3(source, index)
+    exponent = np.int64(load_byte(source, index))
+    if exponent == 255:
+        return NOT_A_NUMBER
+    return f32_from_bits(exponent << 23 if exponent > 0 else 1 << 22)
+
+
+@jit
+def _convert(source: Any, dtype: Any, count: Any, out: Any) -> None:
+    """Numbers of a type as f32. Nothing behind the last is read."""
+    like, eights = f32x8(0.0), count // 8
+    if dtype == F16:
+        for number in range(eights):
+            store(out, number, load_f16_lanes(like, source, number))
+    elif dtype == BF16:
+        for number in range(eights):
+            store(out, number, load_bf16_lanes(like, source, number))
+    elif dtype == F32:
+        for number in range(eights):
+            store(out, number, load(like, source, number))
+    elif dtype == I8:
+        for number in range(eights):
+            store(out, number, to_f32(load_i8(like, source + 8 * number)))
+    else:
+        eights = 0
+    for index in range(8 * eights, count):
+        poke_f32(out, index, _number(source, index, dtype))
+
+
+@jit
+def numbers_of_blocks(source: Any, dtype: Any, per_number: Any, first: Any, stop: Any, out: Any, work: Any) -> None:
+    """The number of each block from ``first`` to ``stop`` - 1, when every number is that of so many blocks.
+
+    ``first`` begins a new number, unless more than four blocks have one. ``out`` and ``work`` have space for sixteen f32 more than blocks.
+    """
+    if per_number == 1:
+        _convert(source + first * item_bytes(dtype), dtype, stop - first, out)
+        return
+    if per_number == 2 or per_number == 4:
+        count = (stop - first) // per_number
+        _convert(source + first // per_number * item_bytes(dtype), dtype, count, work)
+        if per_number == 2:
+            for number in range((count + 7) // 8):
+                store(out, number, TWICE(load(f32x8(0.0), work, number)))
+        else:
+            for number in range((count + 3) // 4):
+                store(out, number, FOUR_TIMES(load(f32x8(0.0), work + 16 * number, 0)))
+        return
+    block = first
+    while block < stop:
+        index = block // per_number
+        value, end = _number(source, index, dtype), min((index + 1) * per_number, stop)
+        for own in range(block, end):
+            poke_f32(out, own - first, value)
+        block = end
+
+
+@jit
+def item_bytes(dtype: Any) -> Any:
+    """The bytes of a number."""
+    if dtype == F32:
+        return 4
+    return 2 if dtype in (F16, BF16) else 1

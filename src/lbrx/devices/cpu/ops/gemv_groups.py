@@ -1,0 +1,130 @@
+"""A few vectors times codes whose scales and offsets are stored apart, as sums of products of integers.
+
+These are MLX's affine coding and integers with zero points, in groups of whole 32 codes. The vectors are coded as i16
+in blocks of 32. That changes a result by at most 2**-15.99 of the sum, over blocks, of the vector's largest magnitude
+in the block times the magnitudes of the weights there. As scale x sum(code x) and offset x sum(x) are added at the end,
+rounding changes it by at most (k / 32 + 16) 2**-24 of the sum of |x| (|scale code| + |offset|).
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
+from lbrx.devices.cpu.build.native import address, code_address, compiled
+from lbrx.devices.cpu.build.team import check_status, run_together
+from lbrx.devices.cpu.ops.row_jobs import job_scratch, least_rows
+from lbrx.engine.arrays import Floats
+from lbrx.tensors.codecs.codec import Codec
+from lbrx.tensors.coded import Blocks, Decode
+from lbrx.tensors.expr import Expr, Source
+
+_BLOCK, _TOGETHER = 32, 4  # elements of a block; blocks whose numbers lie together
+_JOB, _WATCHED = struct.Struct("=16q"), struct.Struct("=f")
+_WATCHED_AT, _SCRATCH_START = 128, 192
+_NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
+
+
+class GroupWeight(NamedTuple):
+    """Addresses and numbers of a weight, as jobs take them."""
+
+    codes: int
+    scales: int
+    offsets: int  # 0: none
+    blocks_per_scale: int
+    scale_type: int
+    offset_type: int
+    are_zero_points: bool
+    added: int  # to every code, which kernels have as an unsigned or, of 8 bits, as a signed number
+    bits: int
+
+
+def group_weight(expr: Expr) -> GroupWeight | None:
+    """The weight [m, k] that an expression is, if all of its parts lie in memory and groups are whole blocks."""
+    decode = expr.values if isinstance(expr, Blocks) else expr
+    if not isinstance(decode, Decode) or decode.rows is not None or not decode.layout.is_contiguous:
+        return None
+    coding, first = decode.codec, decode.layout.offset
+    group = coding.block_elements
+    if group % _BLOCK or first % group:
+        return None
+    first_group = first // group
+    sizes = coding.block_bytes, *(np.dtype(number).itemsize for number in coding.numbers)
+    starts = [
+        _start(part, first_group * size) for part, size in zip(decode.parts, sizes, strict=True)
+    ]
+    if None in starts:
+        return None
+    codes, scales, offsets = (start or 0 for start in starts)
+    bits = 8 * coding.block_bytes // group
+    types = (_NUMBER_TYPES[np.dtype(number).name] for number in coding.numbers)
+    is_affine = coding.name == "mlx_affine"
+    added = (128 if bits == 8 else 0) if is_affine else (0 if bits == 8 else -(1 << (bits - 1)))
+    return GroupWeight(codes, scales, offsets, group // _BLOCK, *types, not is_affine, added, bits)
+
+
+def _start(part: Expr | None, offset: int) -> int | None:
+    """The address of a stored part from a byte on; 0 for a part that is not given, None if it is not in memory."""
+    if part is None:
+        return 0
+    if not isinstance(part, Source) or part.rows is not None or not part.layout.is_contiguous:
+        return None
+    start = part.storage.address
+    if start is None:
+        return None
+    part.storage.read_at(0, part.storage.nbytes)  # raises an error if the bytes are no longer there
+    return start + part.dtype.nbytes(part.layout.offset) + offset
+
+
+class _Layout(NamedTuple):
+    """Offsets of the coded vectors in a thread's scratch memory, and the kernels of a product."""
+
+    scratch_bytes: int
+    codes: int
+    scales: int
+    sums: int
+    row_bytes: int
+    least_rows: int
+    code: Any
+    multiply: Any
+    multiply_address: int
+
+
+@cache
+def _layout(name: str, bits: int, vectors: int, columns: int) -> _Layout:
+    fours = -(-columns // (_BLOCK * _TOGETHER))
+    scales = _SCRATCH_START + 2 * vectors * fours * _TOGETHER * _BLOCK
+    sums = scales + 4 * vectors * fours * _TOGETHER
+    coder = f"code_{bits if bits < 5 else 8}"
+    row_bytes = columns * bits // 8
+    return _Layout(
+        *(sums + 4 * vectors * fours * _TOGETHER, _SCRATCH_START, scales, sums, row_bytes, least_rows(row_bytes)),
+        compiled("gemv_groups", coder, 1),
+        *(compiled("gemv_groups", name, 4), code_address("gemv_groups", name, 4)),
+    )
+
+
+def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
+    """Returns False, with nothing written, if an activation is not finite, or if the weight has to be decoded."""
+    weight = group_weight(expr)
+    if weight is None:
+        return False
+    vectors, columns = x.shape
+    kernel = f"{'integers' if weight.are_zero_points else 'affine'}_{weight.bits}"
+    layout = _layout(kernel, weight.bits, vectors, columns)
+    memory, start = job_scratch.borrow_buffer(layout.scratch_bytes)
+    rows = out.shape[1]
+    _JOB.pack_into(
+        *(memory, 0, weight.codes, weight.scales, weight.offsets, address(out), columns, weight.blocks_per_scale),
+        *(weight.scale_type, weight.offset_type, weight.are_zero_points, weight.added),
+        *(start + layout.codes, start + layout.scales, start + layout.sums, vectors, rows, address(x)),
+    )
+    check_status(layout.code(RESULT_ADDRESS, EXCEPTION_ADDRESS, start))
+    if _WATCHED.unpack_from(memory, _WATCHED_AT)[0] != 0:
+        return False
+    run_together(layout.multiply, layout.multiply_address, start, layout.row_bytes, rows, layout.least_rows)
+    return True
