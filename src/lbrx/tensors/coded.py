@@ -162,7 +162,7 @@ class Decode(View):
     ``parts`` are the bytes of the blocks, then the numbers that the codec stores separately. None means zeros.
     """
 
-    __slots__ = ("codec", "given")
+    __slots__ = ("__weakref__", "codec", "given")
     facts = ("codec", "given", "layout")
 
     def __init__(self, parts: tuple[Expr | None, ...], codec: Codec, layout: Layout, rows: Rows | None = None) -> None:

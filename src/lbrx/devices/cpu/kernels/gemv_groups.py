@@ -30,7 +30,18 @@ from lbrx.devices.cpu.simd.f32 import absolute, fused, nearest_even
 from lbrx.devices.cpu.simd.instruction import inlined, jit
 from lbrx.devices.cpu.simd.int_dot import make_shuffle
 from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, prefetch_line, stack_bytes
-from lbrx.devices.cpu.simd.vectors import f32x8, f32x32, lane_max, lane_sum, load, make_filled, splat, store, to_f32, to_i32
+from lbrx.devices.cpu.simd.vectors import (
+    f32x8,
+    f32x32,
+    lane_max,
+    lane_sum,
+    load,
+    make_filled,
+    splat,
+    store,
+    to_f32,
+    to_i32,
+)
 
 TOP = np.float32(32639.0)  # high bytes of codes are signed, also after rounding
 TINY = np.float32(2.0**-100)

@@ -10,9 +10,9 @@ from lbrx.devices.cpu.simd import f32 as lanes
 from lbrx.devices.cpu.simd.elements import load_bf16, load_byte, load_f8_e4m3, load_f16, load_f32
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.int_dot import make_shuffle
-from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
+from lbrx.devices.cpu.simd.memory import poke_f32
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
-from lbrx.devices.cpu.simd.vectors import f32x8, f32x16, load, load_i8, store, to_f32
+from lbrx.devices.cpu.simd.vectors import f32x8, load, load_i8, store, to_f32
 
 F32, F16, BF16, I8, E8M0, E4M3 = range(6)
 """The types of numbers, as jobs give them."""
@@ -66,7 +66,8 @@ def _convert(source: Any, dtype: Any, count: Any, out: Any) -> None:
 def numbers_of_blocks(source: Any, dtype: Any, per_number: Any, first: Any, stop: Any, out: Any, work: Any) -> None:
     """The number of each block from ``first`` to ``stop`` - 1, when every number is that of so many blocks.
 
-    ``first`` begins a new number, unless more than four blocks have one. ``out`` and ``work`` have space for sixteen f32 more than blocks.
+    ``first`` begins a new number, unless more than four blocks have one. ``out`` and ``work`` have space for sixteen
+    f32 more than blocks.
     """
     if per_number == 1:
         _convert(source + first * item_bytes(dtype), dtype, stop - first, out)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
 from lbrx.devices.cpu.ops.row_jobs import job_scratch, least_rows
 from lbrx.engine.arrays import Floats
-from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.expr import Expr, Source
+from lbrx.tensors.storage import CpuStorage, MmapStorage
 
 _BLOCK, _TOGETHER = 32, 4  # elements of a block; blocks whose numbers lie together
 _JOB, _WATCHED = struct.Struct("=16q"), struct.Struct("=f")
@@ -46,38 +47,55 @@ class GroupWeight(NamedTuple):
 def group_weight(expr: Expr) -> GroupWeight | None:
     """The weight [m, k] that an expression is, if all of its parts lie in memory and groups are whole blocks."""
     decode = expr.values if isinstance(expr, Blocks) else expr
-    if not isinstance(decode, Decode) or decode.rows is not None or not decode.layout.is_contiguous:
-        return None
+    assert isinstance(decode, Decode)
+    known = _known.get(decode)
+    if known is None:
+        known = _look_up(decode)
+        _known[decode] = known
+    for storage in known.files:
+        storage.read_at(0, 0)  # raises an error if the bytes are no longer there
+    return known.weight
+
+
+class _Known(NamedTuple):
+    """What is known of an expression; ``files`` has a storage for each mapped file."""
+
+    weight: GroupWeight | None
+    files: tuple[MmapStorage, ...] = ()
+
+
+_known: WeakKeyDictionary[Decode, _Known] = WeakKeyDictionary()
+
+
+def _look_up(decode: Decode) -> _Known:
     coding, first = decode.codec, decode.layout.offset
     group = coding.block_elements
-    if group % _BLOCK or first % group:
-        return None
-    first_group = first // group
-    sizes = coding.block_bytes, *(np.dtype(number).itemsize for number in coding.numbers)
-    starts = [
-        _start(part, first_group * size) for part, size in zip(decode.parts, sizes, strict=True)
-    ]
-    if None in starts:
-        return None
-    codes, scales, offsets = (start or 0 for start in starts)
+    parts = [part for part in decode.parts if part is not None]
+    if decode.rows is not None or not decode.layout.is_contiguous or group % _BLOCK or first % group:
+        return _Known(None)
+    if not all(isinstance(part, Source) and part.rows is None and part.layout.is_contiguous for part in parts):
+        return _Known(None)
+    storages = [part.storage for part in parts if isinstance(part, Source)]
+    if not all(isinstance(each, (CpuStorage, MmapStorage)) and each.address is not None for each in storages):
+        return _Known(None)
     bits = 8 * coding.block_bytes // group
-    types = (_NUMBER_TYPES[np.dtype(number).name] for number in coding.numbers)
+    sizes = coding.block_bytes, *(np.dtype(each).itemsize for each in coding.numbers)
+    codes, scales, offsets = (
+        _start(part, first // group * size) for part, size in zip(decode.parts, sizes, strict=True)
+    )
+    scale_type, offset_type = (_NUMBER_TYPES[np.dtype(each).name] for each in coding.numbers)
     is_affine = coding.name == "mlx_affine"
-    added = (128 if bits == 8 else 0) if is_affine else (0 if bits == 8 else -(1 << (bits - 1)))
-    return GroupWeight(codes, scales, offsets, group // _BLOCK, *types, not is_affine, added, bits)
+    added = (128 if is_affine else 0) if bits == 8 else (0 if is_affine else -(1 << (bits - 1)))
+    files = {id(each.file): each for each in storages if isinstance(each, MmapStorage)}
+    weight = GroupWeight(codes, scales, offsets, group // _BLOCK, scale_type, offset_type, not is_affine, added, bits)
+    return _Known(weight, tuple(files.values()))
 
 
-def _start(part: Expr | None, offset: int) -> int | None:
-    """The address of a stored part from a byte on; 0 for a part that is not given, None if it is not in memory."""
-    if part is None:
+def _start(part: Expr | None, offset: int) -> int:
+    """The address of a byte of a stored part; 0 for a part that is not given."""
+    if not isinstance(part, Source):
         return 0
-    if not isinstance(part, Source) or part.rows is not None or not part.layout.is_contiguous:
-        return None
-    start = part.storage.address
-    if start is None:
-        return None
-    part.storage.read_at(0, part.storage.nbytes)  # raises an error if the bytes are no longer there
-    return start + part.dtype.nbytes(part.layout.offset) + offset
+    return (part.storage.address or 0) + part.dtype.nbytes(part.layout.offset) + offset
 
 
 class _Layout(NamedTuple):
@@ -95,7 +113,8 @@ class _Layout(NamedTuple):
 
 
 @cache
-def _layout(name: str, bits: int, vectors: int, columns: int) -> _Layout:
+def _layout(are_integers: bool, bits: int, vectors: int, columns: int) -> _Layout:
+    name = f"{'integers' if are_integers else 'affine'}_{bits}"
     fours = -(-columns // (_BLOCK * _TOGETHER))
     scales = _SCRATCH_START + 2 * vectors * fours * _TOGETHER * _BLOCK
     sums = scales + 4 * vectors * fours * _TOGETHER
@@ -114,8 +133,7 @@ def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
     if weight is None:
         return False
     vectors, columns = x.shape
-    kernel = f"{'integers' if weight.are_zero_points else 'affine'}_{weight.bits}"
-    layout = _layout(kernel, weight.bits, vectors, columns)
+    layout = _layout(weight.are_zero_points, weight.bits, vectors, columns)
     memory, start = job_scratch.borrow_buffer(layout.scratch_bytes)
     rows = out.shape[1]
     _JOB.pack_into(

@@ -188,8 +188,10 @@ def _make_dot(bits: int, flips_top: bool, blocks: int, place: int = 0) -> Any:
         sums = (dot_bytes_of_planes if HAS_SDOT else dot_words)(builder, fields, own_numbers, blocks)
         if blocks == TOGETHER:
             return sums
-        order = [lane - lanes * place if 0 <= lane - lanes * place < sums.type.count else sums.type.count
-                 for lane in range(lanes * TOGETHER)]
+        order = [
+            lane - lanes * place if 0 <= lane - lanes * place < sums.type.count else sums.type.count
+            for lane in range(lanes * TOGETHER)
+        ]
         return shuffled(builder, sums, same(sums.type, 0), order)
 
     return dot

@@ -13,8 +13,6 @@ import numpy as np
 from lbrx.devices.cpu.kernels.codecs.small_floats import nearest_e2m1
 from lbrx.devices.cpu.simd.bit_stream import LOAD_8_INTEGERS, LOAD_16_CODES, LOAD_16_INTEGERS, e2m1_values, e4m3_values
 from lbrx.devices.cpu.simd.elements import (
-    load_byte,
-    load_f8_e4m3,
     load_f32,
     round_f8_e4m3,
     store_byte,
@@ -24,7 +22,6 @@ from lbrx.devices.cpu.simd.elements import (
 from lbrx.devices.cpu.simd.f32 import nearest_even
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.maths import log_f64
-from lbrx.devices.cpu.simd.memory import stack_bytes
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.vectors import (
     clamp,
