@@ -43,7 +43,7 @@ def bound(x: Any, weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> npt.
     magnitudes = abs(values).reshape(len(values), -1, 32).sum(-1)
     parts = abs(vectors) @ (abs(values - offsets) + abs(offsets)).T
     rounding = (vectors.shape[1] / 32 + 16) * 2.0**-24
-    return 2.0**-15.99 * (largest @ magnitudes.T) + rounding * parts + 2.0**-99 * magnitudes.sum(-1)
+    return (largest @ magnitudes.T) / 65278 + rounding * parts + 2.0**-99 * magnitudes.sum(-1)
 
 
 def check(x: npt.NDArray[np.float32], weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> None:

@@ -1,6 +1,6 @@
 """Rows of codes whose scales and offsets are stored apart times a few vectors: MLX's affine coding, and integers.
 
-A row is the sum over its groups of scale x sum(code x) + offset x sum(x). The vectors are coded as in `gemv_quantized`,
+A row is the sum over its groups of scale x sum(code x) + offset x sum(x). The vectors are coded as in `coded_vectors`,
 32 numbers at a time; products of codes are summed exactly.
 
 ``job`` is the address of int64 numbers: codes, scales and offsets of the weight (0: no offsets), the result, columns,
@@ -24,12 +24,13 @@ from lbrx.devices.cpu.simd.code_products import (
     make_first_lanes,
     sum_lanes,
 )
+from lbrx.devices.cpu.simd.coded_dot import TOP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import absolute, fused, nearest_even
 from lbrx.devices.cpu.simd.instruction import inlined, jit
-from lbrx.devices.cpu.simd.int_dot import make_shuffle
 from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, prefetch_line, stack_bytes
+from lbrx.devices.cpu.simd.shuffles import make_shuffle
 from lbrx.devices.cpu.simd.vectors import (
     f32x8,
     f32x32,
@@ -43,7 +44,6 @@ from lbrx.devices.cpu.simd.vectors import (
     to_i32,
 )
 
-TOP = np.float32(32639.0)  # high bytes of codes are signed, also after rounding
 TINY = np.float32(2.0**-100)
 ZERO = np.float32(0.0)
 WATCHED = 16  # of the numbers of a job

@@ -9,9 +9,9 @@ import numpy as np
 from lbrx.devices.cpu.simd import f32 as lanes
 from lbrx.devices.cpu.simd.elements import load_bf16, load_byte, load_f8_e4m3, load_f16, load_f32
 from lbrx.devices.cpu.simd.instruction import jit
-from lbrx.devices.cpu.simd.int_dot import make_shuffle
 from lbrx.devices.cpu.simd.memory import poke_f32
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
+from lbrx.devices.cpu.simd.shuffles import make_shuffle
 from lbrx.devices.cpu.simd.vectors import f32x8, load, load_i8, store, to_f32
 
 F32, F16, BF16, I8, E8M0, E4M3 = range(6)

@@ -1,7 +1,7 @@
 """A few vectors times codes whose scales and offsets are stored apart, as sums of products of integers.
 
 These are MLX's affine coding and integers with zero points, in groups of whole 32 codes. The vectors are coded as i16
-in blocks of 32. That changes a result by at most 2**-15.99 of the sum, over blocks, of the vector's largest magnitude
+in blocks of 32. That changes a result by at most 1 / 65278 of the sum, over blocks, of the vector's largest magnitude
 in the block times the magnitudes of the weights there. As scale x sum(code x) and offset x sum(x) are added at the end,
 rounding changes it by at most (k / 32 + 16) 2**-24 of the sum of |x| (|scale code| + |offset|).
 """

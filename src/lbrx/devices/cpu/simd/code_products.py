@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.emit import call_llvm, load_at, same, shuffled, store_at, vector_of
+from lbrx.devices.cpu.simd.byte_codes import joined, load_bytes
+from lbrx.devices.cpu.simd.coded_dot import sdot
+from lbrx.devices.cpu.simd.emit import load_at, same, shuffled, store_at, vector_of
 from lbrx.devices.cpu.simd.i16 import pairwise_products
 from lbrx.devices.cpu.simd.instruction import I8, I16, I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.processor import HAS_SDOT
@@ -41,17 +43,6 @@ def place_bytes(bits: int) -> int:
 # -- words that begin with whole codes ---------------------------------------------------------------------------------
 
 
-def _joined(builder: Builder, parts: Sequence[Value]) -> Value:
-    while len(parts) > 1:
-        count = 2 * parts[0].type.count
-        parts = [shuffled(builder, parts[at], parts[at + 1], range(count)) for at in range(0, len(parts), 2)]
-    return parts[0]
-
-
-def _bytes_at(builder: Builder, address: Value, offset: int, count: int) -> Value:
-    return load_at(builder, address, ir.VectorType(I8, count), offset)
-
-
 def _words_of_two_halves(builder: Builder, codes: Value, blocks: int) -> list[Value]:
     """Codes of 8 bits: the first 16 bytes of every block, and the others."""
     source = load_at(builder, codes, ir.VectorType(I64, 4 * blocks))
@@ -69,11 +60,11 @@ def _spread_words(builder: Builder, codes: Value, bits: int, blocks: int, half: 
         start = block * block_bytes
         loaded = min(max(start + block_bytes - _CHUNK, 0), start + first_byte)
         size = min(_CHUNK, blocks * block_bytes)
-        parts.append(_bytes_at(builder, codes, loaded, size))
+        parts.append(load_bytes(builder, codes, loaded, size))
         for lane in lanes:
             byte = start - loaded + lane * step // 8
             pairs += [size * block + byte, size * block + byte + 1]
-    source = _joined(builder, parts)
+    source = joined(builder, parts)
     words = builder.bitcast(shuffled(builder, source, source, pairs), ir.VectorType(I16, 8 * blocks))
     return builder.lshr(words, ir.Constant(words.type, [lane * step % 8 for lane in lanes] * blocks))
 
@@ -128,19 +119,19 @@ def _byte_pairs(bits: int) -> list[tuple[int, int]]:
     return [(first, first + 1) for first in range(0, FIELDS[bits], 2)]
 
 
-def _sdot(builder: Builder, sums: Value, left: Value, right: Value) -> Value:
+def _add_products(builder: Builder, sums: Value, left: Value, right: Value) -> Value:
     """Four products of bytes added to every lane, 16 bytes at a time."""
-    name, count = "llvm.aarch64.neon.sdot.v4i32.v16i8", left.type.count
+    count = left.type.count
     if count < 16:
-        padding = same(left.type, 0)
-        left, right = (shuffled(builder, each, padding, range(16)) for each in (left, right))
+        zeros = same(left.type, 0)
+        left, right = (shuffled(builder, each, zeros, range(16)) for each in (left, right))
         sums = shuffled(builder, sums, same(sums.type, 0), range(4))
     parts = []
     for first in range(0, max(count, 16), 16):
         own = [shuffled(builder, each, each, range(first, first + 16)) for each in (left, right)]
         own_sums = shuffled(builder, sums, sums, range(first // 4, first // 4 + 4))
-        parts.append(call_llvm(builder, name, own_sums.type, [own_sums, *own]))
-    total = _joined(builder, parts)
+        parts.append(sdot(builder, own_sums, *own))
+    total = joined(builder, parts)
     return total if count >= 16 else shuffled(builder, total, total, range(count // 4))
 
 
@@ -151,7 +142,7 @@ def dot_bytes_of_planes(builder: Builder, codes: Sequence[Value], numbers: Value
     for plane in (0, 1):
         for number, vector in enumerate(codes):
             factors = load_at(builder, numbers, vector.type, stride * (2 * number + plane))
-            sums = _sdot(builder, sums, vector, factors)
+            sums = _add_products(builder, sums, vector, factors)
         if plane == 0:
             sums = builder.shl(sums, same(sums.type, 8))
     return sums

@@ -45,7 +45,8 @@ def _words_dot(builder: Builder, codes: Value, numbers: Value, offset: int, is_s
     return builder.add(*products)
 
 
-def _sdot(builder: Builder, sums: Value, codes: Value, numbers: Value) -> Value:
+def sdot(builder: Builder, sums: Value, codes: Value, numbers: Value) -> Value:
+    """Four products of signed bytes, added to each of four lanes of i32."""
     return call_llvm(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", sums.type, [sums, codes, numbers])
 
 
@@ -60,7 +61,7 @@ def _planes_dot(builder: Builder, codes: Sequence[Value], numbers: Value) -> Val
                 sums = builder.shl(sums, same(quad, 8))
             for number, part in enumerate(own):
                 factors = load_at(builder, numbers, bytes16, STEP_BYTES * number + plane + first)
-                sums = _sdot(builder, sums, part, factors)
+                sums = sdot(builder, sums, part, factors)
         quarters.append(sums)
     return joined(builder, quarters)
 
