@@ -12,7 +12,7 @@ MARK = "<!-- public names -->"
 SOURCE = Path(__file__).parent.parent / "src" / "lbrx"
 SECTIONS = {"files": "Files", "jobs": "Jobs", "models": "Jobs", "tensors": "Tensors", "errors": "Errors"}
 MODULES = ("ops", "memory", "metal")
-"""Public modules of the package, each with a section of its own."""
+"""Public modules of the package. Each has its own section."""
 CONTRIBUTING = Path(__file__).parent.parent / "CONTRIBUTING.md"
 
 

@@ -17,7 +17,7 @@ from lbrx.cluster.tasks import task_size
 SLOW_FACTOR = 3.0  # as in a real run
 MIN_SLOW_SECONDS = 5.0
 _SPREAD = 0.1  # tasks take up to so much longer than the fastest
-_RECENT = 50  # finished tasks that tell what is usual
+_RECENT = 50  # finished tasks that define the usual time
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,8 @@ import os, signal, sys
 from lbrx.cli import progress
 from lbrx.cli.main import run
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+
 class Interrupting(progress.JsonReporter if "--json" in sys.argv else progress.Reporter):
     def progress(self, state):
         if state.done_tensors == 3:
@@ -269,7 +271,8 @@ def test_an_interrupt_is_an_event_for_programs() -> None:
 
 
 def test_an_interrupted_text_ends_quietly() -> None:
-    command = [sys.executable, "-m", "lbrx", "generate", str(SHIPPED.prose), "-p", "And", "-n", "400"]
+    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from lbrx.cli.main import main"
+    command = [sys.executable, "-c", f"{script}; main()", "generate", str(SHIPPED.prose), "-p", "And", "-n", "400"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

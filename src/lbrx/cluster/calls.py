@@ -16,7 +16,7 @@ from lbrx.errors import LbrxError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Arguments of a function that runs on a worker, and what they stand for in an error, such as "rows 0 to 99"."""
+    """Arguments of a function that runs on a worker, and their description in an error, such as "rows 0 to 99"."""
 
     what: str
     arguments: tuple[Any, ...]

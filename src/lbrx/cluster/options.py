@@ -40,7 +40,7 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True)
 class ClusterProgress:
-    """Where a run on a cluster stands: ``dashboard`` is its URL, ``last_failure`` why a task failed last, or None."""
+    """The state of a run on a cluster: ``dashboard`` is its URL, ``last_failure`` why a task failed last, or None."""
 
     nodes: tuple[NodeProgress, ...]
     waiting_tasks: int

@@ -5,7 +5,7 @@ makes a result in tiles, and BLAS may round a sum differently in a tile of anoth
 until every worker has whole tiles of the one machine. What comes out is that machine's, bit for bit.
 
 Row parallel: the weight is cut along its inputs, and every worker makes a summand of the whole result. The driver adds
-them in the order of the shards, whoever made them and whenever they come: the result depends on the partition alone,
+them in the order of the shards, independent of worker and time: the result depends on the partition alone,
 not on the number of nodes. It is within the bound of `linear`, plus one rounding for every shard.
 
 Bit for bit means: on nodes with one kind of processor and one version of NumPy, because BLAS chooses its code by them.

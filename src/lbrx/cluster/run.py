@@ -145,7 +145,7 @@ class _Dispatch:
                 for reference in self._ready():
                     self._take(self._sent.pop(reference).task, reference)
         finally:
-            for reference in self._sent:  # copies of tasks that are done, or what is left after an error
+            for reference in self._sent:  # copies of finished tasks, or leftovers of an error
                 self._ray.cancel(reference)
 
     def _ready(self) -> list[Any]:

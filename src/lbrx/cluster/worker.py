@@ -31,7 +31,7 @@ from lbrx.memory.limits import limited
 from lbrx.tensors.expr import Coded
 
 _PATIENCE_SECONDS = 30.0  # with the process that compiles kernels; two at once would only do the same work
-_WARMED_BYTES = 64 << 20  # a slot that is larger is no example
+_WARMED_BYTES = 64 << 20  # larger slots are not representative
 _plans: OrderedDict[str, OutputPlan] = OrderedDict()
 
 
@@ -156,7 +156,7 @@ def layout_digest(plan: OutputPlan) -> str:
 
 
 def alone() -> AbstractContextManager[None]:
-    """A lock between the processes of a machine, ignored after a while: whoever has it may hang."""
+    """A lock between the processes of a machine, ignored after a while, because its owner may hang."""
     return file_lock(system.cache_directory() / "cluster-kernels.lock", wait_seconds=_PATIENCE_SECONDS)
 
 

@@ -372,7 +372,7 @@ def test_a_method_that_changed_after_some_tensors(models: Path, monkeypatch: pyt
 
 def test_a_journal_that_is_none(models: Path) -> None:
     (models / ".out.partial.journal").write_text("something else\n")
-    with pytest.raises(FileError, match="is no journal of a run; remove it, or give --restart"):
+    with pytest.raises(FileError, match="is not a journal of a run; remove it or use --restart"):
         merge(LINEAR, "out")
     merge(LINEAR, "out", restart=True)
 

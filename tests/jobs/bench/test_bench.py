@@ -118,7 +118,7 @@ def test_a_machine_without_metal_is_told_of_the_emulator(capsys: pytest.CaptureF
     ("arguments", "message"),
     [
         (["--only", "nothing"], "no case name contains 'nothing'"),
-        (["--size", "huge"], "there is no size 'huge'; expected one of tiny, small, large"),
+        (["--size", "huge"], "unknown size 'huge'; expected one of tiny, small, large"),
         (["--tune"], "--tune measures a GPU and cannot be used with --emulated"),
         (["--device", "cuda"], "unknown device 'cuda'; expected metal"),
     ],
@@ -148,7 +148,7 @@ def test_tuning_asks_about_products_and_attention(tmp_path: Path, monkeypatch: p
         best = tuning.choice(context().info.identity, question)
         assert best is not None
         assert seconds[best] == min(seconds.values())
-    with pytest.raises(UsageError, match="there is no size 'huge'"):
+    with pytest.raises(UsageError, match="unknown size 'huge'"):
         tune_all(context(), "huge")
 
 

@@ -223,7 +223,7 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, Any], type[lbrx.LbrxError], st
         lbrx.ShapeError,
         r"'base_model.model.lm_head.weight' has shape \(21, 48\), but 'lm_head.weight' of the model has \(20, 48\)",
     ),
-    "unknown part": (ADAPTER | {f"{Q0}E": random_array(1, 4)}, {}, lbrx.FormatError, "is no part of a LoRA adapter"),
+    "unknown part": (ADAPTER | {f"{Q0}E": random_array(1, 4)}, {}, lbrx.FormatError, "is not part of a LoRA adapter"),
     "two adapters": (
         ADAPTER | {f"{Q0}A.second.weight": random_array(1, 4, 48)},
         {},

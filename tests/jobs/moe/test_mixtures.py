@@ -208,7 +208,7 @@ def test_warnings_of_a_recipe() -> None:
     assert [warning.partition(": ")[2] for warning in warnings] == [
         "the prompts are not used by the gate mode 'random'",
         "all experts are the same model, which is of use only if the mixture is trained",
-        "3 experts are no power of two, which some programs demand",
+        "3 experts are not a power of two, which some programs require",
     ]
 
 

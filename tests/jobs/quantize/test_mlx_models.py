@@ -64,7 +64,7 @@ def test_rows_that_are_no_groups_stay() -> None:
     assert plan.contents.by_name["model.layers.0.self_attn.q_proj.weight"].type_name == "f32"
     assert f"{DOWN}.scales" in plan.contents.by_name
     reasons = {tensor.source.name: tensor.choice.reason for tensor in plan.coded}
-    assert reasons["lm_head.weight"] == "rows of 96 are no groups of 64"
+    assert reasons["lm_head.weight"] == "rows of 96 are not a multiple of the group size 64"
 
 
 @pytest.mark.parametrize(("recipe", "low", "high"), [("mixed_2_6", 2, 6), ("mixed_3_4", 3, 4), ("mixed_4_6", 4, 6)])
@@ -177,7 +177,7 @@ def test_integers_of_some_layers_only() -> None:
     types = {tensor.source.name: tensor.choice.type_name for tensor in plan.coded}
     assert types["model.layers.0.self_attn.q_proj.weight"] == "bf16"
     assert types["model.layers.0.self_attn.k_proj.weight"] == "int8"
-    assert types["model.layers.0.mlp.down_proj.weight"] == "f32"  # rows of 96 are no groups of 64
+    assert types["model.layers.0.mlp.down_proj.weight"] == "f32"  # rows of 96 are not a multiple of 64
     assert (types["lm_head.weight"], types["model.embed_tokens.weight"]) == ("f32", "f16")
     assert plan.contents.by_name["model.embed_tokens.weight"].make().type_name == "f16"
 

@@ -31,7 +31,7 @@ def test_targets_of_mlx() -> None:
     [
         ("q4_k_n", "did you mean 'q4_k_"),
         ("mlx4", "did you mean 'mlx_4'"),
-        ("iq2_xs", "is a type of tensors that is no file type here"),
+        ("iq2_xs", "is a tensor type, not a file type"),
         ("", "unknown quantization ''"),
     ],
 )

@@ -194,7 +194,7 @@ def test_ids_beyond_the_embedding(tmp_path: Path) -> None:
     write(model, "added_tokens.json", **{"<x>": 50})
     assert findings(model) == [
         "error: config.json: 'eos_token_id' is 32, but the embedding has 32 rows",
-        "warning: config.json: 'pad_token_id' is -1, which is no token",
+        "warning: config.json: 'pad_token_id' is -1, which is not a token id",
         "error: generation_config.json: 'bos_token_id' is 99, but the embedding has 32 rows",
         "error: tokenizer_config.json: has 2 added tokens beyond the 32 rows of the embedding, such as 32",
         "error: added_tokens.json: has 1 added tokens beyond the 32 rows of the embedding, such as 50",

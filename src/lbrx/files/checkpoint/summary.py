@@ -135,7 +135,7 @@ def _mlx_quantization(config: Mapping[str, Any]) -> str | None:
 
 
 def _weights(entry: TensorEntry, entries: Mapping[str, TensorEntry], config: Mapping[str, Any]) -> int:
-    """The weights that a tensor stands for."""
+    """The number of weights that a tensor encodes."""
     settings = config.get("quantization")
     module, _, part = entry.name.rpartition(".")
     codes, scales = entries.get(f"{module}.weight"), entries.get(f"{module}.scales")

@@ -154,7 +154,7 @@ def _located_member(path: Path, file: BinaryIO, entry: zipfile.ZipInfo, director
         raise FormatError(f"{where} begins at byte {entry.header_offset}, but members end at byte {directory_start}")
     fields = _LOCAL.unpack(read_at(file, path, entry.header_offset, _LOCAL.size))
     if fields[0] != b"PK\x03\x04" or fields[3] != entry.compress_type:
-        raise FormatError(f"{where} has no header of its own at byte {entry.header_offset}")
+        raise FormatError(f"{where} has no local header at byte {entry.header_offset}")
     offset = entry.header_offset + _LOCAL.size + fields[9] + fields[10]
     if offset + entry.file_size > directory_start:
         raise FormatError(f"{where} ends at byte {offset + entry.file_size}, but members end at byte {directory_start}")

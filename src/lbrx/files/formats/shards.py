@@ -80,7 +80,7 @@ def tensor_nbytes(tensor: TensorSpec) -> int:
 
 def split_into_shards(tensors: Sequence[TensorSpec], max_shard_bytes: int) -> list[list[TensorSpec]]:
     """Split a list of tensors into shards of at most `max_shard_bytes` of data. The order is kept, and a larger tensor
-    gets a shard of its own.
+    gets its own shard.
 
     >>> tensors = [TensorSpec(name, "f32", (2,)) for name in "abc"]
     >>> [[tensor.name for tensor in shard] for shard in split_into_shards(tensors, 16)]

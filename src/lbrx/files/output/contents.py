@@ -67,7 +67,7 @@ class PlannedTensor:
 class Contents:
     """A whole model in one of the formats.
 
-    ``tensors`` stand in the order in which files have them. ``config`` is a Hugging Face ``config.json`` (of
+    ``tensors`` are in file order. ``config`` is a Hugging Face ``config.json`` (of
     safetensors and mlx), ``metadata`` GGUF key-values or the strings of a SafeTensors header. ``side_files`` are the
     small files of a directory, ``config.json`` and the index of shards not among them. ``sources`` are the files that
     tensors are read from.

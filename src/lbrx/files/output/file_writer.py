@@ -25,7 +25,7 @@ WAITING_BYTES = 6 << 20  # that threads may leave to the one that writes a file
 BLOCK_BYTES, HUGE_PAGE_BYTES = 4096, 2 << 20
 THREADS = 2  # that write past the cache: while one is at the disk, the other prepares the next piece
 LEAST_FILE_BYTES, LEAST_PIECE_BYTES = 64 << 20, 1 << 20  # of a file and of a piece that go past the cache
-LEAST_MEMORY_BYTES = 256 << 20  # of the budget: buffers on huge pages take up to twice what is in them
+LEAST_MEMORY_BYTES = 256 << 20  # of the budget: buffers on huge pages take up to twice their content
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def _arena_of(nbytes: int) -> MemoryArena:
 
 
 class DirectWriter(FileWriter):
-    """Writes past the file cache, on threads of its own: those that compute wait only if it is far behind."""
+    """Write past the file cache, on separate threads. Computing threads wait only if writing falls far behind."""
 
     def __init__(self, descriptor: int, direct: int, path: Path) -> None:
         super().__init__(descriptor, path)
@@ -202,7 +202,7 @@ class DirectWriter(FileWriter):
                 self._changed.notify_all()
 
     def _write_and_put_back(self, offset: int, scratch: Bytes) -> BaseException | None:
-        """Write a buffer; what went wrong is for the thread that hands over next, or that waits for the end."""
+        """Write a buffer. An error is raised in the thread that submits the next one or waits for the end."""
         try:
             self._write_blocks(offset, scratch)
         except BaseException as error:
@@ -212,7 +212,7 @@ class DirectWriter(FileWriter):
         return None
 
     def _write_blocks(self, offset: int, data: Bytes) -> None:
-        """Whole blocks past the cache, and what is left at both ends, or refused by the file system, through it."""
+        """Write whole blocks past the cache; both ends, and blocks that the file system refuses, go through it."""
         if data.size < LEAST_PIECE_BYTES:
             self.write(offset, data)
             return

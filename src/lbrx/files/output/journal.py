@@ -2,7 +2,7 @@
 
 Lines of JSON beside the output: first the identity of the plan, then a line for each finished tensor with its checksum,
 at last a line that says that all files are complete. A line is written after the bytes that it speaks of. What a power
-failure can make of that order does not matter: whoever resumes checks the bytes against the checksums.
+failure can do to that order does not matter: a resumed run checks the bytes against the checksums.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Journal:
             if version == JOURNAL_VERSION:
                 self.identity = dict(first["plan"].items())
         except _MALFORMED as error:
-            raise FileError(f"{self.path}: is no journal of a run; remove it, or give --restart") from error
+            raise FileError(f"{self.path}: is not a journal of a run; remove it or use --restart") from error
         if version != JOURNAL_VERSION:
             raise UsageError(
                 f"{self.path}: was written by another version of lbrx (journal format {version}; expected "

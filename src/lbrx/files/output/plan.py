@@ -44,7 +44,7 @@ class SideFile:
 
 
 class OutputPlan(Protocol):
-    """An output whose every byte is decided: where each tensor lies, and what it is computed from."""
+    """A complete description of an output: the position of each tensor, and how it is computed."""
 
     @property
     def out(self) -> Path:
@@ -100,7 +100,7 @@ def output_bytes(plan: OutputPlan) -> int:
 def output_identity(
     inputs: Iterable[FileHeader], layouts: Sequence[FileLayout], contents: Mapping[str, bytes]
 ) -> Identity:
-    """What every output depends on, by names that stand in messages when two plans differ."""
+    """Everything that an output depends on, by names for messages about plans that differ."""
     return {
         VERSION_KEY: __version__,
         "input file": {_full_name(header.path): _file_identity(header) for header in inputs},

@@ -78,7 +78,7 @@ def execute(
     *,
     takes_over: bool = False,
 ) -> RunResult:
-    """Run a plan. After a failure or a kill, running the same plan again does what is missing.
+    """Run a plan. After a failure or a kill, run the same plan again to resume.
 
     ``runner`` computes the tensors: the threads of this machine by default, or `lbrx.cluster.run.cluster_runner`.
     ``takes_over`` waits for another run into the same output and discards the unfinished work of another plan, which
@@ -355,7 +355,7 @@ class Run:
         self._note_written(file)
 
     def _note_written(self, file: FileWriter) -> None:
-        """Finish what is computed and has no bytes left with a thread that is still writing."""
+        """Finish tensors that are computed and completely written."""
         while True:
             with self._lock:
                 if not self._unnoted or self._unnoted[0].left > file.left_and_written:

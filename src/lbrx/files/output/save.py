@@ -54,7 +54,7 @@ def save(
     `lbrx.files.output.options.RunOptions`.
 
     After an error nothing is left but the old file. After a kill, call it again with the same arguments: if all tensors
-    are computed from files alone, what is finished is kept. Otherwise it starts anew, because nobody can tell whether
+    are computed from files alone, finished tensors are kept. Otherwise it starts again, because it is unknown whether
     values that were in the memory of another process are the same.
 
     >>> import lbrx, numpy as np, tempfile

@@ -1,4 +1,4 @@
-"""Tensors of a plan computed into their slots of a file, with checksums and an eye on what is not finite."""
+"""Compute the tensors of a plan into their slots of a file, with checksums and a check for NaN and infinities."""
 
 from __future__ import annotations
 

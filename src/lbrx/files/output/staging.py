@@ -99,7 +99,7 @@ class Staging:
         system.remove_tree(aside)
 
     def check_target(self, overwrite: bool) -> None:
-        """Raise if the target exists and may not be replaced, or if something above it is no directory."""
+        """Raise if the target exists and may not be replaced, or if one of its parents is not a directory."""
         parent = existing_parent(self.target)
         if not parent.is_dir():
             raise FileError(f"{parent}: is a file; expected a directory to write to")
@@ -118,13 +118,13 @@ class Staging:
         system.make_directory(self.target.parent)
 
     def replaced_files(self) -> list[Path]:
-        """What stands in the place of the output and would be replaced."""
+        """The existing output that would be replaced."""
         if self._files is not None:
             return [file for file in self._files if file.exists()]
         return sorted(self.target.iterdir()) if self.target.is_dir() else []
 
     def check_replaced(self, inputs: Sequence[Path]) -> None:
-        """Raise if replacing the target would remove inputs, or files that are no part of a model."""
+        """Raise if replacing the target would remove inputs, or files that are not part of a model."""
         replaced = self.replaced_files()
         kept = {_identity(path): path for path in inputs if not is_remote(path)}
         for file in replaced:
@@ -187,7 +187,7 @@ class Staging:
         return identity is not None and identity[1] == inode
 
     def clean_up(self) -> None:
-        """Remove what is left once the output is published."""
+        """Remove leftovers after the output is published."""
         system.remove_tree(self.partial)
         system.remove_tree(self.replaced)
 

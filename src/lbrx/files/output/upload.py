@@ -61,7 +61,7 @@ class RemoteStaging(Staging):
         system.remove_file(self.partial / name)
 
     def begin_uploads(self) -> None:
-        """Before the first upload: whoever reads meanwhile must not find an index of other shards."""
+        """Before the first upload, so that no reader sees an index of other shards."""
         if not self.uploaded and self._file_names is None and self.remote.exists():
             for child in list(self.remote.iterdir()):
                 if child.name.endswith(_INDEX_SUFFIX):
@@ -83,7 +83,7 @@ class RemoteStaging(Staging):
 
     def publish(self, sync: bool) -> None:
         """Upload the small files, the index last, and remove old shards that the output does not have."""
-        del sync  # what is uploaded is on a disk
+        del sync  # uploaded bytes are already on a disk
         waiting = sorted(file.name for file in self.partial.iterdir() if file.name != _RECORD_NAME)
         for name in sorted(waiting, key=lambda name: name.endswith(_INDEX_SUFFIX)):
             self.upload(name)

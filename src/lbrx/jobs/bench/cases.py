@@ -52,7 +52,7 @@ def cases(context: MetalContext, size: str, only: str | None = None) -> Iterator
     ['softmax']
     """
     if size not in WIDTHS:
-        raise UsageError(f"there is no size {size!r}; expected one of {', '.join(WIDTHS)}")
+        raise UsageError(f"unknown size {size!r}; expected one of {', '.join(WIDTHS)}")
     for name, make in _makers(context, WIDTHS[size]).items():
         if only is None or only in name:
             yield make(name)

@@ -64,7 +64,7 @@ def measure(
     repeats: int = 5,
     progress: Callable[[str], None] | None = None,
 ) -> BenchResult:
-    """Run the cases of a size on CPU and device; ``progress`` is told the name of each before it runs."""
+    """Run the cases of a size on CPU and device; ``progress`` is called with the name of each before it runs."""
     profiled = ProfiledContext(context)
     measured = []
     for case in cases(profiled, size, only):

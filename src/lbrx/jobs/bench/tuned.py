@@ -39,7 +39,7 @@ def tune_all(
 ) -> dict[str, dict[str, float]]:
     """Measure variants of products and of attention, and remember the best: seconds by question and variant."""
     if size not in WIDTHS:
-        raise UsageError(f"there is no size {size!r}; expected one of {', '.join(WIDTHS)}")
+        raise UsageError(f"unknown size {size!r}; expected one of {', '.join(WIDTHS)}")
     seconds: dict[str, dict[str, float]] = {}
     for question in _questions(context, WIDTHS[size]):
         if progress is not None:

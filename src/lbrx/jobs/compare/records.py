@@ -97,7 +97,7 @@ class Comparison:
 def sorted_by_error(
     models: ModelDiff, types: Mapping[str, tuple[str, str]], blocks: Mapping[str, tuple[BlockError, ...]]
 ) -> Iterator[TensorError]:
-    """The tensors of a comparison, the worst first; what is not a number is the worst of all."""
+    """The tensors of a comparison, the worst first. NaN counts as the worst."""
     for diff in sorted(models.tensors, key=lambda tensor: _badness(tensor.sums.relative_change)):
         yield TensorError(diff, *types[diff.name], blocks.get(diff.name, ()))
 

@@ -16,7 +16,7 @@ from lbrx.models.architectures.mlx_experts import separate_experts
 from lbrx.models.architectures.mlx_weights import CodedWeight, as_hf, coded_weights
 from lbrx.tensors.dtype import DTYPES
 
-_DECODED_TYPE = "f16"  # of float codings, whose scales are no floats
+_DECODED_TYPE = "f16"  # of float codings, whose scales are not floats
 
 
 def gguf_to_mlx(contents: Contents) -> Contents:

@@ -20,7 +20,7 @@ Numbers = npt.NDArray[Any]
 Codes = Callable[[Bytes], Bytes]
 Scales = Callable[[Bytes], tuple[Numbers, Numbers | None]]
 _LOW, _FOUR, _ONE, _SIGN = (np.uint8(number) for number in (15, 4, 1, 0x80))  # constants that keep bytes bytes
-_NVFP4_NOTHING = 0x7F  # stands for no number; ggml reads it as 0
+_NVFP4_NOTHING = 0x7F  # encodes NaN; ggml reads it as 0
 # The 16 values of IQ4_NL, plus 128.
 _NONLINEAR = np.array([1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], np.uint8)
 
@@ -109,7 +109,7 @@ def _nibbles_after(scales_bytes: int, run: int = 16) -> Codes:
 
 
 def _centred(zero_code: int) -> Scales:
-    """One f16 scale; ``zero_code`` stands for 0."""
+    """One f16 scale; ``zero_code`` encodes 0."""
 
     def numbers(raw: Bytes) -> tuple[Numbers, Numbers]:
         scale = halves(raw, 0)

@@ -133,7 +133,7 @@ def _sorted_parts(weights: Checkpoint) -> _Parts:
         module, part, end = ".".join(components[:index]), components[index][len("lora_") :], components[index + 1 :]
         part = "bias" if part == "B" and end[-1:] == ["bias"] else part
         if part not in _PARTS or not module:
-            raise FormatError(f"{weights.path}: tensor {name!r} is no part of a LoRA adapter that lbrx knows")
+            raise FormatError(f"{weights.path}: tensor {name!r} is not part of a LoRA adapter that lbrx can read")
         if part in parts.of_modules.setdefault(module, {}):
             raise FormatError(f"{weights.path}: module {module!r} has two tensors lora_{part}; expected one adapter")
         parts.of_modules[module][part] = tensor

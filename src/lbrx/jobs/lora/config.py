@@ -122,7 +122,9 @@ def _pattern(path: Path, raw: Mapping[str, Any], key: str) -> list[tuple[str, An
         try:
             re.compile(expression)
         except (re.error, RecursionError, OverflowError) as error:
-            raise FormatError(f"{path}: {key} has {expression!r}, which is no regular expression: {error}") from error
+            raise FormatError(
+                f"{path}: {key} has {expression!r}, which is not a valid regular expression: {error}"
+            ) from error
         if len(_REPEAT.findall(expression)) > _MOST_REPEATS or _REPEATED_GROUP.search(expression):
             raise FormatError(
                 f"{path}: {key} has {expression!r:.60}; expected at most {_MOST_REPEATS} repeats and "

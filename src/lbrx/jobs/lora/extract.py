@@ -62,7 +62,7 @@ class ExtractOptions:
             try:
                 re.compile(self.modules)
             except re.error as error:
-                raise UsageError(f"{self.modules!r} is no regular expression: {error}") from error
+                raise UsageError(f"{self.modules!r} is not a valid regular expression: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

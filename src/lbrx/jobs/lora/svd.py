@@ -60,7 +60,7 @@ class RowBlocks:
             yield first, block
 
     def transposed(self) -> RowBlocks:
-        """The transposed matrix, in blocks of its own."""
+        """The transposed matrix, divided into its own blocks."""
         return RowBlocks(self._matrix.T)
 
     def gram(self) -> Doubles:

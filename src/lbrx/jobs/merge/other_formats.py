@@ -1,4 +1,4 @@
-"""A merge whose result is written in another format, or quantized, in the same pass: nothing lies between on disk."""
+"""Merges into another format or quantization in one pass, without an intermediate file."""
 
 from __future__ import annotations
 

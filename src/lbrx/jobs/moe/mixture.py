@@ -219,7 +219,7 @@ def _recipe_warnings(recipe: MoeRecipe) -> Iterator[str]:
     if len({expert.model for expert in experts}) == 1 < len(experts) and not is_noisy:
         yield f"{recipe.location}: all experts are the same model, which is of use only if the mixture is trained"
     if len(experts) & (len(experts) - 1):
-        yield f"{recipe.location}: {len(experts)} experts are no power of two, which some programs demand"
+        yield f"{recipe.location}: {len(experts)} experts are not a power of two, which some programs require"
 
 
 def _side_files(recipe: MoeRecipe, base: InputModel, recipe_text: str) -> tuple[SideFile, ...]:

@@ -88,7 +88,7 @@ def _climbed(tensors: Sequence[Sequence[Coding]], smallest: Sequence[Coding], li
 
 
 def _filled(tensors: Sequence[Sequence[Coding]], choice: list[Coding], limit: int) -> list[Coding]:
-    """Use what is left, each time for the change that saves most error."""
+    """Use the remaining bytes, each time for the change that reduces the error most."""
     left = limit - _size(choice)
     while True:
         best = max(

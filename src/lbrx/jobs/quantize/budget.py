@@ -30,7 +30,7 @@ from lbrx.jobs.quantize.samples import relative_errors, sample_rows
 from lbrx.models.architectures.gguf_roles import Role, role_of
 
 _REASON = "least error for the size"
-Measuring: TypeAlias = Callable[[int, int, str], None]  # tensors measured, tensors in all, the one at hand
+Measuring: TypeAlias = Callable[[int, int, str], None]  # tensors measured, total tensors, the current one
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Choice:
 def choose_types(contents: Contents, file_type: FileType, options: QuantizeOptions) -> dict[str, Choice]:
     """The type of every tensor of a GGUF model in a file of a type, by name, in the order of the tensors.
 
-    Rules and their order are those of llama.cpp: what is never quantized stays; then the types that were asked for,
+    Rules and their order are those of llama.cpp: tensors that are never quantized come first; then the requested types,
     then the mix of the file type; and a type that does not fit into the rows gives way to one that does.
 
     >>> import lbrx
@@ -95,7 +95,7 @@ class _Chooser:
         return chosen, "base type" if chosen == self._file_type.base else role.value
 
     def _may_be_experts(self, role: Role) -> bool:
-        """One architecture has stacks of matrices that are no experts."""
+        """Whether stacks of matrices are experts; in one architecture they are not."""
         return self._facts.architecture != "bailingmoe3" or role in (Role.UP, Role.GATE, Role.DOWN)
 
     def _position(self, name: str, role: Role) -> LayerPosition:

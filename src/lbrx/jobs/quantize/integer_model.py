@@ -61,7 +61,9 @@ def _choose(tensor: PlannedTensor, target: IntegerTarget, options: QuantizeOptio
     if is_embedding and options.embedding_type is not None:
         choice = Choice(options.embedding_type.lower(), "--embedding-type")
     if choice.type_name == target.scheme and tensor.shape[-1] % target.group_size:
-        return Choice(tensor.type_name, f"rows of {tensor.shape[-1]} are no groups of {target.group_size}")
+        return Choice(
+            tensor.type_name, f"rows of {tensor.shape[-1]} are not a multiple of the group size {target.group_size}"
+        )
     return choice
 
 

@@ -16,7 +16,7 @@ from lbrx.models.architectures.gguf_roles import Role
 
 @dataclass(frozen=True, slots=True)
 class LayerPosition:
-    """Where a tensor stands: the number of its layer, out of how many, and in what model."""
+    """The position of a tensor: its layer, the number of layers, and the model."""
 
     layer: int
     layers: int

@@ -109,7 +109,7 @@ def _chosen(
         if isinstance(mode, MlxMode) and _fits(tensor, mode):
             modes[tensor.name], choices[tensor.name] = mode, Choice(mlx_name(mode), reason)
         elif isinstance(mode, MlxMode):
-            reason = f"rows of {tensor.shape[-1]} are no groups of {mode.group_size}"
+            reason = f"rows of {tensor.shape[-1]} are not a multiple of the group size {mode.group_size}"
             choices[tensor.name] = Choice(tensor.type_name, reason)
         else:
             choices[tensor.name] = Choice(mode, reason)
@@ -126,7 +126,7 @@ def _kept(tensor: PlannedTensor, mode: MlxMode) -> tuple[str, str] | None:
     if not is_layer(tensor):
         return tensor.type_name, "not a linear layer or an embedding"
     if not _fits(tensor, mode):
-        return tensor.type_name, f"rows of {tensor.shape[-1]} are no groups of {mode.group_size}"
+        return tensor.type_name, f"rows of {tensor.shape[-1]} are not a multiple of the group size {mode.group_size}"
     return None
 
 

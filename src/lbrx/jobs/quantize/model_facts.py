@@ -69,7 +69,7 @@ def model_facts(metadata: Mapping[str, Any]) -> ModelFacts:
 
 
 def _number(metadata: Mapping[str, Any], key: str, otherwise: int | None) -> int:
-    """A whole number, or the first of those that stand for each layer."""
+    """An integer, or the first of a list with one integer per layer."""
     value = plain_value(metadata, key)
     if isinstance(value, np.ndarray | Sequence) and not isinstance(value, str) and len(value):
         value = value[0]

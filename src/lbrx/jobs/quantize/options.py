@@ -129,7 +129,7 @@ class QuantizeOptions:
 
     @cached_property
     def target(self) -> Target:
-        """What is made. With a size to meet, the file type is found later; this one stands in for it."""
+        """The target type. With a size to meet, it is a placeholder until the types are chosen."""
         return find_target(self.to or "q8_0", self.group_size)
 
     @property

@@ -100,7 +100,7 @@ def find_target(name: str, group_size: int | None = None) -> Target:
 def _unknown(name: str) -> str:
     lowered, known = name.lower(), target_names()
     if lowered in CODECS:
-        return f"{name!r} is a type of tensors that is no file type here; expected one of {', '.join(known)}"
+        return f"{name!r} is a tensor type, not a file type; expected one of {', '.join(known)}"
     hint = nearest(lowered, [*known, *ALIASES]) or f"; expected one of {', '.join(known)}"
     return f"unknown quantization {name!r}{hint} ('lbrx types' lists all)"
 

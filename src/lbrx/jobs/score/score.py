@@ -124,7 +124,7 @@ def score(
 
     With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
     first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
-    ``progress`` is called with windows done, windows in all, and the model at hand.
+    ``progress`` is called with the windows done, the total, and the current model.
 
     ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
     each, with ``threads`` processors for a task. The figures are those of this machine, digit for digit, if the nodes
@@ -325,7 +325,7 @@ def _add_rows(tally: Tally, logits: Logits, targets: npt.NDArray[np.int64], refe
 
 
 def log_softmax(logits: Logits) -> Logits:
-    """The logarithms of the shares that rows of logits stand for.
+    """The log-softmax of rows of logits.
 
     >>> log_softmax(np.zeros((1, 2), np.float32)).round(4)
     array([[-0.6931, -0.6931]], dtype=float32)

@@ -28,7 +28,7 @@ class Finding:
 
 
 class NotPossible(Exception):
-    """Raised by a check that the model gives nothing to check with; the text says what is missing."""
+    """Raised by a check that cannot run on this model; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class VerifyReport:
     """
 
     path: Path
-    format: str | None  # None if it could not be told
+    format: str | None  # None if it is unknown
     tensors: int
     nbytes: int
     checks: tuple[Check, ...]

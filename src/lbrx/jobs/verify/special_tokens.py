@@ -63,7 +63,7 @@ def _out_of_range(place: str, settings: Mapping[str, Any], rows: int) -> Iterato
             if number >= rows:
                 yield error(place, f"{key!r} is {number}, but the embedding has {rows} rows")
             elif number < 0:
-                yield warning(place, f"{key!r} is {number}, which is no token")
+                yield warning(place, f"{key!r} is {number}, which is not a token id")
 
 
 def _check_added(directory: Path, settings: Mapping[str, Any], rows: int) -> Iterator[Finding]:

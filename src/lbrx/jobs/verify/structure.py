@@ -52,7 +52,7 @@ def read_json(model: Checkpoint, name: str) -> dict[str, Any]:
 
 
 def expected_checksums(model: Checkpoint) -> tuple[dict[str, str], list[Finding]]:
-    """The checksums that a directory has of its tensors, and what is wrong with the file itself."""
+    """The stored checksums of a directory, and the problems of the file with them."""
     if model.format not in _DIRECTORIES or not (model.path / CHECKSUMS_NAME).is_file():
         return {}, [note(str(model.path), f"has no {CHECKSUMS_NAME}: bytes are not compared with checksums")]
     described = read_json(model, CHECKSUMS_NAME)

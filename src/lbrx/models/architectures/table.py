@@ -119,7 +119,7 @@ def automatic(names: Iterable[str], config: Values | None = None) -> Family:
     """A family whose tensors are exactly those named.
 
     The layers are those of the language model: a numbered stack without gaps, outside of vision and audio
-    towers. The towers' layers are not renumbered; their tensors stand in modules of their own. Tensors that
+    towers. The towers' layers are not renumbered; their tensors are in separate modules. Tensors that
     not every layer has are optional. Shapes are not known. Layers at the end that predict further tokens (MTP), of
     which ``config`` gives the number, do not count as layers.
 

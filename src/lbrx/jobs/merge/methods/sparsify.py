@@ -1,4 +1,4 @@
-"""Which elements of a delta are kept. None stands for all of them, which is what a density of 1 keeps."""
+"""Masks of the elements of a delta that are kept. None means all, as with a density of 1."""
 
 from __future__ import annotations
 

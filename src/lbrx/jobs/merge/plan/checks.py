@@ -166,7 +166,7 @@ def _expected_layers(
 
 
 def copied_tensors(models: Sequence[InputModel], jobs: Sequence[Job]) -> Iterator[str]:
-    """A warning if there are tensors that are copied because they are no floating numbers."""
+    """A warning if there are tensors that are copied because they are not floating-point."""
     copied = [job for job in jobs if job.is_copy and not job.dtype.is_float]
     if copied and len(models) > 1:
         first = copied[0]

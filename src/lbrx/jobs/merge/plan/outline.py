@@ -28,7 +28,7 @@ class OutputTensor:
 
 @dataclass(frozen=True)
 class Roles:
-    """The tensors of one model by where they stand."""
+    """The tensors of one model by position."""
 
     model: InputModel
     naming: Naming  # of the output

@@ -24,7 +24,7 @@ from lbrx.tensors.tensor import Tensor
 class Plan:
     """A whole merge, an ``OutputPlan``: what ``execute`` does and ``--dry-run`` prints.
 
-    ``jobs`` stand in the order of the output's files; nothing that is random or slow to find out is left open.
+    ``jobs`` are in the order of the output's files. Everything random or slow to determine is already decided.
     """
 
     out: Path

@@ -156,7 +156,7 @@ class ModelRef:
 
 
 def parse_reference(text: str, location: RecipeLine | None = None) -> ModelRef:
-    """The reference that a text such as ``path@revision+lora@revision`` stands for.
+    """Parse a reference such as ``path@revision+lora@revision``.
 
     A path that itself has an ``@`` or a ``+`` can only be written as a mapping.
 

@@ -1,6 +1,6 @@
 """The normal form of a recipe: modules -> slices -> sources, all frozen.
 
-A source without a layer range stands for all layers of its model; it comes from the ``models`` form.
+A source without a layer range means all layers of its model; it comes from the ``models`` form.
 """
 
 from __future__ import annotations

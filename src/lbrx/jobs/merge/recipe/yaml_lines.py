@@ -105,7 +105,7 @@ MAX_DEPTH = 32
 _TAG = "tag:yaml.org,2002:"
 _MOST_BITS = 4096
 _MERGE = _TAG + "merge"
-# A date or a lone "=" has a type of its own in YAML 1.1; in a recipe both are just text.
+# YAML 1.1 has types for dates and a lone "="; in a recipe both are text.
 _TEXT_TAGS = frozenset({_TAG + "str", _TAG + "timestamp", _TAG + "value"})
 
 

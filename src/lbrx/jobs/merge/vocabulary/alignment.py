@@ -18,7 +18,7 @@ from lbrx.jobs.merge.vocabulary.records import NO_ROW, RowNumbers, VocabularyPla
 from lbrx.tensors.creation import full, where
 from lbrx.tensors.tensor import Tensor, tensor
 
-_ZERO = -1  # donors that are no model
+_ZERO = -1  # donors that are not a model
 _MEAN = -2
 
 _MEAN_BLOCK_BYTES = 16 << 20

@@ -1,7 +1,7 @@
 """Deciding the vocabulary of a merge: tokenizers and numbers of rows in, a frozen VocabularyPlan out.
 
 Rows beyond the tokens are padding. The output has at least as many rows as the model that its tokenizer comes from, so
-that no padding is lost; a model with a row of its own for a padding id keeps it, others get the mean of their rows.
+that no padding is lost; a model with its own row for a padding id keeps it, others get the mean of their rows.
 New tokens take padding ids first, because these are the next free ones.
 """
 

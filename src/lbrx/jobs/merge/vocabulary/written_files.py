@@ -33,7 +33,7 @@ def tokenizer_changes(
             settings["added_tokens_decoder"] = _added_tokens_decoder(vocabulary.tokenizer)
             changes[CONFIG_NAME] = json_bytes(settings)
     if template is not None:
-        # Newer programs read the file of its own, older ones the key of the settings.
+        # Newer programs read the separate file, older ones the key in the settings.
         settings["chat_template"] = template
         changes |= {CONFIG_NAME: json_bytes(settings), TEMPLATE_NAME: template.encode()}
         if (directory / OLD_TEMPLATE_NAME).is_file():
