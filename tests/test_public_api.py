@@ -20,6 +20,7 @@ import pytest
 
 import lbrx
 from lbrx.demo.models import demo_models
+from lbrx.devices.metal.driver import Driver
 from lbrx.files.output.options import RunKeywords, RunOptions
 from lbrx.registry import DEVICES
 
@@ -99,6 +100,8 @@ def test_metal_has_one_entry_point() -> None:
 def public_members() -> dict[str, Any]:
     """Every public function, and every public method and property of tensors and checkpoints."""
     members = {name: getattr(lbrx, name) for name in lbrx.__all__ if inspect.isfunction(getattr(lbrx, name))}
+    operations = {f"ops.{name}": getattr(lbrx.ops, name) for name in lbrx.ops.__all__}
+    members |= {name: value for name, value in operations.items() if inspect.isfunction(value)}
     for owner in (lbrx.Tensor, lbrx.Checkpoint, lbrx.DType):
         for own in owner.__mro__:
             if own.__module__.startswith("lbrx."):
@@ -126,6 +129,24 @@ def test_public_members_have_a_docstring_an_example_and_type_hints(name: str) ->
     assert "return" in hints
     untyped = [each for each in parameters if each not in hints and each != "self"]
     assert [each for each in untyped if each not in RunKeywords.__annotations__] == []
+
+
+@pytest.mark.parametrize("module", [lbrx, lbrx.ops, lbrx.memory, lbrx.metal], ids=lambda module: module.__name__)
+def test_members_of_public_classes_have_docstrings(module: ModuleType) -> None:
+    """Methods of drivers have those of their protocol."""
+    of_drivers = {name for name, value in vars(Driver).items() if inspect.getdoc(value)}
+    classes = [getattr(module, name) for name in module.__all__ if inspect.isclass(getattr(module, name))]
+    assert module is lbrx.ops or len(classes) > 3
+    missing = []
+    for each in classes:
+        for own in each.__mro__:
+            names = vars(own) if own.__module__.startswith("lbrx.") else ()
+            public = [name for name in names if not name.startswith("_") and callable(getattr(each, name, None))]
+            public += [name for name in names if not name.startswith("_") and _is_property(vars(own)[name])]
+            known = of_drivers if each is lbrx.metal.EmulatedDriver else ()
+            undocumented = [name for name in public if not inspect.getdoc(getattr(each, name))]
+            missing += [f"{each.__name__}.{name}" for name in undocumented if name not in known]
+    assert missing == []
 
 
 USER_SCRIPT = """

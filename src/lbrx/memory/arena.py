@@ -42,6 +42,7 @@ class PoolStatistics:
 
     @property
     def held_bytes(self) -> int:
+        """All bytes, in use or idle."""
         return self.lent_bytes + self.free_bytes
 
 

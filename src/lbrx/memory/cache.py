@@ -69,6 +69,7 @@ class ByteLRU(Generic[K, V]):
 
     @property
     def limit_bytes(self) -> int:
+        """The largest number of bytes to keep."""
         return self._limit_bytes
 
     def get(self, key: K) -> V | None:

@@ -99,14 +99,17 @@ class Layout:
 
     @classmethod
     def contiguous(cls, shape: Shape, offset: int = 0) -> Layout:
+        """Return the C-contiguous layout of a shape."""
         return cls(shape, contiguous_strides(shape), offset)
 
     @property
     def elements(self) -> int:
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def is_contiguous(self) -> bool:
+        """Whether the elements are contiguous in C order."""
         if 0 in self.shape:
             return True
         expected = 1
@@ -127,6 +130,7 @@ class Layout:
         return low, high + 1
 
     def broadcast_to(self, shape: Shape) -> Layout:
+        """Return the layout repeated along new axes and axes of size 1."""
         if shape == self.shape:
             return self
         added = len(shape) - len(self.shape)
@@ -140,6 +144,7 @@ class Layout:
         return Layout(shape, tuple(strides), self.offset)
 
     def transpose(self, axes: Sequence[int]) -> Layout:
+        """Return the layout with its axes in another order."""
         rank = len(self.shape)
         order = tuple(normalize_axis(axis, rank) for axis in axes)
         if sorted(order) != list(range(rank)):

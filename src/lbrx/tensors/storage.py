@@ -35,10 +35,12 @@ class Storage(Protocol):
     """A run of read-only bytes."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The size in bytes."""
 
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """The name of the device that has the bytes."""
 
     @property
     def address(self) -> int | None:
@@ -91,12 +93,15 @@ class CpuStorage:
 
     @property
     def nbytes(self) -> int:
+        """The size in bytes."""
         return self._bytes.size
 
     def read_at(self, offset: int, length: int) -> Bytes:
+        """Return a window of bytes, without a copy."""
         return self._bytes[offset : offset + length]
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Copy a window of bytes into a buffer."""
         buffer[:] = self._bytes[offset : offset + buffer.size]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -298,6 +303,7 @@ class MmapStorage:
 
     @property
     def address(self) -> int | None:
+        """The address of the first byte, or None if the file is not mapped."""
         return None if self.file.address is None else self.file.address + self._offset
 
     @property

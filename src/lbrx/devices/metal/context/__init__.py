@@ -63,6 +63,7 @@ class MetalContext(DispatchRecorder):
 
     @property
     def info(self) -> DeviceInfo:
+        """The properties of the GPU."""
         return self.driver.info
 
     def pipeline(

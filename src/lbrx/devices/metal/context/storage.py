@@ -148,12 +148,15 @@ class MetalStorage:
 
     @property
     def address(self) -> int | None:
+        """The address of the first byte."""
         return int(self._memory().ctypes.data)
 
     def read_at(self, offset: int, length: int) -> Bytes:
+        """Return a window of bytes, without a copy."""
         return self._memory()[offset : offset + length]
 
     def read_into(self, offset: int, buffer: Bytes) -> None:
+        """Copy a window of bytes into a buffer."""
         buffer[:] = self._memory()[offset : offset + buffer.size]
 
     def copy_from_cpu(self, data: Bytes, offset: int = 0) -> None:

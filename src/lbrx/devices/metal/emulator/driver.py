@@ -97,6 +97,7 @@ class EmulatedDriver:
 
     @property
     def info(self) -> DeviceInfo:
+        """The properties of the emulated GPU."""
         return self._info
 
     def facts(self) -> dict[str, Any]:
