@@ -70,7 +70,7 @@ class _Sending:
         self._sent[self.task.remote(self.function, *self.calls[number].arguments)] = number
 
     def take(self) -> list[int]:
-        """Wait for what comes next, and hold it; the numbers of the calls that are done."""
+        """Wait for the next results and keep them. Returns the numbers of the finished calls."""
         ready, _ = self.ray.wait(list(self._sent), num_returns=1)
         return [number for reference in ready if (number := self._taken(reference)) is not None]
 

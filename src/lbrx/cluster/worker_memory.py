@@ -55,7 +55,7 @@ class PeakMemory:
 
 @contextmanager
 def explaining_memory_errors() -> Iterator[None]:
-    """Say which process ran out of memory; what the failed work held is let go, because the process lives on."""
+    """Say which process ran out of memory. References of the failed work are dropped, because the process continues."""
     try:
         yield
     except MemoryBudgetError:

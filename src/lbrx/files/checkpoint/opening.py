@@ -228,7 +228,7 @@ def _block_elements(type_name: str) -> int:
 
 
 class SwappedStorage(ReadStorage):
-    """Elements in the other byte order, swapped when they are read."""
+    """Elements in the other byte order. Bytes are swapped while reading."""
 
     __slots__ = ("_inner", "_item_bytes")
 

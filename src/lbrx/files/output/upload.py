@@ -68,7 +68,7 @@ class RemoteStaging(Staging):
                     remove(child)
 
     def note_uploaded(self, name: str, state: RemoteState) -> None:
-        """Remember that a file is in the bucket, and how it looks there."""
+        """Record that a file is in the bucket, with its properties there."""
         self.uploaded[name] = state
         record = {name: [state.nbytes, state.version] for name, state in self.uploaded.items()}
         self.write_file(_RECORD_NAME, json.dumps(record).encode(), sync=True)

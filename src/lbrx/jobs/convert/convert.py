@@ -47,8 +47,8 @@ def convert(
 ) -> RunResult:
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
-    ``type`` turns weights into ``"f32"``, ``"f16"`` or ``"bf16"``, quantized ones as well; without it they stay what
-    they are, quantized wherever the format has the same coding. The other options, ``threads``, ``memory``,
+    ``type`` converts all weights to ``"f32"``, ``"f16"`` or ``"bf16"``, also quantized ones. Without it, weights keep
+    their type, and stay quantized if the format has the same coding. The other options, ``threads``, ``memory``,
     ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``, ``sync``, ``progress`` and ``planned``, are those
     of `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
@@ -71,7 +71,7 @@ def plan_conversion(
     type: str | None = None,
     max_shard_bytes: int | str | None = None,
 ) -> ModelPlan:
-    """What ``convert`` would do. Headers, configs and tokenizers are read, weights are not."""
+    """Plan a conversion. Reads headers, configs and tokenizers, but no weights."""
     target = Path(out)
     restore_replaced(Staging(target))  # it may be the source
     wanted = output_format(target, format)
@@ -110,7 +110,7 @@ def _step(source: Format, target: Format) -> Callable[..., Contents]:
 
 
 def output_format(out: Path, format: str | None) -> Format:
-    """The format that is meant by a name of it, or by the ending of a path.
+    """The format with this name, or by the ending of the path.
 
     >>> output_format(Path("model.gguf"), None), output_format(Path("model"), "mlx")
     ('gguf', 'mlx')

@@ -11,7 +11,7 @@ from lbrx.models.architectures.gguf_metadata import assumed_scalar, gguf_of
 
 
 def check_supported(family: Family, config: Config) -> None:
-    """Raise if llama.cpp has no form of the model at all."""
+    """Raise if llama.cpp cannot represent the model."""
     dense, step = config.get("mlp_only_layers"), config.get("decoder_sparse_step")
     if family.expert_count is not None and (dense or (step or 1) != 1):
         raise UsageError(

@@ -76,7 +76,7 @@ def source_metadata(config: Mapping[str, Any], dtypes: Mapping[str, str]) -> dic
 
 
 def text_config(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The config.json of the language model alone: of a multimodal model its text section.
+    """The config.json of the language model. For a multimodal model, this is its text section.
 
     >>> from lbrx.models.architectures.table import load_family
     >>> nested = {"model_type": "gemma3", "dtype": "bfloat16", "text_config": {"hidden_size": 8}}

@@ -1,4 +1,4 @@
-"""Making MLX models from Hugging Face ones: experts stacked, blocks of GGML repacked or coded again."""
+"""Convert Hugging Face models to MLX: stack experts, and repack or requantize GGML blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of ggml's types as MLX's codes, scales and biases, and back, where nothing is lost; made as they are read."""
+"""Repack weights between GGML blocks and MLX codes, scales and biases, if that is lossless, while they are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FREE = {2: "q4_1", 3: "q4_1", 4: "q4_1", 5: "q5_1"}
 
 @dataclass(frozen=True, slots=True)
 class UnitStorage(ReadStorage):
-    """Units of so many bytes that are made when they are read: ``make(first, count)`` gives a row of bytes for each.
+    """Units that are computed when they are read: ``make(first, count)`` returns one row of bytes per unit.
 
     >>> storage = UnitStorage(3, 2, lambda first, count: np.arange(2 * first, 2 * (first + count), dtype=np.uint8))
     >>> storage.read_at(1, 4).tolist()
@@ -54,7 +54,7 @@ class UnitStorage(ReadStorage):
 
 
 def repacked(blocks: Blocks) -> MlxWeight | None:
-    """The same values as MLX has them, or None if its codings cannot hold them exactly.
+    """The same values in the form of MLX, or None if its codings cannot represent them exactly.
 
     >>> import lbrx
     >>> weight = lbrx.full((2, 64), 0.5, "f32").quantize("q4_0").realize()

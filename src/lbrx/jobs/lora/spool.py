@@ -49,7 +49,7 @@ class Spool:
         self._end += stored.nbytes
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that was put away so far, in order."""
+        """All stored tensors, in order."""
         tensors = {}
         for name, (start, dtype, shape) in self._slots.items():
             storage = MmapStorage.from_file(self._path, start, dtype.nbytes(int(np.prod(shape))))

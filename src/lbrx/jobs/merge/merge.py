@@ -34,10 +34,10 @@ def merge(
 
     ``recipe`` is the path of a YAML file in mergekit's language, its text (anything with a line break or a brace), or
     a dictionary with the same keys.
-    Models are looked for from the current directory, from the recipe's, and on the Hugging Face hub. ``format`` is
-    ``"gguf"``, ``"mlx"`` or ``"safetensors"``; ``quantize`` is what ``lbrx.quantize`` can make, such as ``"q4_k_m"``:
-    both are done in the same pass, and nothing but the result is written. The bytes written depend on the recipe, the
-    models and the ``seed`` only. ``allow_code`` lets the recipe run the Python file that its ``merge_method`` names.
+    Models are searched relative to the current directory, relative to the recipe, and on the Hugging Face hub.
+    ``format`` is ``"gguf"``, ``"mlx"`` or ``"safetensors"``. ``quantize`` is a type of ``lbrx.quantize``, such as
+    ``"q4_k_m"``. Both are done in the same pass, without intermediate files. The bytes depend on the recipe, the models
+    and the ``seed`` only. ``allow_code`` lets the recipe run the Python file that its ``merge_method`` names.
     The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``,
     ``sync``, ``progress`` and ``planned``, are those of `lbrx.files.output.options.RunOptions`. Call it again with the
     same arguments to resume a run that was stopped.

@@ -13,7 +13,7 @@ MATRICES = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class MoeLayout:
-    """A family of mixtures, and which dense models it can be made from."""
+    """A family of mixtures, and the dense models that it can be built from."""
 
     name: str
     spellings: tuple[str, ...]  # how recipes call it

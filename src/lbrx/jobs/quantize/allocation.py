@@ -1,8 +1,8 @@
 """The choice of a coding for each of many tensors that together must not exceed a size.
 
 Every tensor begins with its smallest coding. Steps to larger ones are taken in the order of how much error they save
-for each unit of size, along the lower convex hull of a tensor's codings; what is left over is filled with whatever
-helps most. The result is never worse than the best choice of one rank for all, and does not depend on anything else.
+for each unit of size, along the lower convex hull of a tensor's codings. The remaining bytes go to the steps that
+help most. The result is never worse than the best choice of one rank for all, and does not depend on anything else.
 """
 
 from __future__ import annotations

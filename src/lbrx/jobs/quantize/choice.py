@@ -42,7 +42,7 @@ def choose_types(contents: Contents, file_type: FileType, options: QuantizeOptio
     """The type of every tensor of a GGUF model in a file of a type, by name, in the order of the tensors.
 
     Rules and their order are those of llama.cpp: tensors that are never quantized come first; then the requested types,
-    then the mix of the file type; and a type that does not fit into the rows gives way to one that does.
+    then the mix of the file type. A type that does not fit the rows is replaced by one that does.
 
     >>> import lbrx
     >>> shapes = {"token_embd.weight": (64, 256), "blk.0.attn_v.weight": (256, 256), "blk.0.attn_norm.weight": (256,)}

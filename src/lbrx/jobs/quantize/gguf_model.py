@@ -23,7 +23,7 @@ from lbrx.tensors.tensor import Tensor
 
 
 def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
-    """What becomes of a GGUF model; nothing is computed but, where a size is to be met, the errors of samples."""
+    """Plan the quantization of a GGUF model. Only errors of samples are computed, if there is a size to meet."""
     old_names = None
     if options.prune_layers:
         left = pruned(contents, options.prune_layers)

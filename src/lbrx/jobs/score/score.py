@@ -123,12 +123,12 @@ def score(
     """Score one or more models on a text: a string, or the ``Path`` of a file. A string that names a file is an error.
 
     With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
-    first. ``context`` is 512, or what the models were made for if that is less; ``stride`` is half of it.
+    first. ``context`` is 512, or the context length of the models if that is less; ``stride`` is half of it.
     ``progress`` is called with the windows done, the total, and the current model.
 
     ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
-    each, with ``threads`` processors for a task. The figures are those of this machine, digit for digit, if the nodes
-    have its kind of processor; only ``seconds`` differ, which are then those of all workers together. ``device`` is
+    each, with ``threads`` processors for a task. The results are equal to those of one machine if the nodes have the
+    same kind of processor. ``seconds`` is then the sum over all workers. ``device`` is
     where this machine computes.
 
     >>> from lbrx.demo.models import demo_models

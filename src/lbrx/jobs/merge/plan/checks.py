@@ -45,9 +45,9 @@ def raise_problems(recipe: Recipe, problems: Sequence[str]) -> None:
 
 
 def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputModel]) -> dict[ModelRef, InputModel]:
-    """The models, those without a config read as the donor is; an error if their architectures differ.
+    """The models. Those without a config are read like the donor. Different architectures are an error.
 
-    Where the donor's architecture is not known, the names of the tensors are all that counts.
+    If the architecture of the donor is unknown, only the names of the tensors are compared.
     """
     donor = models[recipe.donor]
     recognized: dict[ModelRef, InputModel] = {}

@@ -112,7 +112,7 @@ class TokenSpec:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSpec:
-    """How the output's vocabulary is made.
+    """How the vocabulary of the output is built.
 
     >>> TokenizerSpec().source
     'union'
