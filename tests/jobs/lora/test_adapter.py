@@ -181,7 +181,7 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, Any], type[lbrx.LbrxError], st
     "pissa": (ADAPTER, {"init_lora_weights": "pissa_niter_4"}, lbrx.UsageError, "changed the base weights"),
     "no rank": (ADAPTER, {"r": None}, lbrx.FormatError, "r is None; expected a whole number"),
     "text as alpha": (ADAPTER, {"lora_alpha": "16"}, lbrx.FormatError, "lora_alpha is '16'; expected a number"),
-    "bad pattern": (ADAPTER, {"rank_pattern": {"(": 1}}, lbrx.FormatError, "no regular expression"),
+    "bad pattern": (ADAPTER, {"rank_pattern": {"(": 1}}, lbrx.FormatError, "not a valid regular expression"),
     "list as pattern": (ADAPTER, {"alpha_pattern": [1]}, lbrx.FormatError, "alpha_pattern is a list"),
     "wrong rank": (ADAPTER, {"r": 8}, lbrx.ShapeError, r"shape \(4, 48\), but axis 0 is the rank, which is 8"),
     "rank of B": (

@@ -287,7 +287,7 @@ def test_errors_leave_nothing_behind(tmp_path: Path) -> None:
         ({"rank": 0}, "a rank of 0"),
         ({"max_error": 1.5}, "a largest error of 1.5"),
         ({"dtype": "i8"}, "not stored as 'i8'; expected one of f32, bf16, f16"),
-        ({"modules": "("}, "no regular expression"),
+        ({"modules": "("}, "not a valid regular expression"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
