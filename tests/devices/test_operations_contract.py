@@ -14,6 +14,7 @@ from lbrx.devices.cpu.build.library import LIBRARY
 from lbrx.devices.cpu.codegen import registers
 from lbrx.devices.metal import codegen
 from lbrx.devices.metal.codegen import elements as metal
+from lbrx.devices.metal.codegen.prelude import FILES
 from lbrx.devices.numpy.operations import OPERATIONS
 from lbrx.engine.bind import Known
 from lbrx.engine.scalars import scalar_value
@@ -26,9 +27,9 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 TWO = COMPARISONS | {"add", "sub", "mul", "div", "pow", "floordiv", "mod", "minimum", "maximum", "and", "or", "xor"}
 ON_INTEGERS = frozenset({"and", "or", "xor", "not"})
 VALUES = (0.75, -0.375, 0.0, -0.0)
-PRELUDE = (Path(str(codegen.__file__)).parent / "prelude.metal").read_text()
-METAL_NAMES = {*metal.REGISTER_TYPES.values(), "uint", "ulong", "precise::sqrt", "precise::sin", "precise::cos"}
-METAL_NAMES |= {"floor", "rint", "as_type<float>", "as_type<uint>"}
+PRELUDE = "".join((Path(str(codegen.__file__)).parent / name).read_text() for name in FILES)
+METAL_NAMES = {*metal.REGISTER_TYPES.values(), "uint", "ulong", "precise::sin", "precise::cos"}
+METAL_NAMES |= {"rint", "as_type<float>", "as_type<uint>"}
 
 
 def arity(op: str) -> int:
@@ -88,7 +89,7 @@ def test_metal_has_code(op: str) -> None:
     for text in texts:
         assert "v0" in text
         for name in called_functions(text) - METAL_NAMES:
-            assert re.search(rf"\b{name}\(", PRELUDE), f"prelude.metal has no {name}"
+            assert re.search(rf"\b{name}\(", PRELUDE), f"the prelude has no {name}"
 
 
 def test_numpy_has_a_function_for_every_operation() -> None:

@@ -12,7 +12,7 @@ import pytest
 from lbrx.registry import DEVICES
 from support.devices import device_fixture
 
-device = device_fixture(name for name in DEVICES if name != "numpy")
+device = device_fixture([*(name for name in DEVICES if name not in ("numpy", "metal")), "metal", "metal flushing"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

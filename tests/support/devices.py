@@ -7,12 +7,15 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lbrx.devices.metal.context import MetalContext
-from lbrx.devices.metal.context.current import using_metal
+from lbrx.devices.metal.context.current import metal_context, using_metal
+from lbrx.devices.metal.emulator.driver import EmulatedDriver
+from lbrx.devices.metal.emulator.launch import EmulatorSettings
 from lbrx.engine.device import fallbacks
-from lbrx.settings import using
+from lbrx.settings import settings, using
 from support.metal_shaders import require_clang
 
 LEFT_TO_THE_CPU = {
@@ -25,21 +28,41 @@ LEFT_TO_THE_CPU = {
 """Why passes of a device may run on the CPU."""
 
 
+MODES: dict[str, EmulatorSettings] = {
+    "metal": EmulatorSettings(),
+    "metal reversed": EmulatorSettings(order="reverse", find_races=True),
+    "metal flushing": EmulatorSettings(flush_to_zero=True),
+}
+"""Devices of tests: the emulated GPU as it is; with threads in reverse order and the race detector; as GPUs of Apple
+that take subnormal f32 numbers for zeros."""
+
+
 @cache
-def emulated_gpu() -> MetalContext:
+def emulated_gpu(mode: str = "metal") -> MetalContext:
     require_clang()
-    return MetalContext.open("emulated")
+    return MetalContext(EmulatedDriver(MODES[mode]))
 
 
 @contextmanager
 def computing_on(name: str) -> Iterator[None]:
-    """Passes, products and attention run on a device for the length of a ``with`` block; Metal is emulated."""
-    with using_metal(emulated_gpu()) if name == "metal" else nullcontext(), using(device=name):
+    """Passes, products and attention run on a device, or in a mode of the emulated GPU, within a ``with`` block."""
+    with using_metal(emulated_gpu(name)) if name in MODES else nullcontext(), using(device=name.partition(" ")[0]):
         yield
 
 
+def flushed(values: Any) -> Any:
+    """What f32 arithmetic on the device of a test reads or writes: zeros instead of subnormal numbers if it flushes."""
+    array = np.asarray(values)
+    if array.dtype != np.float32 or settings.device != "metal":
+        return array
+    driver = metal_context().driver
+    if not isinstance(driver, EmulatedDriver) or not driver.settings.flush_to_zero:
+        return array
+    return np.where(np.abs(array) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), array), array)
+
+
 def device_fixture(names: Iterable[str]) -> Any:
-    """A fixture that runs every test of a folder or module on each of these devices."""
+    """A fixture that runs every test of a folder or module on each of these devices or modes of the emulated GPU."""
 
     @pytest.fixture(params=tuple(names), autouse=True, scope="module")
     def device(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -48,7 +71,7 @@ def device_fixture(names: Iterable[str]) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("lbrx.engine.device._warned", set())
             with computing_on(name):
-                yield name
-            assert set(fallbacks()) <= LEFT_TO_THE_CPU.get(name, set())
+                yield settings.device
+                assert set(fallbacks()) <= LEFT_TO_THE_CPU.get(settings.device, set())
 
     return device

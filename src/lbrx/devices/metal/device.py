@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lbrx.devices.metal.codegen.support import why_not
 from lbrx.devices.metal.context.current import metal_context
+from lbrx.devices.metal.driver.errors import ShaderError
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.bind import BoundPass
 from lbrx.engine.destination import EncodeTarget, SinkTarget
-from lbrx.engine.device import CPU, Encoder, RowProduct, Work, device
+from lbrx.engine.device import CPU, Encoder, RowProduct, Work, device, warn_fallback
 from lbrx.engine.program import Program
 from lbrx.errors import UsageError
 from lbrx.tensors.dtype import DType
@@ -22,8 +24,14 @@ if TYPE_CHECKING:
     from lbrx.tensors.tensor import Tensor
 
 
+Result = TypeVar("Result")
+
+
 class MetalDevice:
-    """Runs passes, products and attention on the GPU; `why_not` says what it cannot run."""
+    """Runs passes, products and attention on the GPU; `why_not` says what it cannot run.
+
+    The CPU does the work of a kernel that does not compile, with a warning.
+    """
 
     name = "metal"
     counts_keys = False
@@ -45,7 +53,10 @@ class MetalDevice:
     def run_pass(self, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
         from lbrx.devices.metal.run import run_pass_on_metal
 
-        return run_pass_on_metal(metal_context(), bound, targets)
+        return _or_else(
+            lambda: run_pass_on_metal(metal_context(), bound, targets),
+            lambda: device(CPU).run_pass(bound, targets),
+        )
 
     def encoder(self, target: EncodeTarget) -> BlockSink:
         from lbrx.devices.metal.encode import BlockSink
@@ -75,12 +86,15 @@ class MetalDevice:
     def linear(self, x: Values, weight: Tensor) -> Floats:
         from lbrx.devices.metal.ops.on_arrays import linear_on_metal
 
-        return linear_on_metal(floats(x), weight)
+        return _or_else(lambda: linear_on_metal(floats(x), weight), lambda: device(CPU).linear(x, _on_cpu(weight)))
 
     def matmul(self, a: Values, b: Values, transpose_b: bool) -> Storage:
         from lbrx.devices.metal.ops.products import matmul
 
-        return matmul(a, b, transpose_b)
+        return _or_else(
+            lambda: matmul(a, b, transpose_b),
+            lambda: self.store(device(CPU).matmul(_on_cpu(a), _on_cpu(b), transpose_b)),
+        )
 
     def product_rows(self, a: Tensor, b: Tensor, transpose_b: bool, block_rows: int | None) -> RowProduct:
         """Panels are read by the threads of the CPU, which also compute them."""
@@ -89,7 +103,10 @@ class MetalDevice:
     def attention(self, q: Any, k: Any, v: Any, options: AttentionOptions) -> Floats:
         from lbrx.devices.metal.ops.on_arrays import attention_on_metal
 
-        return attention_on_metal(q, k, v, options)
+        return _or_else(
+            lambda: attention_on_metal(q, k, v, options),
+            lambda: device(CPU).attention(q, k, v, options),
+        )
 
     def apply(
         self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
@@ -99,3 +116,20 @@ class MetalDevice:
 
     def gather(self, weight: Tensor, numbers: Any) -> Floats:
         return device(CPU).gather(weight, numbers)
+
+
+def _or_else(on_metal: Callable[[], Result], on_cpu: Callable[[], Result]) -> Result:
+    """What the GPU computes, or the CPU if a kernel does not compile; each reason is reported once."""
+    try:
+        return on_metal()
+    except ShaderError as error:
+        lines = str(error).splitlines()
+        reason = next((line for line in lines if "error:" in line), lines[0])
+        warn_fallback(f"a Metal kernel does not compile ({reason.strip()})")
+        return on_cpu()
+
+
+def _on_cpu(values: Any) -> Any:
+    from lbrx.tensors.tensor import Tensor
+
+    return values.to_device(CPU) if isinstance(values, Tensor) else values

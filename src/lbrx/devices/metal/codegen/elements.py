@@ -1,4 +1,4 @@
-"""How elements and operations are written in a generated shader; the functions are in prelude.metal."""
+"""How elements and operations are written in a generated shader; the functions are in the files of the prelude."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _TEMPLATES = {
     "ge": "{0} >= {1}",
     "div": "{0} / {1}",
     "where": "{0} ? {1} : {2}",
-    "minimum": "({0} <= {1} || {0} != {0}) ? {0} : {1}",
-    "maximum": "({0} >= {1} || {0} != {0}) ? {0} : {1}",
+    "minimum": "{0} <= {1} ? {0} : {1}",
+    "maximum": "{0} >= {1} ? {0} : {1}",
 }
-_OWN_FUNCTIONS = frozenset({"exp", "log", "acos", "tanh", "erf"})
+_BY_BITS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "minimum", "maximum"})
+"""Functions of floats that see subnormal numbers, which a GPU may take for zeros."""
+_OWN_FUNCTIONS = frozenset({"sqrt", "floor", "exp", "log", "acos", "tanh", "erf"})
 LEFT_TO_THE_CPU = frozenset({"pow", "floordiv", "mod"})  # their exact results need float64
 _FLOAT_FUNCTIONS = {
-    "sqrt": "precise::sqrt",
     "sin": "precise::sin",
     "cos": "precise::cos",
-    "floor": "floor",
     "round": "rint",
 }
 _PACKED = frozenset({"i4", "i2"})
@@ -81,7 +81,7 @@ def cast_text(text: str, source: str, target: str) -> str:
         return text
     if source == "f32" and DTYPES[target].kind in "iu":
         return f"f32_to_{target}({text})"
-    return converted(text, register)
+    return f"is_true({text})" if (source, register) == ("f32", "bool") else converted(text, register)
 
 
 def converted(text: str, register: str) -> str:
@@ -97,6 +97,8 @@ def operation_text(op: str, register: str, args: list[str], arg_register: str) -
     """
     if op in _INFIX:
         return _infix_text(op, register, args)
+    if op in _BY_BITS and arg_register == "f32":
+        return f"{op}_f32({', '.join(args)})"
     if op in _TEMPLATES:
         return _TEMPLATES[op].format(*args)
     if op == "isnan":
@@ -129,7 +131,9 @@ def _unary_text(op: str, register: str, arg: str) -> str:
         return f"{op}_f32({arg})"
     if op in _FLOAT_FUNCTIONS:
         return f"{_FLOAT_FUNCTIONS[op]}({arg})"
-    negated = f"-{arg}" if is_float else f"{REGISTER_TYPES[register]}(0u - {_UNSIGNED.get(register, 'uint')}({arg}))"
+    negated = (
+        f"negated({arg})" if is_float else f"{REGISTER_TYPES[register]}(0u - {_UNSIGNED.get(register, 'uint')}({arg}))"
+    )
     if op == "neg":
         return negated
     if op == "abs" and is_float:

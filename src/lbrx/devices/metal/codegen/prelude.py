@@ -1,4 +1,4 @@
-"""The functions that generated kernels use: those sections of prelude.metal that a kernel needs."""
+"""The functions that generated kernels use: those sections of the files of the prelude that a kernel needs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+FILES = ("prelude.metal", "functions.metal", "sums.metal")
 _SECTION = re.compile(r"^// -- .* -+$", re.MULTILINE)
 _FUNCTION = re.compile(r"^inline \w+ (\w+)\(", re.MULTILINE)
 _WORD = re.compile(r"\w+")
@@ -20,8 +21,8 @@ class _Section(NamedTuple):
 
 @cache
 def _sections() -> tuple[_Section, ...]:
-    """The file's head, then its sections; a section uses only those above it."""
-    text = (Path(__file__).parent / "prelude.metal").read_text()
+    """The head of the first file, then all sections; a section uses only those above it."""
+    text = "\n".join((Path(__file__).parent / name).read_text() for name in FILES)
     starts = [0, *(match.start() for match in _SECTION.finditer(text)), len(text)]
     pieces = [text[start:stop] for start, stop in pairwise(starts)]
     return tuple(_Section(piece, frozenset(_FUNCTION.findall(piece))) for piece in pieces)

@@ -52,6 +52,7 @@ class ShaderCache:
         self._driver = driver
         self._store = store or ArtifactStore()
         self._libraries: dict[str, Library] = {}
+        self._failures: dict[str, str] = {}
         self._pipelines: dict[_PipelineKey, Pipeline] = {}
         self._added: dict[str, int] = {}  # kernels by library since the process began
         self._lock = threading.RLock()
@@ -100,7 +101,13 @@ class ShaderCache:
                 self.statistics.loaded += 1
                 return self._keep(key, library, pipeline)
         if library is None:
-            library = self._driver.compile(source, options)
+            if key in self._failures:
+                raise ShaderError(self._failures[key])
+            try:
+                library = self._driver.compile(source, options)
+            except ShaderError as error:
+                self._failures[key] = str(error)  # it fails at once the next time
+                raise
             self.statistics.compiled += 1
         self._libraries[key] = library
         return self._keep(key, library, _function(library, name, constants))

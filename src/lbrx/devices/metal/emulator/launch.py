@@ -28,12 +28,14 @@ class EmulatorSettings:
     A correct kernel gives the same result in every ``order`` of threads. With ``find_races`` kernels are compiled so
     that each memory access is seen: races in threadgroup memory and buffers, and reads of uninitialised threadgroup
     memory become errors. With ``strict_barriers`` all threads of a threadgroup must reach each barrier, as Metal
-    demands; with ``strict_simdgroups`` all lanes must take part in each simdgroup operation.
+    demands; with ``strict_simdgroups`` all lanes must take part in each simdgroup operation. With ``flush_to_zero``
+    arithmetic reads and writes subnormal f32 numbers as zeros, as Apple's GPUs do; f16 numbers keep theirs.
     """
 
     order: Order = "forward"
     seed: int = 0
     find_races: bool = False
+    flush_to_zero: bool = False
     strict_barriers: bool = True
     strict_simdgroups: bool = False
     placement: Placement = "end"
@@ -114,6 +116,7 @@ def _request(
         strict_barriers=settings.strict_barriers,
         strict_simdgroups=settings.strict_simdgroups,
         instrumented=pipeline.image.instrumented,
+        flush_to_zero=settings.flush_to_zero,
         threadgroup_limit_bytes=threadgroup_limit_bytes,
         timeout_ms=int(settings.timeout_seconds * 1000),
         seed=settings.seed,

@@ -34,6 +34,7 @@ class Parameters(ctypes.Structure):
         ("strict_barriers", ctypes.c_int32),
         ("strict_simdgroups", ctypes.c_int32),
         ("instrumented", ctypes.c_int32),
+        ("flush_to_zero", ctypes.c_int32),
         ("threadgroup_limit_bytes", ctypes.c_uint32),
         ("timeout_ms", ctypes.c_uint32),
         ("seed", ctypes.c_uint64),

@@ -95,8 +95,6 @@ def attention(
         "k_type": float_number(k, "attention: k"),
         "v_type": float_number(v, "attention: v"),
         "out_type": float_number(result, "attention: the output"),
-        "head_size": size,
-        "value_size": value_size,
         "causal": options.causal,
         "has_window": options.window is not None,
         "has_softcap": options.softcap is not None,
@@ -109,7 +107,7 @@ def attention(
         f"{heads}x{queries}x{size} {k.shape[0]}x{keys}x{value_size}",
     )
     if kernel == "vector" or (kernel is None and queries <= VECTOR_QUERIES):
-        _one_by_one(context, constants, operands, result, keys, work, variant)
+        _one_by_one(context, constants, operands, size, result, keys, work, variant)
         return result
     tile = "f16" if q.dtype == k.dtype == v.dtype == "f16" else "f32"
     block = _block(context, tile, size, value_size, queries, variant)
@@ -127,7 +125,7 @@ def attention(
         grid,
         work,
         threadgroup_bytes=block.memory,
-        defines=(("TILE", "half" if tile == "f16" else "float"),),
+        defines=(("TILE", "half" if tile == "f16" else "float"), *_sizes(size, value_size)),
     )
     return result
 
@@ -136,6 +134,7 @@ def _one_by_one(
     context: MetalContext,
     constants: Constants,
     operands: tuple[Operand, ...],
+    head_size: int,
     out: DeviceArray,
     keys: int,
     work: Work,
@@ -149,13 +148,20 @@ def _one_by_one(
     partial = None if parts == 1 else empty(context, "f32", (heads * queries, parts, size + 2))
     grid = Grid((queries, heads, parts), (SIMD_WIDTH * _VECTOR_SIMDGROUPS,))
     split = {**constants, "is_split": parts > 1}
-    launch(context, "attention_vector", "attention_vector", split, (*operands, partial), grid, work)
+    defines = _sizes(head_size, size)
+    operands = (*operands, partial)
+    launch(context, "attention_vector", "attention_vector", split, operands, grid, work, defines=defines)
     if partial is not None:
-        types = {name: constants[name] for name in ("out_type", "value_size")}
+        types = {"out_type": constants["out_type"]}
         combining = Work(nbytes_of(partial, out), 3 * partial.size, f"{heads * queries}x{parts}x{size}")
         grid = Grid((heads * queries,), (_COMBINING_THREADS,))
         operands = (partial, out, uints(parts))
-        launch(context, "attention_vector", "attention_combine", types, operands, grid, combining)
+        launch(context, "attention_vector", "attention_combine", types, operands, grid, combining, defines=defines)
+
+
+def _sizes(head_size: int, value_size: int) -> tuple[tuple[str, str], ...]:
+    """Sizes of heads, for which a shader is compiled."""
+    return ("HEAD_SIZE", str(head_size)), ("VALUE_SIZE", str(value_size))
 
 
 def vector_question(rows: int, keys: int, value_size: int) -> str:

@@ -95,7 +95,6 @@ def _matvec(
         **weight.constants,
         **epilogue.constants(out),
         "x_type": float_number(x, "linear: x"),
-        "vectors": vectors,
         "split": split,
         "x_is_aligned": x.is_aligned(columns),
     }
@@ -116,7 +115,8 @@ def _matvec(
     )
     rows_per_group = _ROWS_PER_SIMDGROUP * (1 if split else simdgroups)
     grid = Grid((-(-rows // rows_per_group),), (simdgroups * SIMD_WIDTH,))
-    launch(context, "matvec", "matvec", constants, operands, grid, work)
+    defines = (("VECTORS", str(vectors)),)
+    launch(context, "matvec", "matvec", constants, operands, grid, work, defines=defines)
 
 
 def _default_variant(family: GpuFamily, rows: int, columns: int) -> str:

@@ -4,7 +4,7 @@
 
 constant uint block_keys [[function_constant(9)]];
 constant bool rows_are_aligned [[function_constant(10)]];  // those of queries, keys and values
-constant constexpr uint MOST_FRAGMENTS = 32;  // of 8 values each: 256
+constant constexpr uint FRAGMENTS = (VALUE_SIZE + 7) / 8;  // of 8 values each
 constant constexpr uint PADDING = 16 / sizeof(TILE);
 constant constexpr uint SCORE_PADDING = 4;
 
@@ -61,9 +61,8 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
             head_size, index, threads);
   factors[lane] = 0.0f;
   factors[lane + 32] = 0.0f;
-  uint fragments = whole_eights(value_size) / 8;
-  simdgroup_matrix<float, 8, 8> sums[MOST_FRAGMENTS];
-  UNROLL for (uint i = 0; i < fragments; i++) sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+  simdgroup_matrix<float, 8, 8> sums[FRAGMENTS];
+  UNROLL for (uint i = 0; i < FRAGMENTS; i++) sums[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
 
   uint row = lane / 4, query = first_query + 8 * simdgroup + row;
   uint low = first_key(query, size), high = last_key(query, size);
@@ -108,7 +107,7 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
 
     simdgroup_matrix<float, 8, 8> scaling;
     simdgroup_load(scaling, factors, 8);
-    UNROLL for (uint i = 0; i < fragments; i++) {
+    UNROLL for (uint i = 0; i < FRAGMENTS; i++) {
       simdgroup_multiply(sums[i], scaling, sums[i]);
       for (uint j = 0; j < block_keys; j += 8) {
         simdgroup_matrix<TILE, 8, 8> some_weights, some_values;
@@ -120,7 +119,7 @@ kernel void attention(device const uchar* q [[buffer(0)]], device const uchar* k
   }
 
   float inverse = total > 0.0f ? 1.0f / total : 0.0f;
-  UNROLL for (uint i = 0; i < fragments; i++) {
+  UNROLL for (uint i = 0; i < FRAGMENTS; i++) {
     simdgroup_barrier(mem_flags::mem_threadgroup);
     simdgroup_store(sums[i], scores, score_stride);
     simdgroup_barrier(mem_flags::mem_threadgroup);

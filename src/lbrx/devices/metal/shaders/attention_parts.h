@@ -1,4 +1,5 @@
-// What both kernels of attention share: parameters, and which keys a query sees.
+// What both kernels of attention share: parameters, and which keys a query sees. HEAD_SIZE and VALUE_SIZE are macros
+// because arrays of registers are as long: their bounds have to be known when loops are unrolled.
 #pragma once
 #include "elements.h"
 
@@ -6,11 +7,12 @@ constant int q_type [[function_constant(0)]];
 constant int k_type [[function_constant(1)]];
 constant int v_type [[function_constant(2)]];
 constant int out_type [[function_constant(3)]];
-constant uint head_size [[function_constant(4)]];
-constant uint value_size [[function_constant(5)]];
 constant bool causal [[function_constant(6)]];
 constant bool has_window [[function_constant(7)]];
 constant bool has_softcap [[function_constant(8)]];
+
+constant constexpr uint head_size = HEAD_SIZE;
+constant constexpr uint value_size = VALUE_SIZE;
 
 struct AttentionParameters {
   uint queries, keys;

@@ -4,7 +4,7 @@
 #include "attention_parts.h"
 
 constant bool is_split [[function_constant(9)]];
-constant constexpr uint MOST_PARTS = 8;  // of 32 elements each: 256
+constant constexpr uint QUERY_PARTS = (HEAD_SIZE + 31) / 32, VALUE_PARTS = (VALUE_SIZE + 31) / 32;
 constant constexpr uint SIMDGROUPS = 8;
 
 kernel void attention_vector(device const uchar* q [[buffer(0)]], device const uchar* k [[buffer(1)]],
@@ -15,17 +15,17 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
                              uint index [[thread_index_in_threadgroup]],
                              uint simdgroup [[simdgroup_index_in_threadgroup]],
                              uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float partial[SIMDGROUPS][32 * MOST_PARTS];
+  threadgroup float partial[SIMDGROUPS][32 * VALUE_PARTS];
   threadgroup float maxima[SIMDGROUPS], totals[SIMDGROUPS];
   uint query = group.x, head = group.y;
   ulong query_row = ulong(head) * size.queries + query;
   ulong keys_start = ulong(head / size.group) * size.keys;
-  float own_query[MOST_PARTS], sums[MOST_PARTS];
-  UNROLL for (uint i = 0; i < MOST_PARTS; i++) {
+  float own_query[QUERY_PARTS], sums[VALUE_PARTS];
+  UNROLL for (uint i = 0; i < QUERY_PARTS; i++) {
     uint element = lane + 32 * i;
     own_query[i] = element < head_size ? load_element(q, query_row * head_size + element, q_type) : 0.0f;
-    sums[i] = 0.0f;
   }
+  UNROLL for (uint i = 0; i < VALUE_PARTS; i++) sums[i] = 0.0f;
   float largest = -INFINITY, total = 0.0f;
   uint start = first_key(query, size), end = last_key(query, size);
   if (is_split) {
@@ -35,7 +35,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
   }
   for (uint key = start + simdgroup; key < end; key += SIMDGROUPS) {
     float product = 0.0f;
-    UNROLL for (uint i = 0; 32 * i < head_size; i++) {
+    UNROLL for (uint i = 0; i < QUERY_PARTS; i++) {
       uint element = lane + 32 * i;
       if (element < head_size)
         product = fma(own_query[i], load_element(k, (keys_start + key) * head_size + element, k_type), product);
@@ -44,7 +44,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
     float new_largest = max(largest, value);
     float factor = weight_of(largest, new_largest), weight = weight_of(value, new_largest);
     total = fma(total, factor, weight);
-    UNROLL for (uint i = 0; 32 * i < value_size; i++) {
+    UNROLL for (uint i = 0; i < VALUE_PARTS; i++) {
       uint element = lane + 32 * i;
       if (element < value_size)
         sums[i] = fma(weight, load_element(v, (keys_start + key) * value_size + element, v_type), sums[i] * factor);
@@ -52,7 +52,7 @@ kernel void attention_vector(device const uchar* q [[buffer(0)]], device const u
     largest = new_largest;
   }
 
-  UNROLL for (uint i = 0; 32 * i < value_size; i++) partial[simdgroup][lane + 32 * i] = sums[i];
+  UNROLL for (uint i = 0; i < VALUE_PARTS; i++) partial[simdgroup][lane + 32 * i] = sums[i];
   if (lane == 0) {
     maxima[simdgroup] = largest;
     totals[simdgroup] = total;

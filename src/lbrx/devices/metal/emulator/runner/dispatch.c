@@ -45,6 +45,23 @@ EXPORT float __truncsfbf2(float value) {
 }
 #endif
 
+// The control word of floating-point arithmetic. Flushing: subnormal operands and results of f32 are zeros.
+#if defined(__x86_64__)
+#define FLUSH_TO_ZERO 0x8040u  // FTZ and DAZ
+typedef unsigned control_word;
+static control_word read_control(void) { return __builtin_ia32_stmxcsr(); }
+static void write_control(control_word word) { __builtin_ia32_ldmxcsr(word); }
+#else
+#define FLUSH_TO_ZERO (1ull << 24)  // FZ; FZ16 would flush f16 too
+typedef uint64_t control_word;
+static control_word read_control(void) {
+  control_word word;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+  return word;
+}
+static void write_control(control_word word) { __asm__ volatile("msr fpcr, %0" : : "r"(word)); }
+#endif
+
 static void *map_state(size_t bytes) {
   void *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
   if (memory == MAP_FAILED) fail(NO_MEMORY, "no memory for the state of threads");
@@ -103,6 +120,8 @@ EXPORT int msl_dispatch(void (*entry)(gpu_thread *), void **buffers, parameters 
   switches = 0;
   uint64_t start = now_nanoseconds();
   faults_begin();
+  control_word control = read_control();
+  if (request->flush_to_zero) write_control(control | FLUSH_TO_ZERO);
   int outcome = sigsetjmp(escape, 1);
   if (outcome == FINE) run_grid(entry, buffers);
   else {
@@ -112,6 +131,7 @@ EXPORT int msl_dispatch(void (*entry)(gpu_thread *), void **buffers, parameters 
     request->fault_address = fault_address;
     request->fault_signal = fault_signal;
   }
+  write_control(control);
   faults_end();
   current = 0;
   request->switches = switches;

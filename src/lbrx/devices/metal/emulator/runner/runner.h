@@ -68,7 +68,7 @@ typedef struct {  // a buffer that accesses are checked in when a kernel is inst
 typedef struct {
   uint32_t grid[3];  // threads if `grid_is_threads`, else threadgroups
   uint32_t threadgroup[3];
-  int32_t grid_is_threads, order, strict_barriers, strict_simdgroups, instrumented;
+  int32_t grid_is_threads, order, strict_barriers, strict_simdgroups, instrumented, flush_to_zero;
   uint32_t threadgroup_limit_bytes, timeout_ms;
   uint64_t seed;
   uint32_t argument_count, argument_bytes[MAX_BUFFERS];
