@@ -64,8 +64,11 @@ if _TYPE_CHECKING:
     from lbrx.tensors.creation import where as where
     from lbrx.tensors.creation import zeros as zeros
     from lbrx.tensors.creation import zeros_like as zeros_like
+    from lbrx.tensors.device_name import Device as Device
     from lbrx.tensors.dtype import DType as DType
     from lbrx.tensors.dtype import dtype as dtype
+    from lbrx.tensors.mapped import mmap_tensor as mmap_tensor
+    from lbrx.tensors.open_file import MmapOptions as MmapOptions
     from lbrx.tensors.shape import Layout as Layout
     from lbrx.tensors.shape import Shape as Shape
     from lbrx.tensors.storage import CpuStorage as CpuStorage
@@ -73,6 +76,7 @@ if _TYPE_CHECKING:
     from lbrx.tensors.storage import Storage as Storage
     from lbrx.tensors.tensor import Tensor as Tensor
     from lbrx.tensors.tensor import TensorMetadata as TensorMetadata
+    from lbrx.tensors.tensor import TensorView as TensorView
     from lbrx.tensors.tensor import tensor as tensor
     from lbrx.version import __version__ as __version__
 

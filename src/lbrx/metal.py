@@ -1,7 +1,7 @@
 """Metal: contexts, buffers, storage, the profiler and the emulator, in one place.
 
 ``MetalContext`` opens a device, or the emulator with ``MetalContext.open("emulated")``; ``using_metal`` makes it the
-one that computes; ``ProfiledContext`` measures kernels.
+one that computes; ``ProfiledContext`` measures kernels; ``transfers`` counts the bytes that were copied.
 
 >>> import lbrx.metal
 >>> lbrx.metal.MetalContext.__name__
@@ -18,6 +18,8 @@ if _TYPE_CHECKING:
     from lbrx.devices.metal.context.current import using_metal as using_metal
     from lbrx.devices.metal.context.profiler import ProfiledContext as ProfiledContext
     from lbrx.devices.metal.context.storage import MetalStorage as MetalStorage
+    from lbrx.devices.metal.context.transfers import Transfers as Transfers
+    from lbrx.devices.metal.context.transfers import transfers as transfers
     from lbrx.devices.metal.driver.errors import MetalError as MetalError
     from lbrx.devices.metal.driver.errors import ShaderError as ShaderError
     from lbrx.devices.metal.driver.pool import BufferPool as BufferPool

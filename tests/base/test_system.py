@@ -240,6 +240,12 @@ class TestDarwinCalls:
             struct.pack("<q", (1 << 33) + (1 << 30)) + struct.pack("<i", 5) + bytes(4),
         ]
 
+    def test_access_turns_read_ahead_off_and_on(self, as_darwin: pytest.MonkeyPatch) -> None:
+        recorded = RecordingFcntl()
+        as_darwin.setattr(fcntl, "fcntl", recorded)
+        assert [system.expect_access(7, access, 0, 10) for access in ("random", "sequential")] == [True, True]
+        assert recorded.calls == [(7, 45, 0), (7, 45, 1)]
+
     @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EBADF])  # by a file system; for a pipe
     def test_read_ahead_that_is_refused(self, small_file: int, as_darwin: pytest.MonkeyPatch, code: int) -> None:
         as_darwin.setattr(fcntl, "fcntl", RecordingFcntl({44: [code]}))

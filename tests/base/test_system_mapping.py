@@ -149,6 +149,32 @@ class TestAdvice:
         assert resident_pages(result) <= 6 * MIB // PAGE + 1  # a huge page at an edge goes as a whole
         assert np.frombuffer(result, np.uint64)[12345] == 12345
 
+    @linux_only
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_populate_maps_every_page(self, weights: int, monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
+        if not is_known:  # as before Linux 5.14, and on macOS
+            monkeypatch.setattr(mapping, "_MADV_POPULATE_READ", -1)
+        result = mapped(weights)
+        system.PinnedMapping(result).populate(PAGE + 1, 2 * MIB)
+        assert 2 * MIB // PAGE + 1 <= resident_pages(result) <= 8 * MIB // PAGE
+        system.PinnedMapping(result).populate(0, 8 * MIB)
+        assert resident_pages(result) == 8 * MIB // PAGE
+
+    def test_how_a_range_will_be_read(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        advised: list[tuple[int, int]] = []
+        monkeypatch.setattr(mapping, "_madvise", lambda _, length, advice: advised.append((length, advice)) or 0)
+        for access in ("normal", "sequential", "random"):
+            assert system.PinnedMapping(mapped(weights)).expect(access, PAGE + 1, PAGE)
+        assert advised == [(PAGE + 1, mmap.MADV_NORMAL), (PAGE + 1, mmap.MADV_SEQUENTIAL), (PAGE + 1, mmap.MADV_RANDOM)]
+
+    def test_how_a_file_will_be_read(self, weights: int) -> None:
+        read_end, write_end = os.pipe()
+        for access in ("normal", "sequential", "random"):
+            assert system.expect_access(weights, access, 0, 8 * MIB)
+            assert not system.expect_access(read_end, access, 0, 10)
+        os.close(read_end)
+        os.close(write_end)
+
     def test_refused_advice_is_false(self, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(mapping, "_madvise", lambda *_: -1)
         assert not system.PinnedMapping(mapped(weights)).will_need(0, MIB)

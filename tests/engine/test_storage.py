@@ -20,8 +20,9 @@ from lbrx.errors import FileError, ShapeError, TruncatedError
 from lbrx.settings import using
 from lbrx.tensors.dtype import DTYPES, dtype
 from lbrx.tensors.expr import Source
+from lbrx.tensors.open_file import OpenFile
 from lbrx.tensors.shape import Layout
-from lbrx.tensors.storage import CpuStorage, MmapStorage, OpenFile
+from lbrx.tensors.storage import CpuStorage, MmapStorage
 from support.strategies import assert_same, numpy_type, special_values, widened
 
 NAMES = tuple(name for name in DTYPES if not DTYPES[name].is_packed)

@@ -120,6 +120,16 @@ def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
         MemoryArena().get(-1)
 
 
+def test_a_limit_as_text() -> None:
+    arena = MemoryArena(limit_bytes="1MiB")
+    with arena.borrow(900_000) as buffer:
+        assert buffer.size == 900_000
+        with pytest.raises(MemoryBudgetError, match="its limit is 1 MiB"):
+            arena.get(900_000)
+    with pytest.raises(UsageError, match="1 lemon"):
+        MemoryArena(limit_bytes="1 lemon")
+
+
 @every_strategy
 def test_limit(strategy: Strategy) -> None:
     arena = MemoryArena(strategy, limit_bytes=4 * MIB)

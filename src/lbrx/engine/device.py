@@ -17,11 +17,12 @@ from lbrx.engine.arrays import Floats, Values
 from lbrx.engine.bind import BoundPass
 from lbrx.engine.destination import Destination, EncodeTarget, MemoryDestination, SinkTarget
 from lbrx.engine.program import Program
-from lbrx.errors import UsageError, nearest
+from lbrx.errors import UsageError
 from lbrx.registry import DEVICES, load
 from lbrx.settings import settings, using
 from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.coded import U8, Blocks, Encode
+from lbrx.tensors.device_name import Device as DeviceName
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, MatMul, Source
 from lbrx.tensors.shape import Layout
@@ -168,9 +169,7 @@ def device(name: str) -> Device:
     >>> device("cpu").name
     'cpu'
     """
-    if name not in DEVICES:
-        raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
-    opened: Device = load(DEVICES[name])()
+    opened: Device = load(DEVICES[DeviceName(name)])()
     return opened
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.base.system import PinnedMapping, format_bytes, page_bytes
+from lbrx.base.system import PinnedMapping, format_bytes, page_bytes, parse_bytes
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory.budget import Budget
 
@@ -96,7 +96,7 @@ class MemoryArena:
         strategy: Strategy = "arena",
         *,
         alignment: int = 64,
-        limit_bytes: int | None = None,
+        limit_bytes: int | str | None = None,
         budget: Budget | None = None,
     ) -> None:
         if strategy not in get_args(Strategy):
@@ -105,7 +105,7 @@ class MemoryArena:
             raise UsageError(f"an alignment of {alignment} bytes is not possible; expected a power of two")
         self._strategy: Strategy = strategy
         self._alignment = alignment
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = None if limit_bytes is None else parse_bytes(limit_bytes)
         self._budget = budget
         mapped_alignment = page_bytes() if strategy == "mapping" else 1
         self._padding = 0 if alignment <= mapped_alignment else alignment

@@ -20,7 +20,7 @@ from lbrx.tensors.codecs.codec import Codec, codec, is_codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import concatenate
 from lbrx.tensors.shape import normalize_axis
-from lbrx.tensors.storage import Bytes, CpuStorage, MmapStorage, ReadStorage, Storage
+from lbrx.tensors.storage import Bytes, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata
 
 
@@ -106,17 +106,10 @@ def _part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
     shape = (*tensor.shape[:axis], stop - start, *tensor.shape[axis + 1 :])
     if axis == 0:
         before = block_codec.nbytes((start, *tensor.shape[1:]))
-        storage = _window(blocks.storage, before, block_codec.nbytes(shape))
+        storage = blocks.storage.piece(before, block_codec.nbytes(shape))
     else:
         storage = _block_columns(blocks, block_codec, start, stop)
     return Tensor(Blocks(storage, blocks.codec, shape), TensorMetadata(tensor.name, tensor.quantization))
-
-
-def _window(storage: Storage, start: int, nbytes: int) -> Storage:
-    """Return some bytes of a storage, still mapped if the storage is."""
-    if isinstance(storage, MmapStorage):
-        return MmapStorage(storage.file, storage.offset + start, nbytes)
-    return CpuStorage(storage.read_at(start, nbytes))
 
 
 def _block_columns(blocks: Blocks, block_codec: Codec, start: int, stop: int) -> Storage:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.tensors.codecs.codec import Codec, Weights, codec
-from lbrx.tensors.dtype import DTYPES
+from lbrx.errors import ShapeError
+from lbrx.tensors.codecs.codec import Codec, Weights, codec, is_codec
+from lbrx.tensors.dtype import DTYPES, DTypeLike, dtype
 from lbrx.tensors.expr import F32, Coded, Expr, Reduce, Rows, Source, Stored, View, cast
 from lbrx.tensors.shape import Layout, Shape
 from lbrx.tensors.storage import Storage
@@ -32,6 +34,11 @@ class QuantizationInfo:
     group_size: int
     scales: Any = None
     zero_points: Any = None
+
+
+def codec_info(codec: Codec) -> QuantizationInfo:
+    """Return the description of a codec whose scales are inside its blocks."""
+    return QuantizationInfo(scheme=codec.name, bits=codec.bits, group_size=codec.block_elements)
 
 
 class Blocks(Coded):
@@ -192,3 +199,33 @@ def is_stored(expr: Expr) -> bool:
 def stored_key(expr: Expr) -> StoredKey:
     """Return the key of a stored expression. Parts of one encoding are identified by their number."""
     return (id(expr.encoding), expr.part or 0) if isinstance(expr, Encode) else id(expr)
+
+
+def stored_bytes(type_name: DTypeLike, shape: Shape) -> int:
+    """Return the bytes of a tensor of a dtype or codec.
+
+    >>> stored_bytes("bf16", (2, 32)), stored_bytes("q8_0", (2, 32))
+    (128, 68)
+    """
+    blocks = _codec_of(type_name)
+    return dtype(type_name).nbytes(math.prod(shape)) if blocks is None else blocks.nbytes(shape)
+
+
+def stored_expr(storage: Storage, type_name: DTypeLike, shape: Shape, offset: int = 0) -> Source | Blocks:
+    """Return elements of a dtype, or blocks of a codec, that begin at a byte of a storage."""
+    nbytes = stored_bytes(type_name, shape)
+    if offset < 0 or offset + nbytes > storage.nbytes:
+        raise ShapeError(
+            f"a tensor of {type_name} and shape {shape} needs {nbytes} bytes from byte {offset}, "
+            f"but the storage has {storage.nbytes}"
+        )
+    if (offset, nbytes) != (0, storage.nbytes):
+        storage = storage.piece(offset, nbytes)
+    blocks = _codec_of(type_name)
+    if blocks is None:
+        return Source(storage, dtype(type_name), Layout.contiguous(shape))
+    return Blocks(storage, blocks.name, shape)
+
+
+def _codec_of(type_name: DTypeLike) -> Codec | None:
+    return codec(type_name) if isinstance(type_name, str) and is_codec(type_name.lower()) else None

@@ -79,7 +79,10 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 def checked_shape(shape: Sequence[int] | int) -> Shape:
     """Return a caller's shape as a tuple of non-negative ints."""
-    sizes = (as_index(shape),) if not isinstance(shape, Sequence) else tuple(as_index(size) for size in shape)
+    try:
+        sizes = (as_index(shape),) if not isinstance(shape, Sequence) else tuple(as_index(size) for size in shape)
+    except TypeError as error:
+        raise ShapeError(f"shape {shape!r} does not consist of whole numbers") from error
     if any(size < 0 for size in sizes):
         raise ShapeError(f"shape {sizes} has a negative size")
     return sizes

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.errors import ShapeError
+from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.functions import function
 from lbrx.tensors.reductions import Reductions
@@ -41,6 +41,21 @@ class Shaping(Reductions):
         if isinstance(index, (list, np.ndarray)) and np.ndim(index):
             return self.rows(index)
         return self._made(views.sliced(self.expr, index))  # type: ignore[arg-type]
+
+    def view(self, *ranges: range | slice) -> Self:
+        """Return a view of ranges of the axes: ``t.view(range(1, 3))`` is ``t[1:3]``, but ranges must fit.
+
+        Like every slice, the view is a tensor over the same storage. It reads and copies no data.
+
+        >>> import lbrx
+        >>> x = lbrx.tensor([[1, 2], [3, 4], [5, 6]])
+        >>> x.view(range(1, 3)).tolist(), x.view(range(3), range(1)).tolist()
+        ([[3, 4], [5, 6]], [[1], [3], [5]])
+        """
+        shape = self.expr.shape
+        if len(ranges) > len(shape):
+            raise ShapeError(f"{len(ranges)} ranges for a tensor of shape {shape}; expected at most one for each axis")
+        return self[tuple(_range_as_slice(each, axis, shape[axis]) for axis, each in enumerate(ranges))]
 
     def transpose(self, *axes: int) -> Self:
         """Reorder the axes. The default reverses them.
@@ -171,3 +186,16 @@ class Shaping(Reductions):
         """
         shards: list[Self] = function("shard")(self, count, axis)
         return shards
+
+
+def _range_as_slice(given: range | slice, axis: int, size: int) -> slice:
+    if isinstance(given, slice):
+        return given
+    if not isinstance(given, range):
+        raise UsageError(f"view() takes ranges, not {given!r}; reshape() changes the shape, raw() gives the bytes")
+    if not given:
+        return slice(0, 0)
+    low, high = min(given[0], given[-1]), max(given[0], given[-1])
+    if low < 0 or high >= size:
+        raise ShapeError(f"{given} does not fit into axis {axis} of size {size}")
+    return slice(given.start, None if given.stop < 0 else given.stop, given.step)

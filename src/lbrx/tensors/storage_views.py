@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
+from lbrx.tensors.open_file import Bytes
+from lbrx.tensors.storage import ReadStorage, Storage
 
 
 class JoinedStorage(ReadStorage):
@@ -61,34 +62,3 @@ class GatheredStorage(ReadStorage):
             start = int(self._rows[row]) * self._row_bytes + within
             self._inner.read_into(start, buffer[done : done + count])
             done += count
-
-
-def storage_piece(storage: Storage, offset: int, nbytes: int) -> Storage:
-    """Return a run of bytes of a storage. For a file, it is a range of the same file.
-
-    >>> from lbrx.tensors.storage import CpuStorage
-    >>> storage_piece(CpuStorage(np.arange(6, dtype=np.uint8)), 4, 2).read_at(0, 2).tolist()
-    [4, 5]
-    """
-    if isinstance(storage, MmapStorage):
-        return MmapStorage(storage.file, storage.offset + offset, nbytes)
-    return _Piece(storage, offset, nbytes)
-
-
-class _Piece:
-    __slots__ = ("_inner", "_offset", "nbytes")
-    device = "cpu"
-
-    def __init__(self, inner: Storage, offset: int, nbytes: int) -> None:
-        self._inner, self._offset, self.nbytes = inner, offset, nbytes
-
-    @property
-    def address(self) -> int | None:
-        address = self._inner.address
-        return None if address is None else address + self._offset
-
-    def read_at(self, offset: int, length: int) -> Bytes:
-        return self._inner.read_at(self._offset + offset, length)
-
-    def read_into(self, offset: int, buffer: Bytes) -> None:
-        self._inner.read_into(self._offset + offset, buffer)

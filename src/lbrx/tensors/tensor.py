@@ -6,41 +6,40 @@ Operators build lazy expressions. Values are computed in fused streaming passes 
 
 from __future__ import annotations
 
-import math
-from dataclasses import field
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, ShapeError, UsageError
 from lbrx.tensors import views
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES, Blocks, Encode, Encoding, QuantizationInfo
-from lbrx.tensors.dtype import DType, DTypeLike
+from lbrx.tensors.coded import (
+    DEFAULT_GROUP_SIZE,
+    SCHEMES,
+    Blocks,
+    Encode,
+    Encoding,
+    QuantizationInfo,
+    codec_info,
+    stored_expr,
+)
+from lbrx.tensors.dtype import DTypeLike
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.expr import Coded, Expr, MatMul, Reduce, Source, cast
 from lbrx.tensors.functions import function
 from lbrx.tensors.operators import array_expr
-from lbrx.tensors.shape import Layout, Shape
-from lbrx.tensors.shaping import Shaping
+from lbrx.tensors.properties import Properties
+from lbrx.tensors.properties import TensorMetadata as TensorMetadata
+from lbrx.tensors.shape import Layout, checked_shape
 from lbrx.tensors.storage import CpuStorage, Storage
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMetadata:
-    """Properties of a tensor besides its values."""
-
-    name: str | None = None
-    quantization: QuantizationInfo | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
-
 
 _NO_METADATA = TensorMetadata()
 
 
-class Tensor(Shaping):
+class Tensor(Properties):
     """A lazy expression, or the elements of a file or an array.
 
     >>> import numpy as np, lbrx
@@ -57,122 +56,27 @@ class Tensor(Shaping):
         self.expr = expr
         self.metadata = metadata
 
+    @classmethod
+    def from_storage(
+        cls, storage: Storage, dtype: DTypeLike, shape: Sequence[int] | int, offset: int = 0, name: str | None = None
+    ) -> Tensor:
+        """Return the elements of a storage from byte ``offset`` on, without a copy.
+
+        ``dtype`` is a dtype or a quantization of GGUF, such as ``"q4_0"``. The elements are in C order.
+
+        >>> import numpy as np, lbrx
+        >>> storage = lbrx.CpuStorage.from_array(np.arange(6, dtype=np.float32))
+        >>> lbrx.Tensor.from_storage(storage, "f32", (2, 2), offset=8).tolist()
+        [[2.0, 3.0], [4.0, 5.0]]
+        """
+        if not hasattr(storage, "read_into"):
+            raise UsageError(f"expected a storage, not a {type(storage).__name__}; lbrx.tensor() takes arrays")
+        expr = stored_expr(storage, dtype, checked_shape(shape), offset)
+        info = None if isinstance(expr, Source) else codec_info(codec(expr.codec))
+        return cls(expr, TensorMetadata(name, info))
+
     def _made(self, expr: Expr) -> Tensor:
         return Tensor(expr)
-
-    # -- properties -----------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Shape:
-        """The size of each axis.
-
-        >>> import lbrx
-        >>> lbrx.tensor([[1, 2, 3]]).shape
-        (1, 3)
-        """
-        return self.expr.shape
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype of the elements.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0], dtype="bf16").dtype == "bf16"
-        True
-        """
-        return self.expr.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes.
-
-        >>> import lbrx
-        >>> lbrx.tensor([[1, 2, 3]]).ndim
-        2
-        """
-        return len(self.expr.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements.
-
-        >>> import lbrx
-        >>> lbrx.tensor([[1, 2, 3]]).size
-        3
-        """
-        return math.prod(self.expr.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements, or of the quantized blocks.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0, 2.0], "bf16").nbytes
-        4
-        """
-        if isinstance(self.expr, Coded):
-            return self.expr.nbytes
-        return self.expr.dtype.nbytes(self.size)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element. Packed elements share a byte.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0], "bf16").itemsize
-        2
-        """
-        return self.expr.dtype.itemsize
-
-    @property
-    def name(self) -> str | None:
-        """The name in its file, or the assigned name.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0], name="norm.weight").name
-        'norm.weight'
-        """
-        return self.metadata.name
-
-    @property
-    def quantization(self) -> QuantizationInfo | None:
-        """How the tensor is quantized, or None.
-
-        >>> import lbrx
-        >>> lbrx.zeros((32,), "f32").quantize("q8_0").quantization.bits
-        8.5
-        """
-        return self.metadata.quantization
-
-    @property
-    def type_name(self) -> str:
-        """The name of the dtype or of the quantization.
-
-        >>> import lbrx
-        >>> lbrx.zeros((32,), "f32").quantize("q8_0").type_name
-        'q8_0'
-        """
-        return self.expr.codec if isinstance(self.expr, Coded) else self.expr.dtype.name
-
-    @property
-    def storage(self) -> Storage | None:
-        """The storage of the elements, or None for a lazy expression.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0]).storage.nbytes, (lbrx.tensor([1.0]) + 1).storage
-        (8, None)
-        """
-        return self.expr.storage if isinstance(self.expr, (Source, Blocks)) else None
-
-    @property
-    def is_view(self) -> bool:
-        """Whether the elements are stored and seen through a layout, so there is nothing to compute.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0, 2.0])[1:].is_view, (lbrx.tensor([1.0]) + 1).is_view
-        (True, False)
-        """
-        return isinstance(self.expr, Source)
 
     def __repr__(self) -> str:
         from lbrx.tensors.display import source_text
@@ -325,18 +229,8 @@ class Tensor(Shaping):
         >>> (lbrx.tensor([1.0]) + 1).to_device("numpy").tolist()
         [2.0]
         """
-        return Tensor(function("moved")(self.expr, device), self.metadata)
-
-    @property
-    def device(self) -> str:
-        """The device of its elements, or of the elements that its expression reads.
-
-        >>> import lbrx
-        >>> lbrx.tensor([1.0]).device
-        'cpu'
-        """
-        name: str = function("device_of")(self.expr)
-        return name
+        moved = Tensor(function("moved")(self.expr, device), self.metadata)
+        return Tensor(moved.expr, replace(self.metadata, quantization=moved.quantization))
 
     def raw(self) -> Tensor:
         """Return the bytes of a stored or quantized tensor as a u8 vector.
@@ -417,8 +311,8 @@ class Tensor(Shaping):
             return integer_tensor(encoded_integers(self.expr, scheme, group_size, symmetric), self.name)
         block_codec = codec(scheme)
         weights = None if imatrix is None else np.asarray(imatrix, np.float32)
-        info = QuantizationInfo(scheme=block_codec.name, bits=block_codec.bits, group_size=block_codec.block_elements)
-        return Tensor(Encode(Encoding(self.expr, block_codec, weights)), TensorMetadata(self.name, info))
+        metadata = TensorMetadata(self.name, codec_info(block_codec))
+        return Tensor(Encode(Encoding(self.expr, block_codec, weights)), metadata)
 
     def encoded(self) -> Tensor:
         """Return this tensor. If it is quantized, encode its blocks into memory now, so that it happens only once.
@@ -478,3 +372,7 @@ def tensor(values: npt.ArrayLike, dtype: DTypeLike | None = None, name: str | No
     expr = array_expr(np.asarray(values))
     wanted = expr.dtype if dtype is None else dtype_of(dtype)
     return Tensor(Tensor(cast(expr, wanted)).realize().expr, TensorMetadata(name=name))
+
+
+TensorView = Tensor
+"""What slices, transposes and reshapes of a tensor are: a Tensor over the same storage (see `Tensor.is_view`)."""

@@ -7,6 +7,8 @@ All other functions raise ``lbrx.errors.FileError`` with the path and the reason
 
 from lbrx.base.system.files import (
     StrPath,
+    expect_access,
+    file_error,
     flush_to_disk,
     open_past_cache,
     open_read,
@@ -49,6 +51,8 @@ __all__ = [
     "cache_directory",
     "cpu_count",
     "exchange",
+    "expect_access",
+    "file_error",
     "flush_to_disk",
     "format_bytes",
     "is_private",

@@ -14,6 +14,7 @@ from functools import cache
 
 F_PREALLOCATE = 42
 F_RDADVISE = 44
+F_RDAHEAD = 45
 F_FULLFSYNC = 51
 
 F_ALLOCATECONTIG = 0x2
@@ -37,6 +38,11 @@ def read_ahead(fd: int, offset: int, length: int) -> None:
     end = offset + length
     for start in range(offset, end, _MAX_ADVISED_BYTES):
         fcntl.fcntl(fd, F_RDADVISE, _RADVISORY.pack(start, min(_MAX_ADVISED_BYTES, end - start)))
+
+
+def set_read_ahead(fd: int, is_on: bool) -> None:
+    """Whether the system reads ahead of the reads through a descriptor."""
+    fcntl.fcntl(fd, F_RDAHEAD, int(is_on))
 
 
 def allocate(fd: int, nbytes: int) -> None:

@@ -189,6 +189,22 @@ def read_ahead(fd: int, offset: int, length: int) -> bool:
     return True
 
 
+def expect_access(fd: int, access: str, offset: int, length: int) -> bool:
+    """Say how a range will be read: "normal", "sequential" or "random"; whether the kernel took the advice.
+
+    macOS knows read-ahead on or off only, and for the whole descriptor.
+    """
+    try:
+        if sys.platform == "darwin":
+            darwin.set_read_ahead(fd, access != "random")
+        else:
+            advice = {"sequential": os.POSIX_FADV_SEQUENTIAL, "random": os.POSIX_FADV_RANDOM}
+            os.posix_fadvise(fd, offset, length, advice.get(access, os.POSIX_FADV_NORMAL))
+    except OSError as error:
+        return _refused(error, fd)
+    return True
+
+
 def seems_cached(fd: int, offset: int, length: int) -> bool:
     """Whether the first, middle and last byte of a range are in the file cache; never waits for the disk.
 

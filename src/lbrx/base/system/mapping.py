@@ -21,6 +21,12 @@ from lbrx.errors import TruncatedError
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
 _MADV_HUGEPAGE: Final = 14  # Linux
+_MADV_POPULATE_READ: Final = 22  # Linux 5.14
+_ACCESS_ADVICE: Final = {
+    "normal": mmap.MADV_NORMAL,
+    "sequential": mmap.MADV_SEQUENTIAL,
+    "random": mmap.MADV_RANDOM,
+}
 _CANNOT_MAP = frozenset(
     {errno.ENODEV, errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EAGAIN}
     | {errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -113,6 +119,17 @@ class PinnedMapping:
         ``msync(MS_INVALIDATE)``, which empties the cache for every process, would be wrong for a file.
         """
         return self._advise(*self._whole_pages(start, length), mmap.MADV_DONTNEED)
+
+    def expect(self, access: str, start: int, length: int) -> bool:
+        """Say how the range will be read: "normal", "sequential" or "random"."""
+        return self._advise(*self._touched_pages(start, length), _ACCESS_ADVICE[access])
+
+    def populate(self, start: int, length: int) -> None:
+        """Read the range and map its pages before returning. The file must not be shorter than the mapping."""
+        first, end = self._touched_pages(start, length)
+        if end > first and (sys.platform == "darwin" or not self._advise(first, end, _MADV_POPULATE_READ)):
+            self.will_need(start, length)
+            self._view[first:end:_PAGE_BYTES].max()  # touches each page
 
     def huge_pages(self) -> bool:
         """Back an anonymous mapping by huge pages; macOS chooses its page size itself."""

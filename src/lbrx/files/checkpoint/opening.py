@@ -18,7 +18,8 @@ from lbrx.files.remote.paths import RemotePath, as_path
 from lbrx.settings import settings
 from lbrx.tensors.coded import Blocks, QuantizationInfo
 from lbrx.tensors.expr import Expr, Source
-from lbrx.tensors.storage import Bytes, MmapStorage, OpenFile, ReadStorage, Storage
+from lbrx.tensors.open_file import OpenFile
+from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
 
 if TYPE_CHECKING:

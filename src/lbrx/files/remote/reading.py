@@ -15,7 +15,8 @@ from lbrx.files.remote.filesystem import RemoteState, attempt, filesystem, state
 from lbrx.files.remote.paths import RangedSource, RemotePath
 from lbrx.files.remote.settings import remote_settings
 from lbrx.memory.cache import ByteLRU
-from lbrx.tensors.storage import Bytes, ReadStorage, check_range
+from lbrx.tensors.open_file import Bytes, check_range
+from lbrx.tensors.storage import ReadStorage
 
 HEAD_BYTES = 16 << 10  # the first read of a header; enough for most shards of a large model
 HEADS_BYTES = 16 << 20  # all cached headers together

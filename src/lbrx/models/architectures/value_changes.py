@@ -12,7 +12,7 @@ from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.records import Weight
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import stack
-from lbrx.tensors.storage_views import GatheredStorage, JoinedStorage, storage_piece
+from lbrx.tensors.storage_views import GatheredStorage, JoinedStorage
 from lbrx.tensors.tensor import Tensor
 
 RowNumbers = npt.NDArray[np.int64]
@@ -77,7 +77,7 @@ def stack_part(tensor: Tensor, number: int) -> Tensor:
     if blocks is None:
         return tensor[number]
     part_bytes = blocks.storage.nbytes // tensor.shape[0]
-    piece = storage_piece(blocks.storage, number * part_bytes, part_bytes)
+    piece = blocks.storage.piece(number * part_bytes, part_bytes)
     return Tensor(Blocks(piece, blocks.codec, tensor.shape[1:]), tensor.metadata)
 
 

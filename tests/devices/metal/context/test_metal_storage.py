@@ -18,7 +18,7 @@ from lbrx.devices.metal.context.storage import MetalStorage, wrapped_windows
 from lbrx.devices.metal.context.transfers import Transfers, transfers
 from lbrx.devices.metal.driver.errors import KernelFault, MetalError, MetalUnavailable
 from lbrx.devices.metal.emulator.driver import EmulatedDriver
-from lbrx.errors import UsageError
+from lbrx.errors import DTypeError, ShapeError, UsageError
 from support.metal_passes import assert_same_bits, device
 from support.metal_shaders import driver, needs_clang
 
@@ -70,8 +70,8 @@ def test_a_mapped_file_is_used_where_it_is(file: Path, counts: Transfers) -> Non
     binding = storage.binding(0, 8)
     assert binding.buffer.nbytes % page_bytes() == 0
     assert binding.offset % page_bytes() != 0
-    with pytest.raises(UsageError, match="mapped file and cannot be written"):
-        storage.copy_from_cpu(np.zeros(4, np.uint8))
+    with pytest.raises(UsageError, match="mapped file, which cannot be written"):
+        storage.copy_from_cpu(np.zeros(4, np.uint8), offset=0)
 
 
 def test_elements_that_are_not_aligned_are_copied(tmp_path: Path, counts: Transfers) -> None:
@@ -155,7 +155,7 @@ def test_quantization_survives(counts: Transfers) -> None:
         here = lbrx.tensor(np.tile(values, (1, 4)), name="w").quantize(scheme).realize()
         there = here.to_device("metal")
         assert there.type_name == here.type_name == there.to_device("cpu").type_name
-        assert there.quantization is here.quantization
+        assert (there.quantization is here.quantization) == (scheme == "q8_0")  # int4 has scales of its own
         assert there.nbytes == here.nbytes
         assert_same_bits(there.numpy(), here.numpy())
         assert_same_bits((there.dequantize() * 2).numpy(), here.numpy() * np.float32(2))
@@ -167,8 +167,47 @@ def test_bytes_can_be_put_in_and_taken_out() -> None:
     storage.copy_from_cpu(np.arange(10, dtype=np.uint8))
     storage.copy_from_cpu(np.full(2, 77, np.uint8), offset=3)
     assert storage.copy_to_cpu().tolist() == [0, 1, 2, 77, 77, 5, 6, 7, 8, 9]
-    with pytest.raises(UsageError, match="bytes 9 to 11 lie outside a storage of 10"):
+    with pytest.raises(ShapeError, match="bytes 9 to 11 are outside a storage of 10"):
         storage.copy_from_cpu(np.zeros(2, np.uint8), offset=9)
+
+
+def test_arrays_of_any_dtype_keep_their_bytes(counts: Transfers) -> None:
+    storage = MetalStorage.empty(device(), 16)
+    for array in (np.array([1.5, 2.5, 3.5, 300], np.float32), np.array([[7, -1]]), np.zeros((2, 4), np.float16)):
+        storage.copy_from_cpu(array)
+        assert storage.copy_to_cpu().tobytes() == array.tobytes()
+        out = np.empty_like(array)
+        assert storage.copy_to_cpu(out) is out
+        assert_same_bits(out, array)
+    assert (counts.copied_bytes, counts.returned_bytes) == (48, 96)
+    storage.copy_from_cpu(np.array([9, 8], np.float32), offset=8)
+    assert storage.copy_to_cpu(dtype="f32").tolist() == [0, 0, 9, 8]
+    assert storage.copy_to_cpu(dtype="f32", offset=12).tolist() == [8]
+
+
+def test_arrays_that_cannot_be_copied_are_refused_and_change_nothing() -> None:
+    storage = MetalStorage.empty(device(), 16)
+    storage.copy_from_cpu(np.arange(4, dtype=np.float32))
+    read_only = np.zeros(4, np.float32)
+    read_only.flags.writeable = False
+    for wrong, error, message in (
+        (np.zeros(4), ShapeError, "an array of 32 bytes does not fill a storage of 16; expected the same size"),
+        (np.zeros(3, np.float32), ShapeError, "an array of 12 bytes does not fill"),
+        (np.zeros((2, 4), np.float32)[:, ::2], ShapeError, "is not C-contiguous; call numpy.ascontiguousarray"),
+        (np.zeros(4, ">f4"), DTypeError, "has the other byte order"),
+        (np.zeros(2, object), DTypeError, "no plain elements"),
+        ([1.0, 2.0], UsageError, "cannot copy a list; expected a NumPy array"),
+    ):
+        for copy in (storage.copy_from_cpu, storage.copy_to_cpu):
+            with pytest.raises(error, match=message):
+                copy(wrong)  # type: ignore[operator]
+    with pytest.raises(DTypeError, match="an array of int32 cannot be copied as f32"):
+        storage.copy_from_cpu(np.zeros(4, np.int32), dtype="f32")
+    with pytest.raises(UsageError, match="out is read-only"):
+        storage.copy_to_cpu(read_only)
+    with pytest.raises(ShapeError, match="bytes 20 to 20 are outside"):
+        storage.copy_to_cpu(offset=20)
+    assert storage.copy_to_cpu(dtype="f32").tolist() == [0, 1, 2, 3]
 
 
 def test_a_fault_tells_kernel_and_shape(monkeypatch: pytest.MonkeyPatch) -> None:

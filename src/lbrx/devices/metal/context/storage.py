@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import page_bytes
@@ -19,9 +20,12 @@ from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding
 from lbrx.devices.metal.driver.errors import MetalError
 from lbrx.engine.destination import MemoryDestination
-from lbrx.errors import UsageError
-from lbrx.tensors.dtype import DType
-from lbrx.tensors.storage import Bytes, MmapStorage, Storage
+from lbrx.errors import DTypeError, ShapeError, UsageError
+from lbrx.tensors.dtype import DType, DTypeLike
+from lbrx.tensors.dtype import dtype as dtype_of
+from lbrx.tensors.storage import Bytes, BytesAsArrays, MmapStorage, Storage, check_inside
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def wrapped_windows(
     return tuple(windows)
 
 
-class MetalStorage:
+class MetalStorage(BytesAsArrays):
     """A run of bytes in buffers of a device.
 
     >>> from lbrx.devices.metal.context import MetalContext
@@ -159,19 +163,78 @@ class MetalStorage:
         """Copy a window of bytes into a buffer."""
         buffer[:] = self._memory()[offset : offset + buffer.size]
 
-    def copy_from_cpu(self, data: Bytes, offset: int = 0) -> None:
-        """Put bytes into the storage."""
-        if self.is_mapped:
-            raise UsageError("the bytes of this storage are those of a mapped file and cannot be written")
-        if offset < 0 or offset + data.size > self.nbytes:
-            raise UsageError(f"bytes {offset} to {offset + data.size} lie outside a storage of {self.nbytes}")
-        self._memory()[offset : offset + data.size] = data
-        transfers(self.context).add(copied_bytes=data.size)
+    def piece(self, offset: int, nbytes: int) -> MetalStorage:
+        """Return a part of the bytes, in the same buffers."""
+        check_inside(self, offset, nbytes)
+        windows = []
+        for window in self._windows:
+            low, high = max(window.start, offset), min(window.start + window.nbytes, offset + nbytes)
+            if low < high or (not nbytes and low == high):
+                begin = window.offset + low - window.start
+                windows.append(BufferWindow(low - offset, high - low, window.buffer, begin))
+        return MetalStorage(self.context, tuple(windows), nbytes, owner=self)
 
-    def copy_to_cpu(self) -> Bytes:
-        """A copy of the bytes in memory of the CPU."""
-        transfers(self.context).add(returned_bytes=self.nbytes)
-        return self._memory().copy()
+    def copy_from_cpu(self, array: Array, offset: int | None = None, dtype: DTypeLike | None = None) -> None:
+        """Copy the bytes of a contiguous array into the storage.
+
+        Without an ``offset`` in bytes, the array must fill the storage. With a ``dtype``, it must have that dtype.
+        """
+        check_array(array, dtype)
+        if self.is_mapped:
+            raise UsageError("this storage has the bytes of a mapped file, which cannot be written")
+        self._check_size(array.nbytes, offset)
+        start = offset or 0
+        self._memory()[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
+        transfers(self.context).add(copied_bytes=array.nbytes)
+
+    def copy_to_cpu(self, out: Array | None = None, offset: int | None = None, dtype: DTypeLike | None = None) -> Array:
+        """Copy the bytes into ``out``, or into a new vector of ``dtype`` (u8 if not given), and return it.
+
+        Without an ``offset`` in bytes, ``out`` must have the size of the storage.
+
+        >>> from lbrx.devices.metal.context import MetalContext
+        >>> storage = MetalStorage.empty(MetalContext.open("emulated"), 8)
+        >>> storage.copy_from_cpu(np.array([1.5, 2.5], np.float32))
+        >>> storage.copy_to_cpu(dtype="f32")
+        array([1.5, 2.5], dtype=float32)
+        """
+        if out is None:
+            check_inside(self, offset or 0, 0)
+            out = self.piece(offset or 0, self.nbytes - (offset or 0)).as_slice(dtype or "u8").copy()
+        else:
+            check_array(out, dtype)
+            if not out.flags.writeable:
+                raise UsageError("out is read-only; expected an array that can be written")
+            self._check_size(out.nbytes, offset)
+            start = offset or 0
+            out.reshape(-1).view(np.uint8)[:] = self._memory()[start : start + out.nbytes]
+        transfers(self.context).add(returned_bytes=out.nbytes)
+        return out
+
+    def _check_size(self, nbytes: int, offset: int | None) -> None:
+        if offset is None and nbytes != self.nbytes:
+            raise ShapeError(
+                f"an array of {nbytes} bytes does not fill a storage of {self.nbytes}; "
+                "expected the same size, or an offset to copy a part"
+            )
+        check_inside(self, offset or 0, nbytes)
+
+
+def check_array(array: Array, dtype: DTypeLike | None) -> None:
+    """Raise unless the bytes of an array are its elements in order, in the byte order of this machine."""
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"cannot copy a {type(array).__name__}; expected a NumPy array")
+    if dtype is not None and array.dtype != dtype_of(dtype).numpy:
+        raise DTypeError(f"an array of {array.dtype} cannot be copied as {dtype_of(dtype)}")
+    if array.dtype.hasobject or array.dtype.names is not None:
+        raise DTypeError(f"an array of {array.dtype} has no plain elements to copy")
+    if not array.dtype.isnative:
+        raise DTypeError(f"an array of {array.dtype.str} has the other byte order; call astype first")
+    if not array.flags.c_contiguous:
+        raise ShapeError(
+            f"an array of shape {array.shape} with strides {array.strides} is not C-contiguous; "
+            "call numpy.ascontiguousarray first"
+        )
 
 
 class MetalDestination(MemoryDestination):
