@@ -50,6 +50,7 @@ if _TYPE_CHECKING:
     from lbrx.models.inference import open_model as open_model
     from lbrx.models.inference.generating import generate as generate
     from lbrx.ops.shards import gather as gather
+    from lbrx.settings import Device as Device
     from lbrx.settings import using as using
     from lbrx.tensors.coded import QuantizationInfo as QuantizationInfo
     from lbrx.tensors.creation import arange as arange
@@ -64,7 +65,6 @@ if _TYPE_CHECKING:
     from lbrx.tensors.creation import where as where
     from lbrx.tensors.creation import zeros as zeros
     from lbrx.tensors.creation import zeros_like as zeros_like
-    from lbrx.tensors.device_name import Device as Device
     from lbrx.tensors.dtype import DType as DType
     from lbrx.tensors.dtype import dtype as dtype
     from lbrx.tensors.mapped import mmap_tensor as mmap_tensor

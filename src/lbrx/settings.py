@@ -11,8 +11,26 @@ from contextlib import contextmanager
 
 from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import UsageError
+from lbrx.errors import UsageError, nearest
 from lbrx.registry import DEVICES
+
+
+class Device(str):
+    """A device of `lbrx.registry.DEVICES`. It equals its name as text and can be used wherever text can.
+
+    >>> Device("cpu"), Device("cpu") == "cpu", f"on {Device('cpu')}"
+    (Device('cpu'), True, 'on cpu')
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Device:
+        if name not in DEVICES:
+            raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
+        return super().__new__(cls, name)
+
+    def __repr__(self) -> str:
+        return f"Device({super().__repr__()})"
 
 
 @dataclass(slots=True)
@@ -67,8 +85,8 @@ def using(
         raise UsageError(f"threads is {threads}; expected at least 1")
     if chunk_elements is not None and chunk_elements < 1:
         raise UsageError(f"chunk_elements is {chunk_elements}; expected at least 1")
-    if device is not None and device not in DEVICES:
-        raise UsageError(f"unknown device {device!r}; expected one of {', '.join(DEVICES)}")
+    if device is not None:
+        Device(device)  # raises for an unknown name
     before = (settings.threads, settings.chunk_elements, settings.device, settings.raw)
     settings.threads = threads or settings.threads
     settings.chunk_elements = chunk_elements or settings.chunk_elements

@@ -19,10 +19,10 @@ from lbrx.engine.destination import Destination, EncodeTarget, MemoryDestination
 from lbrx.engine.program import Program
 from lbrx.errors import UsageError
 from lbrx.registry import DEVICES, load
+from lbrx.settings import Device as DeviceName
 from lbrx.settings import settings, using
 from lbrx.tensors.codecs.codec import Codec
 from lbrx.tensors.coded import U8, Blocks, Encode
-from lbrx.tensors.device_name import Device as DeviceName
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Expr, MatMul, Source
 from lbrx.tensors.shape import Layout
@@ -124,6 +124,9 @@ class Device(Protocol):
     def store(self, storage: Storage) -> Storage:
         """The same bytes on this device, without a copy if possible."""
 
+    def copies(self, storage: Storage, dtype: DType) -> bool:
+        """Whether passes copy elements of this storage, because they cannot use them where they are."""
+
     def load(self, storage: Storage) -> CpuStorage:
         """The bytes of a storage of this device in plain memory."""
 
@@ -208,6 +211,10 @@ def run_pass(bound: BoundPass, targets: Sequence[SinkTarget | EncodeTarget]) -> 
     """
     note(bound)
     runs = pass_device(bound, targets)
+    if any(leaf.storage is not None and leaf.storage.cache is not None for leaf in bound.leaves):
+        from lbrx.engine.cached import use_cached_leaves
+
+        use_cached_leaves(bound, runs)
     return runs.run_pass(bound, [_encoder(each, runs) if isinstance(each, EncodeTarget) else each for each in targets])
 
 

@@ -267,7 +267,7 @@ def _addresses(small: SmallPass, planned: Planned) -> tuple[list[int], list[Mmap
         assert isinstance(source, Source)
         storage = source.storage
         if type(storage) is not CpuStorage:
-            if type(storage) is not MmapStorage or storage.nbytes > MOST_BYTES:
+            if not isinstance(storage, MmapStorage) or storage.nbytes > MOST_BYTES:
                 return None
             mapped.append(storage)
         address = storage.address

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lbrx.memory.cache import CacheStatistics as CacheStatistics
     from lbrx.memory.prefetch import ReadAhead as ReadAhead
     from lbrx.memory.prefetch import Span as Span
+    from lbrx.memory.tensor_cache import TensorCache as TensorCache
 
 __getattr__, __dir__, _lazy = lazy_names(__name__, __file__)
 __all__ = [

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import parse_bytes
 from lbrx.errors import UsageError
+from lbrx.memory.budget import Budget
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -46,7 +47,8 @@ class ByteLRU(Generic[K, V]):
     """Keeps values, such as decoded tensors, within a limit of bytes; safe to use from many threads.
 
     ``size_of`` gives the bytes of a value; by default they are its ``nbytes`` or its length. A value larger than
-    the whole limit is handed out but not kept.
+    the whole limit is handed out but not kept. With a budget, kept bytes are charged to it: the cache holds no more
+    than the budget has left, and drops everything when someone waits for memory.
 
     >>> cache = ByteLRU(limit_bytes=10)
     >>> cache.put("a", b"12345678")
@@ -56,7 +58,9 @@ class ByteLRU(Generic[K, V]):
     (None, 1, 1)
     """
 
-    def __init__(self, limit_bytes: int | str, size_of: Callable[[V], int] = nbytes_of) -> None:
+    def __init__(
+        self, limit_bytes: int | str, size_of: Callable[[V], int] = nbytes_of, budget: Budget | None = None
+    ) -> None:
         self._limit_bytes = parse_bytes(limit_bytes)
         self._size_of = size_of
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()  # the most recently used last
@@ -65,12 +69,30 @@ class ByteLRU(Generic[K, V]):
         self._hits = 0
         self._misses = 0
         self._evictions = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entered when a collection inside the lock drops a cache or a buffer
+        self._budget = budget
+        if budget is not None:
+            budget.register(self)
 
     @property
     def limit_bytes(self) -> int:
         """The largest number of bytes to keep."""
         return self._limit_bytes
+
+    def room_bytes(self) -> int:
+        """The most bytes that the cache can hold now: its limit, or less if the budget has less left."""
+        if self._budget is None:
+            return self._limit_bytes
+        return min(self._limit_bytes, self._held_bytes + self._budget.limit_bytes - self._budget.used_bytes)
+
+    def trim(self) -> int:
+        """Drop everything, and return how many bytes that was."""
+        with self._lock:
+            dropped, self._entries = self._entries, OrderedDict()
+            freed_bytes, self._held_bytes = self._held_bytes, 0
+            self._evictions += len(dropped)
+        self._settle(-freed_bytes)
+        return freed_bytes
 
     def get(self, key: K) -> V | None:
         """The value of a key, now the most recently used, or None."""
@@ -83,7 +105,8 @@ class ByteLRU(Generic[K, V]):
         nbytes = self._size_of(value)
         with self._lock:
             self._creations.pop(key, None)
-            dropped = self._keep(key, value, nbytes)
+            dropped, change = self._keep(key, value, nbytes)
+        self._settle(change)
         del dropped
 
     def get_or_create(self, key: K, factory: Callable[[], V]) -> V:
@@ -108,6 +131,17 @@ class ByteLRU(Generic[K, V]):
             if creation.results:
                 return creation.results[0]
         return self._create(key, factory, mine)
+
+    def oldest(self, nbytes: int) -> list[K]:
+        """The keys that would be dropped to free so many bytes."""
+        with self._lock:
+            keys: list[K] = []
+            for key, (_, held_bytes) in self._entries.items():
+                if nbytes <= 0:
+                    break
+                keys.append(key)
+                nbytes -= held_bytes
+            return keys
 
     def statistics(self) -> CacheStatistics:
         """Counts since the cache was made, and what it holds now."""
@@ -135,7 +169,9 @@ class ByteLRU(Generic[K, V]):
             nbytes = self._size_of(value)
             creation.results.append(value)
             with self._lock:
-                dropped = self._keep(key, value, nbytes) if self._creations.get(key) is creation else []
+                is_wanted = self._creations.get(key) is creation
+                dropped, change = self._keep(key, value, nbytes) if is_wanted else ([], 0)
+            self._settle(change)
             del dropped
             return value
         finally:
@@ -144,20 +180,34 @@ class ByteLRU(Generic[K, V]):
                     del self._creations[key]
             creation.finished.set()
 
-    def _keep(self, key: K, value: V, nbytes: int) -> list[V]:
-        """Keep a value and return those that went for it, so that they are freed after the lock is."""
+    def _keep(self, key: K, value: V, nbytes: int) -> tuple[list[V], int]:
+        """Keep a value. Return those that went for it, so that they are freed after the lock is, and the change of
+        the held bytes."""
+        before, room_bytes = self._held_bytes, self.room_bytes()
         dropped: list[V] = []
         earlier = self._entries.pop(key, None)
         if earlier is not None:
             self._held_bytes -= earlier[1]
             dropped.append(earlier[0])
-        if nbytes > self._limit_bytes:
-            return dropped
-        while self._held_bytes + nbytes > self._limit_bytes:
+        if nbytes > room_bytes:
+            return dropped, self._held_bytes - before
+        while self._held_bytes + nbytes > room_bytes:
             _, (evicted, evicted_bytes) = self._entries.popitem(last=False)
             self._held_bytes -= evicted_bytes
             self._evictions += 1
             dropped.append(evicted)
         self._entries[key] = (value, nbytes)
         self._held_bytes += nbytes
-        return dropped
+        return dropped, self._held_bytes - before
+
+    def _settle(self, change: int) -> None:
+        """Tell the budget. Its lock is never taken inside that of the cache."""
+        if self._budget is not None and change > 0:
+            self._budget.charge(change)
+        elif self._budget is not None and change < 0:
+            self._budget.release(-change)
+
+    def __del__(self) -> None:
+        budget = getattr(self, "_budget", None)
+        if budget is not None:
+            budget.release(self._held_bytes)

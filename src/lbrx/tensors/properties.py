@@ -7,8 +7,8 @@ from dataclasses import field, replace
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.settings import Device
 from lbrx.tensors.coded import Blocks, Encode, QuantizationInfo
-from lbrx.tensors.device_name import Device
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.expr import Coded, Source
 from lbrx.tensors.functions import function

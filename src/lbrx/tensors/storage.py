@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.open_file import Bytes as Bytes
 from lbrx.tensors.open_file import FileSource, MmapOptions, OpenFile, check_range
 from lbrx.tensors.shape import Shape, checked_shape
+
+if TYPE_CHECKING:
+    from lbrx.memory.tensor_cache import TensorCache
 
 _NO_OPTIONS = MmapOptions()
 
@@ -38,6 +41,10 @@ class Storage(Protocol):
     def address(self) -> int | None:
         """The address of the bytes in this process, or None if they have to be read."""
 
+    @property
+    def cache(self) -> TensorCache | None:
+        """What keeps decoded or copied elements of the storage, or None (see `lbrx.tensors.cached_storage`)."""
+
     def read_at(self, offset: int, length: int) -> Bytes:
         """Return the bytes of a window, without a copy if they are in memory."""
 
@@ -52,6 +59,7 @@ class BytesAsArrays:
     """Arrays over the bytes of a storage that is in memory or mapped."""
 
     __slots__ = ()
+    cache: TensorCache | None = None
 
     def as_array(self: Storage, dtype: DTypeLike, shape: Shape | int, offset: int = 0) -> npt.NDArray[Any]:
         """Return an array over the bytes from ``offset`` on: a view, or a copy if NumPy cannot align it.
@@ -115,6 +123,7 @@ class ReadStorage(ABC):
     __slots__ = ()
     device = "cpu"
     address = None
+    cache: TensorCache | None = None
 
     @abstractmethod
     def read_into(self, offset: int, buffer: Bytes) -> None:

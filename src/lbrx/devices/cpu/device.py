@@ -48,6 +48,10 @@ class CpuDevice:
     def store(self, storage: Storage) -> Storage:
         return storage
 
+    def copies(self, _storage: Storage, _dtype: DType) -> bool:
+        """A storage that is read keeps its own bytes."""
+        return False
+
     def load(self, storage: Storage) -> CpuStorage:
         return CpuStorage(storage.read_at(0, storage.nbytes))
 

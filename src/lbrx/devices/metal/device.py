@@ -15,7 +15,7 @@ from lbrx.engine.device import CPU, Encoder, RowProduct, Work, device, warn_fall
 from lbrx.engine.program import Program
 from lbrx.errors import UsageError
 from lbrx.tensors.dtype import DType
-from lbrx.tensors.storage import CpuStorage, Storage
+from lbrx.tensors.storage import CpuStorage, MmapStorage, Storage
 
 if TYPE_CHECKING:
     from lbrx.devices.metal.context.storage import MetalDestination
@@ -70,6 +70,10 @@ class MetalDevice:
         from lbrx.devices.metal.context.storage import MetalStorage
 
         return MetalStorage.from_storage(metal_context(), storage)
+
+    def copies(self, storage: Storage, dtype: DType) -> bool:
+        address = storage.address if isinstance(storage, MmapStorage) else None
+        return storage.device == CPU and (address is None or address % dtype.itemsize != 0)
 
     def load(self, storage: Storage) -> CpuStorage:
         from lbrx.devices.metal.context.storage import MetalStorage

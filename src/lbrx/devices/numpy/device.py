@@ -80,6 +80,9 @@ class NumpyDevice:
         storage.read_into(0, data)
         return NumpyStorage(data)
 
+    def copies(self, _storage: Storage, _dtype: DType) -> bool:
+        return False
+
     def load(self, storage: Storage) -> CpuStorage:
         return CpuStorage(storage.read_at(0, storage.nbytes))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,13 +17,14 @@ from lbrx.files.formats.header import QUANTIZATION_KEY, FileHeader, TensorEntry
 from lbrx.files.remote.paths import RemotePath, as_path
 from lbrx.settings import settings
 from lbrx.tensors.coded import Blocks, QuantizationInfo
-from lbrx.tensors.expr import Expr, Source
+from lbrx.tensors.expr import Source
 from lbrx.tensors.open_file import OpenFile
 from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
 
 if TYPE_CHECKING:
     from lbrx.files.remote.reading import RemoteFile
+    from lbrx.memory.tensor_cache import TensorCache
 
 
 # Tensor names that only quantized models have.
@@ -45,14 +46,24 @@ class Checkpoint(Mapping[str, Tensor]):
     """The tensors of a file or directory by name, in the order of the files.
 
     Looking up a name reads no data: a file is mapped when its first tensor is used, and data is read when values
-    are computed.
+    are computed. ``cache`` keeps tensors that are used often, or is None (see `lbrx.open`).
     """
 
-    def __init__(self, path: Path, format: str, files: tuple[FileHeader, ...], config: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        format: str,
+        files: tuple[FileHeader, ...],
+        config: dict[str, Any] | None,
+        cache: TensorCache | None = None,
+        shares_cache: bool = False,
+    ) -> None:
         self.path = path
         self.format = format
         self.files = files
         self.config = config
+        self.cache = cache
+        self._shares_cache = shares_cache
         self._tensors: dict[str, Tensor] = {}
         self._open_files: dict[Path, OpenFile | RemoteFile] = {}
 
@@ -156,7 +167,7 @@ class Checkpoint(Mapping[str, Tensor]):
         return table_html(repr(self), ("name", "type", "shape", "size"), rows)
 
     def close(self) -> None:
-        """Release the open tensors and files; a file is closed when no tensor uses it any more.
+        """Release the open tensors, files and a cache of its own; a file is closed when no tensor uses it any more.
 
         >>> import lbrx
         >>> from lbrx.demo.models import demo_models
@@ -166,6 +177,8 @@ class Checkpoint(Mapping[str, Tensor]):
         """
         self._tensors.clear()
         self._open_files.clear()
+        if self.cache is not None and not self._shares_cache:
+            self.cache.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -186,14 +199,15 @@ class Checkpoint(Mapping[str, Tensor]):
         return file
 
     def _tensor(self, header: FileHeader, entry: TensorEntry) -> Tensor:
-        storage = _storage(self._open_file(header), entry)
+        file = self._open_file(header)
+        storage = _storage(file, entry)
+        if entry.dtype is not None and header.byte_order == "big" and entry.dtype.itemsize > 1:
+            storage = SwappedStorage(storage, entry.dtype.itemsize)
+        if self.cache is not None:
+            storage = _cached(storage, (header.path, entry.offset, entry.nbytes), self.cache)
         if entry.dtype is None:
             return _quantized(storage, header, entry)
-        layout = entry.layout
-        expr: Expr = Source(storage, entry.dtype, layout)
-        if header.byte_order == "big" and entry.dtype.itemsize > 1:
-            expr = Source(SwappedStorage(storage, entry.dtype.itemsize), entry.dtype, layout)
-        return Tensor(expr, TensorMetadata(name=entry.name))
+        return Tensor(Source(storage, entry.dtype, entry.layout), TensorMetadata(name=entry.name))
 
 
 def _opened(path: Path) -> OpenFile | RemoteFile:
@@ -210,6 +224,14 @@ def _storage(file: OpenFile | RemoteFile, entry: TensorEntry) -> Storage:
     from lbrx.files.remote.reading import RemoteStorage
 
     return RemoteStorage(file, entry.offset, entry.nbytes)
+
+
+def _cached(storage: Storage, key: Hashable, cache: TensorCache) -> Storage:
+    from lbrx.tensors.cached_storage import CachedMmapStorage, CachedReadStorage
+
+    if isinstance(storage, MmapStorage) and storage.address is not None:
+        return CachedMmapStorage(storage.file, storage.offset, storage.nbytes, cache)
+    return CachedReadStorage(storage, key, cache)
 
 
 def _quantized(storage: Storage, header: FileHeader, entry: TensorEntry) -> Tensor:
@@ -247,10 +269,14 @@ class SwappedStorage(ReadStorage):
         turned[:] = turned[:, ::-1].copy()
 
 
-def open(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
+def open(path: str | Path, *, raw: bool | None = None, cache: int | str | TensorCache | None = None) -> Checkpoint:
     """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
 
     Reads headers only. A quantization that lbrx cannot decode is an error; ``raw`` returns the stored codes as values.
+
+    ``cache`` is a number of bytes, such as ``"4GiB"``, or a `lbrx.memory.TensorCache` that several models share.
+    Tensors that are used more than once are kept there, decoded in memory or on the device, so that they are not
+    decoded or copied for each use. Results do not change.
 
     >>> import lbrx, numpy as np, tempfile
     >>> path = tempfile.mkdtemp() + "/a.safetensors"
@@ -260,14 +286,16 @@ def open(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
     Tensor('w', f32, shape=(2, 2), device=cpu, in a.safetensors)
     """
     location = as_path(path)
+    kept = None if cache is None else _cache_of(cache)
     if isinstance(location, RemotePath):
         location.forget_listing()
     format = detect_format(location)
+    directory: DirectoryHeader | None = None
     if format in ("huggingface", "gguf-split", "pytorch-directory"):
-        directory: DirectoryHeader = read_directory(location)
-        checkpoint = Checkpoint(location, format, directory.files, directory.config)
-    else:
-        checkpoint = Checkpoint(location, format, (read_file(location),), None)
+        directory = read_directory(location)
+    files = (read_file(location),) if directory is None else directory.files
+    config = None if directory is None else directory.config
+    checkpoint = Checkpoint(location, format, files, config, kept, shares_cache=kept is cache)
     scheme = None if (settings.raw if raw is None else raw) else unknown_quantization(checkpoint)
     if scheme is not None:
         raise FormatError(
@@ -278,6 +306,12 @@ def open(path: str | Path, *, raw: bool | None = None) -> Checkpoint:
 
 
 open_checkpoint = open  # in modules that also use Python's `open`
+
+
+def _cache_of(cache: int | str | TensorCache) -> TensorCache:
+    from lbrx.memory.tensor_cache import TensorCache
+
+    return cache if isinstance(cache, TensorCache) else TensorCache(cache)
 
 
 def unknown_quantization(checkpoint: Checkpoint) -> str | None:
