@@ -8,9 +8,13 @@ import json
 import pytest
 
 from lbrx.demo.models import demo_models
+from lbrx.devices.metal.context.current import using_metal
+from lbrx.devices.metal.context.profiler import ProfiledContext
 from lbrx.models.inference import Sampling, open_model
 from lbrx.models.tokenizers.text import open_tokenizer
 from support.cli_running import lbrx_command
+from support.devices import emulated_gpu
+from support.metal_shaders import needs_clang
 
 SHIPPED = demo_models()
 PROMPT = "And the king said"
@@ -76,3 +80,15 @@ def test_wrong_options_are_told(options: list[object], message: str, capsys: pyt
     done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, *options)
     assert (done.code, done.out) == (1, "")
     assert message in done.err
+
+
+@needs_clang
+def test_the_device_does_not_change_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 3).out
+    with using_metal(ProfiledContext(emulated_gpu())) as gpu:
+        done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 3, "--device", "metal")
+        assert (done.code, done.out) == (0, expected)
+        assert isinstance(gpu, ProfiledContext)
+        assert any("attention" in kernel.kernel for kernel in gpu.profile().summaries())
+    wrong = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "--device", "gpu")
+    assert (wrong.code, wrong.err.split(";")[0]) == (1, "error: unknown device 'gpu'")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from lbrx.cli.options import Cluster, DryRun, Format, LimitOptions, RunOptions
+from lbrx.cli.options import Cluster, Device, DryRun, Format, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model, check_output_name
 from lbrx.cli.running import planning_for, reporting, write_output
@@ -23,6 +23,7 @@ def convert(
     limits: LimitOptions,
     options: RunOptions,
     cluster: Cluster = None,
+    device: Device = "cpu",
 ) -> None:
     """Convert a model to another format.
 
@@ -50,9 +51,9 @@ def convert(
         check_output_name(out, format)
         if not dry_run:
             command = shlex.join(["lbrx", "compare", str(source), str(out)])
-            write_output(write, report, limits, options, cluster=cluster, next_command=command)
+            write_output(write, report, limits, options, device=device, cluster=cluster, next_command=command)
             return
-        with planning_for(limits, report):
+        with planning_for(limits, report, device, cluster):
             plan = plan_conversion(*write.args, **write.keywords)
             report.warnings(plan.warnings)
             show_plan(plan, options)

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
-from lbrx.cli.options import Threads
+from lbrx.cli.options import Device, Threads
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.errors import UsageError
@@ -26,6 +26,7 @@ def generate(
     top_p: Annotated[float, Option(help="Sample from the top tokens with this total probability.")] = 1.0,
     seed: Annotated[int, Option(help="Random seed for sampling.")] = 0,
     threads: Threads = None,
+    device: Device = "cpu",
     stats: Annotated[bool, Option("--stats", help="Print tokens per second when done.")] = False,
     json_output: Annotated[bool, Option("--json", help="Print prompt, text and speed as JSON when done.")] = False,
 ) -> None:
@@ -60,6 +61,7 @@ def generate(
             top_p=top_p,
             seed=seed,
             threads=threads,
+            device=device,
             progress=written,
         )
     if json_output:

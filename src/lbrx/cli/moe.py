@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from lbrx.cli.options import DryRun, LimitOptions, RunOptions
+from lbrx.cli.options import Device, DryRun, LimitOptions, RunOptions
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.errors import UsageError
@@ -24,6 +24,7 @@ def moe(
     limits: LimitOptions,
     seed: Annotated[int, Option(help="Random seed for gates and noise.")] = 0,
     options: RunOptions,
+    device: Device = "cpu",
 ) -> None:
     """Build a mixture of experts from dense models.
 
@@ -47,9 +48,9 @@ def moe(
             raise UsageError(f"{out}: expected a directory; use 'lbrx convert' to turn the mixture into a GGUF file")
         if not dry_run:
             write = partial(make_mixture, recipe, out, max_shard_bytes=limits.shard_size, seed=seed)
-            write_output(write, report, limits, options, inputs=[recipe])
+            write_output(write, report, limits, options, inputs=[recipe], device=device)
             return
-        with planning_for(limits, report):
+        with planning_for(limits, report, device):
             mixture = plan_recipe(recipe, seed=seed, strict=options.strict)
             plan = plan_moe_output(mixture, out, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)

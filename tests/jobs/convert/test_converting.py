@@ -15,10 +15,14 @@ import pytest
 
 import lbrx
 from lbrx.cli.main import run
+from lbrx.devices.metal.context.current import using_metal
+from lbrx.devices.metal.context.transfers import transfers
 from lbrx.files.output.run import RunKeywords
 from lbrx.jobs.convert.convert import convert
 from lbrx.jobs.merge.merge import merge
 from lbrx.jobs.quantize import quantize
+from support.devices import emulated_gpu
+from support.metal_shaders import needs_clang
 from support.tiny_models import write_model
 from support.tokenizer_fixtures import byte_level_document, write_tokenizer
 
@@ -139,6 +143,18 @@ def test_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     plan = json.loads(capsys.readouterr().out)
     assert plan["files"] == ["m.gguf"]
     assert plan["types"]["q8_0"] == 16
+
+
+@needs_clang
+def test_the_gpu_writes_the_same_bytes(folder: Path) -> None:
+    arguments = ["--type", "f16", "--format", "safetensors", "-q"]
+    assert run(["convert", "a", "on_cpu", *arguments]) == 0
+    with using_metal(emulated_gpu()) as gpu:
+        before = transfers(gpu).dispatches
+        assert run(["convert", "a", "on_gpu", *arguments, "--device", "metal"]) == 0
+        assert transfers(gpu).dispatches > before
+    written = [(folder / name / "model.safetensors").read_bytes() for name in ("on_cpu", "on_gpu")]
+    assert written[0] == written[1]
 
 
 @pytest.mark.parametrize(

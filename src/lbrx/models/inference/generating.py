@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
 from lbrx.models.inference.opening import open_model
 from lbrx.models.inference.sampling import Sampling
@@ -25,12 +26,14 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     threads: int | None = None,
+    device: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> str:
     """Generate text that continues a prompt.
 
     A temperature of 0 takes the most likely token. ``top_k`` and ``top_p`` limit sampling. ``progress`` is
-    called with the number of tokens so far, ``max_tokens`` and the next piece of text.
+    called with the number of tokens so far, ``max_tokens`` and the next piece of text. ``device`` is where products
+    and attention are computed; None means the device of the settings.
 
     >>> from lbrx.demo.models import demo_models
     >>> len(generate(demo_models().base, "Once", max_tokens=3)) > 0
@@ -53,7 +56,7 @@ def generate(
         return token
 
     pieces = []
-    with using(threads=threads):
+    with computing_on(device), using(threads=threads):
         tokens = map(drawn, opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids))
         for piece in text_pieces(tokenizer.decode, tokens, before=ids):
             pieces.append(piece)
