@@ -161,6 +161,15 @@ def test_numbers_of_very_different_sizes_share_a_vector(vectors: int) -> None:
     assert_close(x, weight, linear(x, weight))
 
 
+@pytest.mark.parametrize("vectors", [1, 3, 8, 40])
+@pytest.mark.parametrize("type_name", ["q8_0", "q4_k", "int4"])
+def test_decoded_and_transposed_weights(type_name: str, vectors: int) -> None:
+    x, coded = normal(vectors, 256), lbrx.tensor(normal(40, 256)).quantize(type_name).realize()
+    expected = x @ coded.numpy().T
+    for product in (linear(x, coded.dequantize()), (x @ coded.T).numpy()):
+        np.testing.assert_allclose(product, expected, rtol=1e-4, atol=1e-4 * float(np.abs(expected).max()))
+
+
 def test_leading_axes_and_bias() -> None:
     x, weight, bias = normal(2, 3, 64), weight_of("bf16", 10, 64), normal(10, seed=4)
     got = linear(lbrx.tensor(x), weight, lbrx.tensor(bias))

@@ -14,7 +14,7 @@ from lbrx.devices.metal.context.windows import WindowCache
 from lbrx.devices.metal.driver.buffers import SharedMemory
 from lbrx.devices.metal.emulator.driver import EmulatedDriver
 from lbrx.devices.metal.emulator.memory import WrappedBuffer
-from lbrx.tensors.storage import OpenFile
+from lbrx.tensors.open_file import OpenFile
 from support.metal_shaders import driver, needs_clang
 
 pytestmark = needs_clang

@@ -16,7 +16,8 @@ from lbrx.devices.metal.context.windows import WindowCache
 from lbrx.devices.metal.driver import BufferBinding, Pipeline, pyobjc
 from lbrx.devices.metal.driver.native import NativeDriver
 from lbrx.devices.metal.driver.selectors import OWNED_SELECTORS
-from lbrx.tensors.storage import MmapStorage, OpenFile
+from lbrx.tensors.open_file import OpenFile
+from lbrx.tensors.storage import MmapStorage
 from support.fake_objc import FakeMac, install
 
 DISPATCHES = {("10.0", "10.0"): 1000, ("11.0", "11.0"): 1000, ("12.2.2", "12.2.2"): 10_000, ("12.2.2", "13.0"): 10_000}

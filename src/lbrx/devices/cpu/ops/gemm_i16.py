@@ -29,9 +29,11 @@ _SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be 
 
 
 def gemm_i16(x: Floats, blocks: Blocks, out: Floats) -> bool:
-    """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m]. Returns False if a number is not finite:
-    what is in ``out`` then means nothing.
+    """``x`` [n, k] times the rows of a weight [m, k] into ``out`` [n, m]. Returns False if a number is not finite
+    or the weight is a view of decoded blocks: what is in ``out`` then means nothing.
     """
+    if not isinstance(blocks, Blocks):
+        return False
     starts = range(0, x.shape[0], _MOST_VECTORS)
     return all(_some_vectors(x[at : at + _MOST_VECTORS], blocks, out[at : at + _MOST_VECTORS]) for at in starts)
 

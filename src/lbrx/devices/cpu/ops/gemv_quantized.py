@@ -68,7 +68,9 @@ def _coded_layout(codec_name: str, vectors: int, columns: int) -> _CodedLayout:
 
 
 def gemv_quantized(x: Floats, blocks: Blocks, out: Floats) -> bool:
-    """Returns False, with nothing written, if a number is not finite."""
+    """Returns False, with nothing written, if a number is not finite or the weight is a view of decoded blocks."""
+    if not isinstance(blocks, Blocks):
+        return False
     vectors, columns = x.shape
     layout, storage = _coded_layout(blocks.codec, vectors, columns), blocks.storage
     memory, start = job_scratch.borrow_buffer(layout.scratch_bytes)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import page_bytes
 from lbrx.devices.metal.driver import Buffer, Driver
-from lbrx.tensors.storage import OpenFile
+from lbrx.tensors.open_file import OpenFile
 
 _GRANULE_BYTES = 1 << 20  # windows begin and end at multiples in the file, so that small neighbours share one
 
