@@ -59,6 +59,8 @@ def hf_to_gguf(
     lbrx.errors.UsageError: the model: the model_type of config.json is 'bert', which cannot be converted; expected ...
     """
     where = "the model" if contents.directory is None else str(contents.directory)
+    if contents.directory is None and contents.sources:
+        where = str(contents.sources[0].path)
     if type_name is not None and type_name not in FLOAT_TYPES:
         raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(FLOAT_TYPES)}")
     family = convertible_family(contents.config, where)

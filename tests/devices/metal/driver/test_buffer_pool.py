@@ -91,7 +91,7 @@ def test_a_negative_size_is_an_error() -> None:
 
 
 def test_idle_buffers_are_freed_for_others_below_the_limit() -> None:
-    pool = BufferPool(driver(), limit_bytes=64 * KIB)
+    pool = BufferPool(driver(), limit_bytes="64KiB")
     pool.return_buffer(pool.get_buffer(32 * KIB))
     pool.return_buffer(pool.get_buffer(16 * KIB))
     assert pool.statistics().free_bytes == 48 * KIB

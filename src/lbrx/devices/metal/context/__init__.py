@@ -37,7 +37,7 @@ class MetalContext(DispatchRecorder):
     """
 
     def __init__(
-        self, driver: Driver, *, pool_limit_bytes: int | None = None, store: ArtifactStore | None = None
+        self, driver: Driver, *, pool_limit_bytes: int | str | None = None, store: ArtifactStore | None = None
     ) -> None:
         self.driver = driver
         self.pool = BufferPool(driver, pool_limit_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from lbrx.base.system import format_bytes
+from lbrx.base.system import format_bytes, parse_bytes
 from lbrx.devices.metal.driver import Buffer, Driver
 from lbrx.errors import MemoryBudgetError, UsageError
 from lbrx.memory.arena import PoolStatistics, size_class
@@ -25,9 +25,9 @@ class BufferPool:
     (True, 1)
     """
 
-    def __init__(self, driver: Driver, limit_bytes: int | None = None) -> None:
+    def __init__(self, driver: Driver, limit_bytes: int | str | None = None) -> None:
         self._driver = driver
-        self._limit_bytes = driver.info.working_set_bytes if limit_bytes is None else limit_bytes
+        self._limit_bytes = driver.info.working_set_bytes if limit_bytes is None else parse_bytes(limit_bytes)
         self._free: dict[int, deque[Buffer]] = {}  # by capacity, oldest first
         self._lent: dict[int, Buffer] = {}  # by identity
         self._hits = 0
