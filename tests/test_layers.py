@@ -36,6 +36,7 @@ LAYERS = (
     "devices.cpu.build",
     "devices.cpu.codecs",
     "devices.cpu.ops",
+    "devices.cpu.recorded",
     "devices.cpu",
     "devices.numpy",
     "devices.metal.generations",

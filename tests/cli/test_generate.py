@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 
@@ -59,7 +60,19 @@ def test_an_empty_prompt_begins_a_text(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_speed_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 3, "--stats")
-    assert done.err.startswith("3 tokens in ")
+    prompt, text = done.err.splitlines()
+    tokens = len(open_tokenizer(SHIPPED.prose).encode(PROMPT))
+    assert re.fullmatch(rf"prompt: {tokens} tokens in [\d.]+ s, [\d.]+ tokens/s", prompt)
+    assert re.fullmatch(r"text: 3 tokens in [\d.]+ s, [\d.]+ tokens/s", text)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "bf16"])
+def test_the_cache_can_be_half_as_large(kv_type: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, "-n", 6, "--kv-type", kv_type)
+    tokenizer = open_tokenizer(SHIPPED.prose)
+    ids = tokenizer.encode(PROMPT)
+    new = list(open_model(SHIPPED.prose).generate(ids, 6, stop_ids=tokenizer.stop_ids, kv_type=kv_type))
+    assert done.out == tokenizer.decode([*ids, *new]) + "\n"
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,11 +83,20 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert PROMPT + result["text"] + "\n" == text
     assert result["tokens"] == 4
     assert result["tokens_per_second"] == pytest.approx(4 / result["seconds"])
+    assert result["prompt_tokens"] == len(open_tokenizer(SHIPPED.prose).encode(PROMPT))
+    assert result["prompt_tokens_per_second"] == pytest.approx(result["prompt_tokens"] / result["prompt_seconds"])
+    assert result["decode_tokens_per_second"] == pytest.approx(3 / result["decode_seconds"])
+    assert result["prompt_seconds"] + result["decode_seconds"] <= result["seconds"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--temperature", -1], "temperature is -1"), (["--top-p", 0], "top_p is 0"), (["--top-k", -2], "top_k is -2")],
+    [
+        (["--temperature", -1], "temperature is -1"),
+        (["--top-p", 0], "top_p is 0"),
+        (["--top-k", -2], "top_k is -2"),
+        (["--kv-type", "q8_0"], "unknown type 'q8_0' of the KV cache"),
+    ],
 )
 def test_wrong_options_are_told(options: list[object], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = lbrx_command(capsys, "generate", SHIPPED.prose, "-p", PROMPT, *options)

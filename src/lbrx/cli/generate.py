@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lbrx.cli.options import Device, Threads
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
 from lbrx.errors import UsageError
+
+if TYPE_CHECKING:
+    from lbrx.models.inference import Speed
 
 
 def generate(
@@ -27,7 +30,8 @@ def generate(
     seed: Annotated[int, Option(help="Random seed for sampling.")] = 0,
     threads: Threads = None,
     device: Device = "cpu",
-    stats: Annotated[bool, Option("--stats", help="Print tokens per second when done.")] = False,
+    kv_type: Annotated[str, Option("--kv-type", help="Type of the KV cache: f32, f16 or bf16.")] = "f32",
+    stats: Annotated[bool, Option("--stats", help="Print the speed of prompt and new tokens when done.")] = False,
     json_output: Annotated[bool, Option("--json", help="Print prompt, text and speed as JSON when done.")] = False,
 ) -> None:
     """Generate text from a prompt.
@@ -42,15 +46,17 @@ def generate(
 
       lbrx generate model -p "Once" --json
     """
-    from lbrx.models.inference import Sampling
+    from lbrx.engine.key_values import check_kv_type
+    from lbrx.models.inference import Sampling, Speed
     from lbrx.models.inference.generating import generate as generate_text
 
     check_model(model)
     Sampling(temperature, top_k, top_p, seed)  # check the values first
+    check_kv_type(kv_type)
     if temperature == 0 and (top_k != 0 or top_p != 1):
         raise UsageError("--top-k and --top-p have no effect at temperature 0; add a --temperature above 0")
     text = sys.stdin.read() if prompt == "-" else prompt
-    written = _Written(None if json_output else text)
+    written, speed = _Written(None if json_output else text), Speed()
     with _plain_warnings():
         continuation = generate_text(
             model,
@@ -60,40 +66,57 @@ def generate(
             top_k=top_k,
             top_p=top_p,
             seed=seed,
+            kv_type=kv_type,
             threads=threads,
             device=device,
+            speed=speed,
             progress=written,
         )
     if json_output:
-        print(json.dumps({"model": str(model), "prompt": text, "text": continuation, **written.speed()}))
-    else:
-        written.done(with_stats=stats)
+        print(json.dumps({"model": str(model), "prompt": text, "text": continuation, **_numbers(speed, written)}))
+        return
+    written.done()
+    if stats:
+        sys.stderr.write(
+            f"prompt: {speed.prompt_tokens} tokens in {speed.prompt_seconds:.2f} s, "
+            f"{speed.prompt_tokens_per_second:.1f} tokens/s\n"
+            f"text: {speed.tokens} tokens in {speed.seconds:.2f} s, {speed.decode_tokens_per_second:.1f} tokens/s\n"
+        )
+
+
+def _numbers(speed: Speed, written: _Written) -> dict[str, float]:
+    seconds = written.seconds
+    return {
+        "tokens": speed.tokens,
+        "seconds": seconds,
+        "tokens_per_second": speed.tokens / max(seconds, 1e-9),
+        "prompt_tokens": speed.prompt_tokens,
+        "prompt_seconds": speed.prompt_seconds,
+        "prompt_tokens_per_second": speed.prompt_tokens_per_second,
+        "decode_seconds": speed.seconds,
+        "decode_tokens_per_second": speed.decode_tokens_per_second,
+    }
 
 
 class _Written:
-    """Count tokens and seconds, and write the generated text after ``prompt``, unless that is None."""
+    """Write the generated text after ``prompt``, unless that is None, and count seconds."""
 
     def __init__(self, prompt: str | None) -> None:
         self._unwritten = prompt
-        self._tokens = 0
         self._start = perf_counter()
 
-    def __call__(self, tokens: int, _max_tokens: int, piece: str) -> None:
-        self._tokens = tokens
+    def __call__(self, _tokens: int, _max_tokens: int, piece: str) -> None:
         if self._unwritten is not None:
             sys.stdout.write(self._unwritten + piece)
             sys.stdout.flush()
             self._unwritten = ""
 
-    def speed(self) -> dict[str, float]:
-        seconds = perf_counter() - self._start
-        return {"tokens": self._tokens, "seconds": seconds, "tokens_per_second": self._tokens / max(seconds, 1e-9)}
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self._start
 
-    def done(self, *, with_stats: bool) -> None:
-        speed = self.speed()
+    def done(self) -> None:
         sys.stdout.write((self._unwritten or "") + "\n")
-        if with_stats:
-            sys.stderr.write("{tokens} tokens in {seconds:.2f} s, {tokens_per_second:.1f} tokens/s\n".format(**speed))
 
 
 @contextmanager

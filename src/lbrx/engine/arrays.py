@@ -14,15 +14,24 @@ from lbrx.tensors.tensor import Tensor
 _F32 = np.dtype(np.float32)
 Floats = npt.NDArray[np.float32]
 Values = npt.NDArray[Any] | Tensor
+"""What operations take. A `lbrx.engine.recording.Recorded` value stands for an array."""
 
 
 def floats(values: Values) -> Floats:
     """The values as f32 in C order: themselves where they are that already."""
     if type(values) is np.ndarray and values.dtype == _F32 and values.flags.c_contiguous:
         return values
+    if recorder_of(values) is not None:
+        recorded: Any = values
+        return recorded.contiguous()  # type: ignore[no-any-return]
     if isinstance(values, Tensor):
         values = values.numpy() if values.type_name == "f32" else values.to("f32").numpy()
     return np.ascontiguousarray(values, np.float32).reshape(np.shape(values))
+
+
+def recorder_of(values: object) -> Any:
+    """The recorder of a value that is being recorded, else None."""
+    return getattr(values, "recorder", None)
 
 
 def is_bf16(values: Values) -> bool:

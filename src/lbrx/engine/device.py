@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.engine.arrays import Floats, Values
+from lbrx.engine.arrays import Floats, Values, recorder_of
 from lbrx.engine.bind import BoundPass
 from lbrx.engine.destination import Destination, EncodeTarget, MemoryDestination, SinkTarget
 from lbrx.engine.program import Program
@@ -31,6 +31,7 @@ from lbrx.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
+    from lbrx.engine.recording import CompiledStep, Recording
 
 CPU = "cpu"
 ARRAY_OPERATIONS = (
@@ -155,6 +156,12 @@ class Device(Protocol):
     def gather(self, weight: Tensor, numbers: npt.NDArray[np.integer[Any]]) -> Floats:
         """The rows of a matrix with these numbers, as f32."""
 
+    def compile_step(self, recording: Recording) -> CompiledStep | None:
+        """A list of operations as something that runs without Python between them; None if there is no such form.
+
+        Results have the bits of the methods above, called one by one.
+        """
+
 
 class CpuFallback(UserWarning):
     """Something that was meant for another device ran on the CPU. Each reason is reported once."""
@@ -174,6 +181,12 @@ def device(name: str) -> Device:
     """
     opened: Device = load(DEVICES[DeviceName(name)])()
     return opened
+
+
+def device_for(values: Any) -> Device:
+    """The device that computes with values: their recorder if they are being recorded, else that of the settings."""
+    recorder: Device | None = recorder_of(values)
+    return device(settings.device) if recorder is None else recorder
 
 
 @contextmanager

@@ -8,12 +8,12 @@
 """
 
 from lbrx.ops.activations import gelu, gelu_mul, silu, silu_mul, softcap
-from lbrx.ops.attention import attention
+from lbrx.ops.attention import attention, cached_attention
 from lbrx.ops.embedding import embedding
 from lbrx.ops.linear import linear
 from lbrx.ops.matmul import matmul
 from lbrx.ops.norms import layer_norm, rms_norm, softmax
-from lbrx.ops.rope import apply_rope
+from lbrx.ops.rope import apply_rope, rotate
 from lbrx.ops.shards import column_parallel_linear, gather, matrix, row_parallel_linear, shard
 from lbrx.tensors.rope import RopeConfig, RopeFrequencies, rope_frequencies
 
@@ -22,6 +22,7 @@ __all__ = [
     "RopeFrequencies",
     "apply_rope",
     "attention",
+    "cached_attention",
     "column_parallel_linear",
     "embedding",
     "gather",
@@ -33,6 +34,7 @@ __all__ = [
     "matrix",
     "rms_norm",
     "rope_frequencies",
+    "rotate",
     "row_parallel_linear",
     "shard",
     "silu",

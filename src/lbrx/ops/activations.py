@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from lbrx.engine.arrays import Floats, Values, floats
-from lbrx.engine.device import device
+from lbrx.engine.device import device_for
 from lbrx.errors import ShapeError, UsageError
-from lbrx.settings import settings
 
 GeluForm = Literal["erf", "tanh"]
 
@@ -19,7 +18,7 @@ def silu(x: Values) -> Floats:
     >>> silu(np.array([0.0, 1.0], np.float32)).round(4)
     array([0.    , 0.7311], dtype=float32)
     """
-    return device(settings.device).apply("silu", floats(x))
+    return device_for(x).apply("silu", floats(x))
 
 
 def gelu(x: Values, form: GeluForm = "erf") -> Floats:
@@ -29,7 +28,7 @@ def gelu(x: Values, form: GeluForm = "erf") -> Floats:
     >>> gelu(np.array([1.0], np.float32)).round(4), gelu(np.array([1.0], np.float32), "tanh").round(4)
     (array([0.8413], dtype=float32), array([0.8412], dtype=float32))
     """
-    return device(settings.device).apply(_gelu_name(form), floats(x))
+    return device_for(x).apply(_gelu_name(form), floats(x))
 
 
 def silu_mul(gate: Values, up: Values) -> Floats:
@@ -61,7 +60,7 @@ def softcap(x: Values, cap: float) -> Floats:
     """
     if not cap > 0:
         raise UsageError(f"the soft cap is {cap}; expected a number above 0")
-    return device(settings.device).apply("softcap", floats(x), numbers=(cap,))
+    return device_for(x).apply("softcap", floats(x), numbers=(cap,))
 
 
 def _gelu_name(form: GeluForm) -> str:
@@ -73,4 +72,4 @@ def _gelu_name(form: GeluForm) -> str:
 def _gated(function: str, gate: Floats, up: Floats) -> Floats:
     if gate.shape != up.shape:
         raise ShapeError(f"{function}: the gate has shape {gate.shape}, but up has {up.shape}; expected the same shape")
-    return device(settings.device).apply(function, gate, (up,))
+    return device_for(gate).apply(function, gate, (up,))

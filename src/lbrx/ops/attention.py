@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lbrx.engine.arrays import Floats, Values
+from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.attention_options import DTYPE_NAMES, AttentionOptions
 from lbrx.engine.device import Heads, chosen
+from lbrx.engine.key_values import KeyValues
+from lbrx.engine.recording import Recorded
 from lbrx.errors import DTypeError, ShapeError
 from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
@@ -52,6 +54,37 @@ def attention(
         return np.zeros(shape, np.float32)
     target = chosen(settings.device, Heads(max(queries.shape[2], values.shape[2])))
     return target.attention(queries, keys, values, options)
+
+
+def cached_attention(
+    q: Values,
+    k: Values,
+    v: Values,
+    memory: KeyValues,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Floats:
+    """Causal attention of new tokens to themselves and to those in a KV cache; stores their keys and values.
+
+    Shapes and options are those of `attention`. Call ``advance`` of the cache when all layers have done this.
+
+    >>> from lbrx.engine.key_values import KeyValueCache
+    >>> cache = KeyValueCache([(1, 4, 4)])
+    >>> one = np.ones((1, 2, 4), np.float32)
+    >>> cached_attention(one, one, one, cache.layers[0]).shape
+    (1, 2, 4)
+    """
+    queries: Any = q
+    if isinstance(queries, Recorded):
+        options = AttentionOptions(scale, True, window, softcap)
+        options.check(queries.shape, k.shape, v.shape)
+        recorded: Any = queries.recorder.cached_attention(queries, k, v, memory, options)  # type: ignore[arg-type]
+        return recorded  # type: ignore[no-any-return]
+    offset = memory.length
+    keys, values = memory.extend(floats(k), floats(v))
+    return attention(q, keys, values, scale=scale, window=window, softcap=softcap, offset=offset)
 
 
 def _array(values: Values) -> npt.NDArray[Any]:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from lbrx.engine.arrays import Floats, Values, floats, is_bf16, row_vector
-from lbrx.engine.device import CPU, Linear, chosen, device
+from lbrx.engine.arrays import Floats, Values, floats, is_bf16, recorder_of, row_vector
+from lbrx.engine.device import CPU, Linear, chosen, device, device_for
 from lbrx.errors import ShapeError
 from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
@@ -38,7 +38,10 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     if values.ndim != 2:
         vectors = values.reshape(-1, columns) if columns else np.empty((math.prod(values.shape[:-1]), 0), np.float32)
     name = settings.device if vectors.size and rows else CPU
-    target = device(CPU) if name == CPU else chosen(name, Linear(weight.type_name))
+    if recorder_of(vectors) is not None:
+        target = device_for(vectors)
+    else:
+        target = device(CPU) if name == CPU else chosen(name, Linear(weight.type_name))
     out = target.linear(vectors, weight.encoded())
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")

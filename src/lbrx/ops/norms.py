@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from lbrx.engine.arrays import Floats, Values, row_vector, with_last_axis
-from lbrx.engine.device import device
-from lbrx.settings import settings
+from lbrx.engine.device import device_for
 
 
 def softmax(x: Values) -> Floats:
@@ -20,7 +19,7 @@ def softmax(x: Values) -> Floats:
     array([[0.5, 0.5],
            [1. , 0. ]], dtype=float32)
     """
-    return device(settings.device).apply("softmax", with_last_axis(x, "softmax"))
+    return device_for(x).apply("softmax", with_last_axis(x, "softmax"))
 
 
 def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False) -> Floats:
@@ -33,7 +32,7 @@ def rms_norm(x: Values, weight: Values, eps: float = 1e-6, add_one: bool = False
     factors = row_vector(weight, values.shape[-1], "the weight of rms_norm")
     if add_one:
         factors = factors + np.float32(1.0)
-    return device(settings.device).apply("rms_norm", values, (factors,), (eps,))
+    return device_for(values).apply("rms_norm", values, (factors,), (eps,))
 
 
 def layer_norm(x: Values, weight: Values, bias: Values | None = None, eps: float = 1e-5) -> Floats:
@@ -46,4 +45,4 @@ def layer_norm(x: Values, weight: Values, bias: Values | None = None, eps: float
     columns = values.shape[-1]
     factors = row_vector(weight, columns, "the weight of layer_norm")
     terms = np.zeros(columns, np.float32) if bias is None else row_vector(bias, columns, "the bias of layer_norm")
-    return device(settings.device).apply("layer_norm", values, (factors, terms), (eps,))
+    return device_for(values).apply("layer_norm", values, (factors, terms), (eps,))

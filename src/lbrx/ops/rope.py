@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from lbrx.engine.arrays import Floats, Values, floats
-from lbrx.engine.device import device
+from lbrx.engine.device import device, device_for
+from lbrx.errors import ShapeError
 from lbrx.settings import settings
 from lbrx.tensors.rope import RopeFrequencies, RopeStyle, rope_tables
 
@@ -25,3 +26,21 @@ def apply_rope(x: Values, positions: npt.ArrayLike, frequencies: RopeFrequencies
     values = floats(x)
     tables = rope_tables(values.shape, positions, frequencies, style)
     return device(settings.device).apply("rope", values, tables, (float(style == "interleaved"),))
+
+
+def rotate(x: Values, cosines: Floats, sines: Floats, style: RopeStyle = "neox") -> Floats:
+    """Do what `apply_rope` does, with cosines and sines [n, pairs] from `lbrx.tensors.rope.turns`.
+
+    >>> import numpy as np
+    >>> zero, one = np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32)
+    >>> rotate(np.array([[1.0, 2.0]], np.float32), zero, one)
+    array([[-2.,  1.]], dtype=float32)
+    """
+    values = floats(x)
+    rows, pairs = cosines.shape
+    if values.ndim < 2 or values.shape[-2] != rows or 2 * pairs > values.shape[-1] or sines.shape != cosines.shape:
+        raise ShapeError(
+            f"rope: values of shape {values.shape} do not match cosines of shape {cosines.shape}; "
+            "expected [..., n, d] and [n, at most d / 2]"
+        )
+    return device_for(values).apply("rope", values, (cosines, sines), (float(style == "interleaved"),))

@@ -56,7 +56,18 @@ def rope_tables(
         )
     if style not in ("neox", "interleaved"):
         raise UsageError(f"unknown rope style {style!r}; expected 'neox' or 'interleaved'")
-    angles = rows[:, None] * frequencies.radians
+    return turns(rows, frequencies)
+
+
+def turns(
+    positions: npt.ArrayLike, frequencies: RopeFrequencies
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return cosines and sines [n, pairs] for n positions.
+
+    >>> [table.shape for table in turns([0, 1, 2], RopeFrequencies(np.array([1.0, 0.5])))]
+    [(3, 2), (3, 2)]
+    """
+    angles = np.asarray(positions, np.float64)[:, None] * frequencies.radians
     cosines, sines = np.cos(angles) * frequencies.scale, np.sin(angles) * frequencies.scale
     return cosines.astype(np.float32), sines.astype(np.float32)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lbrx.engine.arrays import Floats, Values
     from lbrx.engine.attention_options import AttentionOptions
     from lbrx.engine.device import RowProduct, Work
+    from lbrx.engine.recording import CompiledStep, Recording
     from lbrx.tensors.tensor import Tensor
 
 
@@ -93,3 +94,8 @@ class CpuDevice:
         from lbrx.devices.cpu.ops.weight_rows import gather
 
         return gather
+
+    def compile_step(self, recording: Recording) -> CompiledStep:
+        from lbrx.devices.cpu.recorded.step import Step
+
+        return Step(recording)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lbrx.devices.metal.context.storage import MetalDestination
     from lbrx.devices.metal.encode import BlockSink
     from lbrx.engine.attention_options import AttentionOptions
+    from lbrx.engine.recording import Recording
     from lbrx.tensors.tensor import Tensor
 
 
@@ -120,6 +121,9 @@ class MetalDevice:
 
     def gather(self, weight: Tensor, numbers: Any) -> Floats:
         return device(CPU).gather(weight, numbers)
+
+    def compile_step(self, _recording: Recording) -> None:
+        return None
 
 
 def _or_else(on_metal: Callable[[], Result], on_cpu: Callable[[], Result]) -> Result:

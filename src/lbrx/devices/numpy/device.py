@@ -21,6 +21,7 @@ from lbrx.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
     from lbrx.engine.device import RowProduct, Work
+    from lbrx.engine.recording import Recording
 
 _PANEL_ROWS = 1024
 
@@ -111,3 +112,6 @@ class NumpyDevice:
 
     def gather(self, weight: Tensor, numbers: Any) -> Floats:
         return np.asarray(floats(weight)[numbers])
+
+    def compile_step(self, _recording: Recording) -> None:
+        return None

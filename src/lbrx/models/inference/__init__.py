@@ -8,5 +8,6 @@ from lbrx.models.inference.language_model import LanguageModel
 from lbrx.models.inference.opening import open_model
 from lbrx.models.inference.sampling import Sampling
 from lbrx.models.inference.spec import ModelSpec
+from lbrx.models.inference.speed import Speed
 
-__all__ = ["KeyValueCache", "LanguageModel", "ModelSpec", "Sampling", "open_model"]
+__all__ = ["KeyValueCache", "LanguageModel", "ModelSpec", "Sampling", "Speed", "open_model"]

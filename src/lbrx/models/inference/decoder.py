@@ -1,4 +1,8 @@
-"""One decoder block: attention, then an MLP or a mixture of experts, each with a residual connection."""
+"""One decoder block: attention, then an MLP or a mixture of experts, each with a residual connection.
+
+The functions run on arrays, or on values that are being recorded (`lbrx.engine.recording`). They must therefore not
+depend on the numbers in an array; `run_in_step` wraps code that does.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ import numpy as np
 
 from lbrx.models.inference.cache import KeyValueCache
 from lbrx.models.inference.experts import mixed_experts
-from lbrx.models.inference.positions import Rotation
+from lbrx.models.inference.positions import Positions
 from lbrx.models.inference.spec import ModelSpec
 from lbrx.models.inference.weights import AttentionWeights, ExpertWeights, Floats, LayerWeights, Matrix, MlpWeights
-from lbrx.ops import attention, gelu_mul, linear, rms_norm, silu_mul
+from lbrx.ops import cached_attention, gelu_mul, linear, rms_norm, rotate, silu_mul
 
 
 def run_block(
@@ -19,12 +23,12 @@ def run_block(
     spec: ModelSpec,
     number: int,
     weights: LayerWeights,
-    rotation: Rotation,
+    positions: Positions,
     cache: KeyValueCache,
 ) -> Floats:
     """Return the hidden states ``[n, hidden]`` of new tokens after a layer; store its keys and values in the cache."""
     normed = _normed(hidden, "attn_norm", weights, spec)
-    attended = _attention(normed, spec, number, weights.attention, rotation, cache)
+    attended = _attention(normed, spec, number, weights.attention, positions, cache)
     hidden = hidden + _normed(attended, "post_attention_norm", weights, spec)
     normed = _normed(hidden, "ffn_norm", weights, spec)
     if isinstance(weights.mlp, ExpertWeights):
@@ -59,7 +63,7 @@ def _attention(
     spec: ModelSpec,
     number: int,
     weights: AttentionWeights,
-    rotation: Rotation,
+    positions: Positions,
     cache: KeyValueCache,
 ) -> Floats:
     tokens, layer = len(values), spec.layers[number]
@@ -70,20 +74,18 @@ def _attention(
     queries, keys, new_values = (_heads(part, spec.head_dim) for part in projected)
     if spec.decoder.attention.qk_norm == "head":
         queries, keys = _qk_normed([queries, keys], weights, spec)
-    positions = np.arange(cache.length, cache.length + tokens)
-    queries, keys = (rotation.applied(part, positions, layer.rope, spec.rope_style) for part in (queries, keys))
-    all_keys, all_values = cache.extend(number, keys, new_values)
-    mixed = attention(
+    turns = positions.turns(layer.rope)
+    queries, keys = (rotate(part, *turns, spec.rope_style) for part in (queries, keys))
+    mixed = cached_attention(
         queries,
-        all_keys,
-        all_values,
+        keys,
+        new_values,
+        cache.layers[number],
         scale=spec.attention_scale,
-        causal=True,
         window=layer.window,
         softcap=spec.attention_softcap,
-        offset=cache.length,
     )
-    return _times(np.ascontiguousarray(mixed.transpose(1, 0, 2)).reshape(tokens, spec.query_width), weights.output)
+    return _times(mixed.transpose(1, 0, 2).reshape(tokens, spec.query_width), weights.output)
 
 
 def _qk_normed(values: Sequence[Floats], weights: AttentionWeights, spec: ModelSpec) -> list[Floats]:
@@ -95,7 +97,7 @@ def _qk_normed(values: Sequence[Floats], weights: AttentionWeights, spec: ModelS
 
 def _heads(values: Floats, head_dim: int) -> Floats:
     """Reshape ``[n, heads * head_dim]`` to ``[heads, n, head_dim]``."""
-    return np.ascontiguousarray(values.reshape(len(values), -1, head_dim).transpose(1, 0, 2))
+    return values.reshape(len(values), -1, head_dim).transpose(1, 0, 2)
 
 
 def _projected(values: Floats, matrices: tuple[Matrix, ...], widths: tuple[int, ...]) -> list[Floats]:
@@ -104,7 +106,7 @@ def _projected(values: Floats, matrices: tuple[Matrix, ...], widths: tuple[int, 
         return [_times(values, matrix) for matrix in matrices]
     whole = _times(values, matrices[0])
     ends = np.cumsum(widths)
-    return [np.ascontiguousarray(whole[:, end - width : end]) for end, width in zip(ends, widths, strict=True)]
+    return [whole[:, end - width : end] for end, width in zip(ends.tolist(), widths, strict=True)]
 
 
 def _times(values: Floats, matrix: Matrix) -> Floats:

@@ -11,6 +11,7 @@ from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
 from lbrx.models.inference.opening import open_model
 from lbrx.models.inference.sampling import Sampling
+from lbrx.models.inference.speed import Speed
 from lbrx.models.inference.streaming import text_pieces
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.settings import using
@@ -25,15 +26,18 @@ def generate(
     top_k: int = 0,
     top_p: float = 1.0,
     seed: int = 0,
+    kv_type: str = "f32",
     threads: int | None = None,
     device: str | None = None,
+    speed: Speed | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> str:
     """Generate text that continues a prompt.
 
-    A temperature of 0 takes the most likely token. ``top_k`` and ``top_p`` limit sampling. ``progress`` is
-    called with the number of tokens so far, ``max_tokens`` and the next piece of text. ``device`` is where products
-    and attention are computed; None means the device of the settings.
+    A temperature of 0 takes the most likely token. ``top_k`` and ``top_p`` limit sampling. ``kv_type`` is the type of
+    the KV cache: f32, f16 or bf16. ``speed`` is filled in. ``progress`` is called with the number of tokens so far,
+    ``max_tokens`` and the next piece of text. ``device`` is where products and attention are computed;
+    None means the device of the settings.
 
     >>> from lbrx.demo.models import demo_models
     >>> len(generate(demo_models().base, "Once", max_tokens=3)) > 0
@@ -57,7 +61,8 @@ def generate(
 
     pieces = []
     with computing_on(device), using(threads=threads):
-        tokens = map(drawn, opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids))
+        drawn_tokens = opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids, kv_type=kv_type)
+        tokens = map(drawn, (speed or Speed()).measured(len(ids), drawn_tokens))
         for piece in text_pieces(tokenizer.decode, tokens, before=ids):
             pieces.append(piece)
             if progress is not None:

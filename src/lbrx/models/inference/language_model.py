@@ -12,7 +12,8 @@ import numpy.typing as npt
 from lbrx.errors import UsageError
 from lbrx.models.inference.cache import KeyValueCache
 from lbrx.models.inference.decoder import normalized, run_block
-from lbrx.models.inference.positions import Rotation
+from lbrx.models.inference.passes import Compute, Passes
+from lbrx.models.inference.positions import Positions, Rotation
 from lbrx.models.inference.sampling import Sampler, Sampling
 from lbrx.models.inference.spec import ModelSpec
 from lbrx.models.inference.weights import Floats, ModelWeights
@@ -36,14 +37,18 @@ class LanguageModel:
         self.spec = spec
         self._weights = weights
         self._rotation = Rotation(weights.rope_factors)
+        self._passes = Passes(self._rotation)
 
     def __repr__(self) -> str:
         spec = self.spec
         return f"LanguageModel({str(self.path)!r}, {spec.family.name}, {len(spec.layers)} layers, hidden {spec.hidden})"
 
-    def new_cache(self, capacity: int = 0) -> KeyValueCache:
-        """Return an empty cache; ``capacity`` is the number of tokens before it must grow."""
-        return KeyValueCache(self.spec, capacity) if capacity else KeyValueCache(self.spec)
+    def new_cache(self, capacity: int = 0, kv_type: str = "f32") -> KeyValueCache:
+        """Return an empty cache; ``capacity`` is the number of tokens before it must grow.
+
+        ``kv_type`` is the type of keys and values: f32, f16 or bf16.
+        """
+        return KeyValueCache(self.spec, capacity, kv_type)
 
     def logits(self, ids: TokenIds, cache: KeyValueCache | None = None) -> Floats:
         """Return the logits ``[n, vocabulary]`` of what follows each token. With a cache, the tokens follow those in
@@ -66,7 +71,11 @@ class LanguageModel:
         cache = cache or self.new_cache(tokens.size)
         most_rows = max(1, _BLOCK_LOGIT_BYTES // (4 * self.spec.vocabulary))
         for start in range(0, tokens.size, _BLOCK_TOKENS):
-            hidden = self._hidden(tokens[start : start + _BLOCK_TOKENS], cache)
+            block = tokens[start : start + _BLOCK_TOKENS]
+            if block.size == 1 and start >= first_row:
+                yield start, self._next(block, cache).copy()
+                continue
+            hidden = self._hidden(block, cache)
             for first in range(max(first_row - start, 0), len(hidden), most_rows):
                 yield start + first, self._output(hidden[first : first + most_rows])
 
@@ -77,27 +86,38 @@ class LanguageModel:
         sampling: Sampling | None = None,
         *,
         stop_ids: Iterable[int] = (),
+        kv_type: str = "f32",
     ) -> Iterator[int]:
-        """Yield new tokens one by one; a token of ``stop_ids`` ends the text and is not yielded."""
+        """Yield new tokens one by one; a token of ``stop_ids`` ends the text and is not yielded.
+
+        ``kv_type`` is the type of the KV cache: f32, f16 or bf16.
+        """
         tokens = self.checked_ids(ids)
         if tokens.size == 0:
             raise UsageError("no tokens to continue from; expected at least one token")
         if max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens}; expected 0 or more")
-        return self._generated(tokens, max_tokens, Sampler(sampling or Sampling()), frozenset(stop_ids))
+        cache = self.new_cache(tokens.size + min(max_tokens, _BLOCK_TOKENS), kv_type)
+        return self._generated(tokens, max_tokens, Sampler(sampling or Sampling()), frozenset(stop_ids), cache)
 
     def _generated(
-        self, tokens: npt.NDArray[np.int64], max_tokens: int, sampler: Sampler, stop_ids: frozenset[int]
+        self,
+        tokens: npt.NDArray[np.int64],
+        max_tokens: int,
+        sampler: Sampler,
+        stop_ids: frozenset[int],
+        cache: KeyValueCache,
     ) -> Iterator[int]:
-        cache = self.new_cache(tokens.size + min(max_tokens, _BLOCK_TOKENS))
         for start in range(0, tokens.size, _BLOCK_TOKENS):
             hidden = self._hidden(tokens[start : start + _BLOCK_TOKENS], cache)
-        for _ in range(max_tokens):
-            token = sampler.draw(self._output(hidden[-1:])[0])
+        logits = self._output(hidden[-1:])
+        for number in range(max_tokens):
+            token = sampler.draw(logits[0])
             if token in stop_ids:
                 return
             yield token
-            hidden = self._hidden(np.array([token]), cache)
+            if number < max_tokens - 1:
+                logits = self._next(np.array([token]), cache)
 
     def checked_ids(self, ids: TokenIds) -> npt.NDArray[np.int64]:
         """Convert tokens to an array; raise if one is not in the vocabulary."""
@@ -118,24 +138,42 @@ class LanguageModel:
         """Yield the hidden states ``[n, hidden]`` of a text before each layer, starting with the first."""
         tokens = self.checked_ids(ids)
         cache = self.new_cache(tokens.size)
-        hidden = self._embedded(tokens)
+        hidden, positions = self._scaled(self._embedded(tokens)), Positions(self._rotation, 0, tokens.size)
         for number, weights in enumerate(self._weights.layers):
             yield hidden
-            hidden = run_block(hidden, self.spec, number, weights, self._rotation, cache)
+            hidden = run_block(hidden, self.spec, number, weights, positions, cache)
 
     def _hidden(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
         """Return the hidden states of new tokens after all layers and the last norm."""
-        hidden = self._embedded(tokens)
-        for number, weights in enumerate(self._weights.layers):
-            hidden = run_block(hidden, self.spec, number, weights, self._rotation, cache)
+        return self._run(tokens, cache, "hidden", self._hidden_of).copy()
+
+    def _next(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
+        """Return the logits of what follows a few new tokens. They may be overwritten by the next call."""
+        return self._run(tokens, cache, "logits", lambda *given: self._output(self._hidden_of(*given)))
+
+    def _run(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache, name: str, compute: Compute) -> Floats:
+        embedded = self._embedded(tokens)
+        with self._passes.found(embedded, cache, name, compute) as recorded:
+            if recorded is not None:
+                result = recorded.run(embedded, cache)
+            else:
+                result = compute(embedded, Positions(self._rotation, cache.length, len(tokens)), cache)
         cache.advance(len(tokens))
+        return result
+
+    def _hidden_of(self, embedded: Floats, positions: Positions, cache: KeyValueCache) -> Floats:
+        hidden = self._scaled(embedded)
+        for number, weights in enumerate(self._weights.layers):
+            hidden = run_block(hidden, self.spec, number, weights, positions, cache)
         return normalized(hidden, self._weights.final_norm, self.spec)
 
     def _embedded(self, tokens: npt.NDArray[np.int64]) -> Floats:
-        hidden = embedding(tokens, self._weights.embedding)
-        return hidden * np.float32(math.sqrt(self.spec.hidden)) if self.spec.decoder.scales_embeddings else hidden
+        return embedding(tokens, self._weights.embedding)
+
+    def _scaled(self, embedded: Floats) -> Floats:
+        return embedded * np.float32(math.sqrt(self.spec.hidden)) if self.spec.decoder.scales_embeddings else embedded
 
     def _output(self, hidden: Floats) -> Floats:
-        logits = linear(np.ascontiguousarray(hidden), self._weights.output)
+        logits = linear(hidden, self._weights.output)
         cap = self.spec.final_softcap
         return logits if cap is None else softcap(logits, cap)

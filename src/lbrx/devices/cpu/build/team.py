@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -21,12 +22,17 @@ import numpy as np
 from lbrx.base import system
 from lbrx.base.threads import is_inside_step
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, Kernel, native_function
-from lbrx.devices.cpu.kernels.team_board import BOARD_WORDS, SHARES, STATUS, WATCHING
+from lbrx.devices.cpu.kernels.team_board import (
+    BOARD_WORDS,
+    LEAST_PER_THREAD,
+    SHARES,
+    SHARES_PER_THREAD,
+    STATUS,
+    WATCHING,
+)
 from lbrx.errors import KernelError
 from lbrx.settings import settings
 
-SHARES_PER_THREAD = 4  # a piece is one of so many shares of what is left
-LEAST_PER_THREAD = 64  # and at least one of so many parts of the whole
 SHORT_NANOSECONDS = 1_000_000  # of work on one core: a job that only performance cores take part in
 POLLS = 20_000  # of about 10 to 40 ns each
 
@@ -67,6 +73,18 @@ class Team:
             self._busy.release()
         check_status(status)
         return True
+
+    @contextmanager
+    def helping(self, threads: int) -> Iterator[int]:
+        """The address of the board while helpers watch it; 0 if they help another, or if none are wanted."""
+        if threads < 2 or not self._busy.acquire(blocking=False):
+            yield 0
+            return
+        try:
+            self._wake(threads - 1)
+            yield self._address
+        finally:
+            self._busy.release()
 
     def _wake(self, helpers: int) -> None:
         with suppress(RuntimeError):  # no more threads: the others do all of the work

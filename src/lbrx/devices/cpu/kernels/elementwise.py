@@ -9,6 +9,7 @@ import numpy as np
 from lbrx.devices.cpu.simd.elements import load_f32, store_f32
 from lbrx.devices.cpu.simd.f32 import absolute, exp, tanh
 from lbrx.devices.cpu.simd.instruction import jit
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.vectors import f32x8, lane, load, select, store
 
@@ -75,6 +76,54 @@ def _make_product(function: Any) -> Any:
 
 silu, gelu, gelu_tanh = _make_map(_silu), _make_map(_gelu), _make_map(_gelu_tanh)
 silu_mul, gelu_mul, gelu_tanh_mul = _make_product(_silu), _make_product(_gelu), _make_product(_gelu_tanh)
+
+
+def _make_sum(combine: Any) -> Any:
+    """``target = combine(source, other)``"""
+
+    def combined(source: int, target: int, count: int, other: int) -> None:
+        like = f32x8(0.0)
+        for i in range(count // 8):
+            store(target, i, combine(load(like, source, i), load(like, other, i)))
+        for i in range(count // 8 * 8, count):
+            poke_f32(target, i, combine(peek_f32(source, i), peek_f32(other, i)))
+
+    return combined
+
+
+def _make_sum_of_rows(combine: Any) -> Any:
+    """Every row with the same other one."""
+    combined = jit(_make_sum(combine))
+
+    def of_rows(source: int, target: int, rows: int, columns: int, other: int) -> None:
+        for row in range(rows):
+            combined(source + 4 * columns * row, target + 4 * columns * row, columns, other)
+
+    return of_rows
+
+
+@jit
+def _plus(left: Any, right: Any) -> Any:
+    return left + right
+
+
+@jit
+def _times(left: Any, right: Any) -> Any:
+    return left * right
+
+
+add, mul = _make_sum(_plus), _make_sum(_times)
+add_rows, mul_rows = _make_sum_of_rows(_plus), _make_sum_of_rows(_times)
+
+
+def scale(source: int, target: int, count: int, factor_bits: int) -> None:
+    """source * factor"""
+    like = f32x8(0.0)
+    factor = f32_from_bits(factor_bits)
+    for i in range(count // 8):
+        store(target, i, load(like, source, i) * factor)
+    for i in range(count // 8 * 8, count):
+        poke_f32(target, i, peek_f32(source, i) * factor)
 
 
 def rope(source: int, target: int, rows: int, columns: int, pairs: int, cosines: int, sines: int, near: int) -> None:

@@ -8,15 +8,15 @@ from lbrx.devices.cpu.build.native import address, bits, run
 from lbrx.engine.arrays import Floats
 from lbrx.engine.blas import in_ranges
 
-_ROW_OPERATIONS = ("softmax", "rms_norm", "layer_norm")
-_CHUNK_ELEMENTS = 32 << 10
+ROW_OPERATIONS = ("softmax", "rms_norm", "layer_norm")
+CHUNK_ELEMENTS = 32 << 10
 
 
 def apply(operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()) -> Floats:
     """An operation of `lbrx.engine.device.ARRAY_OPERATIONS`."""
     out = np.empty_like(values)
     if values.size:
-        work = _rows if operation in _ROW_OPERATIONS else _rope if operation == "rope" else _elements
+        work = _rows if operation in ROW_OPERATIONS else _rope if operation == "rope" else _elements
         work(operation, values, out, others, [bits(number) for number in numbers])
     return out
 
@@ -29,7 +29,7 @@ def _rows(operation: str, values: Floats, out: Floats, others: tuple[Floats, ...
         skipped = 4 * columns * first
         run("norms", operation, source + skipped, target + skipped, stop - first, columns, *arguments)
 
-    in_ranges(values.size // columns, max(1, _CHUNK_ELEMENTS // columns), work)
+    in_ranges(values.size // columns, max(1, CHUNK_ELEMENTS // columns), work)
 
 
 def _elements(operation: str, values: Floats, out: Floats, others: tuple[Floats, ...], numbers: list[int]) -> None:
@@ -40,7 +40,7 @@ def _elements(operation: str, values: Floats, out: Floats, others: tuple[Floats,
         arguments = *(other + skipped for other in addresses), *numbers
         run("elementwise", operation, source + skipped, target + skipped, stop - first, *arguments)
 
-    in_ranges(values.size, 2 * _CHUNK_ELEMENTS, work)
+    in_ranges(values.size, 2 * CHUNK_ELEMENTS, work)
 
 
 def _rope(operation: str, values: Floats, out: Floats, others: tuple[Floats, ...], numbers: list[int]) -> None:
@@ -53,4 +53,4 @@ def _rope(operation: str, values: Floats, out: Floats, others: tuple[Floats, ...
             at = 4 * rows * columns * matrix
             run("elementwise", operation, source + at, target + at, rows, columns, pairs, *tables, is_interleaved)
 
-    in_ranges(values.size // (rows * columns), max(1, _CHUNK_ELEMENTS // (rows * columns)), work)
+    in_ranges(values.size // (rows * columns), max(1, CHUNK_ELEMENTS // (rows * columns)), work)

@@ -1,33 +1,33 @@
-"""Attention without a matrix of all scores: tiles of queries times tiles of keys, with a softmax that runs along.
+"""Attention without a matrix of all scores: tiles of queries times blocks of keys, with a running softmax.
 
-`lbrx.ops.attention` describes it.
+A few queries are computed one by one (`attention_rows`), because packing keys would take longer than multiplying them.
+`lbrx.ops.attention` describes the operation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.devices.cpu.build.native import address, bits, run
+from lbrx.devices.cpu.build.native import address, bits, code_address, compiled, run
+from lbrx.devices.cpu.build.team import run_together
 from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attention_i16, can_use_attention_i16, sight
 from lbrx.engine.arrays import Floats
 from lbrx.engine.attention_options import DTYPE_NAMES, AttentionOptions
-from lbrx.engine.blas import in_tiles, one_blas_thread, product
+from lbrx.engine.blas import in_tiles
 from lbrx.memory.scratch import borrowing, result_pool
-from lbrx.tensors.storage import Bytes
 
 Array = npt.NDArray[Any]
 _DTYPE_NUMBERS = {dtype_name: number for number, dtype_name in enumerate(DTYPE_NAMES)}
 _LEAST_ROWS, _MOST_ROWS, _TILES_WANTED = 384, 2048, 16
 _MANY_ROWS = 24
 _BLOCK_KEYS = 256
-_TILE_SCORES = 32 << 10
-_LEAST_KEYS, _MOST_KEYS = 512, 4096
+_LEAST_BYTES = 64 << 10  # of keys and values that are worth another thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,9 @@ def attention(q: Array, k: Array, v: Array, options: AttentionOptions) -> Floats
     heads, queries, _ = q.shape
     shape = heads, queries, v.shape[2]
     out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
+    if takes_rows(queries, job.group):
+        _few(job, out)
+        return out
     uses_i16 = can_use_attention_i16(job.q, job.k, job.v)
     rows = min(max(heads * queries // _TILES_WANTED, _LEAST_ROWS), _MOST_ROWS)
     tile_queries = max(1, rows // job.group)
@@ -78,13 +81,10 @@ def attention(q: Array, k: Array, v: Array, options: AttentionOptions) -> Floats
         # The last queries see the most keys: they come first, so that no thread is left with them at the end.
         head, first = number % job.k.shape[0], (tiles - 1 - number // job.k.shape[0]) * tile_queries
         stop = min(first + tile_queries, queries)
-        if (stop - first) * job.group < _MANY_ROWS:
-            _few(job, head, first, stop, out)
-        elif not (uses_i16 and _many_in_i16(job, head, first, stop, sights, out)):
+        if not (uses_i16 and _many_in_i16(job, head, first, stop, sights, out)):
             _many(job, head, first, stop, out)
 
-    with one_blas_thread():
-        in_tiles(job.k.shape[0] * tiles, lambda: step)
+    in_tiles(job.k.shape[0] * tiles, lambda: step)
     return out
 
 
@@ -136,70 +136,39 @@ def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
         out[heads, first:stop] = gathered.transpose(1, 0, 2)
 
 
-def _few(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
-    """The same for a few queries, where packing keys would take longer than multiplying them."""
-    queries, rows = stop - first, job.group * (stop - first)
-    low, high = job.key_range(first, stop)
-    most_keys = min(max(_LEAST_KEYS, _TILE_SCORES // rows), _MOST_KEYS)
-    with borrowing() as borrow:
-        tile = _Tile(job, rows, min(most_keys, high - low), borrow)
-        for member in range(job.group):
-            part = tile.queries[member * queries : (member + 1) * queries]
-            _widen(job.q[head * job.group + member, first:stop], part)
-        tile.queries *= np.float32(job.scale)
-        starts, ends = job.visible(np.arange(first, stop))
-        for start in range(low, high, most_keys):
-            end = min(start + most_keys, high)
-            ranges = np.empty((job.group, queries, 2), np.int32)
-            np.clip(starts - start, 0, end - start, out=ranges[:, :, 0], casting="unsafe")
-            np.clip(ends - start, 0, end - start, out=ranges[:, :, 1], casting="unsafe")
-            tile.add(job.k[head, start:end], job.v[head, start:end], ranges)
-        run("online_softmax", "finish", address(tile.total), address(tile.state), rows, job.v.shape[2])
-        for member in range(job.group):
-            out[head * job.group + member, first:stop] = tile.total[member * queries : (member + 1) * queries]
+@cache
+def row_task(key_name: str, value_name: str) -> tuple[Any, int]:
+    """The task of `attention_rows` for keys and values of these types, and its address."""
+    function = f"{key_name}_{value_name}"
+    return compiled("attention_rows", function, 4), code_address("attention_rows", function, 4)
 
 
-class _Tile:
-    """Some queries, what they have gathered so far, and scratch for their scores."""
-
-    def __init__(self, job: _Job, rows: int, most_keys: int, borrow: Callable[[int], Bytes]) -> None:
-        def scratch(height: int, width: int) -> Floats:
-            return borrow(4 * max(height * width, 1)).view(np.float32)[: height * width].reshape(height, width)
-
-        size, value_size = job.q.shape[2], job.v.shape[2]
-        self._cap_bits = bits(job.softcap)
-        self.queries = scratch(rows, size)
-        self.total, self._added = scratch(rows, value_size), scratch(rows, value_size)
-        self.total[:] = 0
-        self.state = np.zeros((rows, 3), np.float32)
-        self.state[:, 0] = -np.inf
-        self._scores = scratch(rows, -(-most_keys // 16) * 16)
-        self._keys = None if job.k.dtype == np.float32 else scratch(most_keys, size)
-        self._values = None if job.v.dtype == np.float32 else scratch(most_keys, value_size)
-
-    def add(self, keys: Array, values: Array, ranges: npt.NDArray[np.int32]) -> None:
-        """Look at some keys: ``ranges`` has the first and one past the last of them that each query sees."""
-        rows, stride, count = *self._scores.shape, keys.shape[0]
-        scores = self._scores[:, :count]
-        product(self.queries, _widened(keys, self._keys).T, scores)
-        state = address(ranges), address(self.state), self._cap_bits
-        run("online_softmax", "weigh", address(scores), rows, count, stride, *state)
-        product(scores, _widened(values, self._values), self._added)
-        numbers = address(self.total), address(self._added), address(self.state)
-        run("online_softmax", "accumulate", *numbers, rows, self.total.shape[1])
+def takes_rows(queries: int, group: int) -> bool:
+    """Whether so many queries are so few that `attention_rows` is faster than tiles of them."""
+    return queries * group < _MANY_ROWS
 
 
-def _widen(values: Array, out: Floats) -> None:
-    """Rows of any of the types, as f32 into an array."""
-    dtype_name = DTYPE_NAMES[values.dtype]
-    if dtype_name == "f32":
-        out[:] = values
-    else:
-        run("half_rows", dtype_name, address(values), values.strides[0], address(out), *values.shape)
+def row_job(shape: tuple[int, int, int, int], memory: tuple[int, int], options: AttentionOptions) -> tuple[int, ...]:
+    """The numbers of a task of `attention_rows` after those of queries and results.
+
+    ``shape``: queries of a head, heads that share a head of keys, elements of a query and of a value. ``memory``: the
+    addresses of place and state.
+    """
+    scale, cap = bits(options.scale_of(shape[2])), bits(options.softcap or 0.0)
+    return *shape, *memory, options.window or 0, int(options.causal), scale, cap
 
 
-def _widened(values: Array, scratch: Floats | None) -> Floats:
-    if scratch is None:
-        return values
-    _widen(values, scratch[: values.shape[0]])
-    return scratch[: values.shape[0]]
+def _few(job: _Job, out: Floats) -> None:
+    q = job.q if job.q.dtype == np.float32 else job.q.astype(np.float32)
+    keys, values = job.k, job.v
+    place = np.array(
+        [*(address(keys), keys.strides[0], address(values), values.strides[0]), keys.strides[1], values.strides[1]],
+        np.int64,
+    )
+    state = np.array([job.options.offset, keys.shape[1]], np.int64)
+    shape = q.shape[1], job.group, q.shape[2], values.shape[2]
+    numbers = row_job(shape, (address(place), address(state)), job.options)
+    array = np.array([address(q), *q.strides[:2], address(out), *out.strides[:2], *numbers], np.int64)
+    least = max(1, _LEAST_BYTES // (4 * keys.shape[1] * (q.shape[2] + values.shape[2])))
+    kernel, code = row_task(DTYPE_NAMES[keys.dtype], DTYPE_NAMES[values.dtype])
+    run_together(kernel, code, address(array), 0, q.shape[0] * q.shape[1], least)

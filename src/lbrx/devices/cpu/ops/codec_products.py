@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS
+from lbrx.devices.cpu.ops import gemv_groups, gemv_quantized
 from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.devices.cpu.ops.gemm_i16 import gemm_i16
-from lbrx.devices.cpu.ops.gemv_groups import gemv_groups
-from lbrx.devices.cpu.ops.gemv_quantized import gemv_quantized
+from lbrx.devices.cpu.ops.row_jobs import CodedJob
 from lbrx.engine.arrays import Floats
 from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.expr import Expr
@@ -23,8 +23,12 @@ CodedProduct = Callable[[Floats, Any, Floats], bool]
 
 SEPARATE_SCALES = ("mlx_affine", "int8", "int4", "int2")
 FEW_VECTORS: dict[str, CodedProduct] = {
-    **dict.fromkeys(CODED_GROUPS, gemv_quantized),
-    **dict.fromkeys(SEPARATE_SCALES, gemv_groups),
+    **dict.fromkeys(CODED_GROUPS, gemv_quantized.gemv_quantized),
+    **dict.fromkeys(SEPARATE_SCALES, gemv_groups.gemv_groups),
+}
+CODED_JOBS: dict[str, Callable[[Any, int, int], CodedJob | None]] = {
+    **dict.fromkeys(CODED_GROUPS, gemv_quantized.coded_job),
+    **dict.fromkeys(SEPARATE_SCALES, gemv_groups.coded_job),
 }
 MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemm_i16)
 
@@ -32,6 +36,15 @@ MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemm_i16)
 def of_few_vectors(weight: Expr) -> CodedProduct | None:
     """The product of up to four vectors with a weight, or None if it has to be decoded."""
     return FEW_VECTORS.get(_codec_name(weight))
+
+
+def job_of_few_vectors(weight: Expr, vectors: int, rows: int) -> CodedJob | None:
+    """The product of up to four vectors with a weight as a job that can be run later, or None if there is no such job.
+
+    Its results have the bits of `of_few_vectors`.
+    """
+    make = CODED_JOBS.get(_codec_name(weight))
+    return None if make is None else make(weight, vectors, rows)
 
 
 def of_many_vectors(weight: Expr) -> CodedProduct | None:

@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, address_of
 from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
-from lbrx.devices.cpu.ops.row_jobs import job_scratch, least_rows
+from lbrx.devices.cpu.ops.row_jobs import CodedJob, job_scratch, least_rows
 from lbrx.engine.arrays import Floats
 from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.expr import Expr, Source
@@ -127,6 +127,36 @@ def _layout(are_integers: bool, bits: int, vectors: int, columns: int) -> _Layou
     )
 
 
+def coded_job(expr: Expr, vectors: int, rows: int) -> CodedJob | None:
+    """What `gemv_groups` does, to be run later; None if the weight has to be decoded."""
+    weight = group_weight(expr)
+    if weight is None:
+        return None
+    columns, group = expr.shape[-1], weight
+    layout = _layout(weight.are_zero_points, weight.bits, vectors, columns)
+
+    def words(scratch: Any, x: Any, out: Any) -> tuple[Any, ...]:
+        return _words(group, layout, (vectors, columns, rows), scratch, x, out)
+
+    coder, decode = address_of(layout.code), expr.values if isinstance(expr, Blocks) else expr
+    assert isinstance(decode, Decode)
+    work = layout.multiply_address, layout.row_bytes, rows, layout.least_rows
+    coding, files = (coder, vectors, columns), _known[decode].files
+    return CodedJob(coding, layout.scratch_bytes, coder, _WATCHED_AT, *work, words, files, has_status=False)
+
+
+def _words(
+    weight: GroupWeight, layout: _Layout, shape: tuple[int, int, int], scratch: Any, x: Any, out: Any
+) -> tuple[Any, ...]:
+    """The numbers of a job; addresses may be those of memory that is planned later."""
+    vectors, columns, rows = shape
+    return (
+        *(weight.codes, weight.scales, weight.offsets, out, columns, weight.blocks_per_scale),
+        *(weight.scale_type, weight.offset_type, int(weight.are_zero_points), weight.added),
+        *(scratch + layout.codes, scratch + layout.scales, scratch + layout.sums, vectors, rows, x),
+    )
+
+
 def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
     """Returns False, with nothing written, if an activation is not finite, or if the weight has to be decoded."""
     weight = group_weight(expr)
@@ -136,11 +166,7 @@ def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
     layout = _layout(weight.are_zero_points, weight.bits, vectors, columns)
     memory, start = job_scratch.borrow_buffer(layout.scratch_bytes)
     rows = out.shape[1]
-    _JOB.pack_into(
-        *(memory, 0, weight.codes, weight.scales, weight.offsets, address(out), columns, weight.blocks_per_scale),
-        *(weight.scale_type, weight.offset_type, weight.are_zero_points, weight.added),
-        *(start + layout.codes, start + layout.scales, start + layout.sums, vectors, rows, address(x)),
-    )
+    _JOB.pack_into(memory, 0, *_words(weight, layout, (vectors, columns, rows), start, address(x), address(out)))
     check_status(layout.code(RESULT_ADDRESS, EXCEPTION_ADDRESS, start))
     if _WATCHED.unpack_from(memory, _WATCHED_AT)[0] != 0:
         return False

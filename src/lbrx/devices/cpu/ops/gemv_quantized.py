@@ -17,13 +17,14 @@ import struct
 from functools import cache
 from typing import Any, NamedTuple
 
-from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
+from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, address_of
 from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
 from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
 from lbrx.devices.cpu.ops.row_jobs import (
     NANOSECONDS_PER_BYTE,
     SCRATCH_START,
+    CodedJob,
     StoredRows,
     check_job,
     in_rows,
@@ -67,6 +68,31 @@ def _coded_layout(codec_name: str, vectors: int, columns: int) -> _CodedLayout:
     )
 
 
+def coded_job(blocks: Blocks, vectors: int, rows: int) -> CodedJob | None:
+    """What `gemv_quantized` does, to be run later; None if the rows are not in memory."""
+    storage, columns = blocks.storage, blocks.shape[-1]
+    if storage.address is None:
+        return None
+    layout = _coded_layout(blocks.codec, vectors, columns)
+
+    def words(scratch: Any, x: Any, out: Any) -> tuple[Any, ...]:
+        return _words(layout, storage.address or 0, (vectors, columns, rows), scratch, x, out)
+
+    coder = address_of(layout.code)
+    coding, (_, rows_task) = (coder, vectors, columns), task("coded_rows")
+    work = rows_task, layout.row_bytes, rows, layout.least_rows
+    return CodedJob(coding, layout.scratch_bytes, coder, _WATCHED, *work, words, (storage,))
+
+
+def _words(
+    layout: _CodedLayout, weights: int, shape: tuple[int, int, int], scratch: Any, x: Any, out: Any
+) -> tuple[Any, ...]:
+    """The numbers of a job of ``coded_rows``; addresses may be those of memory that is planned later."""
+    vectors, columns, rows = shape
+    coded = scratch + layout.codes, scratch + layout.scales, scratch + layout.sums
+    return layout.function, 0, weights, out, columns, *coded, vectors, rows, x
+
+
 def gemv_quantized(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """Returns False, with nothing written, if a number is not finite or the weight is a view of decoded blocks."""
     if not isinstance(blocks, Blocks):
@@ -74,10 +100,9 @@ def gemv_quantized(x: Floats, blocks: Blocks, out: Floats) -> bool:
     vectors, columns = x.shape
     layout, storage = _coded_layout(blocks.codec, vectors, columns), blocks.storage
     memory, start = job_scratch.borrow_buffer(layout.scratch_bytes)
-    coded = start + layout.codes, start + layout.scales, start + layout.sums
     row_bytes, rows, weights_start = layout.row_bytes, out.shape[1], storage.address
-    numbers = columns, *coded, vectors, rows
-    _CODED_JOB.pack_into(memory, 0, layout.function, 0, weights_start or 0, address(out), *numbers, address(x))
+    words = _words(layout, weights_start or 0, (vectors, columns, rows), start, address(x), address(out))
+    _CODED_JOB.pack_into(memory, 0, *words)
     check_status(layout.code(RESULT_ADDRESS, EXCEPTION_ADDRESS, start))
     if _WATCHED_NUMBER.unpack_from(memory, _WATCHED)[0] != 0:
         return False
@@ -91,5 +116,5 @@ def gemv_quantized(x: Floats, blocks: Blocks, out: Floats) -> bool:
     def window(first: int, stop: int) -> Bytes:
         return storage.read_at(first * row_bytes, (stop - first) * row_bytes)
 
-    in_rows("coded_rows", layout.function, numbers, StoredRows(row_bytes, window, None), out)
+    in_rows("coded_rows", layout.function, words[4:10], StoredRows(row_bytes, window, None), out)
     return True

@@ -15,6 +15,7 @@ from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
 from lbrx.engine.arrays import Floats
 from lbrx.engine.blas import in_ranges
+from lbrx.tensors.storage import Storage
 
 SCRATCH_START = 128  # bytes: a job lies before them
 Window = Callable[[int, int], npt.NDArray[Any]]  # some rows of a weight as they are stored
@@ -52,6 +53,27 @@ class StoredRows(NamedTuple):
     row_bytes: int
     window: Window
     start: int | None
+
+
+class CodedJob(NamedTuple):
+    """A product of coded vectors, to be run later: first ``coder`` for the job, then the task for its rows.
+
+    ``words`` makes the job from the addresses of scratch memory, vectors and results. The coder writes an f32 that is
+    not 0 if a number is not finite, so that the product has to be computed otherwise. ``coding`` is what the coded
+    vectors depend on besides the vectors.
+    """
+
+    coding: tuple[object, ...]
+    scratch_bytes: int
+    coder: int
+    watched_bytes: int
+    task: int
+    second: int
+    rows: int
+    least_rows: int
+    words: Callable[[Any, Any, Any], tuple[Any, ...]]
+    storages: tuple[Storage, ...]
+    has_status: bool = True  # the second word of the job is set if the task fails
 
 
 def least_rows(row_bytes: int) -> int:

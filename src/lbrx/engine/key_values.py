@@ -1,0 +1,100 @@
+"""The KV cache: keys and values of previous tokens, in f32, f16 or bf16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lbrx.engine.arrays import Floats
+from lbrx.engine.attention_options import DTYPE_NAMES
+from lbrx.errors import UsageError
+
+KV_TYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+"""The dtypes of keys and values, by name."""
+
+_FIRST_CAPACITY = 64
+
+
+def check_kv_type(name: str) -> None:
+    """Raise unless a KV cache can have this type.
+
+    >>> check_kv_type("f16")
+    """
+    if name not in KV_TYPES:
+        raise UsageError(f"unknown type {name!r} of the KV cache; expected one of {', '.join(KV_TYPES)}")
+
+
+class KeyValues:
+    """Keys ``[heads, capacity, key_size]`` and values ``[heads, capacity, value_size]`` of one layer."""
+
+    __slots__ = ("_cache", "keys", "number", "values")
+
+    def __init__(self, cache: KeyValueCache, number: int, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        self._cache = cache
+        self.number = number
+        self.keys, self.values = keys, values
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that all layers have stored."""
+        return self._cache.length
+
+    def extend(self, keys: Floats, values: Floats) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Store the keys and values ``[heads, n, size]`` of new tokens; return those of all tokens."""
+        start, end = self.length, self.length + keys.shape[1]
+        self._cache.reserve(keys.shape[1])
+        with np.errstate(all="ignore"):  # values beyond the range of f16 become infinite
+            self.keys[:, start:end] = keys
+            self.values[:, start:end] = values
+        return self.keys[:, :end], self.values[:, :end]
+
+    def grow(self, used: int, capacity: int) -> None:
+        """Move to larger arrays."""
+        self.keys, self.values = (_larger(each, used, capacity) for each in (self.keys, self.values))
+
+
+class KeyValueCache:
+    """Keys and values of every layer, for ``length`` tokens. Its memory doubles when it is full.
+
+    ``shapes`` has the number of heads and the sizes of a key and of a value for each layer. ``version`` changes when
+    arrays move.
+    """
+
+    __slots__ = ("__weakref__", "_capacity", "dtype_name", "layers", "length", "version")
+
+    def __init__(self, shapes: Sequence[tuple[int, int, int]], capacity: int = 0, dtype_name: str = "f32") -> None:
+        check_kv_type(dtype_name)
+        self._capacity = capacity or _FIRST_CAPACITY
+        self.dtype_name = dtype_name
+        self.length = 0
+        self.version = 0
+        self.layers = [
+            KeyValues(self, number, self._empty(heads, key_size), self._empty(heads, value_size))
+            for number, (heads, key_size, value_size) in enumerate(shapes)
+        ]
+
+    def _empty(self, heads: int, size: int) -> npt.NDArray[Any]:
+        return np.empty((heads, self._capacity, size), KV_TYPES[self.dtype_name])
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for so many further tokens."""
+        needed = self.length + tokens
+        if needed <= self._capacity:
+            return
+        self._capacity = max(needed, 2 * self._capacity)
+        self.version += 1
+        for layer in self.layers:
+            layer.grow(self.length, self._capacity)
+
+    def advance(self, tokens: int) -> None:
+        """Count this many tokens as stored by all layers."""
+        self.length += tokens
+
+
+def _larger(stored: npt.NDArray[Any], used: int, capacity: int) -> npt.NDArray[Any]:
+    larger = np.empty((stored.shape[0], capacity, stored.shape[2]), stored.dtype)
+    larger[:, :used] = stored[:, :used]
+    return larger

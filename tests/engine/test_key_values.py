@@ -1,0 +1,50 @@
+"""The KV cache: growth, types, and attention to what it holds."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lbrx.engine.key_values import KeyValueCache
+from lbrx.errors import UsageError
+from lbrx.ops import attention, cached_attention
+from support.references import normal
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("f32", np.float32), ("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
+def test_attention_to_a_cache_is_attention_to_rounded_keys(name: str, dtype: type) -> None:
+    q, k, v = normal(4, 40, 16), normal(2, 40, 16, seed=1), normal(2, 40, 24, seed=2)
+    cache = KeyValueCache([(2, 16, 24)] * 2, capacity=3, dtype_name=name)
+    results = []
+    for start, stop in ((0, 2), (2, 3), (3, 20), (20, 21), (21, 40)):
+        part = slice(start, stop)
+        results.append(cached_attention(q[:, part], k[:, part], v[:, part], cache.layers[1], window=11, softcap=4.0))
+        cache.advance(stop - start)
+    whole = attention(q, k.astype(dtype), v.astype(dtype), window=11, softcap=4.0)
+    np.testing.assert_allclose(np.concatenate(results, axis=1), whole, atol=2e-6)
+
+
+def test_growth_keeps_what_is_stored_and_changes_the_version() -> None:
+    cache = KeyValueCache([(1, 4, 4)], capacity=2)
+    one = np.ones((1, 2, 4), np.float32)
+    cached_attention(one, one, one, cache.layers[0])
+    cache.advance(2)
+    before = cache.version
+    cached_attention(one, one * 2, one * 3, cache.layers[0])
+    cache.advance(2)
+    assert cache.version == before + 1
+    assert cache.layers[0].keys[0, :4, 0].tolist() == [1, 1, 2, 2]
+    assert cache.layers[0].values[0, :4, 0].tolist() == [1, 1, 3, 3]
+
+
+def test_values_beyond_f16_are_infinite_without_a_warning() -> None:
+    cache = KeyValueCache([(1, 1, 1)], dtype_name="f16")
+    large = np.full((1, 1, 1), 1e6, np.float32)
+    cached_attention(large * 0, large * 0, large, cache.layers[0])
+    assert cache.layers[0].values[0, 0, 0] == np.inf
+
+
+def test_unknown_types_are_refused() -> None:
+    with pytest.raises(UsageError, match="unknown type 'q8_0' of the KV cache; expected one of f32, f16, bf16"):
+        KeyValueCache([], dtype_name="q8_0")
