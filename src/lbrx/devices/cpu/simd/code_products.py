@@ -101,14 +101,16 @@ def _byte_fields(builder: Builder, words: Value, bits: int) -> list[Value]:
         shifts = range(0, I8.width, bits)
         moved = [builder.lshr(source, same(own_bytes, shift)) if shift else source for shift in shifts]
         return moved if bits == 8 else [builder.and_(each, mask) for each in moved]
-    pairs, mask = [], (1 << bits) - 1
-    for first in range(0, FIELDS[bits], 2):
-        low = builder.lshr(words, same(words.type, first * bits)) if first else words
-        left = 8 - (first + 1) * bits
-        high = (builder.shl if left > 0 else builder.lshr)(words, same(words.type, abs(left)))
-        both = builder.or_(builder.and_(low, same(words.type, mask)), builder.and_(high, same(words.type, mask << 8)))
-        pairs.append(builder.bitcast(both, own_bytes))
-    return pairs
+    moved = [
+        builder.bitcast(builder.lshr(words, same(words.type, number * bits)) if number else words, own_bytes)
+        for number in range(FIELDS[bits])
+    ]
+    low_bytes = [byte + own_bytes.count * second for byte in range(0, own_bytes.count, 2) for second in (0, 1)]
+    mask = same(own_bytes, (1 << bits) - 1)
+    return [
+        builder.and_(shuffled(builder, moved[first], moved[first + 1], low_bytes), mask)
+        for first in range(0, FIELDS[bits], 2)
+    ]
 
 
 def _byte_pairs(bits: int) -> list[tuple[int, int]]:
