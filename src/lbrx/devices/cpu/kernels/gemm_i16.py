@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
-from lbrx.devices.cpu.kernels.groups.group import Group
 from lbrx.devices.cpu.kernels.groups.table import GROUPS
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
     CODE_ROW_BYTES,
@@ -203,9 +202,9 @@ def ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> 
             prefetch_line(blocks + row_bytes * row + line)
 
 
-def _make_gemm(description: Group) -> Any:
-    group, has_lows = description.scaled, description.lows is not None
-    take, multiply = make_take(description), _make_multiply(group, has_lows)
+def make_gemm(take: Any, group: int, has_lows: bool) -> Any:
+    """A function for weights that ``take`` decodes; see `quantized_rows_i16`."""
+    multiply = _make_multiply(group, has_lows)
     sum_bytes = 64 * 32 // group if has_lows else 64
 
     @jit
@@ -220,7 +219,7 @@ def _make_gemm(description: Group) -> Any:
             store(totals, i, f32x16(0.0))
         for first in range(0, columns, STEP):
             stop = min(first + STEP, columns)
-            take(blocks, rows, columns, first, stop, row_codes, own_scales, own_lows)
+            take(job, blocks, rows, columns, first, stop, row_codes, own_scales, own_lows)
             next_blocks = blocks + (first // STEP + 1) * step_bytes
             if stop == columns:
                 next_blocks = blocks + number(job, 9) * row_bytes
@@ -248,7 +247,7 @@ def _make_gemm(description: Group) -> Any:
         ``job`` is the address of int64 numbers: blocks and columns of the weight; codes, scales, sums, number of the
         vectors; out and its columns; pairs of elements with one scale, which is given here because loops of a known
         small count would be unrolled until the registers do not suffice; and how many rows further on a thread goes
-        on, as others have taken those between.
+        on, as others have taken those between. Behind them lies what a ``take`` function needs.
         """
         row_codes, totals = stack_bytes(DECODED_BYTES), stack_bytes(TOTAL_BYTES)
         for row in range(first, stop, MOST_ROWS):
@@ -262,4 +261,5 @@ def __getattr__(name: str) -> Any:
     """The product of a codec, made when it is compiled."""
     if name not in GROUPS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _make_gemm(GROUPS[name])
+    group = GROUPS[name]
+    return make_gemm(make_take(group), group.scaled, group.lows is not None)

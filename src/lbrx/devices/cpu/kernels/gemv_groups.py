@@ -3,10 +3,9 @@
 A row is the sum over its groups of scale x sum(code x) + offset x sum(x). The vectors are coded as in `coded_vectors`,
 32 numbers at a time; products of codes are summed exactly.
 
-``job`` is the address of int64 numbers: codes, scales and offsets of the weight (0: no offsets), the result, columns,
-blocks of 32 codes with one scale, the types of scales and of offsets (see `group_scales`), whether offsets are zero
-points, what is added to every code; codes, scales and sums of the vectors, how many they are, the columns of the
-result; the vectors. Behind them lies an f32 that is 0 if all of their numbers are finite.
+``job`` is the address of int64 numbers: the codes of the weight, the result, columns; codes, scales and sums of the
+vectors, how many they are, the columns of the result, the vectors; the numbers of `take_scales`; and an f32 that is
+set to 0 if all numbers of the vectors are finite.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.group_scales import numbers_of_blocks
+from lbrx.devices.cpu.kernels.group_scales import take_scales
 from lbrx.devices.cpu.simd.code_products import (
     NUMBERS_BYTES,
     STORE_NUMBERS,
@@ -28,25 +27,22 @@ from lbrx.devices.cpu.simd.coded_dot import TOP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import absolute, fused, nearest_even
-from lbrx.devices.cpu.simd.instruction import inlined, jit
+from lbrx.devices.cpu.simd.instruction import inlined
 from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, prefetch_line, stack_bytes
 from lbrx.devices.cpu.simd.shuffles import make_shuffle
 from lbrx.devices.cpu.simd.vectors import (
-    f32x8,
     f32x32,
     lane_max,
     lane_sum,
     load,
     make_filled,
-    splat,
-    store,
     to_f32,
     to_i32,
 )
 
 TINY = np.float32(2.0**-100)
 ZERO = np.float32(0.0)
-WATCHED = 16  # of the numbers of a job
+SCALES, WATCHED = 9, 16  # of the numbers of a job
 AHEAD = 4096  # bytes
 SEGMENT = 128  # blocks of a row whose scales are made at a time
 SEGMENT_BYTES = 4 * (SEGMENT + 16)
@@ -62,13 +58,13 @@ def _make_code(bits: int) -> Any:
 
     def code(job: int) -> None:
         """Code all vectors. Each takes the memory of whole fours of blocks."""
-        blocks, x = number(job, 4) // 32, number(job, 15)
+        blocks, x = number(job, 2) // 32, number(job, 8)
         fours = (blocks + TOGETHER - 1) // TOGETHER
         zero = ZERO
-        for vector in range(number(job, 13)):
-            codes = number(job, 10) + NUMBERS_BYTES * fours * vector
+        for vector in range(number(job, 6)):
+            codes = number(job, 3) + NUMBERS_BYTES * fours * vector
             offset = 4 * TOGETHER * fours * vector
-            scales, sums = number(job, 11) + offset, number(job, 12) + offset
+            scales, sums = number(job, 4) + offset, number(job, 5) + offset
             for block in range(blocks):
                 values = load(f32x32(0.0), x, blocks * vector + block)
                 largest = lane_max(absolute(values))
@@ -88,33 +84,6 @@ code_2, code_3, code_4, code_8 = (_make_code(bits) for bits in (2, 3, 4, 8))
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
-
-
-@jit
-def _make_lows(lows: Any, scales: Any, blocks: Any, are_zero_points: Any, added: Any) -> None:
-    """Offsets as f32: what a block adds to a result for each x, given what is added to every code."""
-    like = f32x8(0.0)
-    for at in range((blocks + 7) // 8):
-        scale, offset = load(like, scales, at), load(like, lows, at)
-        if are_zero_points:
-            store(lows, at, (splat(like, added) - offset) * scale)
-        else:
-            store(lows, at, fused(splat(like, added), scale, offset))
-
-
-@jit
-def _take_scales(job: Any, first: Any, stop: Any, scales: Any, lows: Any, work: Any) -> None:
-    """Scales and offsets of some blocks of the weight, counted through all rows."""
-    per_scale, offsets = number(job, 5), number(job, 2)
-    numbers_of_blocks(number(job, 1), number(job, 6), per_scale, first, stop, scales, work)
-    if offsets != 0:
-        numbers_of_blocks(offsets, number(job, 7), per_scale, first, stop, lows, work)
-    else:
-        for at in range((stop - first + 7) // 8):
-            store(lows, at, f32x8(0.0))
-    are_zero_points, added = number(job, 8) != 0, np.float32(number(job, 9))
-    if are_zero_points or added != ZERO:
-        _make_lows(lows, scales, stop - first, are_zero_points, added)
 
 
 def _make_rows(bits: int, flips_top: bool) -> Any:
@@ -154,23 +123,23 @@ def _make_rows(bits: int, flips_top: bool) -> Any:
 
     def rows(job: int, row_bytes: int, first: int, stop: int) -> None:
         scales, lows, work = stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES)
-        blocks = number(job, 4) // 32
-        fours_of_vector, vectors = (blocks + TOGETHER - 1) // TOGETHER, number(job, 13)
-        out, out_columns = number(job, 3), number(job, 14)
+        blocks = number(job, 2) // 32
+        fours_of_vector, vectors = (blocks + TOGETHER - 1) // TOGETHER, number(job, 6)
+        out, out_columns = number(job, 1), number(job, 7)
         together = max(SEGMENT // blocks, 1)
         for row in range(first, stop, together):
             count = min(together, stop - row)
             for start in range(0, blocks, SEGMENT):
                 length = min(SEGMENT, blocks - start)
                 block = blocks * row + start
-                _take_scales(job, block, block + blocks * (count - 1) + length, scales, lows, work)
+                take_scales(job + 8 * SCALES, block, block + blocks * (count - 1) + length, scales, lows, work)
                 for own in range(count):
                     stored = number(job, 0) + row_bytes * (row + own) + block_bytes * start
                     own_scales, own_lows = scales + 4 * blocks * own, lows + 4 * blocks * own
                     for vector in range(vectors):
                         at = fours_of_vector * vector + start // TOGETHER
-                        x, x_scales = number(job, 10) + NUMBERS_BYTES * at, number(job, 11) + 16 * at
-                        result = dot(stored, length, x, x_scales, number(job, 12) + 16 * at, own_scales, own_lows)
+                        x, x_scales = number(job, 3) + NUMBERS_BYTES * at, number(job, 4) + 16 * at
+                        result = dot(stored, length, x, x_scales, number(job, 5) + 16 * at, own_scales, own_lows)
                         target = out_columns * vector + row + own
                         if start > 0:
                             result += peek_f32(out, target)

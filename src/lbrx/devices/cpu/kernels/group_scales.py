@@ -8,18 +8,20 @@ import numpy as np
 
 from lbrx.devices.cpu.simd import f32 as lanes
 from lbrx.devices.cpu.simd.elements import load_bf16, load_byte, load_f8_e4m3, load_f16, load_f32
+from lbrx.devices.cpu.simd.elements import load_i64 as number
+from lbrx.devices.cpu.simd.f32 import fused
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import poke_f32
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.shuffles import make_shuffle
-from lbrx.devices.cpu.simd.vectors import f32x8, load, load_i8, store, to_f32
+from lbrx.devices.cpu.simd.vectors import f32x8, load, load_i8, splat, store, to_f32
 
 F32, F16, BF16, I8, E8M0, E4M3 = range(6)
 """The types of numbers, as jobs give them."""
 load_f16_lanes, load_bf16_lanes = lanes.load_f16, lanes.load_bf16
 TWICE = make_shuffle([lane // 2 for lane in range(16)])
 FOUR_TIMES = make_shuffle([lane // 4 for lane in range(16)])
-NOT_A_NUMBER = np.float32(np.nan)
+ZERO, NOT_A_NUMBER = np.float32(0.0), np.float32(np.nan)
 
 
 @jit
@@ -97,3 +99,35 @@ def item_bytes(dtype: Any) -> Any:
     if dtype == F32:
         return 4
     return 2 if dtype in (F16, BF16) else 1
+
+
+@jit
+def _make_lows(lows: Any, scales: Any, blocks: Any, are_zero_points: Any, added: Any) -> None:
+    """Offsets as f32: what a block adds to a result for each x, given what is added to every code."""
+    like = f32x8(0.0)
+    for at in range((blocks + 7) // 8):
+        scale, offset = load(like, scales, at), load(like, lows, at)
+        if are_zero_points:
+            store(lows, at, (splat(like, added) - offset) * scale)
+        else:
+            store(lows, at, fused(splat(like, added), scale, offset))
+
+
+@jit
+def take_scales(job: Any, first: Any, stop: Any, scales: Any, lows: Any, work: Any) -> None:
+    """Scales of some blocks of a weight, counted through all rows, and what a block adds for each x.
+
+    ``job`` is the address of int64 numbers: scales and offsets (0: none) of the weight, blocks of 32 codes with one
+    scale, the types of scales and of offsets, whether offsets are zero points, and what is added to every code.
+    Targets have space for sixteen f32 more than blocks.
+    """
+    per_scale, offsets = number(job, 2), number(job, 1)
+    numbers_of_blocks(number(job, 0), number(job, 3), per_scale, first, stop, scales, work)
+    if offsets != 0:
+        numbers_of_blocks(offsets, number(job, 4), per_scale, first, stop, lows, work)
+    else:
+        for at in range((stop - first + 7) // 8):
+            store(lows, at, f32x8(0.0))
+    are_zero_points, added = number(job, 5) != 0, np.float32(number(job, 6))
+    if are_zero_points or added != ZERO:
+        _make_lows(lows, scales, stop - first, are_zero_points, added)

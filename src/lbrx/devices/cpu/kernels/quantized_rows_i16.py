@@ -33,7 +33,9 @@ def make_take(group: Group) -> Any:
             store(lows, 0, lows_of(stored))
 
     @jit
-    def take(blocks: Any, rows: Any, columns: Any, first: Any, stop: Any, codes: Any, scales: Any, lows: Any) -> None:
+    def take(
+        _job: Any, blocks: Any, rows: Any, columns: Any, first: Any, stop: Any, codes: Any, scales: Any, lows: Any
+    ) -> None:
         buffer = stack_bytes(MOST_GROUP_BYTES)
         groups, rest_bytes = (stop - first) // 256, (stop - first) % 256 // block_elements * block_bytes
         for row in range(rows):

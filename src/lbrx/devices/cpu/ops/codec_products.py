@@ -13,6 +13,7 @@ from typing import Any
 from lbrx.devices.cpu.build.native import MULTIPLIES_PAIRS
 from lbrx.devices.cpu.ops import gemv_groups, gemv_quantized
 from lbrx.devices.cpu.ops.coded_groups import CODED_GROUPS
+from lbrx.devices.cpu.ops.gemm_groups import gemm_groups
 from lbrx.devices.cpu.ops.gemm_i16 import gemm_i16
 from lbrx.devices.cpu.ops.row_jobs import CodedJob
 from lbrx.engine.arrays import Floats
@@ -30,7 +31,10 @@ CODED_JOBS: dict[str, Callable[[Any, int, int], CodedJob | None]] = {
     **dict.fromkeys(CODED_GROUPS, gemv_quantized.coded_job),
     **dict.fromkeys(SEPARATE_SCALES, gemv_groups.coded_job),
 }
-MANY_VECTORS: dict[str, CodedProduct] = dict.fromkeys(CODED_GROUPS, gemm_i16)
+MANY_VECTORS: dict[str, CodedProduct] = {
+    **dict.fromkeys(CODED_GROUPS, gemm_i16),
+    **dict.fromkeys(SEPARATE_SCALES, gemm_groups),
+}
 
 
 def of_few_vectors(weight: Expr) -> CodedProduct | None:

@@ -26,6 +26,7 @@ _PANEL_VECTORS, _CODED_COLUMNS = 16, 32
 _MOST_VECTORS = 512
 TILE_ROWS = 64
 _SPAN_BYTES = 32 << 20  # of rows that are multiplied before their pages may be dropped
+Multiply = Callable[[list[int], Floats], None]
 
 
 def gemm_i16(x: Floats, blocks: Blocks, out: Floats) -> bool:
@@ -34,8 +35,9 @@ def gemm_i16(x: Floats, blocks: Blocks, out: Floats) -> bool:
     """
     if not isinstance(blocks, Blocks):
         return False
-    starts = range(0, x.shape[0], _MOST_VECTORS)
-    return all(_some_vectors(x[at : at + _MOST_VECTORS], blocks, out[at : at + _MOST_VECTORS]) for at in starts)
+    group = CODED_GROUPS[blocks.codec]
+    has_half_sums = group.has_lows and group.scaled == _CODED_COLUMNS // 2
+    return in_coded_panels(x, out, has_half_sums, lambda numbers, part: _multiply(blocks, numbers, part))
 
 
 @cache
@@ -43,13 +45,22 @@ def _task(name: str) -> tuple[Any, int]:
     return compiled("gemm_i16", name, 4), code_address("gemm_i16", name, 4)
 
 
-def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
+def in_coded_panels(x: Floats, out: Floats, has_half_sums: bool, multiply: Multiply) -> bool:
+    """Code vectors and multiply them, up to 512 at a time. Returns False if a number is not finite.
+
+    ``multiply`` gets the numbers of a job that describe the coded vectors, from the columns on, and their result.
+    """
+    starts = range(0, x.shape[0], _MOST_VECTORS)
+    parts = ((x[at : at + _MOST_VECTORS], out[at : at + _MOST_VECTORS]) for at in starts)
+    return all(_some_vectors(*part, has_half_sums, multiply) for part in parts)
+
+
+def _some_vectors(x: Floats, out: Floats, has_half_sums: bool, multiply: Multiply) -> bool:
     vectors, columns = x.shape
-    panels, group = -(-vectors // _PANEL_VECTORS), CODED_GROUPS[blocks.codec]
+    panels = -(-vectors // _PANEL_VECTORS)
     scale_bytes = 4 * _PANEL_VECTORS * columns // _CODED_COLUMNS
     watched = np.zeros(1, np.float32)
     with borrowing() as borrow:
-        has_half_sums = group.has_lows and group.scaled == _CODED_COLUMNS // 2
         sizes = 2 * _PANEL_VECTORS * columns, scale_bytes, scale_bytes * (1 + has_half_sums)
         coded = [address(borrow(panels * size)) for size in sizes]
         job = np.array([address(x), vectors, *coded, address(watched)], np.int64)
@@ -57,7 +68,7 @@ def _some_vectors(x: Floats, blocks: Blocks, out: Floats) -> bool:
         run_together(*_task(coder), address(job), columns, panels, 1, most=1)
         if watched[0] != 0:
             return False
-        _multiply(blocks, [columns, *coded, vectors], out)
+        multiply([columns, *coded, vectors], out)
     return True
 
 

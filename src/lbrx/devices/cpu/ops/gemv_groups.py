@@ -34,6 +34,7 @@ class GroupWeight(NamedTuple):
     """Addresses and numbers of a weight, as jobs take them."""
 
     codes: int
+    bits: int
     scales: int
     offsets: int  # 0: none
     blocks_per_scale: int
@@ -41,7 +42,16 @@ class GroupWeight(NamedTuple):
     offset_type: int
     are_zero_points: bool
     added: int  # to every code, which kernels have as an unsigned or, of 8 bits, as a signed number
-    bits: int
+
+    @property
+    def kernel(self) -> str:
+        """The function of the kernel modules for codes of this kind."""
+        return f"{'integers' if self.are_zero_points else 'affine'}_{self.bits}"
+
+    @property
+    def scale_numbers(self) -> tuple[int, ...]:
+        """The numbers of `take_scales`."""
+        return self[2:]
 
 
 def group_weight(expr: Expr) -> GroupWeight | None:
@@ -87,7 +97,7 @@ def _look_up(decode: Decode) -> _Known:
     is_affine = coding.name == "mlx_affine"
     added = (128 if is_affine else 0) if bits == 8 else (0 if is_affine else -(1 << (bits - 1)))
     files = {id(each.file): each for each in storages if isinstance(each, MmapStorage)}
-    weight = GroupWeight(codes, scales, offsets, group // _BLOCK, scale_type, offset_type, not is_affine, added, bits)
+    weight = GroupWeight(codes, bits, scales, offsets, group // _BLOCK, scale_type, offset_type, not is_affine, added)
     return _Known(weight, tuple(files.values()))
 
 
@@ -113,8 +123,7 @@ class _Layout(NamedTuple):
 
 
 @cache
-def _layout(are_integers: bool, bits: int, vectors: int, columns: int) -> _Layout:
-    name = f"{'integers' if are_integers else 'affine'}_{bits}"
+def _layout(name: str, bits: int, vectors: int, columns: int) -> _Layout:
     fours = -(-columns // (_BLOCK * _TOGETHER))
     scales = _SCRATCH_START + 2 * vectors * fours * _TOGETHER * _BLOCK
     sums = scales + 4 * vectors * fours * _TOGETHER
@@ -133,7 +142,7 @@ def coded_job(expr: Expr, vectors: int, rows: int) -> CodedJob | None:
     if weight is None:
         return None
     columns, group = expr.shape[-1], weight
-    layout = _layout(weight.are_zero_points, weight.bits, vectors, columns)
+    layout = _layout(weight.kernel, weight.bits, vectors, columns)
 
     def words(scratch: Any, x: Any, out: Any) -> tuple[Any, ...]:
         return _words(group, layout, (vectors, columns, rows), scratch, x, out)
@@ -151,9 +160,9 @@ def _words(
     """The numbers of a job; addresses may be those of memory that is planned later."""
     vectors, columns, rows = shape
     return (
-        *(weight.codes, weight.scales, weight.offsets, out, columns, weight.blocks_per_scale),
-        *(weight.scale_type, weight.offset_type, int(weight.are_zero_points), weight.added),
+        *(weight.codes, out, columns),
         *(scratch + layout.codes, scratch + layout.scales, scratch + layout.sums, vectors, rows, x),
+        *map(int, weight.scale_numbers),
     )
 
 
@@ -163,7 +172,7 @@ def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
     if weight is None:
         return False
     vectors, columns = x.shape
-    layout = _layout(weight.are_zero_points, weight.bits, vectors, columns)
+    layout = _layout(weight.kernel, weight.bits, vectors, columns)
     memory, start = job_scratch.borrow_buffer(layout.scratch_bytes)
     rows = out.shape[1]
     _JOB.pack_into(memory, 0, *_words(weight, layout, (vectors, columns, rows), start, address(x), address(out)))

@@ -1,0 +1,41 @@
+"""Many vectors times codes whose scales and offsets are stored apart, as products of i16: see `gemm_i16`.
+
+The vectors are coded and the bounds are those of `gemv_groups`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from lbrx.devices.cpu.build.native import address, code_address, compiled
+from lbrx.devices.cpu.build.team import run_together
+from lbrx.devices.cpu.ops.gemm_i16 import TILE_ROWS, in_coded_panels
+from lbrx.devices.cpu.ops.gemv_groups import GroupWeight, group_weight
+from lbrx.engine.arrays import Floats
+from lbrx.settings import settings
+from lbrx.tensors.expr import Expr
+
+_PAIRS = 16  # of elements in a block
+
+
+def gemm_groups(x: Floats, expr: Expr, out: Floats) -> bool:
+    """Returns False, and the result means nothing, if an activation is not finite or the weight has to be decoded."""
+    weight = group_weight(expr)
+    if weight is None:
+        return False
+    return in_coded_panels(x, out, False, lambda numbers, part: _multiply(weight, numbers, part))
+
+
+@cache
+def _task(name: str) -> tuple[Any, int]:
+    return compiled("gemm_groups", name, 4), code_address("gemm_groups", name, 4)
+
+
+def _multiply(weight: GroupWeight, numbers: list[int], out: Floats) -> None:
+    rows, row_bytes = out.shape[1], numbers[0] * weight.bits // 8
+    target = address(out), rows, _PAIRS, TILE_ROWS * settings.threads
+    job = np.array([weight.codes, *numbers, *target, *weight.scale_numbers], np.int64)
+    run_together(*_task(weight.kernel), address(job), row_bytes, rows, TILE_ROWS, most=TILE_ROWS)
