@@ -1,4 +1,4 @@
-"""A few vectors times codes with separate scales and offsets, against NumPy in f64 and within the documented bound."""
+"""Vectors, few and many, times codes with separate scales and offsets: within the documented bound of NumPy in f64."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 import lbrx
 from lbrx.devices.cpu.build.native import codec_kernel
+from lbrx.devices.cpu.ops.gemm_groups import gemm_groups
 from lbrx.devices.cpu.ops.gemv_groups import gemv_groups
+from lbrx.engine.block_sizes import MOST_VECTORS
 from lbrx.errors import TruncatedError
 from lbrx.ops import linear
 from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize, encoded_mlx
@@ -48,7 +50,7 @@ def bound(x: Any, weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> npt.
 
 def check(x: npt.NDArray[np.float32], weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> None:
     got = np.full((len(x), weight.shape[0]), np.nan, np.float32)
-    assert gemv_groups(x, weight.expr, got)
+    assert (gemv_groups if len(x) <= MOST_VECTORS else gemm_groups)(x, weight.expr, got)
     error = abs(got - wide(x) @ wide(weight).T)
     limit = bound(x, weight, offsets)
     assert (error <= limit).all(), f"{(error / limit).max()} of the bound"
@@ -65,6 +67,23 @@ def test_affine_weights(bits: int, group_size: int, dtype: str, groups: int) -> 
     for vectors in (1, 2, 3, 4):
         weight = affine_weight(normal(11, groups * group_size, seed=groups), bits, group_size, dtype)
         check(normal(vectors, groups * group_size), weight, biases_of(weight, group_size))
+
+
+@pytest.mark.parametrize("vectors", [5, 33])
+@pytest.mark.parametrize(("bits", "group_size", "dtype"), AFFINE)
+def test_affine_weights_times_many_vectors(bits: int, group_size: int, dtype: str, vectors: int) -> None:
+    for rows, groups in ((1, 9), (67, 20)):
+        weight = affine_weight(normal(rows, groups * group_size), bits, group_size, dtype)
+        check(normal(vectors, groups * group_size), weight, biases_of(weight, group_size))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_integers_times_many_vectors(scheme: str) -> None:
+    weight = lbrx.tensor(normal(70, 1152) + 0.5).quantize(scheme, group_size=96, symmetric=False).realize()
+    info = weight.quantization
+    assert info is not None
+    zeros = wide(info.zero_points) + (0 if scheme == "int8" else 2.0 ** (SCHEMES[scheme] - 1))
+    check(normal(19, 1152), weight, np.repeat(-zeros * wide(info.scales), 96, axis=1))
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -137,7 +156,8 @@ def test_one_matrix_of_a_stack() -> None:
 def test_activations_that_are_not_finite(number: float) -> None:
     x, weight = normal(2, 128), affine_weight(normal(6, 128), 4, 64, "f16")
     x[1, 70] = number
-    assert not gemv_groups(x, weight.expr, np.empty((2, 6), np.float32))
+    for product in (gemv_groups, gemm_groups):
+        assert not product(x, weight.expr, np.empty((2, 6), np.float32))
     with np.errstate(invalid="ignore"):
         expected = wide(x) @ wide(weight).T
     np.testing.assert_allclose(linear(x, weight), expected, atol=1e-4)
@@ -149,7 +169,7 @@ def test_small_and_large_activations(scale: float) -> None:
     check((normal(2, 192) * scale).astype(np.float32), weight, biases_of(weight, 64))
 
 
-@pytest.mark.parametrize("vectors", [1, 4])
+@pytest.mark.parametrize("vectors", [1, 4, 40])
 def test_the_same_bytes_on_any_number_of_threads(vectors: int) -> None:
     x, weight = normal(vectors, 1280), affine_weight(normal(900, 1280), 6, 64, "bf16")
     found = []
