@@ -5,6 +5,8 @@
 # make mutants small mistakes in the sources, one at a time: does a test fail? (20 minutes the first time, then 12)
 # make soak   half an hour of random jobs, killed, limited and side by side (SOAK="--minutes 5 --seed 2")
 # make faults every system call of fourteen commands fails, and the power at every point (5 minutes)
+# make apple  instructions of all kernels compiled for Apple's processors, counted in an emulator (10 minutes)
+# make arm64  tests on an emulated arm64 processor, and results compared with this one (Debian, 30 minutes)
 # make bench  the benchmarks, against the same peers; writes docs/figures.md
 # make docs   the documentation as a web site in site/
 # make clean  remove what the others made
@@ -16,7 +18,7 @@ BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test parity fuzz mutants faults soak bench docs clean
+.PHONY: help demo test parity fuzz mutants faults soak apple arm64 bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -51,6 +53,12 @@ soak: .venv/.installed
 
 faults: .venv/.installed
 	@$(BIN)/python -m reliability --keep-going
+
+apple: .venv/.installed
+	@PYTHONPATH=src:. $(BIN)/python -m apple $(APPLE)
+
+arm64: .venv/.installed
+	@$(BIN)/python -m arm64 $(ARM64)
 
 bench: .venv-bench/.installed .venv-mergekit/.installed .venv-mlx/.installed
 	@$(BENCH_BIN)/python -m benchmarks $(SUITES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import errno
 import fcntl
@@ -360,3 +361,33 @@ class TestDarwinCalls:
         as_darwin.delenv("LBRX_CACHE_DIR", raising=False)
         as_darwin.setenv("HOME", "/Users/me")
         assert system.cache_directory() == Path("/Users/me/Library/Caches/lbrx")
+
+
+def test_the_limit_of_open_files_is_raised_when_it_is_reached(tmp_path: Path) -> None:
+    """In a process of its own: 300 shards, and macOS starts with a soft limit of 256."""
+    path = tmp_path / "weights"
+    path.write_bytes(b"weights")
+    code = (
+        "import resource, sys; from lbrx.base import system\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "print(len([system.open_read(sys.argv[1]) for _ in range(300)]))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "system.open_write(sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout == "300\n"
+    assert done.stderr.splitlines()[-1].endswith("weights: cannot be opened: too many open files in this process")
+
+
+def test_files_are_not_mapped_by_python() -> None:
+    """On macOS that flushes the drive's cache for every file, and all threads wait."""
+    source = Path(system.__file__).parents[2]
+    calls = [
+        (path.name, ast.unparse(node.args[0]))
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "mmap.mmap"
+    ]
+    assert {name for name, _ in calls} >= {"mapping.py", "arena.py"}
+    assert {descriptor for _, descriptor in calls} == {"-1"}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lbrx
-from lbrx.engine.blas import all_blas_threads, in_pieces, one_blas_thread
+from lbrx.base.system import darwin
+from lbrx.engine.blas import all_blas_threads, in_pieces, in_tiles, one_blas_thread
 from lbrx.ops import linear
 from support.references import normal, weight_of
 
@@ -71,6 +74,41 @@ def test_blas_gets_all_threads_and_its_own_back() -> None:
         with all_blas_threads():
             assert set(blas_threads()) <= {2}
         assert set(blas_threads()) <= {1}
+
+
+class Accelerate(threading.local):
+    """Stands in for Apple's library: the setting belongs to a thread."""
+
+    threading_model = 0
+
+    def BLASGetThreading(self) -> int:
+        return self.threading_model
+
+    def BLASSetThreading(self, model: Any) -> int:
+        self.threading_model = model.value
+        return 0
+
+
+def test_accelerate_uses_one_thread_inside_our_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerate = Accelerate()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(darwin, "_accelerate", lambda: accelerate)
+    monkeypatch.setattr(darwin, "set_quality_of_service", lambda _: None)
+    seen: dict[int, int] = {}
+    both = threading.Barrier(2)
+
+    def step(_: int) -> None:
+        seen[threading.get_ident()] = accelerate.threading_model
+        both.wait(60)
+
+    with lbrx.using(threads=2):
+        with one_blas_thread():
+            in_tiles(2, lambda: step)
+            with all_blas_threads():
+                assert accelerate.threading_model == 0
+            assert accelerate.threading_model == 1
+        assert accelerate.threading_model == 0
+    assert list(seen.values()) == [1, 1]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -30,7 +30,7 @@ class Reporter:
     def __init__(self, is_quiet: bool = False) -> None:
         self.is_quiet = is_quiet
         self.started = time.monotonic()
-        self.peak_memory_bytes = 0
+        self.memory_bytes = self.peak_memory_bytes = 0
         self._next_sample = 0.0
 
     def __enter__(self) -> Reporter:
@@ -55,7 +55,8 @@ class Reporter:
         now = time.monotonic()
         if now >= self._next_sample or state.done_tensors == state.total_tensors:
             self._next_sample = now + 1 / _EVENTS_PER_SECOND
-            self.peak_memory_bytes = max(self.peak_memory_bytes, anonymous_bytes())
+            self.memory_bytes = anonymous_bytes()  # macOS walks over all regions of memory for it
+            self.peak_memory_bytes = max(self.peak_memory_bytes, self.memory_bytes)
 
     def failed(self, error: Exception) -> None:
         """Called before an error is raised. The caller prints the error."""
@@ -111,7 +112,7 @@ class JsonReporter(Reporter):
             resumed_bytes=state.resumed_bytes,
             bytes_per_second=round(rate),
             seconds_left=round((state.total_bytes - state.done_bytes) / max(rate, 1.0), 3),
-            memory_bytes=anonymous_bytes(),
+            memory_bytes=self.memory_bytes,
         )
 
     def failed(self, error: Exception) -> None:

@@ -1,7 +1,7 @@
 """Work on our own threads, each with a BLAS that starts none.
 
 Every output tile is made by one call of BLAS on one thread, so that results do not depend on how many threads there
-are. Apple's Accelerate has no threads to hold back, and is left as it is.
+are. Apple's Accelerate keeps this setting for each thread; before macOS 15 it has none, and is left as it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.base import system
 from lbrx.settings import settings
 
 
@@ -42,6 +43,10 @@ class _Threads:
         self._users = 0
         self._before: list[int] = []
 
+    @property
+    def is_wanted(self) -> bool:
+        return self._users > 0
+
     def enter(self, threads: int) -> None:
         with self._lock:
             self._users += 1
@@ -65,9 +70,11 @@ _single_threaded, _multi_threaded = _Threads(), _Threads()
 def one_blas_thread() -> Iterator[None]:
     """BLAS without threads of its own for the length of a ``with`` block, in the whole process; it may be nested."""
     _single_threaded.enter(1)
+    was_single = system.set_accelerate_threads(True)
     try:
         yield
     finally:
+        system.set_accelerate_threads(was_single)
         _single_threaded.leave()
 
 
@@ -75,9 +82,11 @@ def one_blas_thread() -> Iterator[None]:
 def all_blas_threads() -> Iterator[None]:
     """BLAS with threads of its own, for what no pieces can be made of; not within `one_blas_thread`."""
     _multi_threaded.enter(settings.threads)
+    was_single = system.set_accelerate_threads(settings.threads == 1)
     try:
         yield
     finally:
+        system.set_accelerate_threads(was_single)
         _multi_threaded.leave()
 
 
@@ -97,7 +106,12 @@ def in_tiles(tiles: int, worker: Callable[[], Callable[[int], None]]) -> None:
     """Call steps 0 to ``tiles`` - 1 on all threads; every thread makes a step function, with scratch of its own."""
     from lbrx.base.threads import run_chunks
 
-    run_chunks(tiles, settings.threads, worker)
+    def start() -> Callable[[int], None]:
+        if _single_threaded.is_wanted:
+            system.set_accelerate_threads(True)  # the caller's thread has it already; the others are ours
+        return worker()
+
+    run_chunks(tiles, settings.threads, start)
 
 
 def in_ranges(size: int, piece: int, work: Callable[[int, int], None]) -> None:

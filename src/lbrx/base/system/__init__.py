@@ -37,9 +37,11 @@ from lbrx.base.system.process import (
     available_bytes,
     cache_directory,
     cpu_count,
+    has_dot_products,
     is_private,
     performance_cpu_count,
     prefer_performance_cores,
+    set_accelerate_threads,
 )
 from lbrx.base.system.sizes import format_bytes, parse_bytes
 
@@ -55,6 +57,7 @@ __all__ = [
     "file_error",
     "flush_to_disk",
     "format_bytes",
+    "has_dot_products",
     "is_private",
     "make_directory",
     "make_private",
@@ -75,6 +78,7 @@ __all__ = [
     "remove_tree",
     "rename",
     "seems_cached",
+    "set_accelerate_threads",
     "sync_directory",
     "truncate",
     "write_file",

@@ -11,6 +11,7 @@ import fcntl
 import os
 import struct
 from functools import cache
+from typing import Any
 
 F_PREALLOCATE = 42
 F_RDADVISE = 44
@@ -22,6 +23,8 @@ F_ALLOCATEALL = 0x4
 F_PEOFPOSMODE = 3
 RENAME_SWAP = 2
 USER_INITIATED = 0x19  # a class of <sys/qos.h>: work that a user waits for
+_ACCELERATE = "/System/Library/Frameworks/Accelerate.framework/Accelerate"
+_MULTI_THREADED, _SINGLE_THREADED = 0, 1  # of <vecLib/thread_api.h>
 
 # struct radvisory { off_t ra_offset; int ra_count; }, padded to 16 bytes
 _RADVISORY = struct.Struct("=qi4x")
@@ -92,3 +95,24 @@ def performance_cpu_count() -> int:
 def set_quality_of_service(thread_class: int) -> None:
     """Put the calling thread into a class, which decides on what cores it may run. A refusal changes nothing."""
     ctypes.CDLL(None).pthread_set_qos_class_self_np(ctypes.c_uint32(thread_class), ctypes.c_int(0))
+
+
+@cache
+def _accelerate() -> Any:
+    """Apple's BLAS, or None before macOS 15, where its threads cannot be chosen."""
+    try:
+        library = ctypes.CDLL(_ACCELERATE)
+    except OSError:
+        return None
+    return library if hasattr(library, "BLASSetThreading") else None
+
+
+def set_accelerate_threads(is_single: bool) -> bool:
+    """Whether Accelerate uses one thread when the calling thread calls it; returns what it was before."""
+    library = _accelerate()
+    if library is None:
+        return False
+    was_single = bool(library.BLASGetThreading() == _SINGLE_THREADED)
+    if was_single != is_single:
+        library.BLASSetThreading(ctypes.c_uint(_SINGLE_THREADED if is_single else _MULTI_THREADED))
+    return was_single

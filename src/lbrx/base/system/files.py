@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import stat
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +24,7 @@ StrPath: TypeAlias = str | os.PathLike[str]
 
 _MAX_TRANSFER_BYTES = 1 << 30  # macOS refuses reads and writes of 2 GiB and more
 _BYTES_PER_STAT_BLOCK = 512
+_MOST_OPEN_FILES = 10_240  # macOS refuses more, also where the hard limit is infinite
 _CANNOT_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
 _REASONS = {
     errno.ENOENT: "no such file",
@@ -50,7 +52,7 @@ def file_error(error: OSError, where: StrPath, attempt: str) -> FileError:
 def open_read(path: StrPath) -> int:
     """Open a file for reading and return its descriptor, which programs started later do not inherit."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise file_error(error, path, "open") from error
     if stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -68,9 +70,29 @@ def open_write(path: StrPath, *, must_exist: bool = False, must_be_new: bool = F
     flags |= 0 if must_exist else os.O_CREAT
     flags |= os.O_EXCL if must_be_new else 0
     try:
-        return os.open(path, flags, 0o644)
+        return _open(path, flags)
     except OSError as error:
         raise file_error(error, path, "be opened") from error
+
+
+def _open(path: StrPath, flags: int) -> int:
+    """Open a file. If the process has too many open, its soft limit is raised once: on macOS that is 256."""
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.EMFILE or not _raise_open_files():
+            raise
+    return os.open(path, flags, 0o644)
+
+
+def _raise_open_files() -> bool:
+    """Raise the soft limit of open files as far as the hard limit and macOS allow; whether it is higher now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return True
 
 
 def pread_into(fd: int, buffer: WriteableBuffer | NDArray[Any], offset: int, path: StrPath | None = None) -> None:
@@ -101,8 +123,7 @@ def pwrite_all(fd: int, buffer: ReadableBuffer | NDArray[Any], offset: int, path
 def open_past_cache(path: StrPath) -> int | None:
     """Open a file once more for writes of whole blocks that do not pass through the file cache.
 
-    None where the file system has no such writes. On macOS always: there the switch is one for the whole file
-    (``F_NOCACHE``), and whether it pays has not been measured.
+    None where the file system has no such writes. On macOS always: ``F_NOCACHE`` is not used, see decision 8.
     """
     if sys.platform != "linux":
         return None

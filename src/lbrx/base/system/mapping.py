@@ -83,7 +83,11 @@ def map_readonly(fd: int, offset: int, length: int, path: StrPath | None = None)
 
 
 def _map(fd: int, offset: int, length: int) -> mmap.mmap:
-    """Map a file over addresses that Python has reserved. Python's own mappings keep a copy of the descriptor."""
+    """Map a file over addresses that Python has reserved.
+
+    Python's own mappings of files keep a copy of the descriptor. On macOS they also flush the drive's cache first
+    (``F_FULLFSYNC``), with the interpreter locked.
+    """
     mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON, prot=mmap.PROT_READ)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     if _mmap(address, length, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd, offset) != address:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import shutil
 import stat
@@ -16,6 +17,7 @@ from lbrx.base.system import darwin
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _BYTES_PER_KIB = 1024
+_AT_HWCAP, _HWCAP_ASIMDDP = 16, 1 << 20  # Linux on arm64
 
 
 def anonymous_bytes() -> int:
@@ -72,6 +74,21 @@ def prefer_performance_cores() -> None:
     """Ask that this thread runs on performance cores. Only macOS has classes of threads; elsewhere nothing happens."""
     if sys.platform == "darwin":
         darwin.set_quality_of_service(darwin.USER_INITIATED)
+
+
+def set_accelerate_threads(is_single: bool) -> bool:
+    """Let Accelerate, the BLAS of macOS 15 and later, use one thread or several when this thread calls it.
+
+    Returns whether it was one before. Nothing happens elsewhere.
+    """
+    return darwin.set_accelerate_threads(is_single) if sys.platform == "darwin" else False
+
+
+def has_dot_products() -> bool:
+    """Whether an arm64 processor sums products of i8 in i32 by one instruction. All of Apple's do; Linux says so."""
+    if sys.platform == "darwin":
+        return True
+    return bool(ctypes.CDLL(None).getauxval(_AT_HWCAP) & _HWCAP_ASIMDDP)
 
 
 def cache_directory(part: str = "") -> Path:

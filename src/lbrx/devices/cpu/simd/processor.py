@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-import sys
 
 import llvmlite.binding as llvm
+
+from lbrx.base import system
 
 _FEATURES = llvm.get_host_cpu_features()
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
@@ -15,8 +16,8 @@ HAS_AVX2: bool = IS_X86 and _FEATURES.get("avx2", False)
 HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
 """Whether there are 32 registers of 512 bits, and instructions for i16 in them."""
 
-HAS_SDOT: bool = IS_ARM and (sys.platform == "darwin" or _FEATURES.get("dotprod", False))
-"""Whether products of i8 are summed in i32 by one instruction. All Macs have it, whether or not LLVM says so."""
+HAS_SDOT: bool = IS_ARM and system.has_dot_products() and llvm.get_host_cpu_name() != "generic"
+"""Whether products of i8 are summed in i32 by one instruction. LLVM does not list it but knows it by the name."""
 
 MULTIPLIES_BF16: bool = _FEATURES.get("avx512bf16", False)
 """Whether there are instructions that multiply bf16 and sum in f32."""
