@@ -26,7 +26,8 @@ class Device(str):
 
     def __new__(cls, name: str) -> Device:
         if name not in DEVICES:
-            raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{nearest(name, DEVICES)}")
+            hint = nearest(name, DEVICES) if isinstance(name, str) else ""
+            raise UsageError(f"unknown device {name!r}; expected one of {', '.join(DEVICES)}{hint}")
         return super().__new__(cls, name)
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,19 @@ def test_models_share_a_cache_that_closing_one_does_not_clear(path: Path) -> Non
             float(own["a"].sum())
     assert own.cache is not None
     assert own.cache.statistics().held_bytes == 0
+
+
+def test_many_threads_share_a_small_cache(path: Path) -> None:
+    plain = lbrx.open(path)
+    expected = {name: (plain[name] * 2).numpy().tobytes() for name in plain}
+    model = lbrx.open(path, cache=DECODED + 1000)
+
+    def use(number: int) -> bool:
+        name = "ab"[number % 7 > 2]
+        return (model[name] * 2).numpy().tobytes() == expected[name]
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(use, range(60)))
 
 
 def test_another_process_gets_the_file_without_the_cache(path: Path) -> None:

@@ -78,6 +78,26 @@ def test_kept_bytes_are_charged_to_the_budget() -> None:
     assert account.used_bytes == 0
 
 
+def test_other_work_takes_the_memory_of_the_cache() -> None:
+    account = Budget(100)
+    cache = TensorCache(MIB, account)
+    assert [use(cache, "a", 60) for _ in range(2)] == [False, True]
+    account.charge(40)
+    assert (account.used_bytes, cache.statistics().held_bytes) == (100, 60)
+    account.charge(1)  # scratch memory never waits
+    assert (account.used_bytes, cache.statistics().held_bytes) == (41, 0)
+    assert not use(cache, "a", 60)
+    account.release(41)
+    assert use(cache, "a", 60)
+
+
+def test_it_shows_what_it_holds() -> None:
+    cache = TensorCache("1KiB", Budget(MIB))
+    for _ in range(3):
+        use(cache, "a", 512)
+    assert repr(cache) == "TensorCache(512 B of 1 KiB in 1 tensors, 1 hits, 3 misses)"
+
+
 def test_the_limit_is_text_or_a_number() -> None:
     assert TensorCache("1MiB").limit_bytes == MIB
     with pytest.raises(UsageError, match="not a number of bytes"):

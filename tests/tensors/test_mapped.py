@@ -131,6 +131,35 @@ def test_wrong_arguments(path: Path) -> None:
         lbrx.MmapOptions(access="rand")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"offset": 1.5}, UsageError, r"the offset is 1\.5; expected a whole number"),
+        ({"dtype": (4,)}, DTypeError, r"\(4,\) is not a dtype"),
+        ({"options": {"populate": True}}, UsageError, r"options is \{'populate': True\}; expected MmapOptions"),
+        ({"shape": (2.0,)}, ShapeError, "does not consist of whole numbers"),
+        ({"shape": (-2,)}, ShapeError, "has a negative size"),
+    ],
+)
+def test_arguments_of_wrong_types(path: Path, arguments: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        lbrx.mmap_tensor(**{"path": path, "shape": (2,), "dtype": "f32"} | arguments)
+
+
+def test_nothing_of_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    options = lbrx.MmapOptions(populate=True, read_ahead=True, access="random")
+    assert lbrx.mmap_tensor(tmp_path / "empty", (0, 3), "f32", options=options).numpy().shape == (0, 3)
+    with pytest.raises(FileError, match="needs 1 bytes from byte 0, but the file has 0"):
+        lbrx.mmap_tensor(tmp_path / "empty", (), "u8")
+
+
+def test_storages_describe_themselves(path: Path) -> None:
+    mapped = lbrx.MmapStorage.from_file(path, offset=4)
+    assert repr(mapped) == f"MmapStorage('{path}', offset=4, 7.8 KiB)"
+    assert repr(lbrx.CpuStorage.from_array(VALUES)) == "CpuStorage(7.8 KiB)"
+
+
 def test_numpy_dtypes_are_accepted(path: Path) -> None:
     assert lbrx.mmap_tensor(path, (2,), np.float32, 4).tolist() == [1.0, 2.0]
     assert lbrx.mmap_tensor(path, (2,), ml_dtypes.bfloat16).dtype == "bf16"

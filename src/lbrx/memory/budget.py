@@ -58,6 +58,7 @@ class Budget:
         self._holdings: dict[int, _Holding] = {}  # by thread
         self._waiters = 0
         self._trimmables: WeakSet[Trimmable] = WeakSet()
+        self._caches: WeakSet[Trimmable] = WeakSet()
         self._changed = threading.Condition()
 
     @property
@@ -113,16 +114,24 @@ class Budget:
         """Count memory that no thread owns, such as a pool's, without waiting; ``release`` counts it back."""
         with self._changed:
             self._add(nbytes)
+            caches = list(self._caches) if self._used_bytes > self._limit_bytes else []
+        for cache in caches:  # without the lock, as in _trim_idle
+            cache.trim()
 
     def release(self, nbytes: int) -> None:
         """Give back what was charged."""
         with self._changed:
             self._add(-nbytes)
 
-    def register(self, holder: Trimmable) -> None:
-        """Let a holder of charged, idle memory be trimmed before anyone waits; it is not kept alive by this."""
+    def register(self, holder: Trimmable, *, is_cache: bool = False) -> None:
+        """Let a holder of charged, idle memory be trimmed before anyone waits; it is not kept alive by this.
+
+        A cache is also trimmed when a charge exceeds the limit.
+        """
         with self._changed:
             self._trimmables.add(holder)
+            if is_cache:
+                self._caches.add(holder)
 
     def _hold_when_it_fits(self, thread: int, nbytes: int, what: str) -> None:
         self._check_fits(nbytes, what)

@@ -48,7 +48,7 @@ class ByteLRU(Generic[K, V]):
 
     ``size_of`` gives the bytes of a value; by default they are its ``nbytes`` or its length. A value larger than
     the whole limit is handed out but not kept. With a budget, kept bytes are charged to it: the cache holds no more
-    than the budget has left, and drops everything when someone waits for memory.
+    than the budget has left, and drops everything when someone waits for memory or others exceed the limit.
 
     >>> cache = ByteLRU(limit_bytes=10)
     >>> cache.put("a", b"12345678")
@@ -72,7 +72,7 @@ class ByteLRU(Generic[K, V]):
         self._lock = threading.RLock()  # re-entered when a collection inside the lock drops a cache or a buffer
         self._budget = budget
         if budget is not None:
-            budget.register(self)
+            budget.register(self, is_cache=True)
 
     @property
     def limit_bytes(self) -> int:

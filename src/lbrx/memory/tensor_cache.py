@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from lbrx.base.system import format_bytes
 from lbrx.memory.budget import Budget, budget
 from lbrx.memory.cache import ByteLRU, CacheStatistics
 
@@ -20,7 +21,7 @@ class TensorCache:
     if each of them was used less often, so that reading a model which is larger than the cache again and again does
     not drop every tensor just before its next use. Old uses count less and less.
 
-    Kept bytes are charged to the budget of the process. They are dropped when a job waits for memory.
+    Kept bytes are charged to the budget of the process. They are dropped when other work needs the memory.
 
     >>> cache = TensorCache("1MiB")
     >>> cache.statistics().held_bytes, cache.limit_bytes
@@ -52,6 +53,11 @@ class TensorCache:
     def statistics(self) -> CacheStatistics:
         """Return hits, misses and evictions since the cache was made, and what it holds now."""
         return self._values.statistics()
+
+    def __repr__(self) -> str:
+        found = self.statistics()
+        held = f"{format_bytes(found.held_bytes)} of {format_bytes(self.limit_bytes)}"
+        return f"TensorCache({held} in {found.entries} tensors, {found.hits} hits, {found.misses} misses)"
 
     def clear(self) -> None:
         """Drop all tensors and forget their uses."""

@@ -11,7 +11,7 @@ from lbrx.errors import ShapeError
 from lbrx.tensors.codecs.codec import Codec, Weights, codec, is_codec
 from lbrx.tensors.dtype import DTYPES, DTypeLike, dtype
 from lbrx.tensors.expr import F32, Coded, Expr, Reduce, Rows, Source, Stored, View, cast
-from lbrx.tensors.shape import Layout, Shape
+from lbrx.tensors.shape import Layout, Shape, checked_number
 from lbrx.tensors.storage import Storage
 from lbrx.tensors.views import row_breaks
 
@@ -213,7 +213,7 @@ def stored_bytes(type_name: DTypeLike, shape: Shape) -> int:
 
 def stored_expr(storage: Storage, type_name: DTypeLike, shape: Shape, offset: int = 0) -> Source | Blocks:
     """Return elements of a dtype, or blocks of a codec, that begin at a byte of a storage."""
-    nbytes = stored_bytes(type_name, shape)
+    nbytes, offset = stored_bytes(type_name, shape), checked_number(offset, "the offset")
     if offset < 0 or offset + nbytes > storage.nbytes:
         raise ShapeError(
             f"a tensor of {type_name} and shape {shape} needs {nbytes} bytes from byte {offset}, "

@@ -173,7 +173,10 @@ def dtype(spec: DTypeLike) -> DType:
         raise DTypeError(
             f"unknown dtype {spec!r}; expected one of {', '.join(DTYPES)}{nearest(spec, [*DTYPES, *_ALIASES])}"
         )
-    wanted = np.dtype(spec).newbyteorder("=")
+    try:
+        wanted = np.dtype(spec).newbyteorder("=")
+    except TypeError as error:
+        raise DTypeError(f"{spec!r} is not a dtype; expected one of {', '.join(DTYPES)}") from error
     known = _BY_NUMPY.get(wanted)
     if known is None:
         known = next((row for row in _ROWS if row.numpy == wanted), None)

@@ -8,7 +8,7 @@ from lbrx.errors import FileError
 from lbrx.tensors.coded import stored_bytes
 from lbrx.tensors.dtype import DTypeLike
 from lbrx.tensors.open_file import FileSource, MmapOptions, OpenFile
-from lbrx.tensors.shape import checked_shape
+from lbrx.tensors.shape import checked_number, checked_shape
 from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
 
@@ -32,7 +32,7 @@ def mmap_tensor(
     [[2.0, 3.0], [4.0, 5.0]]
     """
     sizes = checked_shape(shape)
-    nbytes = stored_bytes(dtype, sizes)
+    nbytes, offset = stored_bytes(dtype, sizes), checked_number(offset, "the offset")
     file = OpenFile(path)
     if offset < 0 or offset + nbytes > file.file_bytes:
         raise FileError(

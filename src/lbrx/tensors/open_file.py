@@ -142,6 +142,8 @@ class OpenFile:
 
     def apply(self, options: MmapOptions, offset: int, nbytes: int) -> None:
         """Prepare a range of the file for the reads that the options announce."""
+        if not isinstance(options, MmapOptions):
+            raise UsageError(f"options is {options!r}; expected MmapOptions(...)")
         with self.opened() as descriptor:
             if self.pinned is not None:
                 self.pinned.expect(options.access, offset, nbytes)

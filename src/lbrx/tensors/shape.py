@@ -12,7 +12,7 @@ from operator import index as as_index
 from types import EllipsisType
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import ShapeError
+from lbrx.errors import ShapeError, UsageError
 
 Shape = tuple[int, ...]
 IndexItem = int | slice | EllipsisType | None
@@ -86,6 +86,14 @@ def checked_shape(shape: Sequence[int] | int) -> Shape:
     if any(size < 0 for size in sizes):
         raise ShapeError(f"shape {sizes} has a negative size")
     return sizes
+
+
+def checked_number(value: int, what: str) -> int:
+    """Return a caller's number of bytes or elements as an int."""
+    try:
+        return as_index(value)
+    except TypeError as error:
+        raise UsageError(f"{what} is {value!r}; expected a whole number") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.base.system import format_bytes
 from lbrx.errors import FileError, ShapeError, UsageError
 from lbrx.memory.resident import resident_window
 from lbrx.tensors.dtype import DType, DTypeLike
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.open_file import Bytes as Bytes
 from lbrx.tensors.open_file import FileSource, MmapOptions, OpenFile, check_range
-from lbrx.tensors.shape import Shape, checked_shape
+from lbrx.tensors.shape import Shape, checked_number, checked_shape
 
 if TYPE_CHECKING:
     from lbrx.memory.tensor_cache import TensorCache
@@ -70,7 +71,7 @@ class BytesAsArrays:
         >>> storage.as_array("f32", (2, 2), offset=8).tolist()
         [[2.0, 3.0], [4.0, 5.0]]
         """
-        element, sizes = _viewed(dtype), checked_shape(shape)
+        element, sizes, offset = _viewed(dtype), checked_shape(shape), checked_number(offset, "the offset")
         elements = math.prod(sizes)
         nbytes = element.nbytes(elements)
         if offset < 0 or offset + nbytes > self.nbytes:
@@ -94,6 +95,7 @@ class BytesAsArrays:
             if self.nbytes % element.itemsize:
                 raise ShapeError(f"a storage of {self.nbytes} bytes does not consist of whole {element} elements")
             stop = self.nbytes // element.itemsize
+        start, stop = checked_number(start, "the start"), checked_number(stop, "the stop")
         if not 0 <= start <= stop:
             raise ShapeError(f"a slice cannot go from element {start} to {stop}; expected 0 <= start <= stop")
         return BytesAsArrays.as_array(self, element, (stop - start,), start * element.itemsize)
@@ -194,6 +196,9 @@ class CpuStorage(BytesAsArrays):
         check_inside(self, offset, nbytes)
         return type(self)(self._bytes[offset : offset + nbytes])
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({format_bytes(self.nbytes)})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return CpuStorage, (self._bytes,)  # a copy has its own address
 
@@ -234,10 +239,11 @@ class MmapStorage(BytesAsArrays):
 
         The file stays mapped until no tensor uses it; its owner may close or remove it.
         """
-        file = OpenFile(source)
+        file, offset = OpenFile(source), checked_number(offset, "the offset")
         if offset > file.file_bytes:
             raise FileError(f"{file.path}: offset {offset} is past the end; the file has {file.file_bytes} bytes")
-        storage = cls(file, offset, file.file_bytes - offset if length is None else length)
+        nbytes = file.file_bytes - offset if length is None else checked_number(length, "the length")
+        storage = cls(file, offset, nbytes)
         file.apply(options, offset, storage.nbytes)
         return storage
 
@@ -262,6 +268,9 @@ class MmapStorage(BytesAsArrays):
     def read_into(self, offset: int, buffer: Bytes) -> None:
         """Read at an offset into a buffer. Thread-safe."""
         self.file.read_into(self._offset + offset, buffer)
+
+    def __repr__(self) -> str:
+        return f"MmapStorage({str(self.file.path)!r}, offset={self._offset}, {format_bytes(self.nbytes)})"
 
     def piece(self, offset: int, nbytes: int) -> MmapStorage:
         """Return a range of the same file."""

@@ -196,6 +196,7 @@ def test_arrays_that_cannot_be_copied_are_refused_and_change_nothing() -> None:
         (np.zeros((2, 4), np.float32)[:, ::2], ShapeError, "is not C-contiguous; call numpy.ascontiguousarray"),
         (np.zeros(4, ">f4"), DTypeError, "has the other byte order"),
         (np.zeros(2, object), DTypeError, "no plain elements"),
+        (np.zeros(2, np.complex64), DTypeError, "an array of complex64 has no plain elements"),
         ([1.0, 2.0], UsageError, "cannot copy a list; expected a NumPy array"),
     ):
         for copy in (storage.copy_from_cpu, storage.copy_to_cpu):
@@ -208,6 +209,7 @@ def test_arrays_that_cannot_be_copied_are_refused_and_change_nothing() -> None:
     with pytest.raises(ShapeError, match="bytes 20 to 20 are outside"):
         storage.copy_to_cpu(offset=20)
     assert storage.copy_to_cpu(dtype="f32").tolist() == [0, 1, 2, 3]
+    assert repr(storage) == "MetalStorage(16 B)"
 
 
 def test_a_fault_tells_kernel_and_shape(monkeypatch: pytest.MonkeyPatch) -> None:

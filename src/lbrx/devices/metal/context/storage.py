@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.base.system import page_bytes
+from lbrx.base.system import format_bytes, page_bytes
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding
 from lbrx.devices.metal.driver.errors import MetalError
 from lbrx.engine.destination import MemoryDestination
 from lbrx.errors import DTypeError, ShapeError, UsageError
-from lbrx.tensors.dtype import DType, DTypeLike
+from lbrx.tensors.dtype import DTYPES, DType, DTypeLike
 from lbrx.tensors.dtype import dtype as dtype_of
 from lbrx.tensors.storage import Bytes, BytesAsArrays, MmapStorage, Storage, check_inside
 
@@ -174,6 +174,9 @@ class MetalStorage(BytesAsArrays):
                 windows.append(BufferWindow(low - offset, high - low, window.buffer, begin))
         return MetalStorage(self.context, tuple(windows), nbytes, owner=self)
 
+    def __repr__(self) -> str:
+        return f"MetalStorage({format_bytes(self.nbytes)}{', mapped' if self.is_mapped else ''})"
+
     def copy_from_cpu(self, array: Array, offset: int | None = None, dtype: DTypeLike | None = None) -> None:
         """Copy the bytes of a contiguous array into the storage.
 
@@ -226,7 +229,7 @@ def check_array(array: Array, dtype: DTypeLike | None) -> None:
         raise UsageError(f"cannot copy a {type(array).__name__}; expected a NumPy array")
     if dtype is not None and array.dtype != dtype_of(dtype).numpy:
         raise DTypeError(f"an array of {array.dtype} cannot be copied as {dtype_of(dtype)}")
-    if array.dtype.hasobject or array.dtype.names is not None:
+    if array.dtype.kind not in "biuf" and all(array.dtype != known.numpy for known in DTYPES.values()):
         raise DTypeError(f"an array of {array.dtype} has no plain elements to copy")
     if not array.dtype.isnative:
         raise DTypeError(f"an array of {array.dtype.str} has the other byte order; call astype first")
