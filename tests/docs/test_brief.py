@@ -26,7 +26,9 @@ def test_code_and_test_exist(row: list[str]) -> None:
     paths = [path for path in re.findall(r"`([^`]+)`", code) if path.endswith((".py", "/"))]
     assert paths
     assert [path for path in paths if not any((ROOT / base / path).exists() for base in ("src/lbrx", ""))] == []
-    match = re.fullmatch(r"`(tests/[\w/]+\.py)::(test_\w+)`", test)
+    match = re.fullmatch(r"`(tests/[\w/]+\.py)::(?:(Test\w+)::)?(test_\w+)`", test)
     assert match is not None
-    assert re.search(rf"^ *def {match[2]}\(", (ROOT / match[1]).read_text(encoding="utf-8"), re.MULTILINE)
+    source = (ROOT / match[1]).read_text(encoding="utf-8")
+    inside = source if match[2] is None else source.partition(f"\nclass {match[2]}")[2]
+    assert re.search(rf"^{'' if match[2] is None else '    '}def {match[3]}\(", inside, re.MULTILINE)
     assert state.startswith(("works", "partly: ", "Mac: "))
