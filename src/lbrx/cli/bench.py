@@ -29,13 +29,18 @@ def bench(
         Option(metavar="DIR", help="Write a report with plots to this directory."),
     ] = None,
     emulated: Annotated[bool, Option("--emulated", help="Use the emulated GPU. Works on any machine.")] = False,
+    capture: Annotated[
+        Path | None,
+        Option(metavar="FILE.gputrace", help="Record a trace for Xcode. Needs MTL_CAPTURE_ENABLED=1."),
+    ] = None,
     json_output: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Compare the speed of CPU and GPU.
 
     Runs typical model operations (products with plain and quantized weights, attention, norms) on both devices and
-    compares times and results. Emulator times say nothing about a real GPU; use --emulated only to check that
-    everything runs. The exit code is 1 if the results differ by more than the allowed error.
+    compares times and results. Metal times include the launch. Emulator times say nothing about a real GPU; use
+    --emulated only to check that everything runs. The exit code is 1 if the results differ by more than the allowed
+    error.
 
     Examples:
 
@@ -54,7 +59,14 @@ def bench(
         check_report(out)
     with error_console().status("") as status:
         result = measure(
-            device=device, size=size, only=only, repeats=repeats, tune=tune, emulated=emulated, progress=status.update
+            device=device,
+            size=size,
+            only=only,
+            repeats=repeats,
+            tune=tune,
+            emulated=emulated,
+            capture=capture,
+            progress=status.update,
         )
     page = None if out is None else write_report(out, result)
     if json_output:
@@ -81,12 +93,14 @@ def _print(result: BenchResult, page: Path | None) -> None:
 def _table(result: BenchResult) -> Table:
     from lbrx.cli.console import columns
 
-    table = columns("work", "CPU ms", "Metal ms", "times faster", "GB/s", "GFLOP/s", "difference", left=("work",))
+    names = ("work", "CPU ms", "Metal ms", "GPU ms", "times faster", "GB/s", "GFLOP/s", "difference")
+    table = columns(*names, left=("work",))
     for row in result.rows:
         table.add_row(
             row.name,
             f"{row.cpu_seconds * 1e3:.3f}",
             f"{row.metal_seconds * 1e3:.3f}",
+            f"{row.gpu_seconds * 1e3:.3f}",
             f"{row.speedup:.2f}",
             f"{row.gigabytes_per_second:.1f}",
             f"{row.gigaflops:.1f}",

@@ -116,3 +116,16 @@ def set_accelerate_threads(is_single: bool) -> bool:
     if was_single != is_single:
         library.BLASSetThreading(ctypes.c_uint(_SINGLE_THREADED if is_single else _MULTI_THREADED))
     return was_single
+
+
+def gpu_cores() -> int | None:
+    """Cores of the GPU, which Metal does not tell; None if the registry of devices does not list them."""
+    import plistlib
+    import subprocess
+
+    command = ("ioreg", "-r", "-d", "1", "-a", "-c", "AGXAccelerator")
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
+        return int(plistlib.loads(listed)[0]["gpu-core-count"])
+    except (OSError, subprocess.SubprocessError, plistlib.InvalidFileException, ValueError, LookupError, TypeError):
+        return None

@@ -59,6 +59,11 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def gpu_cores() -> int | None:
+    """Cores of an Apple GPU, or None where there is none."""
+    return darwin.gpu_cores() if sys.platform == "darwin" else None
+
+
 def performance_cpu_count() -> int:
     """Processors that are not slower than the others: on a Mac those that are not efficiency cores.
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.capture import captured
 from lbrx.devices.metal.errors import MetalUnavailable
 from lbrx.errors import UsageError
 from lbrx.jobs.bench.measure import BenchResult
@@ -21,13 +25,15 @@ def bench(
     repeats: int = 5,
     tune: bool = False,
     emulated: bool = False,
+    capture: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> BenchResult:
     """Run what a model does (products, attention, norms) on the CPU and on a device, and compare times and results.
 
     ``size`` is ``"tiny"``, ``"small"`` or ``"large"``; by default large on a GPU and tiny if ``emulated``, whose times
     say nothing about a GPU. ``only`` is a part of the names of the cases to run. ``tune`` first finds the fastest
-    variants of the kernels and remembers them. ``progress`` is called with the name of each case before it runs.
+    variants of the kernels and remembers them. ``capture`` is a ``.gputrace`` document to write, for Xcode.
+    ``progress`` is called with the name of each case before it runs.
 
     >>> bench(device="abacus")
     Traceback (most recent call last):
@@ -43,7 +49,9 @@ def bench(
         from lbrx.jobs.bench.tuned import tune_all
 
         tune_all(context, chosen_size, progress=progress)
-    result: BenchResult = load(BENCHMARKS[device])(context, chosen_size, only=only, repeats=repeats, progress=progress)
+    run = partial(load(BENCHMARKS[device]), context, chosen_size, only=only, repeats=repeats, progress=progress)
+    with nullcontext() if capture is None else captured(context, capture):
+        result: BenchResult = run()
     if not result.rows:
         raise UsageError(f"no case name contains {only!r}")
     return result

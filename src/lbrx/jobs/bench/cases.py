@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from lbrx import ops
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.context import MetalContext
+from lbrx.devices.metal.context.current import using_metal
+from lbrx.devices.metal.device import MetalDevice
 from lbrx.devices.metal.ops import activations, rows
 from lbrx.devices.metal.ops.arrays import DeviceArray, upload
 from lbrx.devices.metal.ops.attention import attention
 from lbrx.devices.metal.ops.blocks import dequantize, embedding
 from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.rope import apply_rope
-from lbrx.devices.metal.ops.weights import device_mlx_weight, device_weight
+from lbrx.devices.metal.ops.weights import device_array, device_mlx_weight, device_weight
 from lbrx.engine.attention_options import AttentionOptions
 from lbrx.errors import UsageError
 from lbrx.tensors.codecs import mlx
@@ -72,6 +74,8 @@ def _makers(context: MetalContext, width: int) -> dict[str, Callable[[str], Benc
     makers["rms_norm"] = _rms_norm(context, width)
     makers["silu_mul"] = _silu_mul(context, width)
     makers["rope"] = _rope(context, width)
+    makers |= {"copy": _copy(context, width), "merge of two, bf16": _merge(context, width)}
+    makers["sum, bf16"] = _sum(context, width)
     makers["embedding q6_k"] = _embedding(context, width)
     makers["dequantize q4_k"] = _dequantize(context, width)
     return makers
@@ -181,6 +185,47 @@ def _rope(context: MetalContext, width: int) -> Callable[[str], BenchCase]:
             lambda: ops.apply_rope(x, positions, frequencies),
             lambda: apply_rope(context, on_device, positions, frequencies),
         )
+
+    return make
+
+
+def _pass(context: MetalContext, name: str, on_cpu: Tensor, on_device: Tensor) -> BenchCase:
+    """A fused pass over tensors that are on the CPU and on the device."""
+
+    def run() -> DeviceArray:
+        with using_metal(context):
+            return device_array(context, on_device.realize())
+
+    return BenchCase(name, lambda: np.asarray(on_cpu.numpy(), np.float32), run)
+
+
+def _on_both(context: MetalContext, width: int, dtype: str, seed: int) -> tuple[Tensor, Tensor]:
+    values = tensor(_numbers(width, width, seed=seed), dtype)
+    with using_metal(context):
+        return values, values.to_device(MetalDevice.name)
+
+
+def _copy(context: MetalContext, width: int) -> Callable[[str], BenchCase]:
+    def make(name: str) -> BenchCase:
+        x, on_device = _on_both(context, width, "f32", 1)
+        return _pass(context, name, -x, -on_device)
+
+    return make
+
+
+def _merge(context: MetalContext, width: int) -> Callable[[str], BenchCase]:
+    def make(name: str) -> BenchCase:
+        (a, a_there), (b, b_there) = (_on_both(context, width, "bf16", seed) for seed in (1, 2))
+        merged, merged_there = ((x * 0.25 + y * 0.75).to("bf16") for x, y in ((a, b), (a_there, b_there)))
+        return _pass(context, name, merged, merged_there)
+
+    return make
+
+
+def _sum(context: MetalContext, width: int) -> Callable[[str], BenchCase]:
+    def make(name: str) -> BenchCase:
+        x, on_device = _on_both(context, width, "bf16", 1)
+        return _pass(context, name, x.sum(axis=-1), on_device.sum(axis=-1))
 
     return make
 

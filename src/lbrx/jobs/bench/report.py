@@ -23,16 +23,18 @@ def as_markdown(result: BenchResult) -> str:
     if result.emulated:
         lines += [f"> {EMULATED_NOTE}", ""]
     lines += [
-        f"Size: {result.size}. Times are the best of several runs; on Metal by the GPU's own time stamps.",
+        f"Size: {result.size}. Times are the best of several runs. 'Metal' is what a caller waits, with launch; "
+        "'GPU' is what the GPU works, by its own time stamps. Rates are those of the GPU.",
         "",
-        "| work | CPU ms | Metal ms | times faster | GB/s | GFLOP/s | difference |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| work | CPU ms | Metal ms | GPU ms | times faster | GB/s | GFLOP/s | difference |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in result.rows:
         mark = "" if row.agrees else f" (more than {row.bound:g})"
+        times = f"{row.cpu_seconds * 1e3:.3f} | {row.metal_seconds * 1e3:.3f} | {row.gpu_seconds * 1e3:.3f}"
         lines.append(
-            f"| {row.name} | {row.cpu_seconds * 1e3:.3f} | {row.metal_seconds * 1e3:.3f} | {row.speedup:.2f} "
-            f"| {row.gigabytes_per_second:.1f} | {row.gigaflops:.1f} | {row.error:.1e}{mark} |"
+            f"| {row.name} | {times} | {row.speedup:.2f} | {row.gigabytes_per_second:.1f} | {row.gigaflops:.1f} "
+            f"| {row.error:.1e}{mark} |"
         )
     lines += ["", "![times](times.png)", "", "![throughput](throughput.png)", ""]
     lines += ["## Kernels", "", "```", result.profile.table(), "```", ""]

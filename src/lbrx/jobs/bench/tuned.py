@@ -17,7 +17,8 @@ from lbrx.engine.attention_options import AttentionOptions
 from lbrx.errors import UsageError
 from lbrx.jobs.bench.cases import WIDTHS
 
-_CODINGS = ("f16", "q4_0", "q8_0", "q4_k", "q6_k")
+_CODINGS = ("f16", "bf16", "q4_0", "q8_0", "q4_k", "q6_k")
+_ACTIVATIONS = {"f32": np.float32, "f16": np.float16}  # what models compute with, and what they store between
 _HEAD_SIZES = (64, 128)
 _HEADS = 8
 
@@ -53,40 +54,42 @@ def _questions(context: MetalContext, width: int) -> Iterator[Question]:
         shape = (width, width)
         weight = DeviceWeight(coding, shape, empty(context, "u8", (weight_bytes(coding, shape),)))
         yield _vector(context, weight)
-        yield _product(context, weight, width // 4)
+        for dtype in _ACTIVATIONS:
+            yield _product(context, weight, width // 4, dtype)
     for size in _HEAD_SIZES:
-        yield _attention(context, size, width // 2)
+        for dtype in _ACTIVATIONS:
+            yield _attention(context, size, width // 2, dtype)
         yield _one_query(context, size, 4 * width)
 
 
-def _ones(context: MetalContext, *shape: int) -> DeviceArray:
-    return upload(context, np.ones(shape, np.float16))
+def _ones(context: MetalContext, dtype: str, *shape: int) -> DeviceArray:
+    return upload(context, np.ones(shape, _ACTIVATIONS[dtype]))
 
 
 def _vector(context: MetalContext, weight: DeviceWeight) -> Question:
-    x = _ones(context, 1, weight.shape[1])
+    x = _ones(context, "f32", 1, weight.shape[1])
     return Question(
         linear_question(weight, 1), VECTOR_VARIANTS, lambda variant: linear(context, x, weight, variant=variant)
     )
 
 
-def _product(context: MetalContext, weight: DeviceWeight, vectors: int) -> Question:
-    x = _ones(context, vectors, weight.shape[1])
-    name = product_question(context, "f16", weight.coding, (vectors, *weight.shape))
+def _product(context: MetalContext, weight: DeviceWeight, vectors: int, dtype: str) -> Question:
+    x = _ones(context, dtype, vectors, weight.shape[1])
+    name = product_question(context, dtype, weight.coding, (vectors, *weight.shape))
     return Question(name, VARIANTS, lambda variant: linear(context, x, weight, variant=variant))
 
 
-def _attention(context: MetalContext, size: int, queries: int) -> Question:
-    q, k = _ones(context, _HEADS, queries, size), _ones(context, _HEADS, queries, size)
+def _attention(context: MetalContext, size: int, queries: int, dtype: str) -> Question:
+    q, k = _ones(context, dtype, _HEADS, queries, size), _ones(context, dtype, _HEADS, queries, size)
     return Question(
-        attention_question("f16", size, size, queries),
-        block_names(context, "f16", size, size),
+        attention_question(dtype, size, size, queries),
+        block_names(context, dtype, size, size),
         lambda variant: attention(context, q, k, k, kernel="long", variant=variant),
     )
 
 
 def _one_query(context: MetalContext, size: int, keys: int) -> Question:
-    q, k = _ones(context, _HEADS, 1, size), _ones(context, _HEADS, keys, size)
+    q, k = _ones(context, "f32", _HEADS, 1, size), _ones(context, "f32", _HEADS, keys, size)
     return Question(
         vector_question(_HEADS, keys, size),
         PARTS,

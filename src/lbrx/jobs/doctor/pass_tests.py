@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,8 @@ _SINE_BOUND = 4 * 2.0**-23  # four units in the last place of numbers around one
 
 def self_tests() -> dict[str, SelfTest]:
     """The self-tests by name."""
-    return {name: _test(expression, bound) for name, (expression, bound) in _expressions().items()}
+    tests = {name: _test(expression, bound) for name, (expression, bound) in _expressions().items()}
+    return {**tests, "mapped file": _mapped_file}
 
 
 def _expressions() -> dict[str, tuple[Expression, float]]:
@@ -60,6 +63,31 @@ def _test(expression: Expression, bound: float) -> SelfTest:
         return SelfTestResult(max(map(_error, got, expected)), bound)
 
     return run
+
+
+def _mapped_file(context: MetalContext) -> SelfTestResult:
+    """Read a mapped file on the device, and say whether its pages were copied."""
+    from lbrx.devices.metal.context.current import using_metal
+    from lbrx.devices.metal.context.transfers import transfers
+    from lbrx.settings import using
+    from lbrx.tensors.creation import evaluate
+    from lbrx.tensors.dtype import dtype
+    from lbrx.tensors.expr import Source
+    from lbrx.tensors.shape import Layout
+    from lbrx.tensors.storage import MmapStorage
+    from lbrx.tensors.tensor import Tensor
+
+    values = np.random.default_rng(2).standard_normal(_SHAPE).astype(np.float32)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "weights"
+        path.write_bytes(values.tobytes())
+        weights = Tensor(Source(MmapStorage.from_file(path), dtype("f32"), Layout.contiguous(_SHAPE)))
+        counts = transfers(context)
+        copied, wrapped = counts.copied_bytes, counts.wrapped_bytes
+        with using_metal(context), using(device=MetalDevice.name):
+            (got,) = evaluate(weights * 2)
+        copied, wrapped = counts.copied_bytes - copied, counts.wrapped_bytes - wrapped
+    return SelfTestResult(_error(got, values * 2), 0.0, f"{wrapped} bytes read in place, {copied} copied")
 
 
 def _error(got: Any, expected: Any) -> float:

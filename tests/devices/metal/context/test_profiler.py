@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context import tuning as tuning_module
+from lbrx.devices.metal.context.capture import captured
 from lbrx.devices.metal.context.profiler import KernelCall, Profile, ProfiledContext, Work
 from lbrx.devices.metal.context.tuning import Tuning, chosen, shape_class, tune
 from lbrx.devices.metal.driver import BufferBinding
+from lbrx.devices.metal.driver.artifacts import ArtifactStore
+from lbrx.devices.metal.driver.native import NativeDriver
 from lbrx.devices.metal.ops.linear import linear
 from lbrx.devices.metal.ops.matmul import matmul
 from lbrx.devices.metal.ops.rows import softmax
 from lbrx.errors import UsageError
+from support.fake_objc import FakeMac, install
 from support.kernel_contexts import context, down, numbers, up
 from support.metal_shaders import PREFIX, needs_clang
 
@@ -148,4 +153,32 @@ def test_tuning_on_the_device_measures_every_variant(tmp_path: Path) -> None:
     )
     assert set(seconds) == {"2", "split4"}
     assert all(value > 0 for value in seconds.values())
-    assert tuning.choice(metal.info.identity, "matvec") == min(seconds, key=lambda variant: seconds[variant])
+    assert tuning.choice(metal.info.tuning_key, "matvec") == min(seconds, key=lambda variant: seconds[variant])
+
+
+@needs_clang
+def test_dispatches_are_batched_while_nothing_is_profiled() -> None:
+    profiled = ProfiledContext(context())
+    x = up(profiled, numbers(2, 8))
+    softmax(profiled, x)
+    with profiled.unprofiled():
+        softmax(profiled, x)
+        assert len(profiled._open) == 1  # waits for company
+    softmax(profiled, x)
+    assert [call.kernel for call in profiled.profile().calls] == ["softmax"] * 2
+
+
+def test_a_trace_is_recorded_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mac = install(monkeypatch, FakeMac())
+    metal = MetalContext(NativeDriver(), store=ArtifactStore(tmp_path))
+    copy = metal.pipeline("kernel void copy(device float* x [[buffer(0)]]) {}", "copy")
+    with captured(metal, tmp_path / "a.gputrace"):
+        metal.dispatch(copy, {0: b"1234"}, (1,), (1,))
+    names = [name for name, _ in mac.calls if name in ("startCaptureWithDescriptor:error:", "commit", "stopCapture")]
+    assert names == ["startCaptureWithDescriptor:error:", "commit", "stopCapture"]
+
+
+@needs_clang
+def test_the_emulator_records_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a trace needs an Apple GPU"), captured(context(), tmp_path / "a.gputrace"):
+        pass

@@ -5,13 +5,19 @@ from __future__ import annotations
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.metal.driver import CompileOptions
 from lbrx.devices.metal.driver.prebuilt import shader_digest
+from lbrx.devices.metal.ops.linear import MOST_VECTORS
 from lbrx.devices.metal.ops.matmul import TILE_TYPES
 from lbrx.devices.metal.ops.sources import SHADERS, shader_source
 
 Defines = tuple[tuple[str, str], ...]
+HEAD_SIZES = ((64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256))
+"""Sizes of keys and values that models have."""
+_HEADS = tuple((("HEAD_SIZE", str(size)), ("VALUE_SIZE", str(value_size))) for size, value_size in HEAD_SIZES)
 MACROS: dict[str, tuple[Defines, ...]] = {
     "matmul": tuple((("TILE", tile),) for tile in TILE_TYPES.values()),
-    "attention": tuple((("TILE", tile),) for tile in ("float", "half")),
+    "matvec": tuple((("VECTORS", str(vectors)),) for vectors in range(1, MOST_VECTORS + 1)),
+    "attention": tuple((("TILE", tile), *heads) for tile in ("float", "half") for heads in _HEADS),
+    "attention_vector": _HEADS,
 }
 """The macros of shaders that need some; any other set is compiled from source when it is used."""
 
@@ -44,7 +50,7 @@ class Variant:
 def variants() -> tuple[Variant, ...]:
     """All variants, in the order of their names.
 
-    >>> "attention__TILE_half" in [variant.shader + variant.suffix for variant in variants()]
+    >>> "matmul__TILE_half" in [variant.shader + variant.suffix for variant in variants()]
     True
     """
     shaders = sorted(path.stem for path in SHADERS.glob("*.metal"))

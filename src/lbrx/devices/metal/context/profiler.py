@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -147,12 +148,25 @@ class ProfiledContext(MetalContext):
         self.pool, self.shaders, self.windows = context.pool, context.shaders, context.windows
         self._recorded: list[tuple[str, Work, CommandBatch]] = []
         self._announced: Work | None = None
+        self._is_profiling = True
 
     def announce(self, work: Work) -> None:
         """Say what the next dispatch does; without it, the bytes of its buffers are counted."""
         self._announced = work
 
+    @contextmanager
+    def unprofiled(self) -> Iterator[None]:
+        """Batch dispatches as usual, without times of their own, for the length of a ``with`` block."""
+        self._is_profiling = False
+        try:
+            yield
+        finally:
+            self._is_profiling = True
+
     def record(self, dispatch: Dispatch) -> None:
+        if not self._is_profiling:
+            super().record(dispatch)
+            return
         with self._lock:
             self.commit()
             super().record(dispatch)

@@ -79,7 +79,7 @@ def chosen(context: MetalContext, question: str, variants: Sequence[str], defaul
         if wanted not in variants:
             raise UsageError(f"{question}: there is no variant {wanted!r}; expected one of {', '.join(variants)}")
         return wanted
-    remembered = default_tuning().choice(context.info.identity, question)
+    remembered = default_tuning().choice(context.info.tuning_key, question)
     return remembered if remembered is not None and remembered in variants else default
 
 
@@ -99,7 +99,7 @@ def tune(
         run(variant)  # compile, and touch the memory
         seconds[variant] = median(measure(context, partial(run, variant)) for _ in range(_REPEATS))
     fastest = min(variants, key=lambda variant: seconds[variant])
-    (tuning or default_tuning()).remember(context.info.identity, question, fastest)
+    (tuning or default_tuning()).remember(context.info.tuning_key, question, fastest)
     return seconds
 
 

@@ -47,12 +47,19 @@ class DeviceInfo:
     driver_version: str
     emulated: bool
     language: Version  # of the shading language that shaders are compiled for
+    cores: int  # of the GPU; 0 if unknown
 
     @property
     def identity(self) -> str:
         """Family, system, language and driver, on which compiled shaders depend."""
         language = ".".join(map(str, self.language))
         return f"{self.name}|{self.family.name}|{self.system_version}|{language}|{self.driver_version}"
+
+    @property
+    def tuning_key(self) -> str:
+        """Name, cores and language, on which the fastest variants of kernels depend."""
+        major, minor = self.language
+        return f"{self.name}|{self.cores} cores|{major}.{minor}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lbrx.base.system import format_bytes
+from lbrx.base.system import format_bytes, gpu_cores
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, DeviceInfo, Dispatch, GpuFamily
 from lbrx.devices.metal.driver.buffers import check_pages
 from lbrx.devices.metal.driver.errors import MetalError, MetalUnavailable, ShaderError
@@ -22,6 +22,7 @@ from lbrx.devices.metal.driver.native_buffers import SHARED, MappedPages, Native
 from lbrx.devices.metal.driver.native_library import NativeLibrary, NativePipeline
 from lbrx.devices.metal.driver.native_submission import NativeSubmission
 from lbrx.devices.metal.driver.pyobjc import autorelease_pool, error_text, file_url, load_metal
+from lbrx.devices.metal.driver.requirements import checked
 from lbrx.devices.metal.generations import OLDEST_MACOS, language_of
 from lbrx.errors import MemoryBudgetError, UsageError
 
@@ -35,6 +36,9 @@ class NativeDriver:
 
     def __init__(self) -> None:
         self.metal = load_metal()
+        for check in checked():
+            if check.name == "macOS" and check.is_needed and not check.is_met:
+                raise MetalUnavailable(f"this is macOS {check.found}; the Metal backend needs macOS {check.least}")
         self.archive_hits = self.archive_misses = 0
         self._names_dispatches = False
         self._prebuilt: dict[Path, Any] = {}
@@ -198,6 +202,7 @@ class NativeDriver:
             driver_version=platform.version(),
             emulated=False,
             language=language_of(int(platform.mac_ver()[0].partition(".")[0] or OLDEST_MACOS)),
+            cores=gpu_cores() or 0,
         )
 
     def finish(self) -> None:

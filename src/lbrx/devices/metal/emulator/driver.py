@@ -191,4 +191,5 @@ def _device_info(generation: Generation, language: Version, settings: EmulatorSe
         driver_version=_driver_version(settings),
         emulated=True,
         language=language,
+        cores=generation.cores,
     )
