@@ -5,29 +5,25 @@ A chunk is the whole pass unless its new buffers would be larger than ``CHUNK_BY
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.packing import packed
+from lbrx.devices.metal.chunks import IN_FLIGHT, Chunk, ChunksInFlight
 from lbrx.devices.metal.codegen.source import ELEMENTS_PER_THREAD, ELEMENTWISE_THREADS, pass_kernel
 from lbrx.devices.metal.codegen.tiles import TILE_THREADS
 from lbrx.devices.metal.context import MetalContext
 from lbrx.devices.metal.context.profiler import ProfiledContext, Work
-from lbrx.devices.metal.context.storage import MetalDestination, wait_for
+from lbrx.devices.metal.context.storage import MetalDestination
 from lbrx.devices.metal.context.transfers import transfers
 from lbrx.devices.metal.driver import Buffer, BufferBinding, CompileOptions, Pipeline
-from lbrx.devices.metal.driver.commands import CommandBatch
-from lbrx.devices.metal.driver.errors import GpuOutOfMemory, KernelFault
+from lbrx.devices.metal.driver.errors import KernelFault
 from lbrx.devices.metal.encode import BlockSink, needs_no_pass, stored_values
-from lbrx.devices.metal.inputs import BoundInputs, LeafBindings
-from lbrx.devices.metal.ops.arrays import DeviceArray
+from lbrx.devices.metal.inputs import LeafBindings
 from lbrx.devices.metal.selection import (
     COLLECT_COUNT_BYTES,
     COLLECTED_BYTES,
@@ -40,35 +36,14 @@ from lbrx.engine.bind import BoundPass
 from lbrx.engine.block_sizes import REDUCTION_BLOCK
 from lbrx.engine.destination import CollectState, Destination, HistogramState, SinkTarget
 from lbrx.engine.program import BLOCK_REDUCTIONS, FLAT, ROWS
-from lbrx.errors import MemoryBudgetError
 from lbrx.memory import budget
 from lbrx.settings import settings
 from lbrx.tensors.dtype import DTYPES
 
 CHUNK_BYTES = 128 << 20  # of buffers that a dispatch writes, or into which its inputs are copied
-_IN_FLIGHT = 2  # chunks: one computes while the results of the other are taken out
 _LARGEST_CHUNK = 1 << 30  # elements: indices in a chunk are 32-bit numbers
 _LARGE_SPACE = 1 << 32  # elements that 32-bit numbers cannot count
 _WRITE_ELEMENTS = 8 * REDUCTION_BLOCK
-
-
-@dataclass(slots=True)
-class _Chunk:
-    """A dispatch under way, and the buffers that it has."""
-
-    lo: int
-    hi: int
-    inputs: BoundInputs = field(default_factory=BoundInputs)
-    outputs: dict[str, Buffer] = field(default_factory=dict)
-    coded: dict[int, DeviceArray] = field(default_factory=dict)  # values of which blocks are made, by sink
-
-
-def _is_own(chunk: _Chunk, error: MemoryBudgetError) -> bool:
-    """Whether an error is that of a chunk: what went wrong in earlier work cannot be repeated with the chunk."""
-    if not isinstance(error, GpuOutOfMemory):
-        return True  # a buffer could not be allocated
-    uses = [buffer.last_use for buffer in chunk.outputs.values()]
-    return any(isinstance(use, CommandBatch) and use.error is error for use in uses)
 
 
 def run_pass_on_metal(context: MetalContext, bound: BoundPass, targets: list[SinkTarget]) -> list[Any]:
@@ -113,7 +88,7 @@ class _PassInDispatches:
 
     def _chunk_elements(self) -> int:
         written = sum(self._element_bytes(number) for number, _ in self.sinks)
-        limit = min(CHUNK_BYTES, budget().limit_bytes // (2 * _IN_FLIGHT))
+        limit = min(CHUNK_BYTES, budget().limit_bytes // (2 * IN_FLIGHT))
         wanted = limit // max(written + self.leaves.copied_element_bytes(), 1)
         widest = max((leaf.dtype.itemsize for leaf in self.bound.leaves), default=1)
         wanted = min(wanted, self.context.info.max_buffer_bytes // (2 * widest), _LARGEST_CHUNK)
@@ -135,50 +110,11 @@ class _PassInDispatches:
         return target.dtype.itemsize
 
     def run(self) -> list[Any]:
-        size = self._chunk_elements()
-        to_do = deque((lo, min(self.bound.elements, lo + size)) for lo in range(0, self.bound.elements, size))
-        under_way: deque[_Chunk] = deque()
-        try:
-            while to_do or under_way:
-                if to_do and len(under_way) < _IN_FLIGHT:
-                    under_way.append(_Chunk(*to_do.popleft()))
-                    halves = self._or_halves(self._begin, under_way, -1)
-                else:
-                    halves = self._or_halves(self._finish, under_way, 0)
-                    if not halves:
-                        self._give_back(under_way.popleft())
-                to_do.extendleft(reversed(halves))
-        finally:
-            for chunk in under_way:  # only after an error
-                self._give_back(chunk)
+        chunks = ChunksInFlight(self.context, self._begin, self._finish, self._unit)
+        chunks.run(self.bound.elements, self._chunk_elements())
         return self.partials
 
-    def _or_halves(
-        self, step: Callable[[_Chunk], None], under_way: deque[_Chunk], position: int
-    ) -> list[tuple[int, int]]:
-        """Take a step with a chunk. If there is no memory for it, the chunk is dropped and its halves are returned."""
-        chunk = under_way[position]
-        try:
-            step(chunk)
-            return []
-        except MemoryBudgetError as error:
-            half = (chunk.hi - chunk.lo) // 2 // self._unit * self._unit
-            if not half or not _is_own(chunk, error):
-                raise
-        del under_way[position]
-        self._give_back(chunk)
-        for other in under_way:  # the memory that they have may be what is missing
-            for buffer in other.outputs.values():
-                wait_for(self.context, buffer)
-        return [(chunk.lo, chunk.lo + half), (chunk.lo + half, chunk.hi)]
-
-    def _give_back(self, chunk: _Chunk) -> None:
-        """The pool knows what the device still works on."""
-        chunk.inputs.give_back(self.context)
-        for buffer in chunk.outputs.values():
-            self.context.return_buffer(buffer)
-
-    def _begin(self, chunk: _Chunk) -> None:
+    def _begin(self, chunk: Chunk) -> None:
         signature = self.kernel.signature
         lo, hi, inputs, outputs = chunk.lo, chunk.hi, chunk.inputs, chunk.outputs
         self.leaves.bind(lo, hi, inputs)
@@ -211,7 +147,7 @@ class _PassInDispatches:
         if outputs:
             self.context.commit()  # somebody waits for these; what stays on the device may wait for company
 
-    def _encode_stored(self, chunk: _Chunk) -> bool:
+    def _encode_stored(self, chunk: Chunk) -> bool:
         """Make blocks of stored values as they are; False if they lie where they cannot be bound."""
         (coded,), (leaf,) = self.block_sinks, self.bound.program.leaves
         values = stored_values(chunk.inputs.arguments[self.kernel.signature.buffers["leaf0"][0]], leaf.dtype)
@@ -283,13 +219,12 @@ class _PassInDispatches:
             return {name: target.storage.binding(lo * item, hi * item)}
         return {name: new(name, (hi - lo) * target.dtype.itemsize)}
 
-    def _finish(self, chunk: _Chunk) -> None:
+    def _finish(self, chunk: Chunk) -> None:
         """Wait for a chunk and take its results out; what stays on the device is not waited for."""
         if not chunk.outputs:
             return
         try:
-            for buffer in chunk.outputs.values():
-                wait_for(self.context, buffer)
+            chunk.wait(self.context)
         except KernelFault as fault:
             where = f"in a pass over {self.bound.space}, elements {chunk.lo} to {chunk.hi}"
             raise type(fault)(f"{fault}\n{where}") from fault
@@ -297,7 +232,7 @@ class _PassInDispatches:
             self._take_out(number, chunk)
         chunk.inputs.done()
 
-    def _take_out(self, number: int, chunk: _Chunk) -> None:
+    def _take_out(self, number: int, chunk: Chunk) -> None:
         name, target, partials = f"sink{number}", self.targets[number], self.partials[number]
         views = {part: buffer.view() for part, buffer in chunk.outputs.items() if part.split("_")[0] == name}
         counts, coded = transfers(self.context), self.block_sinks[number]

@@ -160,6 +160,9 @@ def test_a_dispatch_is_encoded_and_committed(mac: FakeMac) -> None:
     assert order == ["endEncoding", "commit", "waitUntilCompleted"]
     assert batch.gpu_seconds == (1.0, 1.5)
     assert mac.called("setLabel:")[-2:] == [("a label",)] * 2
+    batch_of(driver, BufferBinding(buffer)).wait()
+    assert mac.called("setLabel:")[-2:] == [("lbrx: twice",), ("twice",)]
+    assert ("lbrx: 64 B",) in mac.called("setLabel:")
 
 
 @pytest.mark.usefixtures("mac")

@@ -26,6 +26,7 @@ from lbrx.devices.metal.driver.requirements import checked
 from lbrx.devices.metal.generations import OLDEST_MACOS, language_of
 from lbrx.errors import MemoryBudgetError, UsageError
 
+_MOST_LABEL = 80  # characters
 _TRACE_DOCUMENT = 2  # MTLCaptureDestinationGPUTraceDocument
 _SAFE_MATH, _FAST_MATH = 0, 2  # MTLMathMode...
 _FAST_FUNCTIONS, _PRECISE_FUNCTIONS = 0, 1  # MTLMathFloatingPointFunctions...
@@ -131,14 +132,14 @@ class NativeDriver:
         with autorelease_pool():
             commands = self._queue.commandBuffer()
             encoder = commands.computeCommandEncoder()
-            if label:
-                commands.setLabel_(label)
-                encoder.setLabel_(label)
+            kernels = ", ".join(dict.fromkeys(each.pipeline.name for each in dispatches))
+            commands.setLabel_(label or f"lbrx: {kernels}"[:_MOST_LABEL])
+            encoder.setLabel_(label or kernels[:_MOST_LABEL])
             for dispatch in dispatches:
                 self._encode(encoder, dispatch)
             encoder.endEncoding()
             commands.commit()
-        self._last = NativeSubmission(commands, dispatches)
+        self._last = NativeSubmission(commands, dispatches, kernels)
         return self._last
 
     def _encode(self, encoder: Any, dispatch: Dispatch) -> None:

@@ -35,10 +35,10 @@ ERRORS: dict[int, tuple[type[MetalError], str]] = {
 class NativeSubmission:
     """A committed MTLCommandBuffer. It keeps the dispatches, and so all buffers and mapped pages, until it is done."""
 
-    def __init__(self, handle: Any, dispatches: Sequence[Dispatch]) -> None:
+    def __init__(self, handle: Any, dispatches: Sequence[Dispatch], kernels: str) -> None:
         self._handle = handle
         self._dispatches: tuple[Dispatch, ...] = tuple(dispatches)
-        self._kernels = ", ".join(dict.fromkeys(each.pipeline.name for each in dispatches))
+        self._kernels = kernels
 
     @property
     def done(self) -> bool:
