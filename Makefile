@@ -47,6 +47,7 @@ fuzz: .venv-fuzz/.installed
 
 mutants: .venv/.coverage
 	@$(BIN)/python -m mutants $(MUTANTS)
+	@$(BIN)/python -m mutants.barriers
 
 soak: .venv/.installed
 	@$(BIN)/python -m soak $(SOAK)

@@ -43,7 +43,7 @@ def _numbers(*shape: int) -> Any:
 
 Q, KEYS, VALUES = _numbers(2, 20, 64), _numbers(1, 40, 64), _numbers(1, 40, 40)
 LEFT, RIGHT, LONG = _numbers(40, 40), _numbers(40, 40), _numbers(8, 2100)
-LINES, WHOLE = _numbers(3, 700), _numbers(3, 40_000)
+LINES, SHORT, WHOLE = _numbers(3, 700), _numbers(3, 5000), _numbers(3, 40_000)
 SHADERS: dict[str, Callable[[MetalContext], list[DeviceArray]]] = {
     "rows": lambda metal: [
         softmax(metal, upload(metal, LINES)),
@@ -70,7 +70,8 @@ SHADERS: dict[str, Callable[[MetalContext], list[DeviceArray]]] = {
 PASSES: dict[str, Callable[[], tuple[lbrx.Tensor, ...]]] = {
     "sums": lambda: ((lbrx.tensor(WHOLE) * 2).sum(), lbrx.tensor(WHOLE).argmax()),
     "sums of a view": lambda: (lbrx.tensor(WHOLE)[:, 1:].sum(),),
-    "rows": lambda: (_softmax(lbrx.tensor(WHOLE)), lbrx.tensor(LINES).sum(axis=-1)),
+    "rows": lambda: (_softmax(lbrx.tensor(WHOLE)),),
+    "row sums": lambda: (lbrx.tensor(SHORT).sum(axis=-1),),
     "sums of rows": lambda: (_softmax(lbrx.tensor(WHOLE)).sum(),),
 }
 

@@ -28,6 +28,7 @@ LEFT_TO_THE_CPU = {
 """Why passes of a device may run on the CPU."""
 
 
+EVERY_TEST_IN_EVERY_MODE = "LBRX_EVERY_TEST_IN_EVERY_MODE"  # a variable of the environment
 MODES: dict[str, EmulatorSettings] = {
     "metal": EmulatorSettings(),
     "metal reversed": EmulatorSettings(order="reverse", find_races=True),

@@ -220,7 +220,6 @@ INVALID: dict[str, tuple[str, str]] = {
         ),
         "no matching function",
     ),
-    "power of a float and an int": (body("int n = 2; x[i] = pow(x[i], n);"), "deleted function"),
     "two instantiations with one name": (
         "template <typename T> kernel void f(device T* x [[buffer(0)]]) { x[0] = 1; }\n"
         'template [[host_name("k")]] kernel void f<float>(device float*);\n'

@@ -244,16 +244,16 @@ int factorial(int n) { return n < 2 ? 1 : n * factorial(n - 1); }
 kernel void k(device float* x) {
   float offset = 10;
   auto shifted = [&](int n) { return offset + factorial(n); };
-  x[0] = shifted(5); x[1] = even(7); x[2] = odd(7);
+  x[0] = shifted(5); x[1] = even(7); x[2] = odd(7); x[3] = pow(2, x[0] - 123.0f);
 }
 """
 )
 
 
 def test_functions_can_call_themselves_and_lambdas_can_capture() -> None:
-    x = np.zeros(3, np.float32)
+    x = np.zeros(4, np.float32)
     run(RECURSION, "k", {0: x}, (1,), (1,))
-    assert x.tolist() == [130, 0, 1]
+    assert x.tolist() == [130, 0, 1, 128]
 
 
 def test_bfloat_exists_from_version_3_1_of_the_language_on() -> None:

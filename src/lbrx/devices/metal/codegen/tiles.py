@@ -194,6 +194,7 @@ class TileWriter(ValueWriter):
         self._known_row_values.update(numbers)
 
     def _finish_row(self, reductions: list[Reduction]) -> None:
+        """What comes after the values along a row; the barriers of the next row's tiles keep those in place."""
         known = {number for number, _ in self.row_reductions}
         elementwise = [sink for sink in self.program.sinks if sink.op != "row_store"]
         if reductions:
@@ -210,7 +211,6 @@ class TileWriter(ValueWriter):
                 self.declare_values([sink.args[0] for _, sink in row_stores], known)
                 for number, sink in row_stores:
                     self.out.add(f"sink{number}[row_number] = encode_{sink.type}(v{sink.args[0]});")
-        self.out.add(_BARRIER)
 
 
 def _as_sink(instruction: Instruction) -> Sink:

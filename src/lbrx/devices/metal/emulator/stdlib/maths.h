@@ -93,13 +93,7 @@ __MSL_AI float __msl_fmax(float x, float y) { return x != x ? y : y != y ? x : x
       M(fmin, __msl_fmin(x, y)) M(fmod, __m_fmod(x, y)) M(pow, __m_pow(x, y)) M(powr, __m_pow(x, y)) \
           M(divide, (x / y)) M(step, (y < x ? 0.0f : 1.0f))
 #define __MSL_D1(name, expr) __MSL_M1(name, expr) __MSL_V1(name) __MSL_BF1(name)
-// An integer beside a float is ambiguous: neither converts to the other's type only.
-#define __MSL_MIXED(name)                                                                               \
-  template <class A, class B,                                                                           \
-            enable_if_t<(is_integral<A>::value && is_floating_point<B>::value) ||                       \
-                            (is_floating_point<A>::value && is_integral<B>::value), int> = 0>           \
-  float name(A, B) = delete;
-#define __MSL_D2(name, expr) __MSL_M2(name, expr) __MSL_V2(name) __MSL_BF2(name) __MSL_MIXED(name)
+#define __MSL_D2(name, expr) __MSL_M2(name, expr) __MSL_V2(name) __MSL_BF2(name)
 #define __MSL_P1(name, expr) using metal::name;
 #define __MSL_I1(name, expr) \
   template <class T> __MSL_AIM T __metal_##name(T a, bool) { return (T)metal::name(a); }
