@@ -26,7 +26,8 @@ def test_the_tables_have_the_same_codecs() -> None:
 def test_a_codec_is_described_alike(name: str) -> None:
     described, coded = GROUPS[name], CODED_GROUPS[name]
     assert (described.scaled, described.lows is not None) == (coded.scaled, coded.has_lows)
-    assert described.order == ORDERS[coded.coder.removesuffix("_by_16")]
+    assert described.order == ORDERS[coded.coder.removeprefix("signed_").removesuffix("_by_16")]
+    assert coded.coder.startswith("signed_") == described.is_signed
     assert hasattr(coded_vectors, coded.coder)
     assert coded.coder.endswith("16") == (described.scaled == 16), "sums of as many numbers as have one scale"
     assert sorted(described.order) == list(range(32))

@@ -29,6 +29,7 @@ from lbrx.base import system
 from lbrx.base.atomic_write import write_cache
 from lbrx.devices.cpu.codegen.pass_source import kernel_source
 from lbrx.devices.cpu.codegen.slots import Slots
+from lbrx.devices.cpu.simd.processor import PROCESSOR
 from lbrx.engine.program import FLAT, Program
 from lbrx.errors import KernelError
 from lbrx.settings import compile_listeners
@@ -223,8 +224,7 @@ def _environment() -> str:
     assert numba.origin is not None
     digest.update(Path(numba.origin).with_name("_version.py").read_bytes())
     versions = (llvmlite.__version__, np.__version__)
-    processor = (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
-    return "\n".join((digest.hexdigest(), *versions, *processor, ""))
+    return "\n".join((digest.hexdigest(), *versions, *PROCESSOR, ""))
 
 
 def _announce() -> None:

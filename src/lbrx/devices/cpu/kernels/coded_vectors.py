@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_16, HALVES_OF_32, NATURAL, PAIRS, make_offsets
-from lbrx.devices.cpu.simd.coded_dot import TOP, store_numbers
+from lbrx.devices.cpu.simd.coded_dot import TOP, make_store_numbers
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import absolute, nearest_even
@@ -25,13 +25,13 @@ WATCHED = 96  # bytes behind the beginning of a job
 GROUP_CODE_BYTES, GROUP_SCALE_BYTES = 512, 32
 
 
-def _make_coder(order: tuple[int, ...], per_block: int = 1) -> Any:
+def _make_coder(order: tuple[int, ...], per_block: int = 1, is_signed: bool = False) -> Any:
     """A coder for codecs with an order of pieces, and so many sums for every block.
 
     ``job`` is that of `gemv_tasks.coded_rows`, with the address of the vectors behind it; at WATCHED it gets an f32
     that is 0 if all numbers are finite. Blocks of tiny numbers become zeros.
     """
-    offsets = make_offsets(order)
+    offsets, store_numbers = make_offsets(order), make_store_numbers(is_signed)
 
     @jit
     def code_block(values: Any, block: Any, codes: Any, scales: Any, sums: Any) -> None:
@@ -74,5 +74,8 @@ def _make_coder(order: tuple[int, ...], per_block: int = 1) -> Any:
 
 
 in_order, in_order_by_16 = _make_coder(NATURAL), _make_coder(NATURAL, per_block=2)
-by_halves_of_32, by_halves_of_16 = _make_coder(HALVES_OF_32), _make_coder(HALVES_OF_16, per_block=2)
-by_pairs = _make_coder(PAIRS)
+by_pairs, by_halves_of_32 = _make_coder(PAIRS), _make_coder(HALVES_OF_32)
+signed_in_order = _make_coder(NATURAL, is_signed=True)
+signed_in_order_by_16 = _make_coder(NATURAL, per_block=2, is_signed=True)
+signed_by_halves_of_32 = _make_coder(HALVES_OF_32, is_signed=True)
+signed_by_halves_of_16 = _make_coder(HALVES_OF_16, per_block=2, is_signed=True)

@@ -26,6 +26,7 @@ AHEAD = 4096  # bytes
 ZERO = np.float32(0.0)
 pairs = make_shuffle([lane // 2 for lane in range(16)])
 """Each of eight lanes twice."""
+low_lanes, high_lanes = make_shuffle(range(8)), make_shuffle(range(8, 16))
 
 
 def _make_steps(group: Group) -> Any:
@@ -59,6 +60,12 @@ def _make_steps(group: Group) -> Any:
         return even, odd
 
     return four_steps
+
+
+@inlined
+def added_halves(value: Any) -> Any:
+    """Sixteen lanes as eight."""
+    return low_lanes(value) + high_lanes(value)
 
 
 def _make_gemv(group: Group) -> Any:
@@ -102,10 +109,7 @@ def _make_gemv(group: Group) -> Any:
             more = low_sums(tail, own_scales, x_sums + sum_bytes * groups, low)
             low = select(is_own, more, low)
             even, odd = steps(tail, x + GROUP_CODE_BYTES * groups, units, rest, even, odd)
-        total = lane_sum(even + odd)
-        if has_lows or has_offset:
-            total -= lane_sum(low)
-        return total
+        return lane_sum(even + odd - low) if is_fine else lane_sum(added_halves(even + odd) - low)
 
     def gemv(
         blocks: int,

@@ -1,11 +1,11 @@
 """Bytes of codes times i16 numbers, 64 at a time: sums in sixteen lanes of i32, exact, each of four neighbours.
 
-The numbers lie in memory as two planes of 64 bytes for the form that the processor multiplies best:
+The numbers lie in memory as two planes of 64 bytes, in the form that the processor multiplies best:
 
-- of every piece of eight numbers, those with even indices in the first plane and those with odd ones in the second.
-  Codes are two in an i16, and taken apart by shifts.
-- with HAS_SDOT, the high bytes in the first plane and the low bytes, signed, in the second: c = 256 high + low. Numbers
-  are at most TOP, so that both are i8.
+- words: of every piece of eight numbers, those with even indices in the first plane and those with odd ones in the
+  second. Codes are two in an i16, and taken apart by shifts.
+- bytes: c = 256 high + low, both signed; the high bytes in the first plane and the low bytes in the second. Numbers are
+  at most TOP, so that both fit. Arm multiplies all codes by bytes, AVX-512 with VNNI only codes without signs.
 
 Sums are the same in both forms.
 """
@@ -23,7 +23,7 @@ from lbrx.devices.cpu.simd.byte_codes import joined
 from lbrx.devices.cpu.simd.emit import call_llvm, load_at, same, shuffled, store_at, vector_of
 from lbrx.devices.cpu.simd.i16 import pairwise_products
 from lbrx.devices.cpu.simd.instruction import I8, I16, I32, I64, Builder, Value, instruction
-from lbrx.devices.cpu.simd.processor import HAS_SDOT
+from lbrx.devices.cpu.simd.processor import HAS_SDOT, HAS_VNNI
 from lbrx.devices.cpu.simd.vectors import Vector
 
 TOP = np.float32(32639.0)
@@ -33,7 +33,14 @@ STEP_BYTES = 2 * PLANE_BYTES
 SUMS: Any = Vector("i32", 16)
 
 
-def _words_dot(builder: Builder, codes: Value, numbers: Value, offset: int, is_signed: bool) -> Value:
+def in_bytes(is_signed: bool) -> bool:
+    """Whether the numbers that such codes are multiplied with lie in memory as bytes."""
+    return HAS_SDOT or (HAS_VNNI and not is_signed)
+
+
+def _words_dot(
+    builder: Builder, total: Value | None, codes: Value, numbers: Value, offset: int, is_signed: bool
+) -> Value:
     words = builder.bitcast(codes, ir.VectorType(I16, 32))
     eight, low_byte = same(words.type, 8), same(words.type, 255)
     if is_signed:
@@ -41,8 +48,29 @@ def _words_dot(builder: Builder, codes: Value, numbers: Value, offset: int, is_s
     else:
         even, odd = builder.and_(words, low_byte), builder.lshr(words, eight)
     planes = (load_at(builder, numbers, words.type, offset + at) for at in (0, PLANE_BYTES))
-    products = [pairwise_products(builder, *pair) for pair in zip((even, odd), planes, strict=True)]
-    return builder.add(*products)
+    for own, plane in zip((even, odd), planes, strict=True):
+        if HAS_VNNI and total is not None:
+            total = _add_dot(builder, "llvm.x86.avx512.vpdpwssd.512", total, own, plane)
+        else:
+            products = pairwise_products(builder, own, plane)
+            total = products if total is None else builder.add(total, products)
+    return total
+
+
+def _add_dot(builder: Builder, name: str, sums: Value, codes: Value, numbers: Value) -> Value:
+    factors = [builder.bitcast(value, sums.type) for value in (codes, numbers)]
+    return call_llvm(builder, name, sums.type, [sums, *factors])
+
+
+def _vnni_dot(builder: Builder, codes: Sequence[Value], numbers: Value) -> Value:
+    sums = same(SUMS.llvm, 0)
+    for plane in (0, PLANE_BYTES):
+        if plane:
+            sums = builder.shl(sums, same(sums.type, 8))
+        for number, each in enumerate(codes):
+            factors = load_at(builder, numbers, sums.type, STEP_BYTES * number + plane)
+            sums = _add_dot(builder, "llvm.x86.avx512.vpdpbusd.512", sums, each, factors)
+    return sums
 
 
 def sdot(builder: Builder, sums: Value, codes: Value, numbers: Value) -> Value:
@@ -67,29 +95,35 @@ def _planes_dot(builder: Builder, codes: Sequence[Value], numbers: Value) -> Val
 
 
 def dot_codes(builder: Builder, codes: Sequence[Value], numbers: Value, is_signed: bool) -> Value:
-    """Vectors of 64 codes, at most 127, times those of numbers at an address: their sums, added lane by lane."""
+    """Vectors of 64 codes, at most 127, times those of numbers at an address: sums."""
     if HAS_SDOT:
         return _planes_dot(builder, codes, numbers)
+    if in_bytes(is_signed):
+        return _vnni_dot(builder, codes, numbers)
     total = None
     for number, each in enumerate(codes):
-        products = _words_dot(builder, each, numbers, STEP_BYTES * number, is_signed)
-        total = products if total is None else builder.add(total, products)
+        total = _words_dot(builder, total, each, numbers, STEP_BYTES * number, is_signed)
     return total
 
 
-@instruction(lambda _base, _offsets, value: types.void(types.int64, types.int64, value))
-def store_numbers(builder: Builder, base: Value, offsets: Value, value: Value) -> None:
-    """32 lanes of i32 as four pieces of eight numbers; ``offsets`` is the address of four int64, one for each piece."""
-    if HAS_SDOT:
-        shifted = builder.ashr(builder.add(value, same(value.type, 128)), same(value.type, 8))
-        planes = builder.trunc(shifted, vector_of(I8, value)), builder.trunc(value, vector_of(I8, value))
-        lanes = [range(8), range(8)]
-    else:
-        planes = (builder.trunc(value, vector_of(I16, value)),) * 2
-        lanes = [range(0, 8, 2), range(1, 8, 2)]
-    for piece in range(4):
-        first = builder.add(base, load_at(builder, offsets, I64, 8 * piece))
-        for number in range(2):
-            taken = [8 * piece + lane for lane in lanes[number]]
-            part = shuffled(builder, planes[number], planes[number], taken)
-            store_at(builder, part, builder.add(first, ir.Constant(I64, PLANE_BYTES * number)))
+def make_store_numbers(is_signed: bool) -> Any:
+    """Store the numbers that codes are multiplied with, which have signs or not."""
+
+    @instruction(lambda _base, _offsets, value: types.void(types.int64, types.int64, value))
+    def store_numbers(builder: Builder, base: Value, offsets: Value, value: Value) -> None:
+        """32 lanes of i32 as four pieces of eight; ``offsets`` is the address of four int64, one for each piece."""
+        if in_bytes(is_signed):
+            shifted = builder.ashr(builder.add(value, same(value.type, 128)), same(value.type, 8))
+            planes = builder.trunc(shifted, vector_of(I8, value)), builder.trunc(value, vector_of(I8, value))
+            lanes = [range(8), range(8)]
+        else:
+            planes = (builder.trunc(value, vector_of(I16, value)),) * 2
+            lanes = [range(0, 8, 2), range(1, 8, 2)]
+        for piece in range(4):
+            first = builder.add(base, load_at(builder, offsets, I64, 8 * piece))
+            for number in range(2):
+                taken = [8 * piece + lane for lane in lanes[number]]
+                part = shuffled(builder, planes[number], planes[number], taken)
+                store_at(builder, part, builder.add(first, ir.Constant(I64, PLANE_BYTES * number)))
+
+    return store_numbers

@@ -1,20 +1,42 @@
-"""What the processor has, for kernels that come in two forms. Object code is kept by processor."""
+"""What the processor has, for kernels that come in two forms. Object code is kept by processor.
+
+Numba's variables NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose another processor, for tests of the other forms.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 
 import llvmlite.binding as llvm
 
 from lbrx.base import system
 
-_FEATURES = llvm.get_host_cpu_features()
+
+def _features() -> dict[str, bool]:
+    given = os.environ.get("NUMBA_CPU_FEATURES")
+    if given is None:
+        return dict(llvm.get_host_cpu_features())
+    return {feature[1:]: feature[0] == "+" for feature in given.split(",") if feature}
+
+
+_FEATURES = _features()
+PROCESSOR = (
+    llvm.get_process_triple(),
+    os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(),
+    os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten(),
+)
+"""What object code depends on."""
+
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 IS_ARM = platform.machine() in ("arm64", "aarch64")
 HAS_AVX2: bool = IS_X86 and _FEATURES.get("avx2", False)
 
 HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
 """Whether there are 32 registers of 512 bits, and instructions for i16 in them."""
+
+HAS_VNNI: bool = HAS_512_BITS and _FEATURES.get("avx512vnni", False)
+"""Whether products of u8 and i8 are summed in i32 by one instruction."""
 
 HAS_SDOT: bool = IS_ARM and system.has_dot_products() and llvm.get_host_cpu_name() != "generic"
 """Whether products of i8 are summed in i32 by one instruction. LLVM does not list it but knows it by the name."""

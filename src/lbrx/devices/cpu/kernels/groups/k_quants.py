@@ -84,7 +84,7 @@ def _q6_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
     move, amounts = (builder.lshr, [0, 2]) if part else (builder.shl, [4, 2])
     moved = move(builder.bitcast(packed, words), lanes_of(I32, [amount for amount in amounts for _ in range(8)]))
     top = builder.and_(builder.bitcast(moved, packed.type), same(packed.type, 0x30))
-    return (builder.sub(builder.or_(low, top), same(low.type, 32)),)
+    return (builder.or_(low, top),)
 
 
 @instruction(F32X16(types.int64))
@@ -93,7 +93,7 @@ def _q6_k_scales(builder: Builder, stored: Value) -> Value:
     return times_half(builder, codes, stored, 208)
 
 
-Q6_K = Group(210, 256, _q6_k, NATURAL, _q6_k_scales, scaled=16, is_signed=True)
+Q6_K = Group(210, 256, _q6_k, NATURAL, _q6_k_scales, scaled=16, offset=32)
 
 
 # -- Q2_K --------------------------------------------------------------------------------------------------------------
@@ -119,8 +119,7 @@ Q2_K = Group(*(84, 256, _q2_k, NATURAL, _make_nibbles_as_scales(0, 80)), scaled=
 
 
 def _q3_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    codes = set_where(builder, stored, 0, (2 * step, 2 * step + 1), two_bits(builder, stored, 32, step), 4)
-    return (builder.sub(codes, same(codes.type, 4)),)
+    return (set_where(builder, stored, 0, (2 * step, 2 * step + 1), two_bits(builder, stored, 32, step), 4),)
 
 
 @instruction(F32X16(types.int64))
@@ -135,4 +134,4 @@ def _q3_k_scales(builder: Builder, stored: Value) -> Value:
     return times_half(builder, numbers, stored, 108)
 
 
-Q3_K = Group(110, 256, _q3_k, NATURAL, _q3_k_scales, scaled=16, is_signed=True)
+Q3_K = Group(110, 256, _q3_k, NATURAL, _q3_k_scales, scaled=16, offset=4)

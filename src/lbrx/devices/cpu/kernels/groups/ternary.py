@@ -24,12 +24,11 @@ def _make_one_scale(at: int) -> Any:
 
 
 def _tq2_0(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    codes = two_bits(builder, stored, 0, step)
-    return (builder.sub(codes, same(codes.type, 1)),)
+    return (two_bits(builder, stored, 0, step),)
 
 
 def _digits(builder: Builder, fractions: Value, first: int, count: int) -> list[Value]:
-    """Digits in base 3, less 1, of fractions of 256: those from ``first`` on."""
+    """Digits in base 3 of fractions of 256: those from ``first`` on."""
     digits = []
     for number in range(first + count):
         if number:
@@ -39,7 +38,7 @@ def _digits(builder: Builder, fractions: Value, first: int, count: int) -> list[
                 builder.sext(builder.icmp_unsigned(">=", fractions, same(fractions.type, least)), fractions.type)
                 for least in (86, 171)
             )
-            digits.append(builder.sub(builder.sub(same(fractions.type, -1), is_one), is_two))
+            digits.append(builder.sub(builder.sub(same(fractions.type, 0), is_one), is_two))
     return digits
 
 
@@ -55,5 +54,5 @@ def _tq1_0(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
     return (joined(builder, [*_digits(builder, halves, 2, 3), last]),)
 
 
-TQ1_0 = Group(54, 256, _tq1_0, NATURAL, _make_one_scale(52), is_signed=True)
-TQ2_0 = Group(66, 256, _tq2_0, NATURAL, _make_one_scale(64), is_signed=True)
+TQ1_0 = Group(54, 256, _tq1_0, NATURAL, _make_one_scale(52), offset=1)
+TQ2_0 = Group(66, 256, _tq2_0, NATURAL, _make_one_scale(64), offset=1)
