@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
-from lbrx.devices.cpu.kernels.groups.table import GROUPS
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
     CODE_ROW_BYTES,
     SCALE_ROW_BYTES,
     STEP,
-    make_take,
 )
+from lbrx.devices.cpu.simd.calls import make_call
 from lbrx.devices.cpu.simd.coded_dot import TOP
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
@@ -41,6 +40,8 @@ from lbrx.devices.cpu.simd.vectors import (
 )
 
 TINY = np.float32(2.0**-100)
+TAKE = 10  # of the numbers of a job
+call_take = make_call(10)
 ZERO = np.float32(0.0)
 PANEL_VECTORS = 16
 PANEL_BLOCK_BYTES = 1024  # the codes of a block of 32 elements in a panel
@@ -257,9 +258,16 @@ def make_gemm(take: Any, group: int, has_lows: bool) -> Any:
     return gemm
 
 
-def __getattr__(name: str) -> Any:
-    """The product of a codec, made when it is compiled."""
-    if name not in GROUPS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    group = GROUPS[name]
-    return make_gemm(make_take(group), group.scaled, group.lows is not None)
+@jit
+def _take_codec(
+    job: Any, blocks: Any, rows: Any, columns: Any, first: Any, stop: Any, codes: Any, scales: Any, lows: Any
+) -> None:
+    """Decode rows by the function of `quantized_rows_i16` at the address behind the job. It cannot fail."""
+    results = stack_bytes(16)
+    given = blocks, rows, columns, first, stop, codes, scales, lows
+    call_take(number(job, TAKE), (results, results + 8, *given))
+
+
+by_32, by_32_with_lows = make_gemm(_take_codec, 32, has_lows=False), make_gemm(_take_codec, 32, has_lows=True)
+by_16, by_16_with_lows = make_gemm(_take_codec, 16, has_lows=False), make_gemm(_take_codec, 16, has_lows=True)
+"""For all codecs with a scale for every 32 or 16 elements."""

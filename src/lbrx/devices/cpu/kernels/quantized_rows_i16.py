@@ -2,7 +2,8 @@
 
 ``take`` functions decode elements ``first`` to ``stop`` - 1 (whole blocks) of some rows, whose bytes lie one row after
 the other. Codes of four rows lie together: 32 of the first, 32 of the second, and so on, then the next 32 of the first.
-Scales and lows go to rows of SCALE_ROW_BYTES. They are made from the descriptions in `groups`.
+Scales and lows go to rows of SCALE_ROW_BYTES. There is a function for each codec, made from its description in
+`groups`; `gemm_i16` calls it by its address.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from lbrx.devices.cpu.kernels.groups.group import MOST_GROUP_BYTES, Group, make_widen
-from lbrx.devices.cpu.simd.instruction import inlined, jit
+from lbrx.devices.cpu.kernels.groups.table import GROUPS
+from lbrx.devices.cpu.simd.instruction import inlined
 from lbrx.devices.cpu.simd.memory import copied_bytes, stack_bytes
 from lbrx.devices.cpu.simd.vectors import store
 
@@ -19,7 +21,7 @@ CODE_ROW_BYTES = 2 * STEP
 SCALE_ROW_BYTES = 4 * STEP // 16
 
 
-def make_take(group: Group) -> Any:
+def _make_take(group: Group) -> Any:
     """A ``take`` function. Behind ``stop`` it writes up to the end of a group of 256: those codes mean nothing."""
     widen, scales_of, lows_of = make_widen(group), group.scales, group.lows
     has_lows, number_bytes = group.lows is not None, 4 * 256 // group.scaled
@@ -32,10 +34,7 @@ def make_take(group: Group) -> Any:
         if has_lows:
             store(lows, 0, lows_of(stored))
 
-    @jit
-    def take(
-        _job: Any, blocks: Any, rows: Any, columns: Any, first: Any, stop: Any, codes: Any, scales: Any, lows: Any
-    ) -> None:
+    def take(blocks: int, rows: int, columns: int, first: int, stop: int, codes: int, scales: int, lows: int) -> None:
         buffer = stack_bytes(MOST_GROUP_BYTES)
         groups, rest_bytes = (stop - first) // 256, (stop - first) % 256 // block_elements * block_bytes
         for row in range(rows):
@@ -50,3 +49,10 @@ def make_take(group: Group) -> Any:
                 take_group(rest, out + 2048 * groups, own_scales + offset, own_lows + offset)
 
     return take
+
+
+def __getattr__(name: str) -> Any:
+    """The function of a codec, made when it is compiled."""
+    if name not in GROUPS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _make_take(GROUPS[name])

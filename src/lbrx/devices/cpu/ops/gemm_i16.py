@@ -75,17 +75,18 @@ def _some_vectors(x: Floats, out: Floats, has_half_sums: bool, multiply: Multipl
 def _multiply(blocks: Blocks, numbers: list[int], out: Floats) -> None:
     """All rows of a weight times coded vectors."""
     block_codec, storage, (rows, columns) = codec(blocks.codec), blocks.storage, (out.shape[1], numbers[0])
-    row_bytes, pairs = (
-        columns // block_codec.block_elements * block_codec.block_bytes,
-        CODED_GROUPS[blocks.codec].scaled // 2,
-    )
+    row_bytes = columns // block_codec.block_elements * block_codec.block_bytes
+    group = CODED_GROUPS[blocks.codec]
+    task = _task(f"by_{group.scaled}{'_with_lows' if group.has_lows else ''}")
+    take = code_address("quantized_rows_i16", blocks.codec, 8)
 
     def multiply(first: int, stop: int) -> None:
         start, length = first * row_bytes, (stop - first) * row_bytes
         window = storage.read_at(start, length)
         target = address(out) + 4 * first, rows
-        job = np.array([address(window), *numbers, *target, pairs, TILE_ROWS * settings.threads], np.int64)
-        run_together(*_task(block_codec.name), address(job), row_bytes, stop - first, TILE_ROWS, most=TILE_ROWS)
+        ahead = TILE_ROWS * settings.threads
+        job = np.array([address(window), *numbers, *target, group.scaled // 2, ahead, take], np.int64)
+        run_together(*task, address(job), row_bytes, stop - first, TILE_ROWS, most=TILE_ROWS)
         drop_behind(storage, start, length)
 
     in_spans(rows, row_bytes, storage.address is not None, multiply)

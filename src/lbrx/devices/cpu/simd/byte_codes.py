@@ -10,8 +10,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from lbrx.devices.cpu.simd.emit import call_llvm, load_at, same, shuffled
-from lbrx.devices.cpu.simd.instruction import I8, I16, I32, I64, Builder, Value
+from lbrx.devices.cpu.simd.emit import call_llvm, load_at, same, shuffled, vector_of
+from lbrx.devices.cpu.simd.instruction import FLOAT, I8, I16, I32, I64, Builder, Value, instruction
 from lbrx.devices.cpu.simd.processor import HAS_512_BITS, HAS_AVX2, IS_ARM
 
 BYTES = ir.VectorType(I8, 64)
@@ -64,10 +64,14 @@ def _in_registers(builder: Builder, name: str, lanes: int, table: Value, indices
 
 def look_up(builder: Builder, table: Sequence[int], indices: Value) -> Value:
     """Entries of a table of 16 bytes, by indices from 0 to 15."""
-    entries = lanes_of(I8, table)
-    if HAS_512_BITS and indices.type.count >= 64:
+    entries, count = lanes_of(I8, table), indices.type.count
+    if count < 16:
+        wide = shuffled(builder, indices, indices, [lane % count for lane in range(16)])
+        found = look_up(builder, table, wide)
+        return shuffled(builder, found, found, range(count))
+    if HAS_512_BITS and count >= 64:
         return _in_registers(builder, "llvm.x86.avx512.pshuf.b.512", 64, entries, indices)
-    if HAS_AVX2 and indices.type.count >= 32:
+    if HAS_AVX2 and count >= 32:
         return _in_registers(builder, "llvm.x86.avx2.pshuf.b", 32, entries, indices)
     if HAS_AVX2:
         return _in_registers(builder, "llvm.x86.ssse3.pshuf.b.128", 16, entries, indices)
@@ -78,6 +82,17 @@ def look_up(builder: Builder, table: Sequence[int], indices: Value) -> Value:
         is_here = builder.icmp_unsigned("==", indices, same(indices.type, index))
         found = builder.select(is_here, same(indices.type, entry), found)
     return found
+
+
+def make_table(table: Sequence[int]) -> Any:
+    """A function from lanes of i32, from 0 to 15, to entries of a table of signed bytes as f32."""
+
+    @instruction(lambda value: value.of("f32")(value))
+    def entry(builder: Builder, value: Value) -> Value:
+        found = look_up(builder, table, builder.trunc(value, vector_of(I8, value)))
+        return builder.sitofp(builder.sext(found, value.type), vector_of(FLOAT, value))
+
+    return entry
 
 
 def has_bits(builder: Builder, vector: Value, bits: Sequence[int]) -> Value:

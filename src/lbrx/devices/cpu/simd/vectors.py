@@ -229,9 +229,11 @@ def mask_bits(builder: Builder, mask: Value) -> Value:
 
 @instruction(lambda like, _bits: like.of("i32")(like, types.int64))
 def unpack_bits(builder: Builder, like: Value, bits: Value) -> Value:
-    """The low bits of a number as lanes of 0 and 1: the opposite of `mask_bits`."""
-    narrow = builder.trunc(bits, ir.IntType(like.type.count))
-    return builder.zext(builder.bitcast(narrow, vector_of(I1, like)), vector_of(I32, like))
+    """The low bits of a number, up to 32, as lanes of 0 and 1: the opposite of `mask_bits`."""
+    lanes = vector_of(I32, like)
+    single_bits = ir.Constant(lanes, [1 << lane for lane in range(lanes.count)])
+    chosen = builder.and_(spread(builder, builder.trunc(bits, I32), lanes), single_bits)
+    return builder.zext(builder.icmp_unsigned("!=", chosen, ir.Constant(lanes, [0] * lanes.count)), lanes)
 
 
 @instruction(lambda like, _count: like.of("mask")(like, types.int64))

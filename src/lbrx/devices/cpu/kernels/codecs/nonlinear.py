@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.codecs.searches import ALL_ZERO
+from lbrx.devices.cpu.simd.byte_codes import make_table
 from lbrx.devices.cpu.simd.f32 import stairs
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.lanes import lane_extremes
-from lbrx.devices.cpu.simd.vectors import load, mask_bits, select, splat, store, to_f32, to_i32
+from lbrx.devices.cpu.simd.vectors import load, mask_bits, select, splat, store, to_i32
 
 VALUES = (-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0)
 _MIDDLES = tuple((low + high) / 2 for low, high in pairwise(VALUES))
@@ -19,7 +20,7 @@ _CODES = tuple(float(code) for code in range(16))
 
 nearest_value = stairs(_MIDDLES, VALUES)
 nearest_code = stairs(_MIDDLES, _CODES)
-value_of_code = stairs(_CODES[1:], VALUES)
+value_of_code = make_table([int(value) for value in VALUES])
 LOWEST = np.float32(VALUES[0])
 TRIES = 7
 
@@ -64,4 +65,4 @@ def store_nonlinear_codes(like: Any, values: Any, codes: Any, scale: Any) -> Non
 
 @jit
 def decoded(codes: Any, scale: Any) -> Any:
-    return value_of_code(to_f32(codes)) * scale
+    return value_of_code(codes) * scale

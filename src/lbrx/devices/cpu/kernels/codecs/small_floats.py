@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.simd.f32 import absolute, stairs
+from lbrx.devices.cpu.simd.byte_codes import make_table
+from lbrx.devices.cpu.simd.f32 import absolute
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.scalars import bits_from_f32, f32_from_bits
-from lbrx.devices.cpu.simd.vectors import select, splat, to_f32, to_i32
+from lbrx.devices.cpu.simd.vectors import select, splat, to_i32
 
 MAGNITUDES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)  # of E2M1, doubled to be whole
 _MIDDLES = (0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0)
 
-doubled_value_of_code = stairs(
-    tuple(float(code) for code in range(1, 16)), (*MAGNITUDES, *(0.0 - value for value in MAGNITUDES))
-)
+doubled_value_of_code = make_table([int(sign * value) for sign in (1, -1) for value in MAGNITUDES])
 _LOG2_E = 1.4426950408889634
 
 
@@ -33,7 +32,7 @@ def nearest_e2m1(values: Any, half_scale: Any) -> Any:
 
 @jit
 def e2m1_values(codes: Any, half_scale: Any) -> Any:
-    return doubled_value_of_code(to_f32(codes)) * half_scale
+    return doubled_value_of_code(codes) * half_scale
 
 
 @jit
