@@ -21,6 +21,7 @@ from lbrx.registry import METHODS
 
 if TYPE_CHECKING:
     from lbrx.files.output.plan import OutputPlan
+    from lbrx.jobs.merge.plan import Plan
 
 
 def merge(
@@ -43,7 +44,8 @@ def merge(
         str | None, Option(metavar="W[,W...]", help="With --method: one weight for all models, or one per model.")
     ] = None,
     set: Annotated[
-        list[str] | None, Option("--set", metavar="NAME=VALUE", help="With --method: set a parameter, such as t=0.4.")
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="With --method: set a parameter (t=0.4), or dtype=bf16."),
     ] = None,
     out: Annotated[
         str | None, Option(metavar="OUT", help="With --method: the directory or .gguf file to write.")
@@ -87,8 +89,8 @@ def merge(
 
       lbrx merge recipe.yml merged --device metal
     """
+    from lbrx.jobs.merge.merge import in_output_format, read_and_plan
     from lbrx.jobs.merge.merge import merge as merge_models
-    from lbrx.jobs.merge.merge import plan_output_of_merge
 
     with reporting("merging", options) as report:
         recipe, target = _recipe_and_target(paths, method, out, base, _parameters(weight, set))
@@ -119,9 +121,16 @@ def merge(
             )
             return
         with planning_for(limits, report, device, cluster):
-            plan = plan_output_of_merge(*write.args, **write.keywords, strict=options.strict)
+            merged = read_and_plan(
+                *write.args,
+                max_shard_bytes=limits.shard_size,
+                seed=seed,
+                allow_code=allow_code or method is not None,
+                strict=options.strict,
+            )
+            plan = in_output_format(merged, format=format, quantize=quantize, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)
-            _show(plan, options)
+            _show(merged, plan, options)
 
 
 def _recipe_and_target(
@@ -157,32 +166,25 @@ def _parameters(weight: str | None, given: Sequence[str] | None) -> dict[str, st
     return values
 
 
-def _show(plan: OutputPlan, options: RunOptions) -> None:
+def _show(merged: Plan, plan: OutputPlan, options: RunOptions) -> None:
+    """Show the plan of what is written; ``merged`` is that of the merge before a conversion."""
     from lbrx.cli.dry_run import show_plan
-    from lbrx.jobs.merge.plan import Plan
     from lbrx.jobs.merge.plan.estimate import estimate
 
-    if not isinstance(plan, Plan):
-        show_plan(plan, options)
-        return
-    cost, method = estimate(plan), plan.stage.method.name
-    models = [(model.label, sum(header.file_bytes for header in model.files)) for model in plan.models]
+    cost, method = estimate(merged), merged.stage.method.name
+    models = [(model.label, sum(header.file_bytes for header in model.files)) for model in merged.models]
     labels = [f"{label} ({format_bytes(nbytes)})" for label, nbytes in models]
     fields = {
         "method": method,
         "models": [label for label, _ in models],
         "tensors": cost.tensors,
         "read_bytes": cost.read_bytes,
-        "write_bytes": cost.write_bytes,
         "passes": cost.passes,
-        "seconds": round(cost.seconds, 3),
-        "peak_memory_bytes": cost.peak_memory_bytes,
     }
-    costs = [
-        ("to read", format_bytes(cost.read_bytes)),
-        ("passes", str(cost.passes)),
-        ("time", f"about {duration_text(cost.seconds)}"),
-        ("memory", f"about {format_bytes(cost.peak_memory_bytes)} at most"),
-    ]
+    costs = [("to read", format_bytes(cost.read_bytes)), ("passes", str(cost.passes))]
+    if plan is merged:  # the estimate does not know what an encoding costs
+        fields |= {"seconds": round(cost.seconds, 3), "peak_memory_bytes": cost.peak_memory_bytes}
+        costs.append(("time", f"about {duration_text(cost.seconds)}"))
+        costs.append(("memory", f"about {format_bytes(cost.peak_memory_bytes)} at most"))
     inputs = [("method", method), *zip(["model", *[""] * (len(labels) - 1)], labels, strict=True)]
     show_plan(plan, options, inputs=inputs, costs=costs, fields=fields)

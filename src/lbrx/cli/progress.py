@@ -250,12 +250,14 @@ def duration_text(seconds: float) -> str:
 
 def _result_line(result: RunResult, summary: OutputSummary, seconds: float, memory_bytes: int) -> str:
     resumed = f", {result.resumed_tensors:,} of them from an earlier run" if result.resumed_tensors else ""
-    rate = format_bytes(int(summary.file_bytes / max(seconds, 1e-9)))
+    rate = f" ({format_bytes(int(summary.file_bytes / max(seconds, 1e-9)))}/s)"
+    read = f" (read {format_bytes(summary.source_bytes)})"
+    if result.resumed_tensors:
+        read = rate = ""  # of the rest only, whose size is not known here
     bits = "" if summary.bits_per_weight is None else f", {summary.bits_per_weight:.2f} bits per weight"
     return (
-        f"{result.out}: {result.tensors:,} tensors{resumed}, {format_bytes(summary.file_bytes)}{bits} "
-        f"(read {format_bytes(summary.source_bytes)}) in {duration_text(seconds)} ({rate}/s), "
-        f"{format_bytes(memory_bytes)} memory"
+        f"{result.out}: {result.tensors:,} tensors{resumed}, {format_bytes(summary.file_bytes)}{bits}{read} "
+        f"in {duration_text(seconds)}{rate}, {format_bytes(memory_bytes)} memory"
     )
 
 

@@ -66,7 +66,7 @@ def check_picture(path: Path) -> None:
     if not parent.is_dir():
         raise FileError(f"{parent}: is a file; expected a directory to write to")
     if find_spec("matplotlib") is None:
-        raise UsageError("pictures need matplotlib, which is not installed: pip install lbrx[plot]")
+        raise UsageError("pictures need matplotlib, which is not installed: pip install 'lbrx[plot]'")
 
 
 def draw_heat_map(path: Path, heat_map: HeatMap) -> None:

@@ -28,6 +28,11 @@ def evaluate(*tensors: Tensor) -> tuple[Any, ...]:
     >>> [float(value) for value in evaluate(a.sum(), a.max(), a.dot(a))]
     [6.0, 3.0, 14.0]
     """
+    if any(not isinstance(each, Tensor) for each in tensors):
+        given = next(each for each in tensors if not isinstance(each, Tensor))
+        raise UsageError(
+            f"evaluate takes tensors, found a {type(given).__name__}; a list needs a star: evaluate(*list)"
+        )
     evaluate_exprs = function("evaluate")
     if len(tensors) == 1 and tensors[0]._array_view() is None and not tensors[0].dtype.is_packed:
         return tuple(evaluate_exprs([tensors[0].expr]))

@@ -155,11 +155,12 @@ DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 BY_SAFETENSORS: dict[str, DType] = {row.safetensors: row for row in _ROWS if row.safetensors}
 BY_GGUF: dict[int, DType] = {row.gguf: row for row in _ROWS if row.gguf is not None}
 _BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in _ROWS if row.numpy_name not in _ADDED_TO_NUMPY}
-_ALIASES = {row.numpy_name: row.name for row in _ROWS} | {"double": "f64", "float": "f32", "half": "f16"}
+_OTHER_NAMES = {"double": "f64", "float": "f32", "half": "f16", "fp16": "f16", "fp32": "f32"}
+_ALIASES = {row.numpy_name: row.name for row in _ROWS} | _OTHER_NAMES
 
 
 def dtype(spec: DTypeLike) -> DType:
-    """Look up a dtype by name (``"bf16"``, ``"bfloat16"``), NumPy dtype or DType.
+    """Look up a dtype by name (``"bf16"``, ``"bfloat16"``, ``"torch.bfloat16"``), NumPy dtype or DType.
 
     >>> dtype("bfloat16"), dtype(np.float32)
     (DType(bf16), DType(f32))
@@ -167,7 +168,8 @@ def dtype(spec: DTypeLike) -> DType:
     if isinstance(spec, DType):
         return spec
     if isinstance(spec, str):
-        name = _ALIASES.get(spec, spec)
+        plain = spec.removeprefix("torch.")
+        name = _ALIASES.get(plain, plain)
         if name in DTYPES:
             return DTYPES[name]
         raise DTypeError(

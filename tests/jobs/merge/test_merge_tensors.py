@@ -88,6 +88,16 @@ def test_wrong_arguments(method: str, arguments: dict[str, Any], problem: str) -
     assert str(caught.value) == problem
 
 
+def test_means_of_integers_are_not_whole_numbers() -> None:
+    merged = lbrx.merge_tensors([np.arange(3), np.arange(3) + 1], parameters={"weight": 1})
+    assert merged.tolist() == [0.5, 1.5, 2.5]
+
+
+def test_one_array_is_not_a_list_of_its_rows() -> None:
+    with pytest.raises(UsageError, match="takes a list of tensors, found one"):
+        lbrx.merge_tensors(np.ones((2, 4)), parameters={"weight": 1})
+
+
 def test_no_tensors() -> None:
     with pytest.raises(UsageError, match="no tensors were given"):
         lbrx.merge_tensors([])

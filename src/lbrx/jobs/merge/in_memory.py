@@ -14,6 +14,7 @@ from lbrx.jobs.merge.methods.method import MergeContext, Method, load_method
 from lbrx.jobs.merge.methods.parameters import MethodParameter, Required, Scalar, TensorParameters
 from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap
 from lbrx.tensors.dtype import DType, promote
+from lbrx.tensors.expr import F32
 from lbrx.tensors.tensor import Tensor, tensor
 
 Input = Tensor | npt.NDArray[Any]
@@ -33,7 +34,8 @@ def merge_tensors(
 
     ``parameters`` are those of the method in a recipe; one that differs between models is a list with a value for each
     of the ``tensors``. ``name`` and ``seed`` choose the random numbers of methods such as dare_ties: with the name that
-    a tensor has in a model, they are those of `lbrx.merge`. The result has the dtype of the inputs, or ``dtype``.
+    a tensor has in a model, they are those of `lbrx.merge`. The result has the floating type of the inputs (f32 for
+    integers), or ``dtype``.
 
     >>> import lbrx
     >>> a, b = lbrx.tensor([1.0, 2.0]), lbrx.tensor([3.0, 6.0])
@@ -42,6 +44,8 @@ def merge_tensors(
     >>> lbrx.merge_tensors([b], "slerp", base=a, parameters={"t": 1}).tolist()
     [3.0, 6.0]
     """
+    if isinstance(tensors, Tensor | np.ndarray):
+        raise UsageError("merge_tensors takes a list of tensors, found one; expected [a, b]")
     models = [_as_tensor(each) for each in tensors]
     found = load_method(method)
     _check_base(found, base)
@@ -80,7 +84,7 @@ def _common_dtype(inputs: Sequence[Tensor]) -> DType:
     result = inputs[0].dtype
     for each in inputs[1:]:
         result = result if each.dtype is result else promote(result, each.dtype)
-    return result
+    return result if result.is_float else F32
 
 
 def _check_base(method: Method, base: Input | None) -> None:

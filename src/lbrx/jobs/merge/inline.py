@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from lbrx.errors import UsageError
+from lbrx.errors import UsageError, nearest
 from lbrx.jobs.merge.methods import load_method
+from lbrx.jobs.merge.methods.parameters import MethodSpec, Required
 
+_KEYS = ("dtype", "out_dtype")  # of the recipe itself
 _PLAIN = re.compile(r"[A-Za-z/][\w./+-]*")
 _NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
@@ -28,9 +30,12 @@ def inline_recipe(models: Sequence[str], method: str, base: str | None, values: 
     parameters: {normalize: true}
     """
     spec = load_method(method).spec
+    _check(spec, base, values)
     own: list[dict[str, str]] = [{} for _ in models]
     shared = {}
     for name, text in values.items():
+        if name in _KEYS:
+            continue
         parts = [part.strip() for part in text.split(",")]
         parameter = spec.find(name)
         if len(parts) == 1:
@@ -42,7 +47,7 @@ def inline_recipe(models: Sequence[str], method: str, base: str | None, values: 
         else:
             for each, part in zip(own, parts, strict=True):
                 each[name] = part
-    lines = [f"merge_method: {_scalar(method)}"]
+    lines = [f"merge_method: {_scalar(method)}", *(f"{key}: {values[key]}" for key in _KEYS if key in values)]
     if base is not None:
         lines.append(f"base_model: {_scalar(base)}")
     lines.append("models:")
@@ -53,6 +58,21 @@ def inline_recipe(models: Sequence[str], method: str, base: str | None, values: 
     if shared:
         lines.append(f"parameters: {_mapping(shared)}")
     return "\n".join(lines) + "\n"
+
+
+def _check(spec: MethodSpec, base: str | None, values: Mapping[str, str]) -> None:
+    """Raise errors in the words of the command line."""
+    known = [parameter.name for parameter in spec.parameters]
+    for name in values:
+        if name not in (*known, *_KEYS):
+            hint = nearest(name, known) or f"; expected {', '.join((*known, *_KEYS))}"
+            raise UsageError(f"{spec.name} has no parameter {name!r}{hint}")
+    if spec.needs_base == "required" and base is None:
+        raise UsageError(f"{spec.name} needs a base model; expected --base MODEL")
+    for parameter in spec.parameters:
+        if isinstance(parameter.default, Required) and parameter.name not in values:
+            option = "--weight W" if parameter.name == "weight" else f"--set {parameter.name}=VALUE"
+            raise UsageError(f"{spec.name} needs the parameter {parameter.name!r}; expected {option}")
 
 
 def _mapping(values: Mapping[str, str]) -> str:

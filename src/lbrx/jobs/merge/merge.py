@@ -117,6 +117,13 @@ def plan_output_of_merge(
 ) -> OutputPlan:
     """What ``merge`` writes for these arguments."""
     plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed, allow_code=allow_code, strict=strict)
+    return in_output_format(plan, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes)
+
+
+def in_output_format(
+    plan: Plan, *, format: str | None, quantize: str | None, max_shard_bytes: int | str | None
+) -> OutputPlan:
+    """The plan of a merge, or that of its result in another format."""
     if format is None and quantize is None and plan.out.suffix != ".gguf":
         return plan
     from lbrx.jobs.merge.other_formats import is_plain_merge, plan_in_format

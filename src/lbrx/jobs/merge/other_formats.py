@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
@@ -37,7 +40,8 @@ def plan_in_format(
     with tempfile.TemporaryDirectory(prefix="lbrx-") as folder:
         directory = Path(folder) / plan.out.stem  # a conversion names the model after its directory
         directory.mkdir()
-        contents = _converted(merged_contents(plan, directory), plan, format, options)
+        with _named_after_model(directory, plan.stage.tokenizer_model.label):
+            contents = _converted(merged_contents(plan, directory), plan, format, options)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if contents.format == "gguf" else DEFAULT_SHARD_BYTES)
     merge_identity = plan.identity({})
     identity = {key: merge_identity[key] for key in _OWN_IDENTITY}
@@ -47,6 +51,17 @@ def plan_in_format(
     return plan_output(
         replace(contents, warnings=warnings), plan.out, max_shard_bytes=limit_bytes, settings_identity=identity
     )
+
+
+@contextmanager
+def _named_after_model(directory: Path, label: str) -> Iterator[None]:
+    """Let errors name the model that the files of a temporary directory come from."""
+    try:
+        yield
+    except (FileError, FormatError, UsageError) as error:
+        if str(directory) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(directory), label)) from error
 
 
 def _converted(contents: Contents, plan: Plan, format: str | None, options: QuantizeOptions | None) -> Contents:
