@@ -18,6 +18,7 @@ SUITES = {
     "merge": "benchmarks.merging",
     "quantize": "benchmarks.quantizing",
     "compute": "benchmarks.compute",
+    "decode": "benchmarks.decoding",
     "cluster": "benchmarks.cluster",
 }
 

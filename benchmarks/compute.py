@@ -62,7 +62,7 @@ def _quantized_products() -> Iterator[Figure]:
         yield faster("compute", name, lambda: linear(x, weight), lambda: x @ b.T, 0.7, PRODUCT_TURNS)
 
 
-def _in_turns(own: Jobs, *arguments: str) -> tuple[dict[str, float], dict[str, float]] | None:
+def in_turns(own: Jobs, *arguments: str) -> tuple[dict[str, float], dict[str, float]] | None:
     """The best times of our jobs and of a peer's, who take turns; None if the peer is not installed."""
     command = [str(PEERS), str(SCRIPT), *arguments]
     ours, theirs = dict.fromkeys(own, math.inf), {}
@@ -105,7 +105,7 @@ def _against_torch() -> Iterator[Figure]:
     for kind, numpy_type in (("f32", np.float32), ("bf16", ml_dtypes.bfloat16)):
         heads = [_normal(32, 2048, 64).astype(numpy_type) for _ in range(3)]
         jobs[f"attention_{kind}"] = (lambda heads=heads: attention(*heads)), TURNS
-    found = _in_turns(jobs, "torch")
+    found = in_turns(jobs, "torch")
     if found is None:
         return
     ours, theirs = found
@@ -128,7 +128,7 @@ def _against_llama() -> Iterator[Figure]:
             for what, vectors, turns in (("token", 1, TOKEN_TURNS), ("prompt", PROMPT, PROMPT_TURNS)):
                 inputs = {size: _normal(vectors, size) for size in (HIDDEN, INNER)}
                 jobs[what] = (lambda inputs=inputs: _multiply_all(layers, inputs)), turns
-            found = _in_turns(jobs, "llama", str(path), str(PROMPT))
+            found = in_turns(jobs, "llama", str(path), str(PROMPT))
             if found is None:
                 return
             ours, theirs = found

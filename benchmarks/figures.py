@@ -59,6 +59,12 @@ SUITES = {
         "compute.py",
         "Peers: NumPy with OpenBLAS in f32, torch 2.13, and llama.cpp of llama-cpp-python 0.3.36.",
     ),
+    "decode": Suite(
+        "Running models",
+        "decoding.py",
+        "Tokens per second of whole models, computed by lbrx and by llama.cpp from the same GGUF files. A token is the "
+        "first one; the logits after it, or after the prompt, are computed.",
+    ),
     "streaming": Suite(
         "Streaming",
         "streaming.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from lbrx.engine.arrays import Floats
 from lbrx.engine.attention_options import DTYPE_NAMES
 from lbrx.errors import UsageError
+from lbrx.memory.scratch import ALIGNMENT
 
 KV_TYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 """The dtypes of keys and values, by name."""
@@ -77,7 +79,7 @@ class KeyValueCache:
         ]
 
     def _empty(self, heads: int, size: int) -> npt.NDArray[Any]:
-        return np.empty((heads, self._capacity, size), KV_TYPES[self.dtype_name])
+        return _aligned((heads, self._capacity, size), KV_TYPES[self.dtype_name])
 
     def reserve(self, tokens: int) -> None:
         """Make room for so many further tokens."""
@@ -94,7 +96,14 @@ class KeyValueCache:
         self.length += tokens
 
 
+def _aligned(shape: tuple[int, int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an array that begins with a cache line, so that no vector of a row of 64 bytes crosses one."""
+    memory = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + memory.size - ALIGNMENT].view(dtype).reshape(shape)
+
+
 def _larger(stored: npt.NDArray[Any], used: int, capacity: int) -> npt.NDArray[Any]:
-    larger = np.empty((stored.shape[0], capacity, stored.shape[2]), stored.dtype)
+    larger = _aligned((stored.shape[0], capacity, stored.shape[2]), stored.dtype)
     larger[:, :used] = stored[:, :used]
     return larger

@@ -16,7 +16,7 @@ from numba import types
 from numba.core.datamodel import models
 from numba.extending import overload, register_model
 
-from lbrx.devices.cpu.simd.emit import load_at, pointer, reduced, spread, store_at, vector_of
+from lbrx.devices.cpu.simd.emit import load_at, pointer, reduced, shuffled, spread, store_at, vector_of
 from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Builder, Value, instruction, jit
 
 _ELEMENTS = {"f32": FLOAT, "f64": DOUBLE, "i32": I32, "i16": I16, "mask": I1}
@@ -256,6 +256,26 @@ def lane(builder: Builder, value: Value, number: Value) -> Value:
 def lane_sum(builder: Builder, value: Value) -> Value:
     """The sum of float lanes, in their own type and as a tree."""
     return reduced(builder, value, builder.fadd)
+
+
+@instruction(lambda _base, a, b, c, d: types.void(types.int64, a, a, a, a) if a == b == c == d else None)
+def store_lane_sums(builder: Builder, base: Value, a: Value, b: Value, c: Value, d: Value) -> None:
+    """Four lane sums, one after the other from an address on, each as `lane_sum` makes it."""
+    lanes = a.type.count
+
+    def halved(first: Value, second: Value, group: int) -> Value:
+        """Groups of lanes of both vectors, each with its halves added."""
+        starts = range(0, first.type.count + (second.type.count if second is not first else 0), group)
+        low = [start + lane for start in starts for lane in range(group // 2)]
+        return builder.fadd(
+            shuffled(builder, first, second, low),
+            shuffled(builder, first, second, [lane + group // 2 for lane in low]),
+        )
+
+    sums, group = halved(halved(a, b, lanes), halved(c, d, lanes), lanes // 2), lanes // 4
+    while group > 1:
+        sums, group = halved(sums, sums, group), group // 2
+    store_at(builder, sums, base)
 
 
 def _make_lane_extreme(symbol: str) -> Any:
