@@ -16,7 +16,7 @@ from lbrx.devices.cpu.ops.gemv_groups import gemv_groups
 from lbrx.engine.block_sizes import MOST_VECTORS
 from lbrx.errors import TruncatedError
 from lbrx.ops import linear
-from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize, encoded_mlx
+from lbrx.tensors.codecs.mlx import FLOAT_MODES, MlxMode, MlxWeight, dequantize, encoded_mlx
 from lbrx.tensors.coded import SCHEMES
 from support.references import THREADS, normal, wide
 
@@ -105,6 +105,39 @@ def test_integers(scheme: str, group_size: int, symmetric: bool) -> None:
     offsets = -(zeros + (0 if scheme == "int8" else 2.0 ** (SCHEMES[scheme] - 1))) * scales
     for vectors in (1, 3):
         check(normal(vectors, weight.shape[1]), weight, offsets)
+
+
+@pytest.mark.parametrize("columns", [32, 64, 96, 160, 288, 4096 + 224])
+@pytest.mark.parametrize("mode_name", FLOAT_MODES)
+def test_small_floats(mode_name: str, columns: int) -> None:
+    mode = MlxMode(mode_name, *FLOAT_MODES[mode_name])
+    values = normal(9, columns) * np.exp2(np.random.default_rng(1).integers(-6, 6, (9, columns // 16))).repeat(16, 1)
+    coded = encoded_mlx(lbrx.tensor(values.astype(np.float32)), mode)
+    weight = dequantize(coded.weight.realize(), coded.scales.realize(), None, mode)
+    for vectors in (1, 3):
+        check(normal(vectors, columns), weight, np.zeros(weight.shape))
+    np.testing.assert_allclose(linear(normal(6, columns), weight), wide(normal(6, columns)) @ wide(weight).T, atol=2e-2)
+
+
+@pytest.mark.parametrize(("mode_name", "code"), [("mxfp4", 255), ("nvfp4", 127), ("nvfp4", 1), ("mxfp4", 0)])
+def test_scales_that_are_special_codes(mode_name: str, code: int) -> None:
+    mode = MlxMode(mode_name, *FLOAT_MODES[mode_name])
+    coded = encoded_mlx(lbrx.tensor(normal(3, 288)), mode)
+    scales = coded.scales.numpy().copy()
+    scales[1] = code
+    weight = dequantize(coded.weight.realize(), lbrx.tensor(scales), None, mode)
+    x, got = normal(1, 288), np.empty((1, 3), np.float32)
+    assert gemv_groups(x, weight.expr, got)
+    expected = wide(x) @ wide(weight).T
+    assert np.isnan(expected[0, 1]) == (code in (255, 127))
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_that_are_no_whole_groups_are_decoded() -> None:
+    weight = affine_weight(normal(6, 192), 4, 64, "f16").reshape(12, 96)
+    x = normal(1, 96)
+    assert not gemv_groups(x, weight.expr, np.empty((1, 12), np.float32))
+    np.testing.assert_allclose(linear(x, weight), wide(x) @ wide(weight).T, atol=1e-4)
 
 
 def test_one_scale_for_a_long_row() -> None:

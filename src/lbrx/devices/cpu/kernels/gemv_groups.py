@@ -1,4 +1,4 @@
-"""Rows of codes whose scales and offsets are stored apart times a few vectors: MLX's affine coding, and integers.
+"""Rows of codes whose scales and offsets are stored apart times a few vectors: MLX's codings, and integers.
 
 A row is the sum over its groups of scale x sum(code x) + offset x sum(x). The vectors are coded as in `coded_vectors`,
 32 numbers at a time; products of codes are summed exactly.
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.group_scales import take_scales
+from lbrx.devices.cpu.simd.bit_stream import DOUBLED_E2M1, e4m3_values
 from lbrx.devices.cpu.simd.code_products import (
     NUMBERS_BYTES,
     STORE_NUMBERS,
@@ -31,11 +32,15 @@ from lbrx.devices.cpu.simd.instruction import inlined
 from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, prefetch_line, stack_bytes
 from lbrx.devices.cpu.simd.shuffles import make_shuffle
 from lbrx.devices.cpu.simd.vectors import (
+    f32x8,
+    f32x16,
     f32x32,
     lane_max,
     lane_sum,
     load,
+    load_u8,
     make_filled,
+    splat,
     to_f32,
     to_i32,
 )
@@ -45,8 +50,9 @@ ZERO = np.float32(0.0)
 SCALES, WATCHED = 9, 16  # of the numbers of a job
 AHEAD = 4096  # bytes
 SEGMENT = 128  # blocks of a row whose scales are made at a time
-SEGMENT_BYTES = 4 * (SEGMENT + 16)
+SEGMENT_BYTES = 4 * (2 * SEGMENT + 16)
 f32x4 = make_filled("f32", 4)
+PAIRS = make_shuffle([lane // 2 for lane in range(8)])
 FIRST, FIRST_TWO, FIRST_THREE = (make_first_lanes(count) for count in (1, 2, 3))
 
 
@@ -86,12 +92,24 @@ code_2, code_3, code_4, code_8 = (_make_code(bits) for bits in (2, 3, 4, 8))
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _make_rows(bits: int, flips_top: bool) -> Any:
-    """A function for a weight with codes of so many bits; with ``flips_top`` the highest bit of a code is turned."""
-    dot_four, dot_two, dot_first, dot_third = make_dots(bits, flips_top)
-    lanes, block_bytes = sum_lanes(bits), 4 * bits
+def _make_rows(bits: int, flips_top: bool, table: tuple[int, ...] = (), scaled: int = 32) -> Any:
+    """A function for a weight with codes of so many bits; with ``flips_top`` the highest bit of a code is turned.
+
+    ``table`` has twice the values that codes stand for; then there are no offsets. ``scaled`` is 16 or a multiple of 32
+    elements that have one scale.
+    """
+    dot_four, dot_two, dot_first, dot_third = make_dots(bits, flips_top, table)
+    lanes, block_bytes, per_block = sum_lanes(bits), 4 * bits, max(32 // scaled, 1)
     zeros, lines = make_filled("f32", TOGETHER * lanes), -(-TOGETHER * block_bytes // 64)
-    spread = make_shuffle([lane // lanes for lane in range(TOGETHER * lanes)])
+    spread = make_shuffle([lane * per_block // lanes for lane in range(TOGETHER * lanes)])
+    first_units, first_two_units, first_three_units = (make_first_lanes(count * per_block) for count in (1, 2, 3))
+    factor = np.float32(0.5 if table else 1.0)
+    has_lows, is_fine = not table, per_block == 2
+
+    @inlined
+    def units_of(scales: Any, x_scales: Any, four: Any) -> Any:
+        x_four = load(f32x4(0.0), x_scales, four)
+        return load(f32x8(0.0), scales, four) * PAIRS(x_four) if is_fine else load(x_four, scales, four) * x_four
 
     @inlined
     def dot(codes: Any, blocks: Any, x: Any, x_scales: Any, x_sums: Any, scales: Any, lows: Any) -> Any:
@@ -101,25 +119,27 @@ def _make_rows(bits: int, flips_top: bool) -> Any:
             stored = codes + TOGETHER * block_bytes * four
             for line in range(lines):
                 prefetch_line(stored + AHEAD + 64 * line)
-            units = load(like, scales, four) * load(like, x_scales, four)
-            low_total = fused(load(like, lows, four), load(like, x_sums, four), low_total)
+            if has_lows:
+                low_total = fused(load(like, lows, four), load(like, x_sums, four), low_total)
+            units = units_of(scales, x_scales, four)
             total = fused(to_f32(dot_four(stored, x + NUMBERS_BYTES * four)), spread(units), total)
         if rest > 0:
             stored, numbers = codes + TOGETHER * block_bytes * fours, x + NUMBERS_BYTES * fours
-            units = load(like, scales, fours) * load(like, x_scales, fours)
+            units = units_of(scales, x_scales, fours)
             own_lows, own_sums = load(like, lows, fours), load(like, x_sums, fours)
             if rest == 1:
-                units, own_lows, own_sums = FIRST(units), FIRST(own_lows), FIRST(own_sums)
+                units, own_lows, own_sums = first_units(units), FIRST(own_lows), FIRST(own_sums)
                 sums = dot_first(stored, numbers)
             elif rest == 2:
-                units, own_lows, own_sums = FIRST_TWO(units), FIRST_TWO(own_lows), FIRST_TWO(own_sums)
+                units, own_lows, own_sums = first_two_units(units), FIRST_TWO(own_lows), FIRST_TWO(own_sums)
                 sums = dot_two(stored, numbers)
             else:
-                units, own_lows, own_sums = FIRST_THREE(units), FIRST_THREE(own_lows), FIRST_THREE(own_sums)
+                units, own_lows, own_sums = first_three_units(units), FIRST_THREE(own_lows), FIRST_THREE(own_sums)
                 sums = dot_two(stored, numbers) + dot_third(stored, numbers)
-            low_total = fused(own_lows, own_sums, low_total)
+            if has_lows:
+                low_total = fused(own_lows, own_sums, low_total)
             total = fused(to_f32(sums), spread(units), total)
-        return lane_sum(total) + lane_sum(low_total)
+        return lane_sum(total) * factor + lane_sum(low_total)
 
     def rows(job: int, row_bytes: int, first: int, stop: int) -> None:
         scales, lows, work = stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES)
@@ -132,10 +152,11 @@ def _make_rows(bits: int, flips_top: bool) -> Any:
             for start in range(0, blocks, SEGMENT):
                 length = min(SEGMENT, blocks - start)
                 block = blocks * row + start
-                take_scales(job + 8 * SCALES, block, block + blocks * (count - 1) + length, scales, lows, work)
+                first_scale, stop_scale = per_block * block, per_block * (block + blocks * (count - 1) + length)
+                take_scales(job + 8 * SCALES, first_scale, stop_scale, scales, lows, work)
                 for own in range(count):
                     stored = number(job, 0) + row_bytes * (row + own) + block_bytes * start
-                    own_scales, own_lows = scales + 4 * blocks * own, lows + 4 * blocks * own
+                    own_scales, own_lows = scales + 4 * per_block * blocks * own, lows + 4 * blocks * own
                     for vector in range(vectors):
                         at = fours_of_vector * vector + start // TOGETHER
                         x, x_scales = number(job, 3) + NUMBERS_BYTES * at, number(job, 4) + 16 * at
@@ -151,3 +172,31 @@ def _make_rows(bits: int, flips_top: bool) -> Any:
 affine_2, affine_3, affine_4, affine_5, affine_6 = (_make_rows(bits, flips_top=False) for bits in range(2, 7))
 affine_8, integers_2, integers_4 = (_make_rows(bits, flips_top=True) for bits in (8, 2, 4))
 integers_8 = _make_rows(8, flips_top=False)
+mxfp4, nvfp4 = (_make_rows(4, False, DOUBLED_E2M1, scaled) for scaled in (32, 16))
+
+
+def mxfp8(job: int, row_bytes: int, first: int, stop: int) -> None:
+    """Floats of eight bits times vectors of f32: the numbers of the coded vectors are not used."""
+    scales, lows, work = stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES)
+    like, columns, out, out_columns = f32x16(0.0), number(job, 2), number(job, 1), number(job, 7)
+    blocks = columns // 32
+    for row in range(first, stop):
+        for start in range(0, blocks, SEGMENT):
+            length = min(SEGMENT, blocks - start)
+            take_scales(job + 8 * SCALES, blocks * row + start, blocks * row + start + length, scales, lows, work)
+            stored = number(job, 0) + row_bytes * row + 32 * start
+            for vector in range(number(job, 6)):
+                x, even, odd = number(job, 8) + 4 * columns * vector + 128 * start, f32x16(0.0), f32x16(0.0)
+                for block in range(length):
+                    scale = splat(like, peek_f32(scales, block))
+                    low = e4m3_values(load_u8(like, stored + 32 * block)) * scale
+                    high = e4m3_values(load_u8(like, stored + 32 * block + 16)) * scale
+                    even = fused(low, load(like, x, 2 * block), even)
+                    odd = fused(high, load(like, x, 2 * block + 1), odd)
+                result, target = lane_sum(even + odd), out_columns * vector + row
+                poke_f32(out, target, result + peek_f32(out, target) if start > 0 else result)
+
+
+def no_code(job: int) -> None:
+    """The coder of `mxfp8`."""
+    store_f32(job + 8 * WATCHED, 0, ZERO)

@@ -1,4 +1,4 @@
-"""Scales and offsets of groups, stored apart from the codes in any type, as f32 for every block of 32 or 16 codes."""
+"""Scales and offsets of groups, stored apart from the codes in any type, as f32 for every block of codes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.simd import f32 as lanes
+from lbrx.devices.cpu.simd.bit_stream import e4m3_values
 from lbrx.devices.cpu.simd.elements import load_bf16, load_byte, load_f8_e4m3, load_f16, load_f32
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.f32 import fused
@@ -14,11 +15,23 @@ from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import poke_f32
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.shuffles import make_shuffle
-from lbrx.devices.cpu.simd.vectors import f32x8, load, load_i8, splat, store, to_f32
+from lbrx.devices.cpu.simd.vectors import (
+    f32x8,
+    floats_of,
+    load,
+    load_i8,
+    load_u8,
+    make_filled,
+    select,
+    splat,
+    store,
+    to_f32,
+)
 
 F32, F16, BF16, I8, E8M0, E4M3 = range(6)
 """The types of numbers, as jobs give them."""
 load_f16_lanes, load_bf16_lanes = lanes.load_f16, lanes.load_bf16
+i32x8 = make_filled("i32", 8)
 TWICE = make_shuffle([lane // 2 for lane in range(16)])
 FOUR_TIMES = make_shuffle([lane // 4 for lane in range(16)])
 ZERO, NOT_A_NUMBER = np.float32(0.0), np.float32(np.nan)
@@ -43,6 +56,13 @@ def _number(source: Any, index: Any, dtype: Any) -> Any:
 
 
 @jit
+def _powers_of_two(exponents: Any) -> Any:
+    """Scales of eight bits that are exponents: 255 is NaN."""
+    powers = floats_of(select(exponents > 0, exponents << 23, i32x8(1 << 22)))
+    return select(exponents < 255, powers, splat(powers, NOT_A_NUMBER))
+
+
+@jit
 def _convert(source: Any, dtype: Any, count: Any, out: Any) -> None:
     """Numbers of a type as f32. Nothing behind the last is read."""
     like, eights = f32x8(0.0), count // 8
@@ -58,8 +78,12 @@ def _convert(source: Any, dtype: Any, count: Any, out: Any) -> None:
     elif dtype == I8:
         for number in range(eights):
             store(out, number, to_f32(load_i8(like, source + 8 * number)))
+    elif dtype == E8M0:
+        for number in range(eights):
+            store(out, number, _powers_of_two(load_u8(like, source + 8 * number)))
     else:
-        eights = 0
+        for number in range(eights):
+            store(out, number, e4m3_values(load_u8(like, source + 8 * number)))
     for index in range(8 * eights, count):
         poke_f32(out, index, _number(source, index, dtype))
 
@@ -117,9 +141,9 @@ def _make_lows(lows: Any, scales: Any, blocks: Any, are_zero_points: Any, added:
 def take_scales(job: Any, first: Any, stop: Any, scales: Any, lows: Any, work: Any) -> None:
     """Scales of some blocks of a weight, counted through all rows, and what a block adds for each x.
 
-    ``job`` is the address of int64 numbers: scales and offsets (0: none) of the weight, blocks of 32 codes with one
-    scale, the types of scales and of offsets, whether offsets are zero points, and what is added to every code.
-    Targets have space for sixteen f32 more than blocks.
+    ``job`` is the address of int64 numbers: scales and offsets (0: none) of the weight, blocks with one scale, the
+    types of scales and of offsets, whether offsets are zero points, and what is added to every code. Targets have space
+    for sixteen f32 more than blocks.
     """
     per_scale, offsets = number(job, 2), number(job, 1)
     numbers_of_blocks(number(job, 0), number(job, 3), per_scale, first, stop, scales, work)

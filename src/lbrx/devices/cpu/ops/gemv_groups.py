@@ -1,9 +1,10 @@
 """A few vectors times codes whose scales and offsets are stored apart, as sums of products of integers.
 
-These are MLX's affine coding and integers with zero points, in groups of whole 32 codes. The vectors are coded as i16
+These are MLX's codings and integers with zero points, in rows of whole blocks of 32 codes. The vectors are coded as i16
 in blocks of 32. That changes a result by at most 1 / 65278 of the sum, over blocks, of the vector's largest magnitude
 in the block times the magnitudes of the weights there. As scale x sum(code x) and offset x sum(x) are added at the end,
-rounding changes it by at most (k / 32 + 16) 2**-24 of the sum of |x| (|scale code| + |offset|).
+rounding changes it by at most (k / 32 + 16) 2**-24 of the sum of |x| (|scale code| + |offset|). MLX's mxfp8 is
+multiplied in f32, within the second bound.
 """
 
 from __future__ import annotations
@@ -27,31 +28,28 @@ from lbrx.tensors.storage import CpuStorage, MmapStorage
 _BLOCK, _TOGETHER = 32, 4  # elements of a block; blocks whose numbers lie together
 _JOB, _WATCHED = struct.Struct("=16q"), struct.Struct("=f")
 _WATCHED_AT, _SCRATCH_START = 128, 192
-_NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}
+_NUMBER_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "float8_e8m0fnu": 4, "float8_e4m3fn": 5}
+_FLOAT_CODES = {"mlx_mxfp4": "mxfp4", "mlx_nvfp4": "nvfp4", "mlx_mxfp8": "mxfp8"}
 
 
 class GroupWeight(NamedTuple):
     """Addresses and numbers of a weight, as jobs take them."""
 
-    codes: int
+    kernel: str  # the function of the kernel modules
     bits: int
+    codes: int
     scales: int
-    offsets: int  # 0: none
-    blocks_per_scale: int
-    scale_type: int
-    offset_type: int
-    are_zero_points: bool
-    added: int  # to every code, which kernels have as an unsigned or, of 8 bits, as a signed number
-
-    @property
-    def kernel(self) -> str:
-        """The function of the kernel modules for codes of this kind."""
-        return f"{'integers' if self.are_zero_points else 'affine'}_{self.bits}"
+    offsets: int = 0  # none
+    blocks_per_scale: int = 1
+    scale_type: int = 0
+    offset_type: int = 0
+    are_zero_points: bool = False
+    added: int = 0  # to every code, which kernels have as an unsigned or, of 8 bits, as a signed number
 
     @property
     def scale_numbers(self) -> tuple[int, ...]:
         """The numbers of `take_scales`."""
-        return self[2:]
+        return tuple(map(int, self[3:]))
 
 
 def group_weight(expr: Expr) -> GroupWeight | None:
@@ -81,23 +79,29 @@ def _look_up(decode: Decode) -> _Known:
     coding, first = decode.codec, decode.layout.offset
     group = coding.block_elements
     parts = [part for part in decode.parts if part is not None]
-    if decode.rows is not None or not decode.layout.is_contiguous or group % _BLOCK or first % group:
+    is_whole = decode.layout.is_contiguous and not first % group and not decode.shape[-1] % max(group, _BLOCK)
+    if decode.rows is not None or not is_whole or (group % _BLOCK and coding.name != "mlx_nvfp4"):
         return _Known(None)
     if not all(isinstance(part, Source) and part.rows is None and part.layout.is_contiguous for part in parts):
         return _Known(None)
     storages = [part.storage for part in parts if isinstance(part, Source)]
     if not all(isinstance(each, (CpuStorage, MmapStorage)) and each.address is not None for each in storages):
         return _Known(None)
-    bits = 8 * coding.block_bytes // group
-    sizes = coding.block_bytes, *(np.dtype(each).itemsize for each in coding.numbers)
-    codes, scales, offsets = (
+    bits, numbers = 8 * coding.block_bytes // group, [np.dtype(each) for each in coding.numbers]
+    sizes = coding.block_bytes, *(each.itemsize for each in numbers)
+    codes, scales, *offsets = (
         _start(part, first // group * size) for part, size in zip(decode.parts, sizes, strict=True)
     )
-    scale_type, offset_type = (_NUMBER_TYPES[np.dtype(each).name] for each in coding.numbers)
-    is_affine = coding.name == "mlx_affine"
-    added = (128 if is_affine else 0) if bits == 8 else (0 if is_affine else -(1 << (bits - 1)))
+    scale_type, *offset_types = (_NUMBER_TYPES[each.name] for each in numbers)
+    if coding.name in _FLOAT_CODES:
+        weight = GroupWeight(_FLOAT_CODES[coding.name], bits, codes, scales, scale_type=scale_type)
+    else:
+        is_affine = coding.name == "mlx_affine"
+        added = (128 if is_affine else 0) if bits == 8 else (0 if is_affine else -(1 << (bits - 1)))
+        kernel = f"{'affine' if is_affine else 'integers'}_{bits}"
+        kinds = scale_type, offset_types[0], not is_affine
+        weight = GroupWeight(kernel, bits, codes, scales, offsets[0], group // _BLOCK, *kinds, added)
     files = {id(each.file): each for each in storages if isinstance(each, MmapStorage)}
-    weight = GroupWeight(codes, bits, scales, offsets, group // _BLOCK, scale_type, offset_type, not is_affine, added)
     return _Known(weight, tuple(files.values()))
 
 
@@ -127,7 +131,7 @@ def _layout(name: str, bits: int, vectors: int, columns: int) -> _Layout:
     fours = -(-columns // (_BLOCK * _TOGETHER))
     scales = _SCRATCH_START + 2 * vectors * fours * _TOGETHER * _BLOCK
     sums = scales + 4 * vectors * fours * _TOGETHER
-    coder = f"code_{bits if bits < 5 else 8}"
+    coder = "no_code" if name == "mxfp8" else f"code_{bits if bits < 5 else 8}"
     row_bytes = columns * bits // 8
     return _Layout(
         *(sums + 4 * vectors * fours * _TOGETHER, _SCRATCH_START, scales, sums, row_bytes, least_rows(row_bytes)),
@@ -162,7 +166,7 @@ def _words(
     return (
         *(weight.codes, out, columns),
         *(scratch + layout.codes, scratch + layout.scales, scratch + layout.sums, vectors, rows, x),
-        *map(int, weight.scale_numbers),
+        *weight.scale_numbers,
     )
 
 

@@ -81,3 +81,7 @@ def e4m3_values(builder: Builder, codes: Value) -> Value:
     magnitudes = builder.and_(codes, same(codes.type, 0x7F))
     is_nan = builder.icmp_signed("==", magnitudes, same(codes.type, 0x7F))
     return builder.select(is_nan, same(values.type, float("nan")), builder.fmul(values, same(values.type, 2.0**8)))
+
+
+DOUBLED_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""Twice the values of floats of four bits."""

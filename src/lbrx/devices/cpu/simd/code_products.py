@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.byte_codes import joined, load_bytes
+from lbrx.devices.cpu.simd.byte_codes import joined, load_bytes, look_up
 from lbrx.devices.cpu.simd.coded_dot import sdot
 from lbrx.devices.cpu.simd.emit import load_at, same, shuffled, store_at, vector_of
 from lbrx.devices.cpu.simd.i16 import pairwise_products
@@ -160,13 +160,29 @@ def dot_words(builder: Builder, fields: Sequence[Value], numbers: Value, blocks:
     return total
 
 
-def _make_dot(bits: int, flips_top: bool, blocks: int, place: int = 0) -> Any:
+def _table_fields(builder: Builder, words: Value, table: Sequence[int]) -> list[Value]:
+    """The entries of a table that codes of four bits stand for, as `_byte_fields` or `_word_fields`."""
+    pairs = [look_up(builder, table, codes) for codes in _byte_fields(builder, words, 4)]
+    if HAS_SDOT:
+        return pairs
+    low_and_high = [_word_fields(builder, builder.bitcast(pair, words.type), 8) for pair in pairs]
+    return [low_and_high[number % 2][number // 2] for number in range(4)]
+
+
+def _make_dot(bits: int, flips_top: bool, table: Sequence[int], blocks: int, place: int = 0) -> Any:
     """The products of so many blocks, which lie from a place of four on; the sums of the others are 0.
 
-    With ``flips_top``, the highest bit of every code is turned around first.
+    With ``flips_top``, the highest bit of every code is turned around first. Codes of four bits may be indices of a
+    table of signed bytes.
     """
     lanes = sum_lanes(bits)
     all_sums: Any = Vector("i32", lanes * TOGETHER)
+
+    def take(builder: Builder, words: Value) -> list[Value]:
+        if table:
+            return _table_fields(builder, words, table)
+        return (_byte_fields if HAS_SDOT else _word_fields)(builder, words, bits)
+
     top_bits = sum(1 << (bits * number + bits - 1) for number in range(I16.width // bits))
 
     @instruction(all_sums(types.int64, types.int64))
@@ -176,8 +192,7 @@ def _make_dot(bits: int, flips_top: bool, blocks: int, place: int = 0) -> Any:
         words = _words(builder, own_codes, bits, blocks)
         if flips_top:
             words = [builder.xor(each, same(each.type, top_bits)) for each in words]
-        take = _byte_fields if HAS_SDOT else _word_fields
-        fields = [field for each in words for field in take(builder, each, bits)]
+        fields = [field for each in words for field in take(builder, each)]
         sums = (dot_bytes_of_planes if HAS_SDOT else dot_words)(builder, fields, own_numbers, blocks)
         if blocks == TOGETHER:
             return sums
@@ -211,8 +226,8 @@ class Dots(NamedTuple):
     third: Any
 
 
-def make_dots(bits: int, flips_top: bool) -> Dots:
-    return Dots(*(_make_dot(bits, flips_top, *which) for which in ((4,), (2,), (1,), (1, 2))))
+def make_dots(bits: int, flips_top: bool, table: Sequence[int] = ()) -> Dots:
+    return Dots(*(_make_dot(bits, flips_top, table, *which) for which in ((4,), (2,), (1,), (1, 2))))
 
 
 # -- numbers in the order of the fields --------------------------------------------------------------------------------
