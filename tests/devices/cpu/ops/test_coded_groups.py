@@ -14,7 +14,6 @@ ORDERS = {
     "in_order": group.NATURAL,
     "by_halves_of_32": group.HALVES_OF_32,
     "by_halves_of_16": group.HALVES_OF_16,
-    "by_pairs": group.PAIRS,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_16, HALVES_OF_32, NATURAL, PAIRS, make_offsets
+from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_16, HALVES_OF_32, NATURAL, make_offsets
 from lbrx.devices.cpu.simd.coded_dot import TOP, make_store_numbers
 from lbrx.devices.cpu.simd.elements import load_i64 as number
 from lbrx.devices.cpu.simd.elements import store_f32
@@ -74,7 +74,7 @@ def _make_coder(order: tuple[int, ...], per_block: int = 1, is_signed: bool = Fa
 
 
 in_order, in_order_by_16 = _make_coder(NATURAL), _make_coder(NATURAL, per_block=2)
-by_pairs, by_halves_of_32 = _make_coder(PAIRS), _make_coder(HALVES_OF_32)
+by_halves_of_32 = _make_coder(HALVES_OF_32)
 signed_in_order = _make_coder(NATURAL, is_signed=True)
 signed_in_order_by_16 = _make_coder(NATURAL, per_block=2, is_signed=True)
 signed_by_halves_of_32 = _make_coder(HALVES_OF_32, is_signed=True)

@@ -59,10 +59,6 @@ class Group(NamedTuple):
 NATURAL = tuple(range(PIECES))
 
 
-def _order_of_blocks(blocks: Sequence[int]) -> tuple[int, ...]:
-    return tuple(4 * block + piece for block in blocks for piece in range(4))
-
-
 def _order_of_halves(half_pieces: int) -> tuple[int, ...]:
     pieces: list[int] = []
     for start in range(0, PIECES, 16):
@@ -74,8 +70,6 @@ def _order_of_halves(half_pieces: int) -> tuple[int, ...]:
 
 HALVES_OF_32, HALVES_OF_16 = _order_of_halves(2), _order_of_halves(1)
 """Of every 128 elements first the first halves of all blocks of 32, or of 16, then the second halves."""
-PAIRS = _order_of_blocks((0, 2, 1, 3, 4, 6, 5, 7))
-"""Blocks of 32: those with even numbers before those with odd ones, four at a time."""
 
 
 # -- what kernels need of a group --------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.kernels.groups.group import NATURAL, PAIRS, Codes, Group
+from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_32, NATURAL, Codes, Group
 from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
-from lbrx.devices.cpu.simd.byte_codes import add_where, field, has_bits, lanes_of, load_bytes, repeated
+from lbrx.devices.cpu.simd.byte_codes import add_where, field, has_bits, joined, lanes_of, load_bytes, repeated
 from lbrx.devices.cpu.simd.emit import load_at, same, shuffled
 from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction
 
@@ -37,12 +37,18 @@ def _make_pairs(nibbles_at: int, fifth_at: int) -> Codes:
     """Byte l of 32 p + l has element l of block 2 p in its low half, and of block 2 p + 1 in its high half."""
 
     def codes(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-        packed = load_bytes(builder, stored, nibbles_at + 64 * (step // 2), 64)
-        own = field(builder, packed, 4 * (step % 2), 15)
+        return tuple(half_of_pairs(builder, stored, step, half) for half in (0, 1))
+
+    def half_of_pairs(builder: Builder, stored: Value, step: int, half: int) -> Value:
+        """Elements 0-15 or 16-31 of four blocks."""
+        starts = [nibbles_at + 64 * step + 32 * (block // 2) + 16 * half for block in range(4)]
+        packed = joined(builder, [load_bytes(builder, stored, start, 16) for start in starts])
+        own = field(builder, packed, [0] * 4 + [4] * 4 + [0] * 4 + [4] * 4, 15)
         if not fifth_at:
-            return (own,)
-        first = 4 * (step // 2) + step % 2
-        return (set_where(builder, stored, fifth_at, (first, first + 2), own, 16),)
+            return own
+        fifth_bits = repeated(builder, load_bytes(builder, stored, fifth_at + 16 * half, 16), 4)
+        mask = has_bits(builder, fifth_bits, [1 << (4 * step + block) for block in range(4) for _ in range(16)])
+        return add_where(builder, mask, own, 16)
 
     return codes
 
@@ -69,8 +75,8 @@ def _make_six_bit_numbers(is_low: bool) -> Any:
 
 
 _SCALES, _MINIMUMS = _make_six_bit_numbers(is_low=False), _make_six_bit_numbers(is_low=True)
-Q4_K = Group(144, 256, _make_pairs(16, 0), PAIRS, _SCALES, lows=_MINIMUMS)
-Q5_K = Group(176, 256, _make_pairs(48, 16), PAIRS, _SCALES, lows=_MINIMUMS)
+Q4_K = Group(144, 256, _make_pairs(16, 0), HALVES_OF_32, _SCALES, lows=_MINIMUMS, vectors=2)
+Q5_K = Group(176, 256, _make_pairs(48, 16), HALVES_OF_32, _SCALES, lows=_MINIMUMS, vectors=2)
 
 
 # -- Q6_K --------------------------------------------------------------------------------------------------------------
