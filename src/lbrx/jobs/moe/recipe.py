@@ -9,6 +9,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError
 from lbrx.jobs.merge.methods.parameters import coerce
 from lbrx.jobs.merge.recipe import ModelRef, RecipeLine
+from lbrx.jobs.merge.recipe.load import recipe_text
 from lbrx.jobs.merge.recipe.reading import (
     optional,
     read_int,
@@ -19,7 +20,6 @@ from lbrx.jobs.merge.recipe.reading import (
     unknown_name,
     wrong_type,
 )
-from lbrx.jobs.merge.recipe.recipe_file import recipe_text
 from lbrx.jobs.merge.recipe.yaml_lines import (
     YamlMap,
     YamlNode,

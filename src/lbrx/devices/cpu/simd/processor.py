@@ -12,19 +12,14 @@ import llvmlite.binding as llvm
 
 from lbrx.base import system
 
-
-def _features() -> dict[str, bool]:
-    given = os.environ.get("NUMBA_CPU_FEATURES")
-    if given is None:
-        return dict(llvm.get_host_cpu_features())
-    return {feature[1:]: feature[0] == "+" for feature in given.split(",") if feature}
-
-
-_FEATURES = _features()
+_CHOSEN = os.environ.get("NUMBA_CPU_FEATURES")
+_FEATURES: dict[str, bool] = dict(llvm.get_host_cpu_features())
+if _CHOSEN is not None:
+    _FEATURES = {feature[1:]: feature[0] == "+" for feature in _CHOSEN.split(",") if feature}
 PROCESSOR = (
     llvm.get_process_triple(),
     os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(),
-    os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten(),
+    _CHOSEN or llvm.get_host_cpu_features().flatten(),
 )
 """What object code depends on."""
 
