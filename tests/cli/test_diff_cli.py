@@ -159,7 +159,7 @@ def test_without_matplotlib_the_error_says_how_to_get_it(
     monkeypatch.setattr("lbrx.plots.heat_map.find_spec", lambda _name: None)
     outcome = lbrx_command(capsys, "diff", models[0], models[1], "--plot", tmp_path / "diff.png")
     assert outcome.code == 1
-    assert "pip install lbrx[plot]" in outcome.err
+    assert "pip install 'lbrx[plot]'" in outcome.err
 
 
 def test_numbers_are_printed_with_the_digits_that_matter() -> None:

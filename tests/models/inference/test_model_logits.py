@@ -69,9 +69,13 @@ def test_the_gguf_form_gives_the_same(model_type: str, tmp_path: Path) -> None:
     assert_close(open_model(gguf).logits(IDS), reference_logits(config, arrays, IDS))
 
 
+# Products of many vectors move activations by 2**-16 of the largest of a block, which these random layers make larger.
+with_and_without_i16 = pytest.mark.parametrize(("by_words", "relative"), [(False, 1e-4), (True, 2e-3)])
+
+
 @pytest.mark.parametrize("quantization", ["q8_0", "q5_1", "q4_0", "iq4_nl"])
 @pytest.mark.parametrize("model_type", ["llama", "mixtral"])
-@pytest.mark.parametrize(("by_words", "relative"), [(False, 1e-4), (True, 2e-3)])
+@with_and_without_i16
 def test_quantized_weights_give_the_logits_of_what_they_stand_for(
     model_type: str,
     quantization: str,
@@ -80,9 +84,7 @@ def test_quantized_weights_give_the_logits_of_what_they_stand_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Products of i16 move activations by 2**-16 of the largest of a block, which these random layers make larger:
-    moving the weights by 2e-5 of their size changes the logits by 7e-4.
-    """
+    """Moving the weights by 2e-5 of their size changes these logits by 7e-4."""
     monkeypatch.setattr(codec_products, "MULTIPLIES_PAIRS", by_words)
     config = tiny_config(model_type)
     hf = write_tiny(tmp_path / "hf", config, tiny_arrays(config))
@@ -104,26 +106,30 @@ def test_bf16_weights_are_used_as_they_are(tmp_path: Path) -> None:
     assert_close(model.logits(IDS), reference_logits(config, rounded, IDS))
 
 
-def test_mlx_directories_run(tmp_path: Path) -> None:
+@with_and_without_i16
+def test_mlx_directories_run(by_words: bool, relative: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lbrx.jobs.quantize import quantize
     from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
+    monkeypatch.setattr(codec_products, "MULTIPLIES_PAIRS", by_words)
     config = tiny_config("llama")
     quantize(write_tiny(tmp_path / "hf", config, tiny_arrays(config)), tmp_path / "mlx", to="mlx_4", group_size=32)
     assert "quantization" in json.loads((tmp_path / "mlx" / "config.json").read_text())
     decoded = {tensor.name: tensor.make().numpy() for tensor in mlx_to_hf(read_mlx(tmp_path / "mlx")).tensors}
-    assert_close(open_model(tmp_path / "mlx").logits(IDS), reference_logits(config, decoded, IDS), relative=1e-4)
+    assert_close(open_model(tmp_path / "mlx").logits(IDS), reference_logits(config, decoded, IDS), relative=relative)
 
 
-def test_plain_integers_run(tmp_path: Path) -> None:
+@with_and_without_i16
+def test_plain_integers_run(by_words: bool, relative: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lbrx.jobs.quantize import quantize
 
+    monkeypatch.setattr(codec_products, "MULTIPLIES_PAIRS", by_words)
     config = tiny_config("qwen3")
     quantize(write_tiny(tmp_path / "hf", config, tiny_arrays(config)), tmp_path / "int8", to="int8", group_size=32)
     stored = lbrx.open(tmp_path / "int8")
     assert "int8" in {tensor.type_name for tensor in stored.values()}
     decoded = {name: tensor.numpy() for name, tensor in stored.items()}
-    assert_close(open_model(tmp_path / "int8").logits(IDS), reference_logits(config, decoded, IDS), relative=1e-4)
+    assert_close(open_model(tmp_path / "int8").logits(IDS), reference_logits(config, decoded, IDS), relative=relative)
 
 
 def test_results_do_not_depend_on_threads(tmp_path: Path) -> None:
