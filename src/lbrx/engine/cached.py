@@ -26,17 +26,22 @@ def use_cached_leaves(bound: BoundPass, device: Device) -> None:
 
 
 def _kept(leaf: BoundLeaf, storage: Cached, device: Device, used_elements: int) -> Storage | None:
+    coding: tuple[object, ...] = ()
     if leaf.codec is None:
-        name, nbytes = "bytes", storage.uncached.nbytes
+        nbytes = storage.uncached.nbytes
         elements = nbytes * 8 // leaf.dtype.bits
     else:
-        name = leaf.codec.name
+        numbers = [each for each in leaf.numbers if each is not None]
+        if not all(isinstance(each, Cached) for each in numbers):
+            return None
+        keys = (each.key if isinstance(each, Cached) else None for each in leaf.numbers)
+        coding = (leaf.codec.name, leaf.codec.block_bytes, leaf.codec.block_elements, leaf.dtype.name, *keys)
         elements = storage.uncached.nbytes // leaf.codec.block_bytes * leaf.codec.block_elements
         nbytes = leaf.dtype.nbytes(elements)
     if not elements:
         return None
     kept: Storage | None = storage.cache.get_or_create(
-        (device.name, name, storage.key),
+        (device.name, coding, storage.key),
         nbytes,
         min(1.0, used_elements / elements),
         lambda: _made(leaf, storage, device),

@@ -53,9 +53,9 @@ class KeyValues:
             self.values[:, start:end] = values
         return self.keys[:, :end], self.values[:, :end]
 
-    def grow(self, used: int, capacity: int) -> None:
-        """Move to larger arrays."""
-        self.keys, self.values = (_larger(each, used, capacity) for each in (self.keys, self.values))
+    def larger(self, used: int, capacity: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return copies of keys and values with room for more tokens."""
+        return _larger(self.keys, used, capacity), _larger(self.values, used, capacity)
 
 
 class KeyValueCache:
@@ -86,10 +86,12 @@ class KeyValueCache:
         needed = self.length + tokens
         if needed <= self._capacity:
             return
-        self._capacity = max(needed, 2 * self._capacity)
+        capacity = max(needed, 2 * self._capacity)
+        larger = [layer.larger(self.length, capacity) for layer in self.layers]  # nothing changes if memory is short
+        for layer, arrays in zip(self.layers, larger, strict=True):
+            layer.keys, layer.values = arrays
+        self._capacity = capacity
         self.version += 1
-        for layer in self.layers:
-            layer.grow(self.length, self._capacity)
 
     def advance(self, tokens: int) -> None:
         """Count this many tokens as stored by all layers."""

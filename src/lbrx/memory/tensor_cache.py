@@ -12,6 +12,7 @@ from lbrx.memory.cache import ByteLRU, CacheStatistics
 
 _WHOLE_USE = 1 - 1e-6  # parts that are read one after the other add up to it
 _USES_BEFORE_HALVING = 16  # of a tensor on average
+_FORGOTTEN_USE = 0.01
 
 
 class TensorCache:
@@ -73,8 +74,8 @@ class TensorCache:
             self._uses[key] = before + share
             self._all_uses += share
             if self._all_uses > _USES_BEFORE_HALVING * len(self._uses):
-                self._uses = {each: uses / 2 for each, uses in self._uses.items()}
-                self._all_uses /= 2
+                self._uses = {each: uses / 2 for each, uses in self._uses.items() if uses > 2 * _FORGOTTEN_USE}
+                self._all_uses = sum(self._uses.values())
             return before
 
     def _is_worth(self, nbytes: int, uses: float) -> bool:

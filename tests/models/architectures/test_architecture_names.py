@@ -106,12 +106,13 @@ def test_embedding_may_be_stored_under_the_name_of_the_tied_head() -> None:
     assert architecture.missing(config, names) == []
 
 
-def test_tying_is_read_from_the_nested_config_then_from_the_top_then_by_default() -> None:
+def test_tying_is_read_from_the_whole_config_and_from_the_nested_one() -> None:
     gemma3 = find_family(GEMMA3_VISION)
     assert gemma3.is_tied(GEMMA3_VISION)
     assert not gemma3.is_tied({**GEMMA3_VISION, "tie_word_embeddings": False})
     nested = {"text_config": {"tie_word_embeddings": True}, "tie_word_embeddings": False}
     assert gemma3.is_tied(nested)
+    assert gemma3.is_tied({"text_config": {"tie_word_embeddings": False}, "tie_word_embeddings": True})
     assert not find_family({"model_type": "llama"}).is_tied({})
 
 

@@ -204,7 +204,8 @@ class Checkpoint(Mapping[str, Tensor]):
         if entry.dtype is not None and header.byte_order == "big" and entry.dtype.itemsize > 1:
             storage = SwappedStorage(storage, entry.dtype.itemsize)
         if self.cache is not None:
-            storage = _cached(storage, (header.path, entry.offset, entry.nbytes), self.cache)
+            version = file.identity if isinstance(file, OpenFile) else file.state
+            storage = _cached(storage, (header.path, version, entry.offset, entry.nbytes), self.cache)
         if entry.dtype is None:
             return _quantized(storage, header, entry)
         return Tensor(Source(storage, entry.dtype, entry.layout), TensorMetadata(name=entry.name))

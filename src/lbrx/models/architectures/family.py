@@ -121,10 +121,10 @@ class Family:
         >>> find_family({"model_type": "gemma2"}).is_tied({})
         True
         """
-        for section in (config, text_section(config)):  # the model as a whole decides, then its language model
-            if (tied := section.get("tie_word_embeddings")) is not None:
-                return bool(tied)
-        return self.tied_by_default
+        # Transformers 4 asks the section of the language model, version 5 the whole config; neither updates the other.
+        given = [section.get("tie_word_embeddings") for section in (config, text_section(config))]
+        values = [bool(tied) for tied in given if tied is not None]
+        return any(values) if values else self.tied_by_default
 
     def naming(self, names: Collection[str]) -> Naming:
         """Return the prefixes that a checkpoint uses: those of most tensors in layers.

@@ -73,7 +73,7 @@ class LanguageModel:
         for start in range(0, tokens.size, _BLOCK_TOKENS):
             block = tokens[start : start + _BLOCK_TOKENS]
             if block.size == 1 and start >= first_row:
-                yield start, self._next(block, cache).copy()
+                yield start, self._next(block, cache)
                 continue
             hidden = self._hidden(block, cache)
             for first in range(max(first_row - start, 0), len(hidden), most_rows):
@@ -108,6 +108,8 @@ class LanguageModel:
         stop_ids: frozenset[int],
         cache: KeyValueCache,
     ) -> Iterator[int]:
+        if max_tokens == 0:
+            return
         for start in range(0, tokens.size, _BLOCK_TOKENS):
             hidden = self._hidden(tokens[start : start + _BLOCK_TOKENS], cache)
         logits = self._output(hidden[-1:])
@@ -145,17 +147,17 @@ class LanguageModel:
 
     def _hidden(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
         """Return the hidden states of new tokens after all layers and the last norm."""
-        return self._run(tokens, cache, "hidden", self._hidden_of).copy()
+        return self._run(tokens, cache, "hidden", self._hidden_of)
 
     def _next(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
-        """Return the logits of what follows a few new tokens. They may be overwritten by the next call."""
+        """Return the logits of what follows a few new tokens."""
         return self._run(tokens, cache, "logits", lambda *given: self._output(self._hidden_of(*given)))
 
     def _run(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache, name: str, compute: Compute) -> Floats:
         embedded = self._embedded(tokens)
         with self._passes.found(embedded, cache, name, compute) as recorded:
             if recorded is not None:
-                result = recorded.run(embedded, cache)
+                result = recorded.run(embedded, cache).copy()  # before another thread may run it
             else:
                 result = compute(embedded, Positions(self._rotation, cache.length, len(tokens)), cache)
         cache.advance(len(tokens))

@@ -25,7 +25,7 @@ def _check(job: Any, status: Any) -> None:
 
 
 def code(job: int, coder: int, _first: int, _stop: int) -> None:
-    """Code vectors for products with quantized rows; see `gemv_quantized.code_vectors`."""
+    """Code vectors for products with quantized rows; see `coded_vectors`."""
     scratch = stack_bytes(16)
     call_one(coder, (scratch, scratch + 8, job))
 

@@ -17,6 +17,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.devices.cpu.build.native import address, bits, code_address, compiled, run
 from lbrx.devices.cpu.build.team import run_together
 from lbrx.devices.cpu.ops.attention_i16 import PANEL, Sight, attention_i16, can_use_attention_i16, sight
+from lbrx.devices.cpu.ops.row_jobs import NANOSECONDS_PER_BYTE
 from lbrx.engine.arrays import Floats
 from lbrx.engine.attention_options import DTYPE_NAMES, AttentionOptions
 from lbrx.engine.blas import in_tiles
@@ -169,6 +170,7 @@ def _few(job: _Job, out: Floats) -> None:
     shape = q.shape[1], job.group, q.shape[2], values.shape[2]
     numbers = row_job(shape, (address(place), address(state)), job.options)
     array = np.array([address(q), *q.strides[:2], address(out), *out.strides[:2], *numbers], np.int64)
-    least = max(1, _LEAST_BYTES // (4 * keys.shape[1] * (q.shape[2] + values.shape[2])))
+    row_bytes, rows = 4 * keys.shape[1] * (q.shape[2] + values.shape[2]), q.shape[0] * q.shape[1]
     kernel, code = row_task(DTYPE_NAMES[keys.dtype], DTYPE_NAMES[values.dtype])
-    run_together(kernel, code, address(array), 0, q.shape[0] * q.shape[1], least)
+    nanoseconds = rows * row_bytes * NANOSECONDS_PER_BYTE
+    run_together(kernel, code, address(array), 0, rows, max(1, _LEAST_BYTES // row_bytes), nanoseconds=nanoseconds)

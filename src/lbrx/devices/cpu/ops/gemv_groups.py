@@ -19,7 +19,7 @@ import numpy as np
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS, address_of
 from lbrx.devices.cpu.build.native import address, code_address, compiled
 from lbrx.devices.cpu.build.team import check_status, run_together
-from lbrx.devices.cpu.ops.row_jobs import CodedJob, job_scratch, least_rows
+from lbrx.devices.cpu.ops.row_jobs import NANOSECONDS_PER_BYTE, CodedJob, job_scratch, least_rows
 from lbrx.engine.arrays import Floats
 from lbrx.tensors.coded import Blocks, Decode
 from lbrx.tensors.expr import Expr, Source
@@ -183,5 +183,8 @@ def gemv_groups(x: Floats, expr: Expr, out: Floats) -> bool:
     check_status(layout.code(RESULT_ADDRESS, EXCEPTION_ADDRESS, start))
     if _WATCHED.unpack_from(memory, _WATCHED_AT)[0] != 0:
         return False
-    run_together(layout.multiply, layout.multiply_address, start, layout.row_bytes, rows, layout.least_rows)
+    run_together(
+        *(layout.multiply, layout.multiply_address, start, layout.row_bytes, rows, layout.least_rows),
+        nanoseconds=rows * layout.row_bytes * NANOSECONDS_PER_BYTE,
+    )
     return True

@@ -69,7 +69,9 @@ def _coded_layout(codec_name: str, vectors: int, columns: int) -> _CodedLayout:
 
 
 def coded_job(blocks: Blocks, vectors: int, rows: int) -> CodedJob | None:
-    """What `gemv_quantized` does, to be run later; None if the rows are not in memory."""
+    """What `gemv_quantized` does, to be run later; None if the rows are not in memory or have to be decoded."""
+    if not isinstance(blocks, Blocks):
+        return None
     storage, columns = blocks.storage, blocks.shape[-1]
     if storage.address is None:
         return None

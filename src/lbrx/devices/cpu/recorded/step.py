@@ -102,6 +102,8 @@ class Step:
         self._place(cache)
         self._lowered.state[:] = cache.length, cache.length + tokens
         self._lowered.cache = cache
+        self._reached[1] = 0  # an earlier run may have failed
+        self._jobs[self._checked, _STATUS] = 0
         try:
             self._run_all()
         finally:

@@ -14,7 +14,7 @@ from lbrx.devices.metal.driver.prebuilt import APPLE, Manifest, PrebuiltShader, 
 from lbrx.devices.metal.generations import LANGUAGES
 
 LIBRARY = "shaders.metallib"
-OLDEST_MACOS = 14  # with bfloat; on macOS 13 shaders are compiled from source
+OLDEST_BFLOAT_MACOS = 14  # on macOS 13 shaders are compiled from source
 _XCRUN = ("xcrun", "-sdk", "macosx")
 _KERNEL = re.compile(r"\bkernel\s+void\s+(\w+)\s*\(")
 _HOST_NAME = re.compile(r'host_name\(((?:\s*"\w*")+)\s*\)')
@@ -29,9 +29,9 @@ def build_for_apple(
     progress: Callable[[str], None] | None = None,
 ) -> Manifest:
     """Compile all variants, or ``only`` some, into one library in a directory; needs Xcode."""
-    language = LANGUAGES[OLDEST_MACOS]
+    language = LANGUAGES[OLDEST_BFLOAT_MACOS]
     flags = (
-        *(f"-std=metal{language[0]}.{language[1]}", f"-mmacosx-version-min={OLDEST_MACOS}.0"),
+        *(f"-std=metal{language[0]}.{language[1]}", f"-mmacosx-version-min={OLDEST_BFLOAT_MACOS}.0"),
         *("-fno-fast-math", "-O2", "-Wno-c++17-extensions"),
     )
     directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def build_for_apple(
         library = directory / LIBRARY
         _run([*xcrun, "metallib", *objects, "-o", str(library)])
     version = _run([*xcrun, "metal", "--version"]).partition("\n")[0].strip()
-    manifest = Manifest(APPLE, version, language, OLDEST_MACOS, LIBRARY, file_digest(library), tuple(shaders))
+    manifest = Manifest(APPLE, version, language, OLDEST_BFLOAT_MACOS, LIBRARY, file_digest(library), tuple(shaders))
     manifest.write(directory)
     return manifest
 
