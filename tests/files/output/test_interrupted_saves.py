@@ -100,7 +100,7 @@ def test_all_that_a_node_depends_on_is_in_its_public_slots() -> None:
     nodes = [Expr]
     for node in nodes:
         nodes += node.__subclasses__()
-        assert [slot for slot in node.__slots__ if slot[0] == "_"] in ([], ["_values"])
+        assert {slot for slot in node.__slots__ if slot[0] == "_"} <= {"_values", "__weakref__"}
         assert "__dict__" not in dir(node)
 
 
