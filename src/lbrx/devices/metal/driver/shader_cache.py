@@ -87,6 +87,8 @@ class ShaderCache:
 
     def _pipeline(self, key: str, source: str, name: str, constants: Constants, options: CompileOptions) -> Pipeline:
         library = self._libraries.get(key)
+        if library is None and key in self._failures:
+            raise ShaderError(self._failures[key])
         artifact = self._store.read(key) if library is None else None
         if library is None:
             library = self.prebuilt.library(source, options, artifact)
@@ -101,8 +103,6 @@ class ShaderCache:
                 self.statistics.loaded += 1
                 return self._keep(key, library, pipeline)
         if library is None:
-            if key in self._failures:
-                raise ShaderError(self._failures[key])
             try:
                 library = self._driver.compile(source, options)
             except ShaderError as error:
