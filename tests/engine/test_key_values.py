@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lbrx.engine import key_values
 from lbrx.engine.key_values import KeyValueCache
 from lbrx.errors import UsageError
 from lbrx.ops import attention, cached_attention
@@ -23,6 +24,30 @@ def test_attention_to_a_cache_is_attention_to_rounded_keys(name: str, dtype: typ
         cache.advance(stop - start)
     whole = attention(q, k.astype(dtype), v.astype(dtype), window=11, softcap=4.0)
     np.testing.assert_allclose(np.concatenate(results, axis=1), whole, atol=2e-6)
+
+
+def test_growth_without_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = KeyValueCache([(1, 4, 4)] * 2, capacity=2)
+    before = [(layer.keys, layer.values) for layer in cache.layers]
+    calls = iter([False, False, True])
+
+    def fails_for_the_second_layer(stored: np.ndarray, used: int, capacity: int) -> np.ndarray:
+        if next(calls):
+            raise MemoryError
+        return larger(stored, used, capacity)
+
+    larger = key_values._larger
+    monkeypatch.setattr(key_values, "_larger", fails_for_the_second_layer)
+    with pytest.raises(MemoryError):
+        cache.reserve(3)
+    assert cache.version == 0
+    assert all(
+        layer.keys is keys and layer.values is values
+        for layer, (keys, values) in zip(cache.layers, before, strict=True)
+    )
+    monkeypatch.undo()
+    cache.reserve(3)  # is not taken for done
+    assert [layer.keys.shape[1] for layer in cache.layers] == [4, 4]
 
 
 def test_growth_keeps_what_is_stored_and_changes_the_version() -> None:
