@@ -76,6 +76,10 @@ class Split:
             self.numbers.append(expr.value)  # type: ignore[attr-defined]
         elif node_type is Source or node_type is Counter:
             self._leaf(expr)  # type: ignore[arg-type]
+        elif node_type is Reduce and not expr.last_axis:  # type: ignore[attr-defined]
+            self.signature += (Reduce, expr.op, len(expr.args))  # type: ignore[attr-defined]
+            for arg in expr.args:
+                self.read(arg)
         else:
             self._other(expr)
 
@@ -95,7 +99,7 @@ class Split:
             return
         if expr.facts is None or (isinstance(expr, View) and expr.rows is not None):
             raise _NotCached
-        self.sized = self.sized or not (type(expr) is Reduce and not expr.last_axis)
+        self.sized = True
         self.signature += (type(expr), len(expr.args))
         self.signature += [getattr(expr, name) for name in expr.facts]
         if isinstance(expr, Kth):

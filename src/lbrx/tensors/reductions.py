@@ -212,10 +212,11 @@ class Reductions(Arithmetic):
         return self._made(cast(self.expr, dtype.compute)) if axis is not None and dtype.is_float else self
 
     def _reduce(self, op: str, args: tuple[Expr, ...], axis: Axis, keepdims: bool) -> Self:
+        if axis is None and not keepdims:
+            return self._made(Reduce(op, args, last_axis=False))
         shape = broadcast_shapes(*(arg.shape for arg in args))
         if axis is None:
-            whole = self._made(Reduce(op, args, last_axis=False))
-            return self._made(views.reshaped(whole.expr, (1,) * len(shape))) if keepdims else whole
+            return self._made(views.reshaped(Reduce(op, args, last_axis=False), (1,) * len(shape)))
         axes = _axes(axis, len(shape))
         if op == "argmax" and len(axes) != 1:
             raise ShapeError(f"cannot return one index along axes {axis}; expected one axis")

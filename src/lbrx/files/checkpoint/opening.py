@@ -40,6 +40,8 @@ _CODE_ENDINGS = {
     ".codebooks": "AQLM",
 }
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
+_ENDINGS_TO_CHECK = (*_CODE_ENDINGS, "_blocks")
+_TYPES_TO_CHECK = ("f8", "i", "u")
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -335,7 +337,12 @@ def unknown_quantization(checkpoint: Checkpoint) -> str | None:
         for key in ("quantization_config", "compression_config"):
             if section.get(key):
                 return _scheme_of_settings(section[key], key)
-    return next((scheme for name in entries if (scheme := _scheme_of_tensor(name, entries))), None)
+    unusual = (
+        name
+        for name, type_name in entries.items()
+        if type_name.startswith(_TYPES_TO_CHECK) or name.endswith(_ENDINGS_TO_CHECK)
+    )
+    return next((scheme for name in unusual if (scheme := _scheme_of_tensor(name, entries))), None)
 
 
 def _scheme_of_settings(described: Any, key: str) -> str:
@@ -348,7 +355,7 @@ def _scheme_of_tensor(name: str, entries: Mapping[str, str]) -> str | None:
     scheme = next((scheme for ending, scheme in _CODE_ENDINGS.items() if name.endswith(ending)), None)
     if name.endswith("_blocks") and f"{name.removesuffix('blocks')}scales" in entries:
         scheme = "blocks and scales like MXFP4"
-    elif scheme is None and entries[name].startswith(("f8", "i", "u")):
+    elif scheme is None and entries[name].startswith(_TYPES_TO_CHECK):
         module = name.removesuffix(".weight")
         scales = (f"{module}.{part}" for part in _SCALES) if module != name else (f"{name}_scale", f"{name}_scales")
         scale = next((each for each in scales if each in entries), None)
