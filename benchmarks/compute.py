@@ -62,7 +62,7 @@ def _quantized_products() -> Iterator[Figure]:
         yield faster("compute", name, lambda: linear(x, weight), lambda: x @ b.T, 0.7, PRODUCT_TURNS)
 
 
-def in_turns(own: Jobs, *arguments: str) -> tuple[dict[str, float], dict[str, float]] | None:
+def in_turns(own: Jobs, *arguments: str, rounds: int = ROUNDS) -> tuple[dict[str, float], dict[str, float]] | None:
     """The best times of our jobs and of a peer's, who take turns; None if the peer is not installed."""
     command = [str(PEERS), str(SCRIPT), *arguments]
     ours, theirs = dict.fromkeys(own, math.inf), {}
@@ -72,7 +72,7 @@ def in_turns(own: Jobs, *arguments: str) -> tuple[dict[str, float], dict[str, fl
     ):
         assert peer.stdin is not None
         assert peer.stdout is not None
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             peer.stdin.write("again\n")
             peer.stdin.flush()
             answer = peer.stdout.readline()
@@ -125,16 +125,18 @@ def _against_llama() -> Iterator[Figure]:
             make_model(path, kind)
             layers = [tensor for name, tensor in lbrx.open(path).items() if name.startswith("blk") and tensor.ndim == 2]
             jobs: Jobs = {}
-            for what, vectors, turns in (("token", 1, TOKEN_TURNS), ("prompt", PROMPT, PROMPT_TURNS)):
-                inputs = {size: _normal(vectors, size) for size in (HIDDEN, INNER)}
-                jobs[what] = (lambda inputs=inputs: _multiply_all(layers, inputs)), turns
-            found = in_turns(jobs, "llama", str(path), str(PROMPT))
+            counts = {"1": "token", str(PROMPT): "prompt"}
+            for count in counts:
+                inputs = {size: _normal(int(count), size) for size in (HIDDEN, INNER)}
+                turns = TOKEN_TURNS if count == "1" else PROMPT_TURNS
+                jobs[count] = (lambda inputs=inputs: _multiply_all(layers, inputs)), turns
+            found = in_turns(jobs, "llama", str(path), *counts)
             if found is None:
                 return
             ours, theirs = found
-            for what in jobs:
-                peer = min(seconds for name, seconds in theirs.items() if name.startswith(what))
-                yield _against(f"{kind}, all weights for one {what}, to llama.cpp", ours[what], peer, 1)
+            for count, what in counts.items():
+                peer = min(seconds for name, seconds in theirs.items() if name.split()[0] == count)
+                yield _against(f"{kind}, all weights for one {what}, to llama.cpp", ours[count], peer, 1)
             path.unlink()
 
 

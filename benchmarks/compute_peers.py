@@ -1,7 +1,8 @@
 """The peers of the compute suite, run by the interpreter of their own environment.
 
-``python benchmarks/compute_peers.py torch`` times torch; ``... llama MODEL.gguf PROMPT_TOKENS`` times llama.cpp. For
+``python benchmarks/compute_peers.py torch`` times torch; ``... llama MODEL.gguf 1 256`` times llama.cpp. For
 each line that it reads, it measures once and prints one JSON object of seconds: so both sides can take turns.
+llama.cpp's jobs are named by how many tokens they take, and by the threads: ``"256 2"``.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def torch_jobs() -> Jobs:
     return jobs
 
 
-def llama_jobs(path: str, prompt_tokens: int) -> Jobs:
-    """One token and one prompt, with each number of threads up to that of all processors."""
+def llama_jobs(path: str, counts: list[int]) -> Jobs:
+    """So many tokens at once, with each number of threads up to that of all processors."""
     import llama_cpp as api
 
     api.llama_log_set(_SILENT, ctypes.c_void_p(0))
@@ -52,11 +53,12 @@ def llama_jobs(path: str, prompt_tokens: int) -> Jobs:
     jobs: Jobs = {}
     for threads in range(1, (os.cpu_count() or 1) + 1):
         options = api.llama_context_default_params()
-        options.n_ctx, options.n_batch, options.n_ubatch = 1024, prompt_tokens, prompt_tokens
+        options.n_ctx, options.n_batch, options.n_ubatch = 2 * max(counts), max(counts), 512
         options.n_threads = options.n_threads_batch = threads
         context = api.llama_init_from_model(model, options)
-        for name, count, turns in (("token", 1, TOKEN_TURNS), ("prompt", prompt_tokens, PROMPT_TURNS)):
-            jobs[f"{name} {threads}"] = (lambda context=context, count=count: _decode(api, context, count)), turns
+        for count in counts:
+            turns = TOKEN_TURNS if count == 1 else PROMPT_TURNS
+            jobs[f"{count} {threads}"] = (lambda context=context, count=count: _decode(api, context, count)), turns
     return jobs
 
 
@@ -71,6 +73,8 @@ def _decode(api: Any, context: Any, count: int) -> None:
 _SILENT = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
 
 if __name__ == "__main__":
-    measured = torch_jobs() if sys.argv[1] == "torch" else llama_jobs(sys.argv[2], int(sys.argv[3]))
+    measured = (
+        torch_jobs() if sys.argv[1] == "torch" else llama_jobs(sys.argv[2], [int(count) for count in sys.argv[3:]])
+    )
     for _ in sys.stdin:
         print(json.dumps({name: best(job, turns) for name, (job, turns) in measured.items()}), flush=True)

@@ -47,3 +47,16 @@ def make_model(path: Path, layers: int, seed: int) -> None:
         "eos_token_id": 2,
     }
     (path / "config.json").write_text(json.dumps(config, indent=1))
+
+
+def make_tokenizer(directory: Path) -> None:
+    """A tokenizer with as many tokens as the model has rows: a conversion wants one."""
+    alphabet = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
+    tokens = alphabet + [f"{first}{second}" for first in alphabet for second in alphabet]
+    vocabulary = {token: number for number, token in enumerate(tokens[:32000])}
+    merges = [[token[0], token[1]] for token in vocabulary if len(token) == 2]
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "byte_fallback": False}
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    tokenizer = {"version": "1.0", "added_tokens": [], "model": model, "pre_tokenizer": split, "decoder": split}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (directory / "tokenizer_config.json").write_text("{}")

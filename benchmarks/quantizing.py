@@ -20,7 +20,7 @@ import numpy as np
 import lbrx
 from benchmarks.commands import PEERS, memory_figure, run_command
 from benchmarks.harness import Figure, faster, seconds
-from benchmarks.models import LAYERS, make_model
+from benchmarks.models import LAYERS, make_model, make_tokenizer
 
 SUITE = "quantize"
 MLX = Path(__file__).parent.parent / ".venv-mlx" / "bin" / "python"
@@ -60,7 +60,7 @@ def run() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(dir=os.environ.get("LBRX_BENCH_DIR")) as directory:
         work = Path(directory)
         make_model(work / "model", LAYERS, 0)
-        _make_tokenizer(work / "model")
+        make_tokenizer(work / "model")
         _lbrx(work, "convert", "model", "model-f16.gguf", "--type", "f16")
         yield from _against_copy(work)
         yield from _against_llama(work)
@@ -74,19 +74,6 @@ def _lbrx(work: Path, *arguments: str, turns: int = 1) -> tuple[float, int]:
     command = [sys.executable, "-m", "lbrx", *arguments, "--quiet", "--no-sync"]
     times = [run_command(command, work, work / arguments[2]) for _ in range(turns)]
     return min(seconds for seconds, _ in times), max(peak for _, peak in times)
-
-
-def _make_tokenizer(directory: Path) -> None:
-    """A tokenizer with as many tokens as the model has rows: a conversion wants one."""
-    alphabet = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
-    tokens = alphabet + [f"{first}{second}" for first in alphabet for second in alphabet]
-    vocabulary = {token: number for number, token in enumerate(tokens[:32000])}
-    merges = [[token[0], token[1]] for token in vocabulary if len(token) == 2]
-    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "byte_fallback": False}
-    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    tokenizer = {"version": "1.0", "added_tokens": [], "model": model, "pre_tokenizer": split, "decoder": split}
-    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (directory / "tokenizer_config.json").write_text("{}")
 
 
 def _against_copy(work: Path) -> Iterator[Figure]:
