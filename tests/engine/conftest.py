@@ -20,7 +20,9 @@ MANY_ELEMENTS = (
     *("test_sums_of_many_halves", "test_same_bytes_for_all_schedules", "test_ranks_of_long_rows"),
     *("test_long_columns_are_reduced_in_blocks_of_rows", "test_reductions_over_any_axes_are_those_of_numpy"),
 )
-"""Tests that take minutes with the race detector, which sees each access: ``make parity`` runs them in that mode."""
+"""Tests that take minutes on the emulated GPU. ``make test`` runs them in its plain mode, ``make parity`` in all."""
+
+OTHER_MODES = [mode for mode in MODES if mode != "metal"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -29,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::lbrx.engine.device.CpuFallback"))
-            if "metal reversed" in item.name and item.name.startswith(MANY_ELEMENTS):
+            if any(f"[{mode}" in item.name for mode in OTHER_MODES) and item.name.startswith(MANY_ELEMENTS):
                 left_out.append(item)
     if left_out and EVERY_TEST_IN_EVERY_MODE not in os.environ:
         config.hook.pytest_deselected(items=left_out)
