@@ -23,6 +23,7 @@ from lbrx.base.system.files import (
     write_file,
 )
 from lbrx.base.system.mapping import PinnedMapping, map_readonly, page_bytes
+from lbrx.base.system.missing_pages import guarded, guarded_reads
 from lbrx.base.system.names import (
     exchange,
     make_directory,
@@ -59,6 +60,8 @@ __all__ = [
     "flush_to_disk",
     "format_bytes",
     "gpu_cores",
+    "guarded",
+    "guarded_reads",
     "has_dot_products",
     "is_private",
     "make_directory",
