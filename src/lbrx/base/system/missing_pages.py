@@ -74,7 +74,7 @@ def watch(mapping: PinnedMapping) -> None:
         _sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_previous))
 
 
-class guarded_reads:  # noqa: N801 - used as a function
+class guarded_reads:
     """A block that raises TruncatedError at its end if a mapped file became shorter while it was read.
 
     Blocks may be nested. If several threads read while a file becomes shorter, all of them raise the error.
