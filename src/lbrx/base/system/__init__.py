@@ -43,6 +43,7 @@ from lbrx.base.system.process import (
     is_private,
     performance_cpu_count,
     prefer_performance_cores,
+    require_address_space,
     set_accelerate_threads,
 )
 from lbrx.base.system.sizes import format_bytes, parse_bytes
@@ -82,6 +83,7 @@ __all__ = [
     "remove_file",
     "remove_tree",
     "rename",
+    "require_address_space",
     "seems_cached",
     "set_accelerate_threads",
     "sync_directory",
