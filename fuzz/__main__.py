@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,14 +29,17 @@ def main() -> int:
     has_coverage = find_spec("atheris") is not None and not arguments.no_coverage and arguments.inputs is None
     seconds = arguments.seconds / len(names)
     print(f"seed {seed}, {len(names)} targets, {_budget(arguments, seconds)}", flush=True)
-    total = found = 0
+    total = guided_inputs = found = 0
     for name in names:
         guided = seconds / 2 if has_coverage else 0.0
         calls, problems = _fuzz(name, seed, arguments.inputs, seconds - guided)
         if guided:
-            problems += _guided(name, guided)
+            inputs, stops = _guided(name, guided)
+            guided_inputs, problems = guided_inputs + inputs, problems + stops
         total, found = total + calls, found + problems
-    print(f"{total:,} calls, {found} findings{f' in {FINDINGS}/' if found else ''}")
+    print(
+        f"{total:,} calls, {guided_inputs:,} more inputs by atheris, {found} findings{f' in {FINDINGS}/' if found else ''}"
+    )
     return 1 if found else 0
 
 
@@ -86,8 +90,8 @@ def _work(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _guided(name: str, seconds: float) -> int:
-    """Coverage-guided mutations by atheris; an input that it stops at is one finding."""
+def _guided(name: str, seconds: float) -> tuple[int, int]:
+    """Coverage-guided mutations by atheris: the numbers of inputs, and of findings, which is one if it stopped."""
     FINDINGS.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "fuzz.guided", name, f"-max_total_time={int(seconds)}"]
     process = subprocess.run(
@@ -95,7 +99,8 @@ def _guided(name: str, seconds: float) -> int:
     )
     if process.returncode:
         print(f"{name}: atheris stopped\n{process.stderr[-3000:]}", flush=True)
-    return int(process.returncode != 0)
+    numbers = re.findall(r"^#(\d+)\s", process.stderr, re.MULTILINE)
+    return int(numbers[-1]) if numbers else 0, int(process.returncode != 0)
 
 
 def _keep(target: str, problem: str, data: bytes, details: str) -> None:

@@ -87,6 +87,7 @@ _BROKEN = (
     OverflowError,
     zipfile.BadZipFile,
     OSError,
+    EOFError,
     zlib.error,
     struct.error,
 )

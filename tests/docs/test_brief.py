@@ -32,3 +32,10 @@ def test_code_and_test_exist(row: list[str]) -> None:
     inside = source if match[2] is None else source.partition(f"\nclass {match[2]}")[2]
     assert re.search(rf"^{'' if match[2] is None else '    '}def {match[3]}\(", inside, re.MULTILINE)
     assert state.startswith(("works", "partly: ", "Mac: "))
+
+
+def test_the_tests_of_the_review_exist() -> None:
+    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(named) == 36
+    assert [name for file, name in named if f"def {name}(" not in (ROOT / "tests" / file).read_text("utf-8")] == []

@@ -42,6 +42,7 @@ def split_range(size: int, piece: int, unit: int, threads: int) -> list[tuple[in
     return list(zip(starts, [*starts[1:], size], strict=True))
 
 
+@system.guarded
 def run_chunks(chunks: int, threads: int, worker: Callable[[], Step]) -> None:
     """Call steps 0 to ``chunks`` - 1, each once, in any order; every thread makes a step function of its own.
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lbrx.base import system
 from lbrx.base.threads import run_chunks
 from lbrx.engine.bind import Known, bind
 from lbrx.engine.destination import ArrayDestination, Destination, EncodeTarget, MemoryDestination, PartOf
@@ -55,6 +56,7 @@ def _copy(storage: Storage, start: int, nbytes: int, destination: Destination) -
     run_chunks(chunks, settings.threads, worker)
 
 
+@system.guarded
 def evaluate_stores(stores: Sequence[tuple[Expr, Destination]]) -> None:
     """Compute expressions into destinations, sharing passes; of Blocks, copy the bytes."""
     computed = []
@@ -73,6 +75,7 @@ def _store(planned: Planned, destinations: Sequence[Destination]) -> None:
         _run(planned, destinations)
 
 
+@system.guarded
 def evaluate_exprs(exprs: list[Expr]) -> list[Any]:
     """The values of expressions: an array each (bytes for packed dtypes), or a NumPy scalar without axes."""
     if len(exprs) == 1 and isinstance(exprs[0], MatMul):
@@ -103,6 +106,7 @@ def _array_of(expr: MatMul, storage: Storage) -> Any:
     return in_memory.read_at(0, in_memory.nbytes).view(np.float32).reshape(expr.shape)
 
 
+@system.guarded
 def evaluate_product(expr: MatMul) -> Storage:
     """A product in the memory of the device that computes it."""
     if not is_counting():
@@ -207,6 +211,7 @@ def _store_scalar(value: Any, destination: Destination) -> None:
     destination.write(0, data)
 
 
+@system.guarded
 def evaluate_tensors(stores: Sequence[tuple[Expr | Planned, Destination]]) -> None:
     """Compute whole tensors into destinations: all at once, so that parts of one encoding share their values."""
     computed = []

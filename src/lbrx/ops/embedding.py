@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.base import system
 from lbrx.engine.arrays import Floats
 from lbrx.engine.device import device
 from lbrx.errors import DTypeError, ShapeError, UsageError
@@ -29,5 +30,6 @@ def embedding(ids: npt.ArrayLike, weight: Tensor) -> Floats:
     bad = numbers[(numbers < 0) | (numbers >= tokens)]
     if bad.size:
         raise UsageError(f"token id {int(bad[0])} is out of range; the vocabulary has {tokens} tokens")
-    rows = device(settings.device).gather(weight.encoded(), numbers.reshape(-1))
+    with system.guarded_reads():
+        rows = device(settings.device).gather(weight.encoded(), numbers.reshape(-1))
     return rows.reshape(*numbers.shape, columns)

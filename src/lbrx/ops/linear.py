@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from lbrx.base import system
 from lbrx.engine.arrays import Floats, Values, floats, is_bf16, recorder_of, row_vector
 from lbrx.engine.device import CPU, Linear, chosen, device, device_for
 from lbrx.errors import ShapeError
@@ -43,7 +44,8 @@ def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
         target = device_for(vectors)
     else:
         target = device(CPU) if name == CPU else chosen(name, Linear(weight.type_name))
-    out = target.linear(vectors, weight.encoded())
+    with system.guarded_reads():
+        out = target.linear(vectors, weight.encoded())
     if bias is not None:
         out += row_vector(bias, rows, "the bias of linear")
     return out if values.ndim == 2 else out.reshape(*values.shape[:-1], rows)

@@ -1,7 +1,7 @@
 """Open files: mapped as a whole if possible, shared by the storages of their tensors.
 
-Before the engine touches a chunk of a mapped file, it checks the size of the file. A truncated file then raises an
-error instead of killing the process.
+Before the engine touches a chunk of a mapped file, it checks the size of the file, and it reads in
+``system.guarded_reads()``. A truncated file then raises an error instead of killing the process.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class OpenFile:
         status = os.fstat(self._descriptor)
         self.file_bytes, self.identity = status.st_size, FileIdentity.of(status)
         mapped = system.map_readonly(self._descriptor, 0, self.file_bytes, self.path)
-        self.pinned = None if mapped is None else system.PinnedMapping(mapped)
+        self.pinned = None if mapped is None else system.PinnedMapping(mapped, str(self.path))
         self._view: Bytes | None = None if mapped is None else np.frombuffer(mapped, np.uint8)
         self.address: int | None = None if self._view is None else self._view.ctypes.data
         if mapped is not None and isinstance(source, (str, os.PathLike)):
@@ -116,13 +116,17 @@ class OpenFile:
     def read_into(self, offset: int, buffer: Bytes) -> None:
         """Read at an offset into a buffer. Thread-safe."""
         if self._view is not None and buffer.size < _LEAST_OPENED_BYTES:
-            buffer[:] = self.read_at(offset, buffer.size)
+            self._copy(offset, buffer)
             return
         with self.opened() as descriptor:
             if descriptor is not None:
                 system.pread_into(descriptor, buffer, offset, self.path)
             else:
-                buffer[:] = self.read_at(offset, buffer.size)
+                self._copy(offset, buffer)
+
+    def _copy(self, offset: int, buffer: Bytes) -> None:
+        with system.guarded_reads():
+            buffer[:] = self.read_at(offset, buffer.size)
 
     @contextmanager
     def opened(self) -> Iterator[int | None]:
@@ -153,13 +157,16 @@ class OpenFile:
                 system.read_ahead(descriptor, offset, nbytes)
         if options.populate and self.pinned is not None:
             self.check_unchanged()
-            self.pinned.populate(offset, nbytes)
+            with system.guarded_reads():
+                self.pinned.populate(offset, nbytes)
 
     def check_unchanged(self) -> None:
         """Raise if the file became shorter since it was opened. Touching its pages would kill the process.
 
         A file that was removed or replaced keeps its bytes while it is mapped.
         """
+        if self.pinned is not None and self.pinned.is_lost:
+            raise TruncatedError(f"{self.path}: the file became shorter while it was read")
         try:
             status = os.stat(self._full_path if self._descriptor is None else self._descriptor)
         except OSError:

@@ -29,6 +29,12 @@ def floats() -> lbrx.Tensor:
 
 REVEALED = {
     "FP8 and block scales": {"l.weight": "f8_e4m3", "l.weight_scale_inv": "scale"},
+    "FP8 and block scales (tensor 'experts.up_scale_inv')": {"experts.up": "f8_e4m3", "experts.up_scale_inv": "scale"},
+    "torchao": {"l._weight_qdata": "u8", "l._weight_scale": "scale"},
+    "EXL2": {"l.q_weight": "u8", "l.q_scale": "scale"},
+    "EXL3": {"l.trellis": "u8", "l.suh": "scale"},
+    "VPTQ": {"l.indices": "u8", "l.centroids.weight": "scale"},
+    "f8_e4m3 codes and scales 'l.input_scale'": {"l.weight": "f8_e4m3", "l.input_scale": "scale"},
     "f8_e4m3 codes and scales 'l.weight_scale'": {"l.weight": "f8_e4m3", "l.weight_scale": "scale"},
     "f8_e5m2 codes and scales 'l.scale_weight'": {"l.weight": "f8_e5m2", "l.scale_weight": "scale"},
     "blocks and scales like MXFP4": {"experts.up_blocks": "u8", "experts.up_scales": "u8"},

@@ -44,6 +44,25 @@ def test_a_directory_with_other_files_stays(
     assert (out / "thesis.txt").read_text() == "years of work"
 
 
+def test_a_directory_without_weights_stays(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its files could be those of a model."""
+    out = tmp_path / "project"
+    out.mkdir()
+    for name in ("main.py", "config.json", "README.md"):
+        (out / name).write_text("work")
+    assert run(["convert", str(model), str(out), "--overwrite"]) == 1
+    assert "project: has no weights; --overwrite replaces models only" in text_of(capsys)
+    assert sorted(file.name for file in out.iterdir()) == ["README.md", "config.json", "main.py"]
+
+
+def test_a_special_file_stays(gguf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "pipe.gguf"
+    os.mkfifo(out)
+    assert run(["convert", str(gguf), str(out), "--overwrite"]) == 1
+    assert "pipe.gguf: is a special file" in text_of(capsys)
+    assert out.is_fifo()
+
+
 def test_a_model_is_replaced_and_the_dry_run_lists_it(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

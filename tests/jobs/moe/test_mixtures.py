@@ -226,10 +226,10 @@ def test_shards_and_their_index(tmp_path: Path) -> None:
 def test_an_output_that_exists_is_replaced_only_if_asked(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "old.json").write_text("old")
+    (out / "old.safetensors").write_text("old")
     with pytest.raises(FileError, match="exists and is not empty; --overwrite replaces it"):
         write_moe(plan_of(random_recipe("a", "b")), out)
-    assert [path.name for path in out.iterdir()] == ["old.json"]
+    assert [path.name for path in out.iterdir()] == ["old.safetensors"]
     write_moe(plan_of(random_recipe("a", "b")), out, overwrite=True)
     files = ["README.md", "config.json", "lbrx.checksums.json", "model.safetensors"]
     assert sorted(path.name for path in out.iterdir()) == files

@@ -23,6 +23,7 @@ from lbrx.base.system.files import (
     write_file,
 )
 from lbrx.base.system.mapping import PinnedMapping, map_readonly, page_bytes
+from lbrx.base.system.missing_pages import guarded, guarded_reads
 from lbrx.base.system.names import (
     exchange,
     make_directory,
@@ -42,6 +43,7 @@ from lbrx.base.system.process import (
     is_private,
     performance_cpu_count,
     prefer_performance_cores,
+    require_address_space,
     set_accelerate_threads,
 )
 from lbrx.base.system.sizes import format_bytes, parse_bytes
@@ -59,6 +61,8 @@ __all__ = [
     "flush_to_disk",
     "format_bytes",
     "gpu_cores",
+    "guarded",
+    "guarded_reads",
     "has_dot_products",
     "is_private",
     "make_directory",
@@ -79,6 +83,7 @@ __all__ = [
     "remove_file",
     "remove_tree",
     "rename",
+    "require_address_space",
     "seems_cached",
     "set_accelerate_threads",
     "sync_directory",

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from lbrx.base.system.files import StrPath, file_error, name_of
+from lbrx.base.system.missing_pages import watch
 from lbrx.errors import TruncatedError
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
@@ -103,12 +104,23 @@ class PinnedMapping:
     touches; advice to drop covers only pages that lie wholly in the range.
     """
 
-    __slots__ = ("__weakref__", "_address", "_nbytes", "_view")
+    __slots__ = ("__weakref__", "_nbytes", "_view", "address", "is_lost", "path")
 
-    def __init__(self, mapping: mmap.mmap) -> None:
+    def __init__(self, mapping: mmap.mmap, path: str | None = None) -> None:
+        """Pin a mapping. With the path of its file, reads of it in ``guarded_reads`` cannot end the process."""
         self._view = np.frombuffer(mapping, dtype=np.uint8)  # the export that keeps the mapping open
-        self._address = int(self._view.__array_interface__["data"][0])
+        self.address = int(self._view.__array_interface__["data"][0])
         self._nbytes = self._view.nbytes
+        self.path = path
+        self.is_lost = False
+        """Whether the file became shorter while it was read, so that zeros took the place of its pages."""
+        if path is not None:
+            watch(self)
+
+    @property
+    def end(self) -> int:
+        """The address behind the last page."""
+        return self.address + -(-self._nbytes // _PAGE_BYTES) * _PAGE_BYTES
 
     def will_need(self, start: int, length: int) -> bool:
         """The range will be read soon. Linux returns at once; macOS once the pages are there."""
@@ -150,4 +162,4 @@ class PinnedMapping:
         return first, self._nbytes if end >= self._nbytes else end // _PAGE_BYTES * _PAGE_BYTES
 
     def _advise(self, first: int, end: int, advice: int) -> bool:
-        return end <= first or _madvise(self._address + first, end - first, advice) == 0
+        return end <= first or _madvise(self.address + first, end - first, advice) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import mmap
 import os
 import shutil
 import stat
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from lbrx.base.system import darwin
+from lbrx.base.system.sizes import format_bytes
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _BYTES_PER_KIB = 1024
@@ -94,6 +96,17 @@ def has_dot_products() -> bool:
     if sys.platform == "darwin":
         return True
     return bool(ctypes.CDLL(None).getauxval(_AT_HWCAP) & _HWCAP_ASIMDDP)
+
+
+def require_address_space(nbytes: int, purpose: str) -> None:
+    """Raise MemoryError if the system would refuse so many bytes, as with ``ulimit -v``.
+
+    For libraries that end the process if an allocation is refused, such as LLVM.
+    """
+    try:
+        mmap.mmap(-1, nbytes).close()
+    except (OSError, MemoryError) as error:
+        raise MemoryError(f"{purpose} needs {format_bytes(nbytes)} of address space") from error
 
 
 def cache_directory(part: str = "") -> Path:

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 # Tensor names that only quantized models have.
 _CODE_ENDINGS = {
-    ".weight_scale_inv": "FP8 and block scales",
+    "_scale_inv": "FP8 and block scales",
+    "_qdata": "torchao",
+    ".q_weight": "EXL2",
+    ".trellis": "EXL3",
+    ".centroids.weight": "VPTQ",
     ".qweight": "GPTQ or AWQ",
     ".weight_packed": "compressed-tensors",
     ".weight.absmax": "bitsandbytes",
@@ -39,7 +43,7 @@ _CODE_ENDINGS = {
     ".weight_scale_2": "NVFP4 of ModelOpt",
     ".codebooks": "AQLM",
 }
-_SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale")
+_SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale", "input_scale", "qscale")
 _ENDINGS_TO_CHECK = (*_CODE_ENDINGS, "_blocks")
 _TYPES_TO_CHECK = ("f8", "i", "u")
 

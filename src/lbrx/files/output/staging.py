@@ -20,7 +20,8 @@ from lbrx.files.remote.paths import is_remote
 
 _ASIDE = "replaced"  # a directory of old files, while those of a split model are replaced
 # What lbrx and Hugging Face tools write into the directory of a model.
-_MODEL_ENDINGS = (".safetensors", ".bin", ".json", ".jinja", ".model", ".py")
+_WEIGHT_ENDINGS = (".safetensors", ".bin")
+_MODEL_ENDINGS = (*_WEIGHT_ENDINGS, ".json", ".jinja", ".model", ".py")
 _MODEL_FILES = (
     "README.md",
     "LICENSE",
@@ -140,6 +141,8 @@ class Staging:
                 f"{self.target}: has {listed}, no part of a model; --overwrite replaces models only, "
                 "expected another output"
             )
+        if replaced and self._files is None and not any(file.name.endswith(_WEIGHT_ENDINGS) for file in replaced):
+            raise FileError(f"{self.target}: has no weights; --overwrite replaces models only, expected another output")
 
     def prepare(self, discard: bool) -> None:
         """Make the directory of partial files, emptied first if ``discard``."""
@@ -273,6 +276,8 @@ def _is_of_model(file: Path) -> bool:
 
 
 def _check_is_model(file: Path) -> None:
+    if not file.is_file():
+        raise FileError(f"{file}: is a special file; --overwrite replaces models only, expected another output")
     try:
         if file.stat().st_size:
             detect_format(file)

@@ -7,12 +7,15 @@ have a fixed number of bits, lowest bits first, and are packed in base 85.
 from __future__ import annotations
 
 from base64 import b85decode
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+Codebook = npt.NDArray[np.int8]
 
-def unpacked(alphabet: tuple[int, ...], packed: str) -> npt.NDArray[np.int8]:
+
+def unpacked(alphabet: tuple[int, ...], packed: str) -> Codebook:
     """Return the values of a codebook in order.
 
     >>> unpacked((-1, 0, 1), "0s").tolist()
@@ -150,3 +153,33 @@ IQ3_S = (
     "%A-L#q(!QvQL3eS3aE)XshH}it17I=imca4uIXB@`x>wW3$Yq&vPx^UX}h+fE4;)jy$QU)4V=Ln48uSS#aB$nip<HP+{&_y%fQUc(G1QNJ<>7_"
     ")I-hHa9!A-o!rX}-~@i)5H8^!4&p2><3gU~R6gcq9_WOQ=#C!gn4apwuI=5v?g3x$3lH%qFZE(C_?Zv<"
 )
+
+
+@cache
+def iq1() -> Codebook:
+    return unpacked(IQ1_ALPHABET, IQ1)
+
+
+@cache
+def iq2_xxs() -> Codebook:
+    return unpacked(IQ2_XXS_ALPHABET, IQ2_XXS)
+
+
+@cache
+def iq2_xs() -> Codebook:
+    return unpacked(IQ2_XS_ALPHABET, IQ2_XS)
+
+
+@cache
+def iq2_s() -> Codebook:
+    return unpacked(IQ2_S_ALPHABET, IQ2_S)
+
+
+@cache
+def iq3_xxs() -> Codebook:
+    return unpacked(IQ3_XXS_ALPHABET, IQ3_XXS)
+
+
+@cache
+def iq3_s() -> Codebook:
+    return unpacked(IQ3_S_ALPHABET, IQ3_S)

@@ -2,46 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import numpy as np
-import numpy.typing as npt
-
-from lbrx.tensors.codecs import codebook_tables as tables
+from lbrx.tensors.codecs.codebook_tables import iq1, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs
 from lbrx.tensors.codecs.codec import Codec
-
-Codebook = npt.NDArray[np.int8]
-
-
-@cache
-def iq1() -> Codebook:
-    return tables.unpacked(tables.IQ1_ALPHABET, tables.IQ1)
-
-
-@cache
-def iq2_xxs() -> Codebook:
-    return tables.unpacked(tables.IQ2_XXS_ALPHABET, tables.IQ2_XXS)
-
-
-@cache
-def iq2_xs() -> Codebook:
-    return tables.unpacked(tables.IQ2_XS_ALPHABET, tables.IQ2_XS)
-
-
-@cache
-def iq2_s() -> Codebook:
-    return tables.unpacked(tables.IQ2_S_ALPHABET, tables.IQ2_S)
-
-
-@cache
-def iq3_xxs() -> Codebook:
-    return tables.unpacked(tables.IQ3_XXS_ALPHABET, tables.IQ3_XXS)
-
-
-@cache
-def iq3_s() -> Codebook:
-    return tables.unpacked(tables.IQ3_S_ALPHABET, tables.IQ3_S)
-
 
 IQ1_S = Codec("iq1_s", 256, 50, "iq1_s", can_encode=False, codebook=iq1)
 IQ1_M = Codec("iq1_m", 256, 56, "iq1_m", can_encode=False, codebook=iq1)

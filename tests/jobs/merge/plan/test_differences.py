@@ -11,7 +11,12 @@ import pytest
 from lbrx.jobs.merge.merge import read_and_plan
 from support.tiny import LINEAR, make_llama
 
-BASE: dict[str, Any] = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+BASE: dict[str, Any] = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "query_pre_attn_scalar": 1,
+}
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
@@ -31,6 +36,9 @@ def warnings(recipe: str = LINEAR) -> tuple[str, ...]:
         ({"rope_scaling": 5}, ["rope_scaling is not set in a, but 5 in b"]),
         ({"rms_norm_eps": 1e-5}, ["rms_norm_eps is 1e-06 in a, but 1e-05 in b"]),
         ({"hidden_act": "gelu"}, ["hidden_act is 'silu' in a, but 'gelu' in b"]),
+        ({"sliding_window": 16}, ["sliding_window is not set in a, but 16 in b"]),
+        ({"sliding_window": 16, "use_sliding_window": False, "logit_scale": 2.0}, []),
+        ({"query_pre_attn_scalar": 2}, ["query_pre_attn_scalar is 1 in a, but 2 in b"]),
         (
             {"num_attention_heads": 4, "num_key_value_heads": 2},
             [

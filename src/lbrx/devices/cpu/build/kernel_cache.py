@@ -56,6 +56,7 @@ RESULT_ADDRESS = ctypes.addressof(_results)  # Numba writes "None" there; nobody
 EXCEPTION_ADDRESS = RESULT_ADDRESS + 8
 _MAGIC = b"lbrx kernel 1\n"
 _UNUSED_SECONDS = 90 * 24 * 3600
+_COMPILING_BYTES, _LINKING_BYTES = 128 << 20, 16 << 20  # more than any kernel takes; LLVM aborts without them
 _PACKAGE = Path(__file__).parents[3]
 _IMPORT = r"^from ((?:lbrx\b|{package}\b|\.)[\w.]*) import (\([^)]*\)|.*)"
 _COMPILER = "lbrx.devices.cpu.build.compiler"  # imports the library of generated kernels
@@ -124,6 +125,8 @@ def native_function(module: str, name: str, arguments: int) -> Any:
         _announce()
         try:
             return compile_function(module, name, arguments, symbol_name)
+        except MemoryError:
+            raise
         except Exception as error:
             raise KernelError(f"the kernel {module}.{name} does not compile: {error}") from error
 
@@ -207,6 +210,7 @@ def _address(source: str, compile_now: Callable[[str], tuple[str, bytes]]) -> in
     path = system.cache_directory("kernels") / f"{digest}.o"
     entry = _read_entry(path)
     if entry is None or digest not in entry[0]:  # the symbol is the key: an entry may have another one's name
+        system.require_address_space(_COMPILING_BYTES, "compiling a kernel")
         entry = compile_now(f"kernel_{digest}")
         _write_entry(path, *entry)
         statistics.compiled += 1
@@ -238,6 +242,8 @@ def _compile(source: str, name: str) -> tuple[str, bytes]:
     _announce()
     try:
         return compile_object(source, name)
+    except MemoryError:
+        raise
     except Exception as error:
         raise KernelError(f"a generated kernel does not compile: {error}\n{source}") from error
 
@@ -284,6 +290,7 @@ def _engine() -> Any:
 
 
 def _link(symbol: str, code: bytes) -> int:
+    system.require_address_space(_LINKING_BYTES, "loading a kernel")
     engine = _engine()
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lbrx.base import system
 from lbrx.base.threads import is_inside_step
 from lbrx.devices.cpu.build.kernel_cache import EXCEPTION_ADDRESS, RESULT_ADDRESS
 from lbrx.devices.cpu.build.native import address, code_address, compiled
@@ -93,6 +94,7 @@ class Step:
             row[:] = address(keys), keys.strides[0], address(values), values.strides[0], *strides
         self._placed = weakref.ref(cache), cache.version
 
+    @system.guarded
     def run(self, cache: KeyValueCache) -> npt.NDArray[Any]:
         """Run all operations for tokens that follow those in the cache. The result is valid until the next run."""
         for file in self._lowered.files.values():

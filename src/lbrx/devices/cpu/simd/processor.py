@@ -10,7 +10,12 @@ import platform
 
 import llvmlite.binding as llvm
 
-from lbrx.base import system
+
+def _has_dot_products() -> bool:
+    from lbrx.base import system  # at the top, a change there would make all cached kernels stale
+
+    return system.has_dot_products()
+
 
 _CHOSEN = os.environ.get("NUMBA_CPU_FEATURES")
 _FEATURES: dict[str, bool] = dict(llvm.get_host_cpu_features())
@@ -33,7 +38,7 @@ HAS_512_BITS: bool = _FEATURES.get("avx512bw", False)
 HAS_VNNI: bool = HAS_512_BITS and _FEATURES.get("avx512vnni", False)
 """Whether products of u8 and i8 are summed in i32 by one instruction."""
 
-HAS_SDOT: bool = IS_ARM and system.has_dot_products() and llvm.get_host_cpu_name() != "generic"
+HAS_SDOT: bool = IS_ARM and _has_dot_products() and llvm.get_host_cpu_name() != "generic"
 """Whether products of i8 are summed in i32 by one instruction. LLVM does not list it but knows it by the name."""
 
 MULTIPLIES_BF16: bool = _FEATURES.get("avx512bf16", False)

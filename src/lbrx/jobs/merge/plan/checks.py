@@ -27,6 +27,22 @@ _COMPARED_SETTINGS = (
     ("rotary_pct",),
     ("rotary_emb_base",),
 )
+# Those whose defaults are not known for all families: compared if both models have a value.
+_COMPARED_VALUES = (
+    "attention_multiplier",
+    "attn_logit_softcapping",
+    "embedding_multiplier",
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "routed_scaling_factor",
+    "scoring_func",
+    "swiglu_limit",
+)
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
 _HEAD_DEFAULTS = {"num_key_value_heads": "num_attention_heads", "head_dim": HEAD_DIM}
 # Keys of a config.json with a meaning that stacking changes.
@@ -185,6 +201,9 @@ def differing_settings(donor: InputModel, models: Sequence[InputModel]) -> Itera
         pairs = {keys[0]: (_value(own, *keys), _value(expected, *keys)) for keys in _COMPARED_SETTINGS}
         if any(_value(own, key) != _value(expected, key) for key in _ROPE_KEYS):
             pairs |= _rope_settings(own, expected)
+        values = {key: (_value(own, key), _value(expected, key)) for key in _COMPARED_VALUES}
+        pairs |= {key: pair for key, pair in values.items() if None not in pair}
+        pairs["sliding_window"] = _window(own), _window(expected)
         for key, (value, donor_value) in pairs.items():
             if value != donor_value:
                 yield (
@@ -203,6 +222,10 @@ def _value(config: Config, *keys: str) -> Any:
         return config.get(*keys)
     except LbrxError:
         return None
+
+
+def _window(config: Config) -> Any:
+    return None if _value(config, "use_sliding_window") is False else _value(config, "sliding_window")
 
 
 def _value_text(value: Any) -> str:

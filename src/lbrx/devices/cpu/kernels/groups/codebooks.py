@@ -16,8 +16,7 @@ from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
 from lbrx.devices.cpu.simd.byte_codes import constant_bytes, field, has_bits, load_bytes, negated_where, spread_bits
 from lbrx.devices.cpu.simd.emit import load_at, pointer, same, shuffled, spread, vector_of
 from lbrx.devices.cpu.simd.instruction import FLOAT, HALF, I8, I16, I32, I64, Builder, Value, instruction
-from lbrx.tensors.codecs import codebooks
-from lbrx.tensors.codecs.codebooks import Codebook
+from lbrx.tensors.codecs.codebook_tables import Codebook, iq1, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs
 
 I32X8, I32X16 = ir.VectorType(I32, 8), ir.VectorType(I32, 16)
 BYTES8, BYTES64 = ir.VectorType(I8, 8), ir.VectorType(I8, 64)
@@ -120,7 +119,7 @@ def _iq2_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
     first, second = (load_u(builder, stored, I32, at + 8 * half + 4) for half in (0, 1))
     words = builder.or_(first, builder.shl(second, number(32)))
     signs = even_signs(builder, seven_bit_bytes(builder, words))
-    values = entries(builder, "iq2_xxs", codebooks.iq2_xxs(), indices)
+    values = entries(builder, "iq2_xxs", iq2_xxs(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
 
 
@@ -129,7 +128,7 @@ def _iq2_xs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
     indices = [part(builder, load_u(builder, stored, I16, 2 + 16 * step + 2 * i), 0, 511) for i in range(8)]
     seven = builder.trunc(builder.lshr(words, same(words.type, 9)), BYTES8)
     signs = even_signs(builder, builder.bitcast(seven, I64))
-    values = entries(builder, "iq2_xs", codebooks.iq2_xs(), indices)
+    values = entries(builder, "iq2_xs", iq2_xs(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
 
 
@@ -140,7 +139,7 @@ def _iq2_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
         for i in range(8)
     ]
     signs = load_at(builder, stored, I64, 34 + 8 * step)
-    values = entries(builder, "iq2_s", codebooks.iq2_s(), indices)
+    values = entries(builder, "iq2_s", iq2_s(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
 
 
@@ -160,7 +159,7 @@ def _iq3_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
     indices = [load_u(builder, stored, I8, 2 + 16 * step + i) for i in range(16)]
     words = load_at(builder, stored, I64, 66 + 8 * step)
     signs = even_signs(builder, seven_bit_bytes(builder, words))
-    values = entries(builder, "iq3_xxs", codebooks.iq3_xxs(), indices)
+    values = entries(builder, "iq3_xxs", iq3_xxs(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
 
 
@@ -171,7 +170,7 @@ def _iq3_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
         for i in range(16)
     ]
     signs = load_at(builder, stored, I64, 74 + 8 * step)
-    values = entries(builder, "iq3_s", codebooks.iq3_s(), indices)
+    values = entries(builder, "iq3_s", iq3_s(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
 
 
@@ -183,7 +182,7 @@ IQ3_S = _make_group(110, _iq3_s, _make_nibble_scales(106, 8, 1.0), 32)
 
 
 def eightfold() -> Codebook:
-    return codebooks.iq1() * 8
+    return iq1() * 8
 
 
 def _shifted(builder: Builder, values: Value, is_negative: Value) -> tuple[Value, ...]:
