@@ -177,7 +177,7 @@ def test_compressed_small_floats(format: str, weights: dict[str, Any], tmp_path:
     compressed(tmp_path / "m", format, torch.bfloat16, type="float", symmetric=True, **weights, **scale)
 
 
-# -- gpt-oss, GPTQ, AWQ, ModelOpt, BitNet, bitsandbytes -----------------------------------------------------------------
+# -- gpt-oss, GPTQ, AWQ, ModelOpt, BitNet, bitsandbytes ----------------------------------------------------------------
 
 
 def test_gpt_oss(tmp_path: Path) -> None:
@@ -235,7 +235,8 @@ def test_awq(tmp_path: Path) -> None:
         pytest.skip("autoawq is not installed")
     path = Path(spec.submodule_search_locations[0]) / "utils" / "packing_utils.py"
     source = importlib.util.spec_from_file_location("packing_utils", path)
-    assert source is not None and source.loader is not None
+    assert source is not None
+    assert source.loader is not None
     packing = importlib.util.module_from_spec(source)
     source.loader.exec_module(packing)
     qweight = torch.randint(-(2**31), 2**31 - 1, (COLUMNS, ROWS // 8), dtype=torch.int32)
@@ -243,9 +244,7 @@ def test_awq(tmp_path: Path) -> None:
     scales = torch.rand(COLUMNS // 64, ROWS).half()
     expected = packing.dequantize_gemm(qweight, qzeros, scales, 4, 64).T
     settings = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "zero_point": True}
-    opened = model(
-        tmp_path / "m", {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": scales}, settings, "float16"
-    )
+    opened = model(tmp_path / "m", {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": scales}, settings, "float16")
     assert_same(opened["l.weight"], expected)
 
 

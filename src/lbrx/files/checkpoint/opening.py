@@ -23,6 +23,7 @@ from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
 
 if TYPE_CHECKING:
+    from lbrx.files.checkpoint.quantized.recognizing import Recognized
     from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
     from lbrx.files.remote.reading import RemoteFile
     from lbrx.memory.tensor_cache import TensorCache
@@ -145,13 +146,21 @@ class Checkpoint(Mapping[str, Tensor]):
         """The header entries of all tensors, those of decoded weights as if they were stored decoded."""
         return self.entries if self._quantized is None else self._quantized.entries()
 
-    def decode_weights(self) -> None:
-        """Have quantized weights decoded, under their plain names; raise FormatError if lbrx cannot decode them."""
-        from lbrx.files.checkpoint.quantized.recognizing import recognize, without_settings
+    @cached_property
+    def quantization(self) -> Recognized | None:
+        """The quantization of a Hugging Face model, or None if its tensors are plain or coded as in GGUF or MLX."""
+        from lbrx.files.checkpoint.quantized.recognizing import recognize
 
-        found = recognize(self.format, self.entries, self.metadata, self.config or {})
-        if found is None:
-            return
+        return recognize(self.format, self.entries, self.metadata, self.config or {})
+
+    def quantized_weights(self) -> QuantizedWeights | None:
+        """Return the tensors of a quantized Hugging Face model under their plain names, decoded as they are read.
+
+        None if it is not quantized. A quantization that lbrx cannot decode is a FormatError.
+        """
+        found = self.quantization
+        if self._quantized is not None or found is None:
+            return self._quantized
         if found.scheme is None:
             raise FormatError(
                 f"{self.path}: is quantized with {found.description}, which lbrx cannot decode; expected plain, GGUF "
@@ -160,8 +169,15 @@ class Checkpoint(Mapping[str, Tensor]):
         from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 
         arguments = found.settings, self.config or {}, self._entries, self.stored, str(self.path)
-        self._quantized = QuantizedWeights(found.scheme, *arguments)
-        self.config = None if self.config is None else without_settings(self.config)
+        return QuantizedWeights(found.scheme, *arguments)
+
+    def decode_weights(self) -> None:
+        """Contain decoded weights instead of codes from now on; the config has no settings of a quantization then."""
+        self._quantized = self.quantized_weights()
+        if self._quantized is not None and self.config is not None:
+            from lbrx.files.checkpoint.quantized.recognizing import without_settings
+
+            self.config = without_settings(self.config)
 
     def _joined(self, name: str) -> Tensor:
         from lbrx.files.checkpoint.integer_parts import join_parts

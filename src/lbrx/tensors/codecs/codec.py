@@ -70,8 +70,8 @@ class Codec:
     wanted), then ``parameters``.
 
     With ``windows``, a block is a row of a matrix, and its bytes may be anywhere in the parts; there is a window for
-    each part. The decoder is ``decode(values, first, count, parts..., parameters..., table)``: ``values`` is the address
-    of the values of row ``first``, and a part is addressed by its first byte, of which only the window exists.
+    each part. The decoder is ``decode(values, first, count, parts..., parameters..., table)``: ``values`` is the
+    address of the values of row ``first``, and a part is addressed by its first byte, of which only the window exists.
 
     >>> codec("Q4_K").block_bytes, codec("q4_k").bits
     (144, 4.5)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import ShapeError
 from lbrx.tensors.codecs.codec import Codec, Window
 from lbrx.tensors.coded import Decode
 from lbrx.tensors.expr import Expr
@@ -73,6 +74,10 @@ def unpacked(codes: Expr, shape: Shape, packing: Packing, table: Table) -> Expr:
     matrix_bytes = _nbytes(codes) // max(matrices, 1)
     is_contiguous = not packing.is_across and packing.word_step == 4
     window = Window(1, packing.line_step) if is_contiguous else Window(rows, matrix_bytes)
+    lines, length = (columns, rows) if packing.is_across else (rows, columns)
+    last = (length * packing.bits - 1) // 8
+    needed = (lines - 1) * packing.line_step + last // 4 * packing.word_step + last % 4 + 1
+    _check(0 not in shape and needed <= matrix_bytes, codes, shape)
     steps = matrix_bytes, packing.line_step, packing.word_step
     function = "across_rows" if packing.is_across else "along_rows"
     parameters = rows, columns, packing.bits, _ORDERS[packing.order], *steps
@@ -82,6 +87,7 @@ def unpacked(codes: Expr, shape: Shape, packing: Packing, table: Table) -> Expr:
 def unpacked_lanes(codes: Expr, shape: Shape, bits: int, table: Table) -> Expr:
     """Return the values of codes whose bytes have rows i, i + n, i + 2n and so on, for n rows of bytes."""
     rows, columns = shape
+    _check(0 not in shape and rows * columns * bits == 8 * _nbytes(codes), codes, shape)
     window = Window(rows, _nbytes(codes))
     return _decode((codes,), shape, "packed_codes", "rows_in_lanes", (rows, columns, bits), (window,), table)
 
@@ -97,18 +103,30 @@ def spread(
     *_, rows, columns = shape
     first, second = numbers.shape[-2:]
     steps = (1, second) if is_across else (second, 1)
+    grid = (second, first) if is_across else (first, second)
+    covered = grid[0] * block[0] >= rows and grid[1] * block[1] >= columns
+    _check(0 not in shape and covered and numbers.shape[:-2] == shape[:-2], numbers, shape)
     window = Window(rows, first * second * numbers.dtype.itemsize)
     parameters = _NUMBER_TYPES[number_type or numbers.dtype.name], rows, columns, *block, first * second, *steps
     return _decode((numbers,), shape, "spread_numbers", "blocks", parameters, (window,))
 
 
 def looked_up(numbers: Expr, groups: Expr, shape: Shape, *, is_across: bool = False) -> Expr:
-    """Repeat the numbers of groups of columns: ``numbers[row, groups[column]]``, of a transposed matrix if across."""
+    """Repeat the numbers of groups of columns: ``numbers[row, groups[column]]``, of a transposed matrix if across.
+
+    The groups must exist: they are not checked.
+    """
     rows, columns = shape
+    _check(0 not in shape and numbers.shape[int(is_across)] == rows and groups.shape == (columns,), numbers, shape)
     steps = (1, numbers.shape[1]) if is_across else (numbers.shape[1], 1)
     windows = Window(rows, _nbytes(numbers)), Window(rows, _nbytes(groups))
     parameters = _NUMBER_TYPES[numbers.dtype.name], columns, *steps
     return _decode((numbers, groups), shape, "spread_numbers", "looked_up", parameters, windows)
+
+
+def _check(fits: bool, part: Expr, shape: Shape) -> None:
+    if not fits:
+        raise ShapeError(f"a part of shape {part.shape} does not hold what a matrix of shape {shape} is decoded from")
 
 
 def _nbytes(stored: Expr) -> int:

@@ -97,9 +97,7 @@ def _group_size(inputs: int, parts: Parts) -> int:
 def _scaled(codes: Expr, weight: _Weight, zeros: Table, order: str, parts: Parts) -> Expr:
     outputs, groups, bits = weight.shape[0], weight.groups, weight.bits
     scales = parts.part(weight.name, f"{weight.module}.scales", ("f32", *HALVES), (groups, outputs))
-    if outputs * bits % WORD_BITS:
-        raise parts.error(weight.name, f"has {outputs} outputs, whose zero points of {bits} bits are not whole words")
-    words = outputs * bits // WORD_BITS
+    words = -(-outputs * bits // WORD_BITS)
     packed = parts.part(weight.name, f"{weight.module}.qzeros", ("i32",), (groups, words))
     packing = Packing(bits, WORD_BYTES * words, is_across=True, order=order)
     zero_points = unpacked(packed, (outputs, groups), packing, zeros)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Any
 
-from lbrx.errors import DTypeError, FormatError
+from lbrx.errors import DTypeError, FormatError, ShapeError
 from lbrx.files.checkpoint.quantized.parts import Parts
 from lbrx.files.checkpoint.quantized.schemes import ACTIVATIONS, Codes, Scheme
 from lbrx.files.formats.header import FileHeader, TensorEntry, quoted
@@ -42,9 +41,9 @@ class QuantizedWeights(Mapping[str, Tensor]):
         self._is_named = settings is not None  # by config.json, so that codes without parts are an error
         self._parts = Parts(entries, stored, settings or {}, _value_type(config, where), where)
         self._tensors: dict[str, Tensor] = {}
+        self._codes = self._stored_names()
 
-    @cached_property
-    def _codes(self) -> dict[str, str]:
+    def _stored_names(self) -> dict[str, str]:
         """The stored name of each tensor; that of the codes for weights."""
         coded: dict[str, str] = {}
         hidden: set[str] = set()
@@ -59,8 +58,8 @@ class QuantizedWeights(Mapping[str, Tensor]):
                 hidden.update(base + part for base in _bases(weight) for part in self.scheme.parts)
         if not coded:
             raise FormatError(
-                f"{self._parts.where}: config.json says that the model is quantized with {self.scheme.name}, but no "
-                "tensor is; expected quantized weights (remove 'quantization_config' if they are plain)"
+                f"{self._parts.where}: config.json says that the model is quantized with {self.scheme.name}, but "
+                "none of its tensors is; expected quantized weights (remove 'quantization_config' if they are plain)"
             )
         is_hidden = hidden.__contains__
         return {
@@ -94,7 +93,11 @@ class QuantizedWeights(Mapping[str, Tensor]):
             return self._parts.stored(stored)
         tensor = self._tensors.get(name)
         if tensor is None:
-            expr = cast(self.scheme.decode(stored, self._parts), DTYPES[self._parts.value_type])
+            try:
+                values = self.scheme.decode(stored, self._parts)
+            except ShapeError as broken:
+                raise self._parts.error(stored, f"cannot be decoded: {broken}") from broken
+            expr = cast(values, DTYPES[self._parts.value_type])
             tensor = self._tensors[name] = Tensor(expr, TensorMetadata(name=name))
         return tensor
 
@@ -124,6 +127,10 @@ class QuantizedWeights(Mapping[str, Tensor]):
                 )
             found.append(entry)
         return found
+
+    def stored_weights(self) -> dict[str, int]:
+        """Return the number of weights in each stored tensor that has any."""
+        return {stored: self[name].size for name, stored in self._codes.items()}
 
 
 def _bases(weight: str) -> tuple[str, ...]:
