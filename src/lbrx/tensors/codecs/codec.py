@@ -92,11 +92,16 @@ class Codec:
     numbers: tuple[npt.DTypeLike, ...] = ()  # dtypes of the numbers stored separately per block: scale, then offset
     parts: tuple[Part, ...] = ()
     windows: tuple[Window, ...] = ()
+    rows: int = 0  # with windows: of the matrix
 
     @property
     def bits(self) -> float:
         """Bits per value, scales included."""
         return 8 * self.block_bytes / self.block_elements
+
+    def elements_in(self, nbytes: int) -> int:
+        """Return the elements that so many bytes of blocks decode to."""
+        return (self.rows if self.windows else nbytes // self.block_bytes) * self.block_elements
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Return the bytes of a tensor of this shape. Its rows (along the last axis) must be whole blocks."""

@@ -152,5 +152,6 @@ def _decode(
         decoder=decoder,
         decoder_parameters=parameters,
         windows=windows,
+        rows=math.prod(shape[:-1]),
     )
     return Decode(parts, coding, Layout.contiguous(shape))

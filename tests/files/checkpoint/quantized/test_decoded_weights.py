@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 from tests.support.quantized_weights import (
@@ -157,3 +158,24 @@ def test_the_numpy_device_decodes_them(scheme: str, tmp_path: Path) -> None:
     model = lbrx.open(write_model(tmp_path / "m", named("l", weight), weight.settings))
     with lbrx.using(device="numpy"):
         np.testing.assert_array_equal((model["l.weight"] * 2).numpy(), weight.values.astype(np.float32) * np.float32(2))
+
+
+@pytest.mark.parametrize("scheme", ["fp8 blocks", "gptq 4 bits v1, act-order", "bitsandbytes nested", "bitnet"])
+def test_a_cache_keeps_decoded_weights(scheme: str, tmp_path: Path) -> None:
+    weights = {name: SCHEMES[scheme](rng(seed), SHAPE) for seed, name in enumerate(("a", "b"))}
+    tensors = {name: part for module, weight in weights.items() for name, part in named(module, weight).items()}
+    path = write_model(tmp_path / "m", tensors, weights["a"].settings)
+    with lbrx.open(path, cache="1MiB") as model:
+        for _ in range(3):
+            for module, weight in weights.items():
+                assert_same(model[f"{module}.weight"], weight.values)
+
+
+@pytest.mark.parametrize("scheme", ["fp8 blocks", "gptq 4 bits v1, act-order", "awq", "bitsandbytes nested"])
+def test_models_in_a_bucket(scheme: str, tmp_path: Path) -> None:
+    weight = SCHEMES[scheme](rng(), SHAPE)
+    path = write_model(tmp_path / "m", named("l", weight), weight.settings)
+    bucket = fsspec.filesystem("memory")
+    for file in path.iterdir():
+        bucket.pipe_file(f"/quantized-{scheme[:3]}/{file.name}", file.read_bytes())
+    assert_same(lbrx.open(f"memory://quantized-{scheme[:3]}")["l.weight"], weight.values)
