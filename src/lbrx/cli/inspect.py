@@ -86,9 +86,11 @@ def _print_summary(summary: Summary, is_part: bool) -> None:
 
 
 def _facts(summary: Summary, is_part: bool) -> Iterator[tuple[str, str]]:
-    is_mlx = summary.quantization is not None and summary.format == "huggingface"
+    is_mlx = summary.quantization is not None and "quantization" in (summary.config or {})
     yield "format", f"MLX directory, {summary.quantization}" if is_mlx else _FORMAT_NAMES[summary.format]
     yield "files", f"{plural(len(summary.files), 'file')}, {format_bytes(summary.file_bytes)}"
+    if summary.quantization is not None and not is_mlx:
+        yield "quantized", printable(summary.quantization)
     if summary.architecture is not None:
         layers = f", {plural(summary.layer_count, 'layer')}" if summary.layer_count is not None else ""
         yield "architecture", printable(summary.architecture) + layers

@@ -35,8 +35,8 @@ def _kept(leaf: BoundLeaf, storage: Cached, device: Device, used_elements: int) 
         if not all(isinstance(each, Cached) for each in numbers):
             return None
         keys = (each.key if isinstance(each, Cached) else None for each in leaf.numbers)
-        coding = (leaf.codec.name, leaf.codec.block_bytes, leaf.codec.block_elements, leaf.dtype.name, *keys)
-        elements = storage.uncached.nbytes // leaf.codec.block_bytes * leaf.codec.block_elements
+        coding = (leaf.codec, leaf.dtype.name, *keys)
+        elements = leaf.codec.elements_in(storage.uncached.nbytes)
         nbytes = leaf.dtype.nbytes(elements)
     if not elements:
         return None
@@ -55,8 +55,7 @@ def _made(leaf: BoundLeaf, storage: Cached, device: Device) -> Storage:
         return device.store(CpuStorage(storage.uncached.read_at(0, storage.uncached.nbytes)))
     from lbrx.engine.evaluate import evaluate_stores
 
-    blocks = storage.uncached.nbytes // leaf.codec.block_bytes
-    layout = Layout.contiguous((blocks * leaf.codec.block_elements,))
+    layout = Layout.contiguous((leaf.codec.elements_in(storage.uncached.nbytes),))
     parts = tuple(_bytes(each) for each in (storage.uncached, *leaf.numbers))
     target = device.destination(leaf.dtype, layout.elements)
     evaluate_stores([(Decode(parts, leaf.codec, layout), target)])

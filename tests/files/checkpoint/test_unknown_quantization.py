@@ -28,19 +28,16 @@ def floats() -> lbrx.Tensor:
 
 
 REVEALED = {
-    "FP8 and block scales": {"l.weight": "f8_e4m3", "l.weight_scale_inv": "scale"},
     "FP8 and block scales (tensor 'experts.up_scale_inv')": {"experts.up": "f8_e4m3", "experts.up_scale_inv": "scale"},
     "torchao": {"l._weight_qdata": "u8", "l._weight_scale": "scale"},
     "EXL2": {"l.q_weight": "u8", "l.q_scale": "scale"},
     "EXL3": {"l.trellis": "u8", "l.suh": "scale"},
     "VPTQ": {"l.indices": "u8", "l.centroids.weight": "scale"},
     "f8_e4m3 codes and scales 'l.input_scale'": {"l.weight": "f8_e4m3", "l.input_scale": "scale"},
-    "f8_e4m3 codes and scales 'l.weight_scale'": {"l.weight": "f8_e4m3", "l.weight_scale": "scale"},
     "f8_e5m2 codes and scales 'l.scale_weight'": {"l.weight": "f8_e5m2", "l.scale_weight": "scale"},
-    "blocks and scales like MXFP4": {"experts.up_blocks": "u8", "experts.up_scales": "u8"},
     "GPTQ or AWQ": {"l.qweight": "u8", "l.scales": "scale"},
     "compressed-tensors": {"l.weight_packed": "u8", "l.weight_scale": "scale"},
-    "bitsandbytes": {"l.weight": "u8", "l.weight.absmax": "scale"},
+    "HQQ": {"l.W_q": "u8", "l.scale": "scale"},
     "u8 codes and scales 'l.weight_scale'": {"l.weight": "u8", "l.weight_scale": "scale"},
 }
 
@@ -61,9 +58,9 @@ def test_tensors_reveal_the_quantization(scheme: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("section", [None, "text_config"])
 def test_the_config_names_the_quantization(section: str | None, tmp_path: Path) -> None:
-    settings: dict[str, object] = {"quantization_config": {"quant_method": "fp8"}}
+    settings: dict[str, object] = {"quantization_config": {"quant_method": "quark"}}
     model = directory(tmp_path / "m", {"w": floats()}, {section: settings} if section else settings)
-    with pytest.raises(FormatError, match=r"is quantized with the method 'fp8' \('quantization_config' of config"):
+    with pytest.raises(FormatError, match=r"is quantized with the method 'quark' \('quantization_config' of config"):
         lbrx.open(model)
     with lbrx.using(raw=True):
         assert list(lbrx.open(model)) == ["w"]
@@ -86,14 +83,14 @@ def test_nvfp4_with_separate_scales_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def fp8_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quark_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole demo model that says it is quantized."""
-    path, base = tmp_path_factory.mktemp("fp8") / "model", demo_models().base
+    path, base = tmp_path_factory.mktemp("quark") / "model", demo_models().base
     path.mkdir()
     for file in base.iterdir():
         (path / file.name).write_bytes(file.read_bytes())
     config = json.loads((base / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    (path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "quark"}}))
     return path
 
 
@@ -113,20 +110,20 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", READS_WEIGHTS)
 def test_every_command_refuses_it(
-    name: str, fp8_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, quark_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, moe, text, out = tmp_path / "r.yml", tmp_path / "moe.yml", tmp_path / "t.txt", tmp_path / "out"
-    recipe.write_text(f"merge_method: linear\nmodels: [{{model: {fp8_model}, parameters: {{weight: 1}}}}]\n")
+    recipe.write_text(f"merge_method: linear\nmodels: [{{model: {quark_model}, parameters: {{weight: 1}}}}]\n")
     moe.write_text(
-        f"base_model: {fp8_model}\ngate_mode: random\n"
-        f"experts: [{{source_model: {fp8_model}}}, {{source_model: {fp8_model}}}]\n"
+        f"base_model: {quark_model}\ngate_mode: random\n"
+        f"experts: [{{source_model: {quark_model}}}, {{source_model: {quark_model}}}]\n"
     )
     text.write_text("In the beginning was the word. " * 8)
-    names = {"model": fp8_model, "recipe": recipe, "moe": moe, "text": text, "out": out}
+    names = {"model": quark_model, "recipe": recipe, "moe": moe, "text": text, "out": out}
     arguments = [part.format(**names) for part in COMMANDS[name]]
     assert run(arguments) == 1
     printed = capsys.readouterr()
-    assert "the method 'fp8'" in " ".join((printed.out + printed.err).split())
+    assert "the method 'quark'" in " ".join((printed.out + printed.err).split())
     assert not out.exists()
     if name not in ("moe", "lora"):
         assert run([*arguments, "--raw"]) == 0

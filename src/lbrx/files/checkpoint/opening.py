@@ -23,29 +23,10 @@ from lbrx.tensors.storage import Bytes, MmapStorage, ReadStorage, Storage
 from lbrx.tensors.tensor import Tensor, TensorMetadata, integer_tensor
 
 if TYPE_CHECKING:
+    from lbrx.files.checkpoint.quantized.recognizing import Recognized
+    from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
     from lbrx.files.remote.reading import RemoteFile
     from lbrx.memory.tensor_cache import TensorCache
-
-
-# Tensor names that only quantized models have.
-_CODE_ENDINGS = {
-    "_scale_inv": "FP8 and block scales",
-    "_qdata": "torchao",
-    ".q_weight": "EXL2",
-    ".trellis": "EXL3",
-    ".centroids.weight": "VPTQ",
-    ".qweight": "GPTQ or AWQ",
-    ".weight_packed": "compressed-tensors",
-    ".weight.absmax": "bitsandbytes",
-    ".SCB": "bitsandbytes (int8)",
-    ".W_q": "HQQ",
-    ".weight._data": "quanto",
-    ".weight_scale_2": "NVFP4 of ModelOpt",
-    ".codebooks": "AQLM",
-}
-_SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale", "input_scale", "qscale")
-_ENDINGS_TO_CHECK = (*_CODE_ENDINGS, "_blocks")
-_TYPES_TO_CHECK = ("f8", "i", "u")
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -72,6 +53,7 @@ class Checkpoint(Mapping[str, Tensor]):
         self._shares_cache = shares_cache
         self._tensors: dict[str, Tensor] = {}
         self._open_files: dict[Path, OpenFile | RemoteFile] = {}
+        self._quantized: QuantizedWeights | None = None
 
     @cached_property
     def _entries(self) -> dict[str, tuple[FileHeader, TensorEntry]]:
@@ -115,19 +97,26 @@ class Checkpoint(Mapping[str, Tensor]):
         if tensor is None:
             if not isinstance(name, str):
                 raise TensorNotFound(f"{self.path}: tensors are found by name; expected a string, not {name!r}")
-            if name not in self._entries:
-                hint = nearest(name, self._entries)
-                if not hint and self._entries:
-                    hint = f"; its names are like {next(iter(self._entries))!r}"
+            if self._quantized is not None and name in self._quantized:
+                return self._quantized[name]
+            if name not in self._entries or self._quantized is not None:
+                names = self._entries if self._quantized is None else self._quantized
+                hint = nearest(name, names)
+                if not hint and names:
+                    hint = f"; its names are like {next(iter(names))!r}"
                 raise TensorNotFound(f"{self.path}: has no tensor {name!r}{hint}")
-            tensor = self._tensors[name] = self._joined(name) if name in self._codings else self._stored(name)
+            tensor = self._tensors[name] = self._joined(name) if name in self._codings else self.stored(name)
         return tensor
 
     def __iter__(self) -> Iterator[str]:
+        if self._quantized is not None:
+            return iter(self._quantized)
         parts = self._coding_parts
         return (name for name in self._entries if name not in parts) if parts else iter(self._entries)
 
     def __len__(self) -> int:
+        if self._quantized is not None:
+            return len(self._quantized)
         return len(self._entries) - len(self._coding_parts & self._entries.keys())
 
     @cached_property
@@ -148,13 +137,52 @@ class Checkpoint(Mapping[str, Tensor]):
 
         return parts_of_codings(self._codings)
 
-    def _stored(self, name: str) -> Tensor:
+    def stored(self, name: str) -> Tensor:
+        """Return a tensor as it is stored, such as the codes of a quantized weight."""
         return self._tensor(*self._entries[name])
+
+    @property
+    def weights(self) -> list[TensorEntry]:
+        """The header entries of all tensors, those of decoded weights as if they were stored decoded."""
+        return self.entries if self._quantized is None else self._quantized.entries()
+
+    @cached_property
+    def quantization(self) -> Recognized | None:
+        """The quantization of a Hugging Face model, or None if its tensors are plain or coded as in GGUF or MLX."""
+        from lbrx.files.checkpoint.quantized.recognizing import recognize
+
+        return recognize(self.format, self.entries, self.metadata, self.config or {})
+
+    def quantized_weights(self) -> QuantizedWeights | None:
+        """Return the tensors of a quantized Hugging Face model under their plain names, decoded as they are read.
+
+        None if it is not quantized. A quantization that lbrx cannot decode is a FormatError.
+        """
+        found = self.quantization
+        if self._quantized is not None or found is None:
+            return self._quantized
+        if found.scheme is None:
+            raise FormatError(
+                f"{self.path}: is quantized with {found.description}, which lbrx cannot decode; expected plain, GGUF "
+                "or MLX weights (--raw takes the stored codes as values)"
+            )
+        from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
+
+        arguments = found.settings, self.config or {}, self._entries, self.stored, str(self.path)
+        return QuantizedWeights(found.scheme, *arguments)
+
+    def decode_weights(self) -> None:
+        """Contain decoded weights instead of codes from now on; the config has no settings of a quantization then."""
+        self._quantized = self.quantized_weights()
+        if self._quantized is not None and self.config is not None:
+            from lbrx.files.checkpoint.quantized.recognizing import without_settings
+
+            self.config = without_settings(self.config)
 
     def _joined(self, name: str) -> Tensor:
         from lbrx.files.checkpoint.integer_parts import join_parts
 
-        coding = join_parts(self.path, name, self._codings[name], self._entries.__contains__, self._stored)
+        coding = join_parts(self.path, name, self._codings[name], self._entries.__contains__, self.stored)
         return integer_tensor(coding, name)
 
     def __repr__(self) -> str:
@@ -279,7 +307,8 @@ class SwappedStorage(ReadStorage):
 def open(path: str | Path, *, raw: bool | None = None, cache: int | str | TensorCache | None = None) -> Checkpoint:
     """Open a SafeTensors, GGUF or PyTorch file, the first shard of a split GGUF model, or a directory.
 
-    Reads headers only. A quantization that lbrx cannot decode is an error; ``raw`` returns the stored codes as values.
+    Reads headers only. Weights of quantized Hugging Face models are decoded when they are used. A quantization that
+    lbrx cannot decode is an error; ``raw`` returns the stored codes as values.
 
     ``cache`` is a number of bytes, such as ``"4GiB"``, or a `lbrx.memory.TensorCache` that several models share.
     Tensors that are used more than once are kept there, decoded in memory or on the device, so that they are not
@@ -303,12 +332,8 @@ def open(path: str | Path, *, raw: bool | None = None, cache: int | str | Tensor
     files = (read_file(location),) if directory is None else directory.files
     config = None if directory is None else directory.config
     checkpoint = Checkpoint(location, format, files, config, kept, shares_cache=kept is cache)
-    scheme = None if (settings.raw if raw is None else raw) else unknown_quantization(checkpoint)
-    if scheme is not None:
-        raise FormatError(
-            f"{location}: is quantized with {scheme}, which lbrx cannot decode; expected plain, GGUF or MLX weights "
-            "(--raw takes the stored codes as values)"
-        )
+    if not (settings.raw if raw is None else raw):
+        checkpoint.decode_weights()
     return checkpoint
 
 
@@ -319,52 +344,6 @@ def _cache_of(cache: int | str | TensorCache) -> TensorCache:
     from lbrx.memory.tensor_cache import TensorCache
 
     return cache if isinstance(cache, TensorCache) else TensorCache(cache)
-
-
-def unknown_quantization(checkpoint: Checkpoint) -> str | None:
-    """Return the quantization of a checkpoint if lbrx cannot decode it, else None.
-
-    It is detected from config.json, or from the names of tensors with codes or scales.
-    """
-    entries = {entry.name: entry.type_name for entry in checkpoint.entries}
-    if checkpoint.format.startswith("gguf"):
-        scales = (f"{name.removesuffix('.weight')}.scale" for name, codec in entries.items() if codec == "nvfp4")
-        scale = next((name for name in scales if name in entries), None)
-        return None if scale is None else f"nvfp4 and separate scales (tensor {scale!r})"
-    if QUANTIZATION_KEY in checkpoint.metadata:
-        return None
-    config = checkpoint.config or {}
-    if isinstance(config.get("quantization"), Mapping):  # MLX
-        return None
-    sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
-    for section in sections:
-        for key in ("quantization_config", "compression_config"):
-            if section.get(key):
-                return _scheme_of_settings(section[key], key)
-    unusual = (
-        name
-        for name, type_name in entries.items()
-        if type_name.startswith(_TYPES_TO_CHECK) or name.endswith(_ENDINGS_TO_CHECK)
-    )
-    return next((scheme for name in unusual if (scheme := _scheme_of_tensor(name, entries))), None)
-
-
-def _scheme_of_settings(described: Any, key: str) -> str:
-    values = described if isinstance(described, Mapping) else {}
-    method = next((values[name] for name in ("quant_method", "quant_algo", "format") if values.get(name)), "unknown")
-    return f"the method {str(method)[:60]!r} ('{key}' of config.json)"
-
-
-def _scheme_of_tensor(name: str, entries: Mapping[str, str]) -> str | None:
-    scheme = next((scheme for ending, scheme in _CODE_ENDINGS.items() if name.endswith(ending)), None)
-    if name.endswith("_blocks") and f"{name.removesuffix('blocks')}scales" in entries:
-        scheme = "blocks and scales like MXFP4"
-    elif scheme is None and entries[name].startswith(_TYPES_TO_CHECK):
-        module = name.removesuffix(".weight")
-        scales = (f"{module}.{part}" for part in _SCALES) if module != name else (f"{name}_scale", f"{name}_scales")
-        scale = next((each for each in scales if each in entries), None)
-        scheme = None if scale is None else f"{entries[name]} codes and scales {scale!r}"
-    return None if scheme is None else f"{scheme} (tensor {name!r})"
 
 
 def contents_format(checkpoint: Checkpoint) -> str:

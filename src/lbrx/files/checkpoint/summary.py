@@ -15,7 +15,7 @@ import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes
-from lbrx.errors import UsageError
+from lbrx.errors import FormatError, UsageError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.files.formats.header import FileHeader, TensorEntry, TypeTotal, quoted, type_totals
 
@@ -35,7 +35,9 @@ class Summary:
     metadata: Mapping[str, Any]
     config: dict[str, Any] | None
     quantization: str | None = None
-    """How MLX has quantized the model, such as ``"4 bits in groups of 64"``."""
+    """How the model is quantized, such as ``"4 bits in groups of 64"`` (MLX) or ``"GPTQ, 4 bits in groups of 128"``."""
+    weights: Mapping[str, int] | None = None
+    """The number of weights in each stored tensor of a quantized Hugging Face model: 0 for scales."""
 
     @property
     def file_bytes(self) -> int:
@@ -48,7 +50,9 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        """The number of weights. Scales and biases of MLX are none, and its codes are counted one by one."""
+        """The number of weights: codes are counted one by one, and scales and other parts are none."""
+        if self.weights is not None:
+            return sum(self.weights.get(entry.name, 0) for _, entry in self.chosen)
         entries = {entry.name: entry for header in self.files for entry in header.entries}
         return sum(_weights(entry, entries, self.config or {}) for _, entry in self.chosen)
 
@@ -112,6 +116,8 @@ def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
         example = f", such as {quoted(entries[0][1].name)}" if entries else ""
         raise UsageError(f"{model.path}: none of its {len(entries)} tensors matches {pattern!r}{example}")
     architecture, layer_count = _architecture(model.metadata, model.config)
+    config = model.config
+    quantization, weights = _quantization(model)
     return Summary(
         str(model.path),
         model.format,
@@ -120,9 +126,26 @@ def summarize(model: Checkpoint, pattern: str | None = None) -> Summary:
         layer_count,
         chosen,
         model.metadata,
-        model.config,
-        _mlx_quantization(model.config or {}),
+        config,
+        quantization,
+        weights,
     )
+
+
+def _quantization(model: Checkpoint) -> tuple[str | None, Mapping[str, int] | None]:
+    """How a model is quantized, and the number of weights in each stored tensor if lbrx can decode them."""
+    found = model.quantization
+    if found is None:
+        return _mlx_quantization(model.config or {}), None
+    if found.scheme is None:
+        return f"{found.description}; cannot be decoded", None
+    sizes = [found.settings.get(key) if found.settings else None for key in ("bits", "group_size")]
+    details = f", {sizes[0]} bits in groups of {sizes[1]}" if all(map(_is_whole, sizes)) else ""
+    try:
+        weights = model.quantized_weights()
+        return found.scheme.name + details, None if weights is None else weights.stored_weights()
+    except FormatError:  # which `lbrx verify` explains
+        return f"{found.scheme.name}{details}; damaged", None
 
 
 def _mlx_quantization(config: Mapping[str, Any]) -> str | None:

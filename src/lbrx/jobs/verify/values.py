@@ -46,7 +46,7 @@ def check_values(
         is_coded or scanned.may_have_nonfinite or (is_swapped and entry.dtype is not None and entry.dtype.is_float)
     ):
         return
-    tensor = model[entry.name]
+    tensor = model.stored(entry.name)
     for nans, infinities in count_nonfinite({entry.name: tensor}).values():
         cause = f", from broken scales of {entry.type_name} blocks" if is_coded else ""
         yield error(entry.name, f"has {nans:,} NaN and {infinities:,} infinite values of {tensor.size:,}{cause}")

@@ -40,6 +40,22 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The bytes of a part that rows of a matrix are decoded from: ``nbytes`` for every ``rows`` rows."""
+
+    rows: int
+    nbytes: int
+
+    def span(self, first: int, stop: int) -> tuple[int, int]:
+        """Return the bytes for some rows.
+
+        >>> Window(4, 100).span(3, 5)
+        (0, 200)
+        """
+        return first // self.rows * self.nbytes, -(-stop // self.rows) * self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
 class Codec:
     """A type that encodes each block of ``block_elements`` values independently in ``block_bytes`` bytes.
 
@@ -52,6 +68,10 @@ class Codec:
     ``parts`` is set if codes, scales and offsets are separate tensors. An encoder of all parts takes the address of an
     int64 array instead of the address of blocks. The array holds the address of each part (0 if the part is not
     wanted), then ``parameters``.
+
+    With ``windows``, a block is a row of a matrix, and its bytes may be anywhere in the parts; there is a window for
+    each part. The decoder is ``decode(values, first, count, parts..., parameters..., table)``: ``values`` is the
+    address of the values of row ``first``, and a part is addressed by its first byte, of which only the window exists.
 
     >>> codec("Q4_K").block_bytes, codec("q4_k").bits
     (144, 4.5)
@@ -71,11 +91,17 @@ class Codec:
     decoder_parameters: tuple[int, ...] = ()
     numbers: tuple[npt.DTypeLike, ...] = ()  # dtypes of the numbers stored separately per block: scale, then offset
     parts: tuple[Part, ...] = ()
+    windows: tuple[Window, ...] = ()
+    rows: int = 0  # with windows: of the matrix
 
     @property
     def bits(self) -> float:
         """Bits per value, scales included."""
         return 8 * self.block_bytes / self.block_elements
+
+    def elements_in(self, nbytes: int) -> int:
+        """Return the elements that so many bytes of blocks decode to."""
+        return (self.rows if self.windows else nbytes // self.block_bytes) * self.block_elements
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Return the bytes of a tensor of this shape. Its rows (along the last axis) must be whole blocks."""

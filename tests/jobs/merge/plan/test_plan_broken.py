@@ -145,9 +145,9 @@ CASES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         BOTH + "tensor 'model.extra' is i32 in b, but f32 in a",
     ),
     "quantization_config": (
-        llamas(b={"quantization_config": {"quant_method": "gptq"}}),
+        llamas(b={"quantization_config": {"quant_method": "hqq"}}),
         LINEAR,
-        "b: is quantized with the method 'gptq' ('quantization_config' of config.json), which lbrx cannot decode; "
+        "b: is quantized with the method 'hqq' ('quantization_config' of config.json), which lbrx cannot decode; "
         "expected plain, GGUF or MLX weights (--raw takes the stored codes as values)",
     ),
     "quantized blocks": (

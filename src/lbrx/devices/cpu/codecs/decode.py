@@ -55,6 +55,9 @@ def decode(codec: Codec, blocks: Storage, numbers: Sequence[Storage | None], sta
 def decode_blocks(codec: Codec, blocks: Storage, numbers: Sequence[Storage | None], first: int, out: Bytes) -> None:
     """Decode whole blocks."""
     count = out.size // (codec.block_elements * VALUE_BYTES)
+    if codec.windows:
+        _decode_rows(codec, (blocks, *numbers), first, count, out)
+        return
     start, length = first * codec.block_bytes, count * codec.block_bytes
     window = blocks.read_at(start, length)
     tables = [_numbers(*each, first, count) for each in zip(numbers, codec.numbers, strict=True)]
@@ -63,6 +66,23 @@ def decode_blocks(codec: Codec, blocks: Storage, numbers: Sequence[Storage | Non
     arguments = window.ctypes.data, out.ctypes.data, count, *(table.ctypes.data for table in tables), *parameters
     codec_kernel(codec.kernels, codec.decoder, len(arguments))(*arguments)
     drop_behind(blocks, start, length)
+
+
+def _decode_rows(codec: Codec, parts: Sequence[Storage | None], first: int, count: int, out: Bytes) -> None:
+    """Decode rows of a matrix from windows of its parts."""
+    codebook = [] if codec.codebook is None else [codec.codebook()]
+    windows: list[tuple[Storage, int, Bytes]] = []
+    for part, window in zip(parts, codec.windows, strict=True):
+        assert part is not None
+        start, stop = window.span(first, first + count)
+        stop = min(stop, part.nbytes)
+        windows.append((part, start, part.read_at(start, stop - start)))
+    addresses = [read.ctypes.data - start for _, start, read in windows]
+    tables = [table.ctypes.data for table in codebook]
+    arguments = out.ctypes.data, first, count, *addresses, *codec.decoder_parameters, *tables
+    codec_kernel(codec.kernels, codec.decoder, len(arguments))(*arguments)
+    for part, start, read in windows:
+        drop_behind(part, start, read.size)
 
 
 def _numbers(storage: Storage | None, number_type: npt.DTypeLike, first: int, count: int) -> npt.NDArray[np.float32]:

@@ -109,7 +109,7 @@ def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:
 def _infos(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
     return {
         entry.name: TensorInfo(entry.shape, entry.dtype, entry.type_name, entry.nbytes, index)
-        for index, entry in enumerate(checkpoint.entries)
+        for index, entry in enumerate(checkpoint.weights)
     }
 
 
