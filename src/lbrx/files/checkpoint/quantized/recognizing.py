@@ -27,8 +27,7 @@ _CODE_ENDINGS = {
 }
 """Endings of tensor names that only quantized models have."""
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale", "input_scale", "qscale")
-_ENDINGS_TO_CHECK = (*_CODE_ENDINGS, "_blocks")
-_TYPES_TO_CHECK = ("f8", "i", "u")
+_TYPES_OF_CODES = ("f8", "i", "u")
 _SETTINGS_KEYS = ("quantization_config", "compression_config")
 
 
@@ -54,12 +53,9 @@ def recognize(
         for key in _SETTINGS_KEYS:
             if section.get(key):
                 return _by_settings(section[key], key)
-    unusual = (
-        name
-        for name, type_name in types.items()
-        if type_name.startswith(_TYPES_TO_CHECK) or name.endswith(_ENDINGS_TO_CHECK)
-    )
-    return next((found for name in unusual if (found := _by_name(name, types)) is not None), None)
+    if not any(type_name.startswith(_TYPES_OF_CODES) for type_name in set(types.values())):
+        return None
+    return next((found for name in types if (found := _by_name(name, types)) is not None), None)
 
 
 def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +108,7 @@ def _by_name(name: str, types: Mapping[str, str]) -> Recognized | None:
     scheme = next((scheme for ending, scheme in BY_NAME.items() if name.endswith(ending)), None)
     if name.endswith("_blocks") and f"{name.removesuffix('blocks')}scales" in types:
         description = "blocks and scales like MXFP4"
-    elif description is None and types[name].startswith(_TYPES_TO_CHECK):
+    elif description is None and types[name].startswith(_TYPES_OF_CODES):
         module = name.removesuffix(".weight")
         scales = (f"{module}.{part}" for part in _SCALES) if module != name else (f"{name}_scale", f"{name}_scales")
         scale = next((each for each in scales if each in types), None)
