@@ -108,6 +108,9 @@ BITSANDBYTES = Scheme(
 )
 SCHEMES = (FP8, COMPRESSED_TENSORS, GPT_OSS, GPTQ, AWQ, MODELOPT, BITNET, BITSANDBYTES)
 
+AUTO_ROUND = {"auto_round:auto_gptq": GPTQ, "auto_round:auto_awq": AWQ}
+"""Formats of AutoRound that are those of other libraries."""
+
 ACTIVATIONS = (
     ".input_scale",
     ".input_scale_inv",
@@ -127,7 +130,7 @@ ACTIVATIONS = (
 """Endings of tensors with scales of activations and of KV caches, which decoded weights do not need."""
 
 BY_NAME: dict[str, Scheme | None] = {
-    ".weight_scale_inv": FP8,
+    "_scale_inv": FP8,
     ".weight_scale_2": MODELOPT,
     ".weight.absmax": BITSANDBYTES,
     ".SCB": BITSANDBYTES,
