@@ -101,9 +101,9 @@ class Parts:
         """Return the JSON object in the bytes of a part."""
         source = self.part(name, part, ("u8",))
         try:
-            values = json.loads(self._small(part, source))
+            values = json.loads(self._small(part, source).decode())
         except (ValueError, RecursionError) as broken:
-            raise self.error(part, f"is not a JSON object: {broken}") from broken
+            raise self.error(part, "is not a JSON object") from broken
         if not isinstance(values, dict):
             raise self.error(part, "is not a JSON object")
         return values
