@@ -80,6 +80,11 @@ def test_fused_experts_in_fp8(tmp_path: Path) -> None:
     assert list(model) == ["l.experts.up_proj"]
     assert_same(model["l.experts.up_proj"], np.stack([expert.values for expert in experts]))
 
+    codes, scales = codes[:, :32], scales[:, :2]  # without a config, the weight is divided into equal blocks
+    lbrx.save(tmp_path / "a.safetensors", {"l.up_proj": codes.copy(), "l.up_proj_scale_inv": scales.copy()})
+    values = np.stack([expert.values[:32] for expert in experts])
+    assert_same(lbrx.open(tmp_path / "a.safetensors")["l.up_proj"], values)
+
 
 def test_gpt_oss(tmp_path: Path) -> None:
     experts, outputs, inputs = 3, 40, 96
