@@ -28,7 +28,6 @@ def floats() -> lbrx.Tensor:
 
 
 REVEALED = {
-    "FP8 and block scales (tensor 'experts.up_scale_inv')": {"experts.up": "f8_e4m3", "experts.up_scale_inv": "scale"},
     "torchao": {"l._weight_qdata": "u8", "l._weight_scale": "scale"},
     "EXL2": {"l.q_weight": "u8", "l.q_scale": "scale"},
     "EXL3": {"l.trellis": "u8", "l.suh": "scale"},

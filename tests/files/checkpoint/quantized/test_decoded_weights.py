@@ -24,7 +24,7 @@ from tests.support.quantized_weights import (
 )
 
 import lbrx
-from lbrx.errors import TensorNotFound
+from lbrx.errors import FormatError, TensorNotFound
 
 SHAPE = (48, 128)
 
@@ -79,6 +79,11 @@ def test_fused_experts_in_fp8(tmp_path: Path) -> None:
     model = lbrx.open(write_model(tmp_path / "m", tensors, experts[0].settings))
     assert list(model) == ["l.experts.up_proj"]
     assert_same(model["l.experts.up_proj"], np.stack([expert.values for expert in experts]))
+
+    codes, scales = codes[:, :32], scales[:, :2]  # without a config, the weight is divided into equal blocks
+    lbrx.save(tmp_path / "a.safetensors", {"l.up_proj": codes.copy(), "l.up_proj_scale_inv": scales.copy()})
+    values = np.stack([expert.values[:32] for expert in experts])
+    assert_same(lbrx.open(tmp_path / "a.safetensors")["l.up_proj"], values)
 
 
 def test_gpt_oss(tmp_path: Path) -> None:
@@ -179,3 +184,35 @@ def test_models_in_a_bucket(scheme: str, tmp_path: Path) -> None:
     for file in path.iterdir():
         bucket.pipe_file(f"/quantized-{scheme[:3]}/{file.name}", file.read_bytes())
     assert_same(lbrx.open(f"memory://quantized-{scheme[:3]}")["l.weight"], weight.values)
+
+
+def test_zeros_as_biases_of_gptq_are_left_out(tmp_path: Path) -> None:
+    weight = gptq(rng(), SHAPE)
+    biases = {"a.bias": np.zeros(SHAPE[0], np.float16), "b.bias": np.ones(SHAPE[0], np.float16)}
+    model = write_model(tmp_path / "m", {**named("a", weight), **named("b", weight), **biases}, weight.settings)
+    assert sorted(lbrx.open(model)) == ["a.weight", "b.bias", "b.weight"]
+
+
+def test_modules_with_bits_of_their_own(tmp_path: Path) -> None:
+    weights = {"a": gptq(rng(), SHAPE, bits=4), "b": gptq(rng(), SHAPE, bits=8), "c": gptq(rng(), (64, 128), bits=2)}
+    tensors = {name: part for module, weight in weights.items() for name, part in named(module, weight).items()}
+    settings = {**weights["a"].settings, "dynamic": {"b": {"bits": 8}, "c": {"bits": 2}}}
+    model = lbrx.open(write_model(tmp_path / "m", tensors, settings))
+    for module, weight in weights.items():
+        assert_same(model[f"{module}.weight"], weight.values)
+
+
+@pytest.mark.parametrize(("packing", "scheme"), [("auto_gptq", "gptq 4 bits v1, act-order"), ("auto_awq", "awq")])
+def test_auto_round(packing: str, scheme: str, tmp_path: Path) -> None:
+    weight = SCHEMES[scheme](rng(), SHAPE)
+    settings = {
+        "quant_method": "auto-round",
+        "packing_format": f"auto_round:{packing}",
+        "bits": 4,
+        "group_size": GROUP,
+        "sym": True,
+    }
+    assert_same(lbrx.open(write_model(tmp_path / "m", named("l", weight), settings))["l.weight"], weight.values)
+    other = write_model(tmp_path / "n", named("l", weight), {**settings, "packing_format": "auto_round:llm_compressor"})
+    with pytest.raises(FormatError, match="the method 'auto-round'"):
+        lbrx.open(other)

@@ -14,6 +14,8 @@ from lbrx.tensors.shape import Shape
 WORD_BITS, WORD_BYTES = 32, 4
 GPTQ_BITS = (2, 3, 4, 8)
 AWQ_BITS = 4
+_NUMBERS = {"qzeros": ("i32",), "scales": ("f32", *HALVES)}
+_OVERRIDES = ("dynamic", "extra_config")  # settings of modules, in GPTQModel and AutoRound
 _NO_GROUPS = -1  # the group size of a weight whose columns are one group
 
 
@@ -57,11 +59,11 @@ def decode_gptq(name: str, parts: Parts) -> Expr:
     """Return the values: (code - zero point) scale, rounded to the dtype of the scales. Columns may be in any group."""
     codes = parts.part(name, name, ("i32",))
     module = name.removesuffix(".qweight")
-    bits = parts.settings.get("bits", 4)
+    bits = _bits(name, module, parts)
     if len(codes.shape) != 2 or codes.shape[0] * WORD_BITS % bits or 0 in codes.shape:
         raise parts.error(name, f"has shape {codes.shape}, expected words of {bits} bits for inputs by outputs")
     inputs, outputs = codes.shape[0] * WORD_BITS // bits, codes.shape[1]
-    group_size = _group_size(inputs, parts)
+    group_size = _group_size(name, module, inputs, parts)
     index_name = f"{module}.g_idx"
     weight = _Weight(name, module, (outputs, inputs), bits, group_size, None)
     if parts.has(index_name):
@@ -83,13 +85,28 @@ def decode_awq(name: str, parts: Parts) -> Expr:
         raise parts.error(name, f"has shape {codes.shape}, expected inputs by words of outputs")
     inputs, words = codes.shape
     shape = (words * WORD_BITS // AWQ_BITS, inputs)
-    weight = _Weight(name, name.removesuffix(".qweight"), shape, AWQ_BITS, _group_size(inputs, parts), None)
+    module = name.removesuffix(".qweight")
+    weight = _Weight(name, module, shape, AWQ_BITS, _group_size(name, module, inputs, parts), None)
     packing = Packing(AWQ_BITS, WORD_BYTES * words, is_across=True, order="even first")
     values = unpacked(codes, shape, packing, integers(AWQ_BITS))
     return _scaled(values, weight, integers(AWQ_BITS), "even first", parts)
 
 
-def _group_size(inputs: int, parts: Parts) -> int:
+def _bits(name: str, module: str, parts: Parts) -> int:
+    """The bits of a code: those of the settings, unless these may differ between modules."""
+    bits: int = parts.settings.get("bits", 4)
+    zeros, scales = (parts.part(name, f"{module}.{part}", types) for part, types in _NUMBERS.items())
+    if not any(parts.settings.get(key) for key in _OVERRIDES) or not scales.shape[-1:]:
+        return bits
+    fitting = (each for each in GPTQ_BITS if -(-scales.shape[-1] * each // WORD_BITS) == zeros.shape[-1])
+    return next(fitting, bits)
+
+
+def _group_size(name: str, module: str, inputs: int, parts: Parts) -> int:
+    """The columns of a group: those of the settings, unless these may differ between modules."""
+    groups = parts.part(name, f"{module}.scales", _NUMBERS["scales"]).shape[:1]
+    if any(parts.settings.get(key) for key in _OVERRIDES) and groups and groups[0] and inputs % groups[0] == 0:
+        return inputs // groups[0]
     key = "q_group_size" if "q_group_size" in parts.settings else "group_size"
     return inputs if parts.settings.get(key, 128) == _NO_GROUPS else parts.count(key, 128)
 

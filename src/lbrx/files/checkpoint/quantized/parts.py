@@ -19,7 +19,7 @@ from lbrx.tensors.tensor import Tensor
 
 EXPONENTS = "f8_e8m0"
 HALVES = ("f16", "bf16")
-MAX_STATE_BYTES = 1 << 20
+MAX_SMALL_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,19 @@ class Parts:
     def integers(self, name: str, part: str) -> list[int]:
         """Return the elements of a small part."""
         source = self.part(name, part, ("i32", "i64", "u8"))
-        data = source.storage.read_at(0, source.storage.nbytes)
-        values: list[int] = np.frombuffer(data.tobytes(), source.dtype.numpy).tolist()
+        values: list[int] = np.frombuffer(self._small(part, source), source.dtype.numpy).tolist()
         return values
+
+    def _small(self, name: str, source: Source) -> bytes:
+        """The bytes of a part that is read to build an expression."""
+        nbytes = source.storage.nbytes
+        if nbytes > MAX_SMALL_BYTES:
+            raise self.error(name, f"has {nbytes} bytes, expected at most {MAX_SMALL_BYTES}")
+        return source.storage.read_at(0, nbytes).tobytes()
+
+    def is_zero(self, name: str) -> bool:
+        """Whether all bytes of a small tensor are zero."""
+        return not any(self._small(name, self.part(name, name, ("f32", *HALVES))))
 
     def groups(self, name: str, part: str, columns: int) -> Source:
         """Return the group of each column."""
@@ -85,17 +95,15 @@ class Parts:
     def numbers(self, name: str, part: str) -> tuple[float, ...]:
         """Return the elements of a small part of f32."""
         source = self.part(name, part, ("f32",))
-        return tuple(np.frombuffer(source.storage.read_at(0, source.storage.nbytes).tobytes(), "<f4").tolist())
+        return tuple(np.frombuffer(self._small(part, source), "<f4").tolist())
 
     def record(self, name: str, part: str) -> Mapping[str, Any]:
         """Return the JSON object in the bytes of a part."""
         source = self.part(name, part, ("u8",))
-        if source.storage.nbytes > MAX_STATE_BYTES:
-            raise self.error(part, f"has {source.storage.nbytes} bytes, expected a JSON object")
         try:
-            values = json.loads(source.storage.read_at(0, source.storage.nbytes).tobytes())
+            values = json.loads(self._small(part, source).decode())
         except (ValueError, RecursionError) as broken:
-            raise self.error(part, f"is not a JSON object: {broken}") from broken
+            raise self.error(part, "is not a JSON object") from broken
         if not isinstance(values, dict):
             raise self.error(part, "is not a JSON object")
         return values

@@ -91,9 +91,11 @@ def _by_settings(described: Any, key: str) -> Recognized:
 
 
 def _scheme_of(settings: Mapping[str, Any], key: str) -> Scheme | None:
-    from lbrx.files.checkpoint.quantized.schemes import SCHEMES
+    from lbrx.files.checkpoint.quantized.schemes import AUTO_ROUND, SCHEMES
 
     method = settings.get("quant_method")
+    if method == "auto-round":
+        return AUTO_ROUND.get(str(settings.get("packing_format")))
     if method is None and key == "compression_config":
         method = "compressed-tensors"
     if method is None and "quant_algo" in settings:
@@ -102,17 +104,20 @@ def _scheme_of(settings: Mapping[str, Any], key: str) -> Scheme | None:
 
 
 def _by_name(name: str, types: Mapping[str, str]) -> Recognized | None:
-    from lbrx.files.checkpoint.quantized.schemes import BY_NAME, FP8
-
     description = next((scheme for ending, scheme in _CODE_ENDINGS.items() if name.endswith(ending)), None)
-    scheme = next((scheme for ending, scheme in BY_NAME.items() if name.endswith(ending)), None)
+    scales = f"{name}_scale"
     if name.endswith("_blocks") and f"{name.removesuffix('blocks')}scales" in types:
         description = "blocks and scales like MXFP4"
     elif description is None and types[name].startswith(_TYPES_OF_CODES):
         module = name.removesuffix(".weight")
-        scales = (f"{module}.{part}" for part in _SCALES) if module != name else (f"{name}_scale", f"{name}_scales")
-        scale = next((each for each in scales if each in types), None)
-        description = None if scale is None else f"{types[name]} codes and scales {scale!r}"
-        is_fp8 = types[name].startswith("f8") and scale is not None and scale == f"{name}_scale"
-        scheme = FP8 if is_fp8 and not any(each.endswith(".weight_scale_2") for each in types) else None
-    return None if description is None else Recognized(f"{description} (tensor {name!r})", scheme)
+        names = (f"{module}.{part}" for part in _SCALES) if module != name else (scales, f"{scales}s")
+        found = next((each for each in names if each in types), None)
+        description = None if found is None else f"{types[name]} codes and scales {found!r}"
+    if description is None:
+        return None
+    from lbrx.files.checkpoint.quantized.schemes import BY_NAME, FP8, MODELOPT
+
+    scheme = next((scheme for ending, scheme in BY_NAME.items() if name.endswith(ending)), None)
+    if scales in types:
+        scheme = MODELOPT if f"{scales}_2" in types else FP8 if types[name].startswith("f8") else None
+    return Recognized(f"{description} (tensor {name!r})", scheme)

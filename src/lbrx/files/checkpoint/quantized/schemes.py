@@ -33,7 +33,8 @@ class Scheme:
 
     ``methods`` are its names in ``quant_method`` of config.json, ``parts`` the endings of tensors that are parts of
     weights, after the name of the weight or of its module. ``decode`` returns the values of the tensor with the codes;
-    ``unknown`` says what of the settings cannot be decoded.
+    ``unknown`` says what of the settings cannot be decoded. With ``fills_biases``, the library stores zeros as biases
+    of modules that have none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Scheme:
     parts: tuple[str, ...]
     decode: Callable[[str, Parts], Expr]
     unknown: Callable[[Settings], str | None] = lambda _settings: None
+    fills_biases: bool = False
 
 
 def _unknown_format(settings: Settings) -> str | None:
@@ -68,7 +70,15 @@ COMPRESSED_TENSORS = Scheme(
 )
 GPT_OSS = Scheme("MXFP4", ("mxfp4",), (Codes(("u8",), "_blocks", beside=("_scales",)),), ("_scales",), gpt_oss.decode)
 _WORDS, _WORD_PARTS = (Codes(("i32",), ".qweight", ".weight"),), (".qzeros", ".scales", ".g_idx")
-GPTQ = Scheme("GPTQ", ("gptq",), _WORDS, _WORD_PARTS, integer_words.decode_gptq, integer_words.unknown_gptq)
+GPTQ = Scheme(
+    "GPTQ",
+    ("gptq",),
+    _WORDS,
+    _WORD_PARTS,
+    integer_words.decode_gptq,
+    integer_words.unknown_gptq,
+    fills_biases=True,
+)
 AWQ = Scheme("AWQ", ("awq",), _WORDS, _WORD_PARTS, integer_words.decode_awq, integer_words.unknown_awq)
 MODELOPT = Scheme(
     "ModelOpt",
@@ -98,6 +108,9 @@ BITSANDBYTES = Scheme(
 )
 SCHEMES = (FP8, COMPRESSED_TENSORS, GPT_OSS, GPTQ, AWQ, MODELOPT, BITNET, BITSANDBYTES)
 
+AUTO_ROUND = {"auto_round:auto_gptq": GPTQ, "auto_round:auto_awq": AWQ}
+"""Formats of AutoRound that are those of other libraries."""
+
 ACTIVATIONS = (
     ".input_scale",
     ".input_scale_inv",
@@ -117,7 +130,7 @@ ACTIVATIONS = (
 """Endings of tensors with scales of activations and of KV caches, which decoded weights do not need."""
 
 BY_NAME: dict[str, Scheme | None] = {
-    ".weight_scale_inv": FP8,
+    "_scale_inv": FP8,
     ".weight_scale_2": MODELOPT,
     ".weight.absmax": BITSANDBYTES,
     ".SCB": BITSANDBYTES,

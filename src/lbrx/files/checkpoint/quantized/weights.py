@@ -56,6 +56,9 @@ class QuantizedWeights(Mapping[str, Tensor]):
                     raise self._parts.error(name, f"is the quantized form of {quoted(weight)}, which is stored, too")
                 coded[name] = weight
                 hidden.update(base + part for base in _bases(weight) for part in self.scheme.parts)
+                bias = f"{weight.removesuffix(_WEIGHT)}.bias"
+                if self.scheme.fills_biases and bias in entries and self._parts.is_zero(bias):
+                    hidden.add(bias)
         if not coded:
             raise FormatError(
                 f"{self._parts.where}: config.json says that the model is quantized with {self.scheme.name}, but "
@@ -82,7 +85,8 @@ class QuantizedWeights(Mapping[str, Tensor]):
     def _is_ignored(self, module: str) -> bool:
         """Whether the settings say that a module is not quantized: by its name, or by a pattern."""
         for key in _IGNORED_KEYS:
-            for pattern in self._parts.settings.get(key) or ():
+            patterns = self._parts.settings.get(key)
+            for pattern in patterns if isinstance(patterns, list) else ():
                 if isinstance(pattern, str) and _matches(module, pattern):
                     return True
         return False
