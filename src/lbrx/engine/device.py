@@ -39,6 +39,8 @@ ARRAY_OPERATIONS = (
     *("silu", "gelu", "gelu_tanh", "silu_mul", "gelu_mul", "gelu_tanh_mul", "softcap"),
 )
 """What `Device.apply` computes; `lbrx.ops` describes each."""
+RECURRENCES = ("causal_conv", "selective_scan", "state_space", "gated_delta")
+"""What `Device.recur` computes; `lbrx.ops.recurrences` describes each."""
 Combine = Callable[[npt.NDArray[Any], npt.NDArray[np.int64] | None], Any]
 
 
@@ -152,6 +154,11 @@ class Device(Protocol):
         self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
     ) -> Floats:
         """One of `ARRAY_OPERATIONS` on an array in memory; ``others`` are further arrays, such as a weight."""
+
+    def recur(
+        self, operation: str, state: Floats, values: Floats, others: tuple[Any, ...], numbers: tuple[int, ...] = ()
+    ) -> Floats:
+        """One of `RECURRENCES` on arrays in memory that fit; ``state`` becomes the state after the last token."""
 
     def gather(self, weight: Tensor, numbers: npt.NDArray[np.integer[Any]]) -> Floats:
         """The rows of a matrix with these numbers, as f32."""

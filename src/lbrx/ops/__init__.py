@@ -13,6 +13,7 @@ from lbrx.ops.embedding import embedding
 from lbrx.ops.linear import linear
 from lbrx.ops.matmul import matmul
 from lbrx.ops.norms import layer_norm, rms_norm, softmax
+from lbrx.ops.recurrences import causal_conv, gated_delta, selective_scan, state_space
 from lbrx.ops.rope import apply_rope, rotate
 from lbrx.ops.shards import column_parallel_linear, gather, matrix, row_parallel_linear, shard
 from lbrx.tensors.rope import RopeConfig, RopeFrequencies, rope_frequencies
@@ -23,8 +24,10 @@ __all__ = [
     "apply_rope",
     "attention",
     "cached_attention",
+    "causal_conv",
     "column_parallel_linear",
     "embedding",
+    "gated_delta",
     "gather",
     "gelu",
     "gelu_mul",
@@ -36,9 +39,11 @@ __all__ = [
     "rope_frequencies",
     "rotate",
     "row_parallel_linear",
+    "selective_scan",
     "shard",
     "silu",
     "silu_mul",
     "softcap",
     "softmax",
+    "state_space",
 ]

@@ -90,6 +90,12 @@ class CpuDevice:
         return apply
 
     @cached_property
+    def recur(self) -> Callable[..., Floats]:
+        from lbrx.devices.cpu.ops.recurrences import recur
+
+        return recur
+
+    @cached_property
     def gather(self) -> Callable[[Tensor, Any], Floats]:
         from lbrx.devices.cpu.ops.weight_rows import gather
 

@@ -119,6 +119,12 @@ class MetalDevice:
         """Arrays in memory: the CPU is done before a GPU has been given the work and the result is back."""
         return device(CPU).apply(operation, values, others, numbers)
 
+    def recur(
+        self, operation: str, state: Floats, values: Floats, others: tuple[Any, ...], numbers: tuple[int, ...] = ()
+    ) -> Floats:
+        """Arrays in memory, one token after the other: the CPU computes them."""
+        return device(CPU).recur(operation, state, values, others, numbers)
+
     def gather(self, weight: Tensor, numbers: Any) -> Floats:
         return device(CPU).gather(weight, numbers)
 

@@ -9,6 +9,7 @@ import numpy as np
 from lbrx.devices.cpu.codecs.encode import BlockDestination
 from lbrx.devices.numpy import products
 from lbrx.devices.numpy.array_operations import apply
+from lbrx.devices.numpy.recurrences import recur
 from lbrx.devices.numpy.run import run_pass
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.bind import BoundPass
@@ -109,6 +110,11 @@ class NumpyDevice:
         self, operation: str, values: Floats, others: tuple[Floats, ...] = (), numbers: tuple[float, ...] = ()
     ) -> Floats:
         return apply(operation, values, others, numbers)
+
+    def recur(
+        self, operation: str, state: Floats, values: Floats, others: tuple[Any, ...], numbers: tuple[int, ...] = ()
+    ) -> Floats:
+        return recur(operation, state, values, others, numbers)
 
     def gather(self, weight: Tensor, numbers: Any) -> Floats:
         return np.asarray(floats(weight)[numbers])
