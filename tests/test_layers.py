@@ -66,6 +66,7 @@ LAYERS = (
     "jobs.merge.plan",
     "jobs.merge",
     "jobs.moe",
+    "jobs.transplant",
     "jobs.verify",
     "jobs.score",
     "jobs.bench",

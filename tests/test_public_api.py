@@ -74,7 +74,19 @@ def test_a_wrong_variable_of_the_environment_is_one_error(name: str) -> None:
     assert (done.returncode, done.stderr) == (1, f"error: {name} is 'foo'; expected {expected[name]}\n")
 
 
-COMMANDS = ("inspect", "merge", "convert", "quantize", "moe", "verify", "compare", "diff", "score", "generate")
+COMMANDS = (
+    "inspect",
+    "merge",
+    "convert",
+    "quantize",
+    "moe",
+    "transplant",
+    "verify",
+    "compare",
+    "diff",
+    "score",
+    "generate",
+)
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "doctor", "bench", "extract_lora", "merge_lora"])

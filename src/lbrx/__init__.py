@@ -46,6 +46,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.moe.moe import moe as moe
     from lbrx.jobs.quantize.quantize import quantize as quantize
     from lbrx.jobs.score.score import score as score
+    from lbrx.jobs.transplant.transplant import transplant as transplant
     from lbrx.jobs.verify.verify import verify as verify
     from lbrx.models.inference import open_model as open_model
     from lbrx.models.inference.generating import generate as generate

@@ -79,6 +79,7 @@ def test_a_command_calls_the_public_function_of_its_name(
         "convert": [models.base, tmp_path / "out", "--strict"],
         "quantize": [models.base, tmp_path / "out.gguf", "--to=q8_0", "--memory=1GiB"],
         "score": [models.base, f"--text={recipe}", "--device=cpu"],
+        "transplant": [models.code, models.base, tmp_path / "out", "--threads=1"],
         "verify": [models.base, "--quick"],
     }
     if name == "merge_lora":

@@ -33,6 +33,7 @@ COMMANDS: dict[str, Command] = {
     "convert": Command("lbrx.cli.convert:convert", "Convert a model to another format."),
     "quantize": Command("lbrx.cli.quantize:quantize", "Quantize a model to GGUF, MLX or integers."),
     "moe": Command("lbrx.cli.moe:moe", "Build a mixture of experts from dense models."),
+    "transplant": Command("lbrx.cli.transplant:transplant", "Give a model the tokenizer of another model."),
     "verify": Command("lbrx.cli.verify:verify", "Check a model for damage and inconsistencies."),
     "compare": Command("lbrx.cli.compare:compare", "Measure what a conversion or quantization changed."),
     "diff": Command("lbrx.cli.diff:diff", "Compare two models layer by layer."),
@@ -49,7 +50,19 @@ COMMANDS: dict[str, Command] = {
 """Commands in the order of ``lbrx --help``. The summary is the first line of the function's docstring."""
 
 
-READS_WEIGHTS = ("merge", "convert", "quantize", "moe", "verify", "compare", "diff", "lora", "score", "generate")
+READS_WEIGHTS = (
+    "merge",
+    "convert",
+    "quantize",
+    "moe",
+    "transplant",
+    "verify",
+    "compare",
+    "diff",
+    "lora",
+    "score",
+    "generate",
+)
 """Commands with the option ``--raw``."""
 
 EXIT_ERROR = 1

@@ -98,6 +98,7 @@ COMMANDS = {
     "convert": ["convert", "{model}", "{out}.gguf"],
     "quantize": ["quantize", "{model}", "{out}.gguf", "--to", "q8_0"],
     "moe": ["moe", "{moe}", "{out}"],
+    "transplant": ["transplant", "{model}", "{model}", "{out}"],
     "verify": ["verify", "{model}"],
     "compare": ["compare", "{model}", "{model}"],
     "diff": ["diff", "{model}", "{model}"],

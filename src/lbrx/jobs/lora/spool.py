@@ -48,6 +48,12 @@ class Spool:
         self._slots[name] = (self._end, dtype, values.shape)
         self._end += stored.nbytes
 
+    def extend(self, name: str, rows: npt.NDArray[Any], dtype: DType) -> None:
+        """Append rows to the array that was put last, or begin a new one."""
+        start, _, shape = self._slots.get(name, (self._end, dtype, (0, *rows.shape[1:])))
+        self.put(name, rows, dtype)
+        self._slots[name] = (start, dtype, (shape[0] + len(rows), *shape[1:]))
+
     def tensors(self) -> dict[str, Tensor]:
         """All stored tensors, in order."""
         tensors = {}

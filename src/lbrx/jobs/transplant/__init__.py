@@ -1,0 +1,1 @@
+"""Tokenizers transplanted: a model with the vocabulary of another one."""
