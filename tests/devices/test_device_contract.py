@@ -538,6 +538,8 @@ IN_DOUBLES: dict[str, tuple[tuple[Any, ...], tuple[float, ...], Any]] = {
     "silu": ((), (), X64 / (1 + np.exp(-X64))),
     "gelu": ((), (), X64 * (1 + erf(X64 / math.sqrt(2))) / 2),
     "gelu_tanh": ((), (), X64 * (1 + np.tanh(math.sqrt(2 / math.pi) * (X64 + 0.044715 * X64**3))) / 2),
+    "relu": ((), (), np.maximum(X64, 0)),
+    "relu_squared": ((), (), np.maximum(X64, 0) ** 2),
     "softcap": ((), (2.5,), 2.5 * np.tanh(X64 / 2.5)),
 }
 GATED = {f"{name}_mul": ((X64 + 1,), (), IN_DOUBLES[name][2] * (X64 + 1)) for name in ("silu", "gelu", "gelu_tanh")}

@@ -115,3 +115,28 @@ def test_bad_input() -> None:
         rope_frequencies(RopeConfig(1e4, 8, "longrope"))
     with pytest.raises(ShapeError, match=r"rope factors have shape \(3,\); expected \(4,\)"):
         rope_frequencies(RopeConfig(1e4, 8), [1, 2, 3])
+
+
+def test_dynamic_positions_change_beyond_the_trained_length() -> None:
+    config, plain = RopeConfig(1e4, 8, "dynamic", 2.0, 16), rope_frequencies(RopeConfig(1e4, 8))
+    np.testing.assert_array_equal(rope_frequencies(config, tokens=16).radians, plain.radians)
+    theta = 1e4 * (2.0 * 40 / 16 - 1.0) ** (8 / 6)
+    expected = rope_frequencies(RopeConfig(theta, 8)).radians
+    np.testing.assert_allclose(rope_frequencies(config, tokens=40).radians, expected, rtol=1e-12)
+    assert [config.depends_on_length(tokens) for tokens in (3, 16, 40)] == [16, 16, 40]
+
+
+def test_longrope_has_other_factors_beyond_the_trained_length() -> None:
+    config = RopeConfig(1e4, 4, "longrope", 4.0, 16, short_factors=(1.0, 2.0), long_factors=(3.0, 4.0))
+    short, long = (rope_frequencies(config, tokens=tokens) for tokens in (16, 17))
+    np.testing.assert_allclose(short.radians, [1.0, 0.01 / 2.0])
+    np.testing.assert_allclose(long.radians, [1 / 3.0, 0.01 / 4.0])
+    assert short.scale == long.scale == math.sqrt(1 + math.log(4) / math.log(16))
+
+
+def test_yarn_may_blend_between_fractions_of_pairs() -> None:
+    whole, exact = (
+        rope_frequencies(RopeConfig(1e4, 64, "yarn", 4.0, 512, truncate=truncate)).radians for truncate in (True, False)
+    )
+    assert not np.array_equal(whole, exact)
+    np.testing.assert_array_equal(whole[[0, -1]], exact[[0, -1]])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import lbrx
 from lbrx.errors import ShapeError, UsageError
-from lbrx.ops import gelu, gelu_mul, layer_norm, rms_norm, silu, silu_mul, softcap, softmax
+from lbrx.ops import gelu, gelu_mul, layer_norm, relu, relu_squared, rms_norm, silu, silu_mul, softcap, softmax
 from support.references import THREADS, Array, normal, wide
 
 LENGTHS = [0, 1, 2, 7, 8, 9, 31, 100]
@@ -161,3 +161,16 @@ def test_bad_shapes() -> None:
         softmax(np.float32(1.0))
     with pytest.raises(UsageError, match="soft cap"):
         softcap(normal(3), 0.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows(any_finite))
+def test_relu(x: Array) -> None:
+    np.testing.assert_array_equal(relu(x), np.maximum(x, 0))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(relu_squared(x), np.maximum(x, 0) ** 2)
+
+
+def test_relu_of_nan_is_nan() -> None:
+    x = np.array([np.nan, -np.inf, np.inf] * 5, np.float32)
+    np.testing.assert_array_equal(relu(x), np.array([np.nan, 0, np.inf] * 5, np.float32))

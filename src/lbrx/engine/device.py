@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CPU = "cpu"
 ARRAY_OPERATIONS = (
     *("softmax", "rms_norm", "layer_norm", "rope"),
-    *("silu", "gelu", "gelu_tanh", "silu_mul", "gelu_mul", "gelu_tanh_mul", "softcap"),
+    *("silu", "gelu", "gelu_tanh", "relu", "relu_squared", "silu_mul", "gelu_mul", "gelu_tanh_mul", "softcap"),
 )
 """What `Device.apply` computes; `lbrx.ops` describes each."""
 RECURRENCES = ("causal_conv", "selective_scan", "state_space", "gated_delta")

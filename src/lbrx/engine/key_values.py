@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from lbrx.engine.arrays import Floats
 from lbrx.engine.attention_options import DTYPE_NAMES
 from lbrx.errors import UsageError
 from lbrx.memory.scratch import ALIGNMENT
+from lbrx.tensors.shape import Shape
 
 KV_TYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 """The dtypes of keys and values, by name."""
@@ -58,16 +59,32 @@ class KeyValues:
         return _larger(self.keys, used, capacity), _larger(self.values, used, capacity)
 
 
+class LayerState:
+    """The arrays of f32 that one layer remembers besides keys and values, by name. They are zeros at first."""
+
+    __slots__ = ("arrays", "number")
+
+    def __init__(self, number: int, shapes: Mapping[str, Shape]) -> None:
+        self.number = number
+        self.arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+
+
 class KeyValueCache:
     """Keys and values of every layer, for ``length`` tokens. Its memory doubles when it is full.
 
-    ``shapes`` has the number of heads and the sizes of a key and of a value for each layer. ``version`` changes when
-    arrays move.
+    ``shapes`` has the number of heads and the sizes of a key and of a value for each layer, and ``states`` the shapes
+    of further arrays, whose size does not depend on the number of tokens. ``version`` changes when arrays move.
     """
 
-    __slots__ = ("__weakref__", "_capacity", "dtype_name", "layers", "length", "version")
+    __slots__ = ("__weakref__", "_capacity", "dtype_name", "layers", "length", "states", "version")
 
-    def __init__(self, shapes: Sequence[tuple[int, int, int]], capacity: int = 0, dtype_name: str = "f32") -> None:
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, int, int]],
+        capacity: int = 0,
+        dtype_name: str = "f32",
+        states: Sequence[Mapping[str, Shape]] = (),
+    ) -> None:
         check_kv_type(dtype_name)
         self._capacity = capacity or _FIRST_CAPACITY
         self.dtype_name = dtype_name
@@ -77,6 +94,7 @@ class KeyValueCache:
             KeyValues(self, number, self._empty(heads, key_size), self._empty(heads, value_size))
             for number, (heads, key_size, value_size) in enumerate(shapes)
         ]
+        self.states = [LayerState(number, arrays) for number, arrays in enumerate(states)]
 
     def _empty(self, heads: int, size: int) -> npt.NDArray[Any]:
         return _aligned((heads, self._capacity, size), KV_TYPES[self.dtype_name])

@@ -18,7 +18,7 @@ from lbrx.tensors.shape import Shape
 
 if TYPE_CHECKING:
     from lbrx.engine.attention_options import AttentionOptions
-    from lbrx.engine.key_values import KeyValueCache, KeyValues
+    from lbrx.engine.key_values import KeyValueCache, KeyValues, LayerState
     from lbrx.tensors.tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -66,6 +66,7 @@ class Operation(NamedTuple):
     - ``copy``: nothing; the output has the values of the input.
     - ``cached_attention``: the number of the layer, the dtype of its keys and values, and the options.
     - ``python``: a function from the arrays of the inputs to that of the output.
+    - ``state``: the number of the layer, and a function from its state and the arrays of the inputs to the output.
     """
 
     name: str
@@ -151,6 +152,11 @@ class Recorder:
 
         self._operations.append(Operation(PYTHON, tuple(views), out.view, (run,)))
         return out
+
+    def on_state(self, function: Callable[..., Array], number: int, values: Sequence[Any], shape: Shape) -> Recorded:
+        """Call a function in every run with the state of a layer of the cache, which it may change."""
+        contiguous = tuple(_operand(value.contiguous() if isinstance(value, Recorded) else value) for value in values)
+        return self._add("state", contiguous, shape, (number, function))
 
     def copied(self, value: Recorded) -> Recorded:
         """Return a contiguous copy."""
@@ -288,6 +294,25 @@ def run_in_step(function: Callable[..., Array], *values: Any) -> Any:
     """
     recorder = next((value.recorder for value in values if isinstance(value, Recorded)), None)
     return function(*values) if recorder is None else recorder.call(function, *values)
+
+
+def run_on_state(function: Callable[..., Array], state: LayerState, *values: Any, shape: Shape) -> Any:
+    """Call ``function(arrays, *values)``, which updates the arrays of a layer's state in place: now, or in every run.
+
+    Its result has the given shape, and f32 elements.
+
+    >>> from lbrx.engine.key_values import LayerState
+    >>> state = LayerState(0, {"sum": (2,)})
+    >>> def add(arrays, x):
+    ...     arrays["sum"] += x.sum(axis=0)
+    ...     return arrays["sum"]
+    >>> run_on_state(add, state, np.ones((3, 2), np.float32), shape=(2,))
+    array([3., 3.], dtype=float32)
+    """
+    recorder = next((value.recorder for value in values if isinstance(value, Recorded)), None)
+    if recorder is None:
+        return function(state.arrays, *values)
+    return recorder.on_state(function, state.number, values, shape)
 
 
 def _same(value: Array) -> Array:

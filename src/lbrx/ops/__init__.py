@@ -7,7 +7,7 @@
 (1, 32)
 """
 
-from lbrx.ops.activations import gelu, gelu_mul, silu, silu_mul, softcap
+from lbrx.ops.activations import gelu, gelu_mul, relu, relu_squared, silu, silu_mul, softcap
 from lbrx.ops.attention import attention, cached_attention
 from lbrx.ops.embedding import embedding
 from lbrx.ops.linear import linear
@@ -35,6 +35,8 @@ __all__ = [
     "linear",
     "matmul",
     "matrix",
+    "relu",
+    "relu_squared",
     "rms_norm",
     "rope_frequencies",
     "rotate",

@@ -1,4 +1,4 @@
-"""silu, gelu, their gated forms, and soft-capping, in f32. The error is at most 1e-6 of the result plus 1e-36."""
+"""silu, gelu, relu, their gated forms, and soft-capping, in f32. The error is at most 1e-6 of the result plus 1e-36."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ def gelu(x: Values, form: GeluForm = "erf") -> Floats:
     (array([0.8413], dtype=float32), array([0.8412], dtype=float32))
     """
     return device_for(x).apply(_gelu_name(form), floats(x))
+
+
+def relu(x: Values) -> Floats:
+    """max(x, 0)
+
+    >>> import numpy as np
+    >>> relu(np.array([-1.0, 2.0], np.float32))
+    array([0., 2.], dtype=float32)
+    """
+    return device_for(x).apply("relu", floats(x))
+
+
+def relu_squared(x: Values) -> Floats:
+    """max(x, 0) squared
+
+    >>> import numpy as np
+    >>> relu_squared(np.array([-1.0, 2.0], np.float32))
+    array([0., 4.], dtype=float32)
+    """
+    return device_for(x).apply("relu_squared", floats(x))
 
 
 def silu_mul(gate: Values, up: Values) -> Floats:

@@ -12,15 +12,15 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
 
 RopeStyle = Literal["neox", "interleaved"]
-ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """How positions rotate the first ``dims`` elements of queries and keys.
 
-    ``rope_type`` is default, linear, llama3, yarn or longrope. The fields after it belong to the types that extend a
-    model to longer contexts.
+    ``rope_type`` is default, linear, llama3, yarn, longrope or dynamic. The fields after it belong to the types that
+    extend a model to longer contexts. ``truncate``: yarn blends between whole pairs.
     """
 
     theta: float
@@ -33,6 +33,15 @@ class RopeConfig:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     attention_factor: float | None = None
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+
+    def depends_on_length(self, tokens: int) -> int:
+        """Return a number that is equal for two lengths of a text if they have the same frequencies."""
+        if self.rope_type == "longrope":
+            return int(tokens > self.original_context)
+        return max(tokens, self.original_context) if self.rope_type == "dynamic" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +81,10 @@ def turns(
     return cosines.astype(np.float32), sines.astype(np.float32)
 
 
-def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -> RopeFrequencies:
+def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None, tokens: int = 0) -> RopeFrequencies:
     """Return the frequencies of a model, divided one by one by ``factors`` (of longrope, or from the file).
+
+    ``tokens`` is the length of the text so far, on which those of longrope and dynamic depend.
 
     >>> rope_frequencies(RopeConfig(theta=10_000.0, dims=4)).radians
     array([1.  , 0.01])
@@ -82,7 +93,10 @@ def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -
     """
     if config.dims < 2 or config.dims % 2:
         raise ShapeError(f"rope rotates pairs, so cannot rotate {config.dims} elements of a head; expected 2, 4, ...")
-    radians = np.float64(config.theta) ** (-np.arange(0, config.dims, 2, dtype=np.float64) / config.dims)
+    theta = _dynamic_theta(config, tokens) if config.rope_type == "dynamic" else config.theta
+    if factors is None and config.rope_type == "longrope":
+        factors = (config.long_factors if tokens > config.original_context else config.short_factors) or None
+    radians = np.float64(theta) ** (-np.arange(0, config.dims, 2, dtype=np.float64) / config.dims)
     if factors is not None:
         divisors = np.asarray(factors, np.float64)
         if divisors.shape != radians.shape:
@@ -90,7 +104,7 @@ def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None) -
         radians = radians / divisors
     elif config.rope_type == "longrope":
         raise UsageError("longrope needs its factors, one for each pair of elements")
-    if config.rope_type in ("default", "longrope"):
+    if config.rope_type in ("default", "dynamic", "longrope"):
         return RopeFrequencies(radians, _longrope_scale(config) if config.rope_type == "longrope" else 1.0)
     if config.rope_type == "linear":
         return RopeFrequencies(radians / config.factor)
@@ -122,11 +136,23 @@ def _yarn(radians: npt.NDArray[np.float64], config: RopeConfig) -> npt.NDArray[n
     def pair_with_turns(turns: float) -> float:
         return config.dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
 
-    low = max(math.floor(pair_with_turns(config.beta_fast)), 0)
-    high = min(math.ceil(pair_with_turns(config.beta_slow)), config.dims - 1)
+    first, last = pair_with_turns(config.beta_fast), pair_with_turns(config.beta_slow)
+    if config.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    low, high = max(first, 0), min(last, config.dims - 1)
     width = high - low if high != low else 0.001
     stretched = np.clip((np.arange(radians.size) - low) / width, 0.0, 1.0)
-    return radians * ((1 - stretched) + stretched / config.factor)
+    scaled: npt.NDArray[np.float64] = radians * ((1 - stretched) + stretched / config.factor)
+    return scaled
+
+
+def _dynamic_theta(config: RopeConfig, tokens: int) -> float:
+    """Raise the base so far that the slowest pair does not turn further than in training."""
+    context = _original_context(config)
+    if config.dims < 4:
+        raise ShapeError(f"dynamic positions cannot rotate {config.dims} elements of a head; expected 4 or more")
+    stretch = config.factor * max(tokens, context) / context - (config.factor - 1)
+    return float(config.theta * stretch ** (config.dims / (config.dims - 2)))
 
 
 def _yarn_scale(config: RopeConfig) -> float:

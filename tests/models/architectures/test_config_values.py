@@ -50,7 +50,7 @@ def test_unknown_key() -> None:
         Config({"hidden_size": 1}, {}).evaluate("2 * hidden_sizes")
 
 
-@pytest.mark.parametrize("expression", ["print(a)", "a.real", "few[0]", "[a]", "-a", "a / b", "lambda: 1"])
+@pytest.mark.parametrize("expression", ["print(a)", "a.real", "few[0:1]", "[a]", "-a", "a ** b", "a ** 2", "lambda: 1"])
 def test_everything_else_is_refused(expression: str) -> None:
     with pytest.raises(UsageError, match="is not allowed"):
         Config({"a": 1, "b": 1, "few": [1]}, {}).evaluate(expression)
@@ -116,3 +116,17 @@ def test_absurd_numbers_of_layers_and_experts_are_refused_at_once(key: str) -> N
     config = {"model_type": "mixtral", "num_hidden_layers": 2, key: 10**9}
     with pytest.raises(UsageError, match=f"config.json: '{key}' is 1000000000; expected a whole number"):
         find_family(config).tensors(config, ["model.norm.weight"])
+
+
+def test_roots_quotients_and_items() -> None:
+    config = Config({"a": 16, "b": 4, "layers": ["x", "y"], "text": "xy"})
+    assert config.evaluate("a ** 0.5 / b") == 1.0
+    assert config.evaluate("layers[layer]", layer=1) == "y"
+    assert config.real("1 / b") == 0.25
+    for expression in ("layers[2]", "layers[text]", "text[0]"):
+        with pytest.raises(UsageError, match="expected a list with more than"):
+            config.evaluate(expression)
+    with pytest.raises(UsageError, match="cannot compute 'a / 0'"):
+        config.evaluate("a / 0")
+    with pytest.raises(UsageError, match="'a - a' is 0; expected a number above zero"):
+        config.real("a - a")

@@ -85,12 +85,12 @@ def test_metadata_of_gguf_files_says_the_same_as_a_config() -> None:
     }
     metadata = {"general.architecture": "gemma3", **{f"gemma3.{key}": value for key, value in keys.items()}}
     spec = spec_of_gguf({**metadata, "gemma3.vocab_size": VOCABULARY}, {}, "a.gguf")
-    assert (spec.heads, spec.kv_heads, spec.head_dim, spec.norm_adds_one) == (4, 2, 32, False)
+    assert (spec.layers[0].memory.keys, spec.norm_adds_one) == ((2, 32, 32), False)
     assert [layer.window for layer in spec.layers] == [5, 5, 5, 5, 5, None]
     assert spec.layers[0].rope == RopeConfig(10_000.0, 32)
     rope = spec.layers[5].rope
     assert (rope.theta, rope.rope_type, rope.factor) == (1e6, "linear", 8.0)
-    assert spec.attention_scale == pytest.approx(32**-0.5)
+    assert spec.config.number("query_pre_attn_scalar") == 32
 
 
 GEMMA3: dict[str, Any] = {
@@ -164,7 +164,7 @@ def test_a_wrong_scaling_of_a_gguf_file_is_told() -> None:
         ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1; expected a whole number from 1 to 1000"),
         ({"num_key_value_heads": 3}, "4 heads cannot share 3 heads of keys; expected a divisor"),
         ({"hidden_act": "relu"}, "'hidden_act' is 'relu'; expected one of silu, swish"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "positions of type 'dynamic' are not known"),
+        ({"rope_scaling": {"rope_type": "unheard-of", "factor": 2.0}}, "positions of type 'unheard-of' are not known"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: has no 'factor'; expected a number above zero"),
         ({"rope_scaling": [1]}, "'rope_scaling' is .1.; expected an object"),
         ({"tie_word_embeddings": "yes"}, "'tie_word_embeddings' is 'yes'; expected true or false"),

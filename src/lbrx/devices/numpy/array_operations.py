@@ -61,5 +61,7 @@ _FUNCTIONS: dict[str, Callable[..., Doubles]] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: x * 0.5 * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": _gelu_tanh,
+    "relu": lambda x: np.where(x < 0, 0, x),
+    "relu_squared": lambda x: np.where(x < 0, 0, x) ** 2,
     "softcap": lambda x, cap: cap * np.tanh(x / cap),
 }

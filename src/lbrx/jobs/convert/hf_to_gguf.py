@@ -161,7 +161,8 @@ def _planned(match: Match, config: Config, type_name: str | None) -> PlannedTens
         values = [value if value.type_name == wanted else value.to(wanted) for value in values]
         return stacked(values) if is_stack else values[0]
 
-    shape = (len(parts), *parts[0].shape) if is_stack else parts[0].shape
+    own_shape = parts[0].shape[::-1] if weight.is_transposed else parts[0].shape
+    shape = (len(parts), *own_shape) if is_stack else own_shape
     return PlannedTensor(match.pair.gguf_name, wanted, shape, make)
 
 

@@ -27,6 +27,8 @@ class Pair:
 
     @property
     def gguf_shape(self) -> tuple[int, ...]:
+        if self.weight.is_transposed:
+            return self.shape[::-1]
         return self.shape if self.weight.items is None else (len(self.hf_names), *self.shape)
 
 
@@ -40,7 +42,7 @@ def tensor_pairs(family: Family, config: Config) -> Iterator[Pair]:
         items = (None,) if weight.items is None else range(config.size(weight.items))
         names = tuple(family.namings[0].expand(weight.name, layer, item) for item in items)
         gguf_name = weight.gguf.replace("{layer}", str(layer))
-        return Pair(weight, gguf_name, names, config.shape(weight.shape), weight.name in required)
+        return Pair(weight, gguf_name, names, config.shape(weight.shape, layer=layer), weight.name in required)
 
     for weight in _in_gguf(family.pre):
         yield pair(weight, None)

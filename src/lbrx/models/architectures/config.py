@@ -1,13 +1,14 @@
 """Typed access to config values with bounds, and expressions such as ``heads * head_dim``.
 
 Families are data: shapes and conditions are written as text and evaluated here. The language is a small subset of
-Python: names, numbers, strings, ``+ - * // %``, comparisons, ``in``, ``and or not`` and ``a if b else c``. It has
-no calls, attributes or subscripts.
+Python: names, numbers, strings, ``+ - * / // %``, ``** 0.5``, comparisons, ``in``, ``and or not``, ``a if b else c``
+and ``list[number]``. It has no calls or attributes.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -32,6 +33,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
@@ -194,21 +196,32 @@ class Config:
                 f"cannot compute {expression!r} from its values: {error}; expected whole numbers"
             ) from error
 
-    def size(self, expression: str | int, *, at_most: int = MOST) -> int:
+    def size(self, expression: str | int, *, at_most: int = MOST, **local: Any) -> int:
         """Evaluate an expression whose value must be a non-negative integer.
 
         >>> Config({"hidden_size": 8}).size("4 * hidden_size")
         32
         """
-        value = self.evaluate(expression)
+        value = self.evaluate(expression, **local)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= at_most:
             bound = "" if at_most == MOST else f" of at most {at_most}"
             raise self.wrong(f"{expression!r} is {value!r:.60}; expected a whole number{bound}")
         return value
 
-    def shape(self, dimensions: Sequence[str | int]) -> tuple[int, ...]:
+    def shape(self, dimensions: Sequence[str | int], **local: Any) -> tuple[int, ...]:
         """Return the sizes of a tensor."""
-        return tuple(map(self.size, dimensions))
+        return tuple(self.size(each, **local) for each in dimensions)
+
+    def real(self, expression: str, **local: Any) -> float:
+        """Evaluate an expression whose value must be a finite number above zero.
+
+        >>> Config({"scale": 4}).real("1 / scale")
+        0.25
+        """
+        value = self.evaluate(expression, **local)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LARGEST:
+            raise self.wrong(f"{expression!r} is {value!r:.60}; expected a number above zero")
+        return float(value)
 
     def _value_of(self, node: ast.expr, local: Mapping[str, Any]) -> Any:
         match node:
@@ -221,6 +234,10 @@ class Config:
                 if not all(isinstance(operand, int | float) for operand in operands):  # text * size would be huge
                     raise TypeError(f"{operands[0]!r:.60} and {operands[1]!r:.60} are not both numbers")
                 return _BINARY[type(op)](*operands)
+            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=0.5)):
+                return self._root(self._value_of(left, local))
+            case ast.Subscript(value=listed, slice=index):
+                return self._item(self._value_of(listed, local), self._value_of(index, local), ast.unparse(listed))
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
                 return _COMPARE[type(op)](self._value_of(left, local), self._value_of(right, local))
             case ast.BoolOp(op=ast.And(), values=values):
@@ -232,6 +249,16 @@ class Config:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self._value_of(body if self._value_of(test, local) else orelse, local)
         raise UsageError(f"{ast.unparse(node)!r} is not allowed in an architecture's expression")
+
+    def _root(self, value: Any) -> float:
+        if not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+            raise TypeError(f"{value!r:.60} has no square root")
+        return math.sqrt(value)
+
+    def _item(self, values: Any, index: Any, name: str) -> Any:
+        if not isinstance(values, list | tuple) or not isinstance(index, int) or not 0 <= index < len(values):
+            raise self.wrong(f"{name!r} is {values!r:.60}; expected a list with more than {index!r:.20} items")
+        return values[index]
 
 
 @cache

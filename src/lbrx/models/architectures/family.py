@@ -282,10 +282,13 @@ class Family:
         )
         for part, weights, layers in parts:
             for weight in weights:
-                shape = None if weight.shape is None else values.shape(weight.shape)
+                differs = any("layer" in str(dimension) for dimension in weight.shape or ())
+                shape = None if weight.shape is None or differs else values.shape(weight.shape)
                 tied_to = naming.expand(weight.tied_to) if weight.tied_to and self.is_tied(config) else None
                 items = _items(weight, values, most_items(present))
                 for layer in layers:
+                    if differs and weight.shape is not None:
+                        shape = values.shape(weight.shape, layer=layer)
                     is_needed = tied_to is None and _is_needed(weight, values, naming, present, layer)
                     for item in items:
                         yield TensorRole(

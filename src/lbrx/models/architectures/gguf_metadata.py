@@ -10,6 +10,7 @@ import numpy as np
 
 from lbrx.errors import FormatError, UsageError
 from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.activations import config_name, usual_activation
 from lbrx.models.architectures.config import MOST, Config
 from lbrx.models.architectures.family import Family, most_items
 from lbrx.models.architectures.records import Gguf
@@ -150,13 +151,13 @@ def config_of_metadata(
             config[key] = plain_float(values.number(name)) if is_real else values.count(name, at_least=0)
     if not config.get("sliding_window"):
         config["sliding_window"] = None
-    embedding, is_gelu = tensors.get("token_embd.weight"), family.decoder and family.decoder.mlp.activation == "gelu"
+    embedding = tensors.get("token_embd.weight")
     config |= {
         "vocab_size": values.count(prefix + "vocab_size") if embedding is None else embedding.shape[0],
         "rms_norm_eps": plain_float(values.number(prefix + _EPSILON, default=1e-6)),
         "tie_word_embeddings": "output.weight" not in tensors,
         "torch_dtype": TORCH_NAMES.get(main_type(list(tensors.values())), "bfloat16"),
-        "hidden_act": "gelu_pytorch_tanh" if is_gelu else "silu",
+        "hidden_act": config_name(usual_activation(family)),
     }
     for name, key in _TOKEN_IDS.items():
         token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")

@@ -43,11 +43,20 @@ def linear(
     )
 
 
-def conv1d(module: str, inputs: Dimension, outputs: Dimension, *, when: str | None = None) -> tuple[Weight, ...]:
+def conv1d(
+    module: str, inputs: Dimension, outputs: Dimension, gguf: str | None = None, *, when: str | None = None
+) -> tuple[Weight, ...]:
     """Return GPT-2's linear layer, whose matrix is stored transposed."""
-    return (
-        Weight(f"{module}.weight", (inputs, outputs), needed_when=when),
-        Weight(f"{module}.bias", (outputs,), needed_when=when),
+    shapes: dict[str, tuple[Dimension, ...]] = {"weight": (inputs, outputs), "bias": (outputs,)}
+    return tuple(
+        Weight(
+            f"{module}.{part}",
+            shape,
+            needed_when=when,
+            gguf=None if gguf is None else f"{gguf}.{part}",
+            is_transposed=part == "weight",
+        )
+        for part, shape in shapes.items()
     )
 
 
@@ -61,9 +70,10 @@ def norm(
     adds_one: bool = False,
 ) -> tuple[Weight, ...]:
     """Return the scale of a normalization, and its bias if it has one."""
-    name = None if gguf is None else f"{gguf}.weight"
-    scale = Weight(f"{module}.weight", (size,), needed_when=when, gguf=name, adds_one=adds_one)
-    return (scale, Weight(f"{module}.bias", (size,), needed_when=when)) if bias else (scale,)
+    names = {part: None if gguf is None else f"{gguf}.{part}" for part in ("weight", "bias")}
+    scale = Weight(f"{module}.weight", (size,), needed_when=when, gguf=names["weight"], adds_one=adds_one)
+    offset = Weight(f"{module}.bias", (size,), needed_when=when, gguf=names["bias"])
+    return (scale, offset) if bias else (scale,)
 
 
 TWO_NORMS = (*norm("input_layernorm", "attn_norm"), *norm("post_attention_layernorm", "ffn_norm"))

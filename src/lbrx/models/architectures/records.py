@@ -12,7 +12,8 @@ from lbrx.models.architectures.stacks import Part
 if TYPE_CHECKING:
     from lbrx.tensors.rope import RopeStyle
 
-Activation = Literal["silu", "gelu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+"""``gelu`` is the exact function, ``gelu_tanh`` its usual approximation, ``relu2`` the square of ``relu``."""
 Dimension = str | int  # an expression over the config's keys, or a number
 
 
@@ -57,6 +58,7 @@ class Weight:
     mlx: str | None = None  # the stack of all items in MLX; other tensors have the same name there
     paired_by: str | None = None  # key for the number of heads: GGUF interleaves the halves of each head
     adds_one: bool = False  # GGUF has 1 + weight
+    is_transposed: bool = False  # Hugging Face files have one column per output
 
     @property
     def is_always_f32(self) -> bool:
@@ -121,23 +123,59 @@ class TensorRole:
 
 
 @dataclass(frozen=True, slots=True)
+class PerLayer:
+    """A part that differs between layers: the value of an expression over the config selects one.
+
+    The expression may use ``layer``, the number of the layer, and ``layer_type``, its entry in ``layer_types``.
+
+    >>> PerLayer("layer % 2", {0: GatedMlp(), 1: None}).parts[1] is None
+    True
+    """
+
+    select: str
+    parts: Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedAttention:
     """Softmax attention whose query heads share keys and values.
 
-    ``qk_norm``: queries and keys are normalized per head, or over the whole row before it is split into heads.
-    ``is_joined``: one matrix contains queries, keys and values.
+    ``qk_norm``: queries and keys are normalized per head (with one weight for all heads, or one each), or over the
+    whole row before it is split into heads. ``joined``: one matrix contains queries, keys and values: all of each
+    (``"parts"``), or for each head of keys its queries, the key and the value (``"groups"``; GGUF always has parts).
+    Text fields are expressions over the config; they may use ``layer`` and ``layer_type``.
     """
 
-    qk_norm: Literal["none", "head", "row"] = "none"
-    is_joined: bool = False
+    qk_norm: Literal["none", "head", "each_head", "row"] = "none"
+    qk_norm_when: str = "True"
+    qk_norm_function: Literal["rms", "layer"] = "rms"
+    norms_after_rope: bool = False
+    joined: Literal["no", "parts", "groups"] = "no"
+    heads: str = "num_attention_heads"
+    key_heads: str = "num_key_value_heads"
+    head_size: str = "head_dim"
+    scale: str | None = None  # of the scores; None: 1 / sqrt(query_pre_attn_scalar or head size)
+    clip: str | None = None  # queries, keys and values are cut off at plus and minus this number, if it is one
 
 
 @dataclass(frozen=True, slots=True)
 class GatedMlp:
-    """``down(activation(gate(x)) * up(x))``. ``is_joined``: one matrix contains gate and up."""
+    """``down(activation(gate(x)) * up(x))``. ``is_joined``: one matrix contains gate and up.
+
+    A config may select one of the ``alternatives`` instead of the activation.
+    """
 
     activation: Activation = "silu"
     is_joined: bool = False
+    alternatives: tuple[Activation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMlp:
+    """``down(activation(up(x)))``. A config may select one of the ``alternatives`` instead of the activation."""
+
+    activation: Activation = "gelu"
+    alternatives: tuple[Activation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,29 +186,81 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
-class RmsNorm:
-    """The positions of norms: before attention and MLP, after them (before the residual sum), or both.
+class Norm:
+    """The norms of a layer: their function, and whether they come before mixer and MLP, after them, or both.
 
-    >>> RmsNorm("after").names
-    ('post_attention_norm', 'post_ffw_norm')
+    ``names`` are the GGUF names of the norms before and after the mixer, and before and after the MLP. Weights and
+    biases are used if the family has such tensors.
+
+    >>> Norm("after").used
+    (None, 'post_attention_norm', None, 'post_ffw_norm')
     """
 
     placement: Literal["before", "after", "both"] = "before"
+    function: Literal["rms", "layer"] = "rms"
     adds_one: bool = False  # values are multiplied by 1 + weight
+    epsilon: str = "rms_norm_eps"  # an expression over the config
+    names: tuple[str, str, str, str] = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The GGUF names of the norms of a layer."""
-        before, after = ("attn_norm", "ffn_norm"), ("post_attention_norm", "post_ffw_norm")
-        return {"before": before, "after": after, "both": before + after}[self.placement]
+    def used(self) -> tuple[str | None, str | None, str | None, str | None]:
+        """The GGUF names of the norms before and after the mixer, and before and after the MLP."""
+        first, after_first, second, after_second = self.names
+        if self.placement == "before":
+            return first, None, second, None
+        return (None, after_first, None, after_second) if self.placement == "after" else self.names
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Positions rotate the first elements of queries and keys.
+
+    ``size`` is an expression for the number of elements; None: the head size times ``partial_rotary_factor``.
+    Layers for which ``when`` is false have no positions.
+    """
+
+    style: RopeStyle = "neox"
+    size: str | None = None
+    when: str = "True"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPositions:
+    """Every position has a row of the tensor ``position_embd.weight``, which is added to the embedding.
+
+    The first position has the row with the number ``offset``.
+    """
+
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alibi:
+    """Scores decrease with the distance of query and key, in every head at another rate.
+
+    ``is_scaled``: the decrease is multiplied by the scale of the scores, too.
+    """
+
+    largest: str = "8"  # an expression: the negated exponent of 2 of the smallest rate
+    is_scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """How to run a model: each layer has attention and an MLP, both with norms."""
+    """How to run a model: each layer has a mixer, such as attention, and an MLP, with norms and residual connections.
 
-    attention: GroupedAttention = GroupedAttention()
-    mlp: GatedMlp | Experts = GatedMlp()
-    norm: RmsNorm = RmsNorm()
-    rope: RopeStyle = "neox"
-    scales_embeddings: bool = False  # by the square root of the hidden size
+    ``lbrx.models.inference.parts`` lists the records that ``mixer`` and ``mlp`` may be; None leaves one out.
+    ``PerLayer`` may stand for ``mixer``, ``mlp`` and ``positions``. Text fields are expressions over the config.
+    """
+
+    mixer: Any = GroupedAttention()
+    mlp: Any = GatedMlp()
+    norm: Norm = Norm()
+    positions: Rope | LearnedPositions | Alibi | PerLayer | None = Rope()
+    layer_types: tuple[str, ...] = ("sliding_attention", "full_attention")  # what layer_types may list
+    is_parallel: str = "False"  # mixer and MLP read the same hidden states
+    shares_norm: str = "False"  # the MLP reads what the norm before the mixer returns
+    embedding_scale: str | None = None
+    embedding_norm: bool = False  # after the embedding: the tensors ``token_embd_norm``
+    residual_scale: str | None = None  # of the results of mixer and MLP
+    logit_scale: str | None = None

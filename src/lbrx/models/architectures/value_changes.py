@@ -91,8 +91,10 @@ def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
     """Return the values of a tensor as GGUF stores them.
 
     llama.cpp rotates adjacent elements of a head, transformers those that are half a head apart. The norms of
-    Gemma multiply by 1 + weight; GGUF stores the sum.
+    Gemma multiply by 1 + weight; GGUF stores the sum. GPT-2 stores matrices transposed.
     """
+    if weight.is_transposed:
+        return tensor.T
     if weight.paired_by is not None:
         return picked_rows(tensor, pair_rows(tensor.shape[0], config.count(weight.paired_by)))
     return tensor.to("f32") + 1 if weight.adds_one else tensor
@@ -100,6 +102,8 @@ def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
 
 def to_hf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
     """Return the inverse of ``to_gguf``. Subtracting 1 in f64 is exact."""
+    if weight.is_transposed:
+        return tensor.T
     if weight.paired_by is not None:
         return picked_rows(tensor, half_rows(tensor.shape[0], config.count(weight.paired_by)))
     return tensor.to("f64") - 1 if weight.adds_one else tensor

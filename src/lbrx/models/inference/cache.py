@@ -7,7 +7,7 @@ from lbrx.models.inference.spec import ModelSpec
 
 
 class KeyValueCache(key_values.KeyValueCache):
-    """Keys and values of every layer, for ``length`` tokens. Its memory doubles when it is full.
+    """What the layers remember of ``length`` tokens. Memory for keys and values doubles when it is full.
 
     ``kv_type`` is f32, f16 or bf16: half types need half of the memory.
     """
@@ -15,4 +15,6 @@ class KeyValueCache(key_values.KeyValueCache):
     __slots__ = ()
 
     def __init__(self, spec: ModelSpec, capacity: int = 0, kv_type: str = "f32") -> None:
-        super().__init__([(spec.kv_heads, spec.head_dim, spec.head_dim)] * len(spec.layers), capacity, kv_type)
+        memories = [layer.memory for layer in spec.layers]
+        shapes = [memory.keys or (0, 0, 0) for memory in memories]
+        super().__init__(shapes, capacity, kv_type, [dict(memory.states) for memory in memories])

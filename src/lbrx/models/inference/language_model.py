@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.errors import UsageError
+from lbrx.models.architectures.records import LearnedPositions
 from lbrx.models.inference.cache import KeyValueCache
-from lbrx.models.inference.decoder import normalized, run_block
+from lbrx.models.inference.decoder import run_block
 from lbrx.models.inference.passes import Compute, Passes
 from lbrx.models.inference.positions import Positions, Rotation
 from lbrx.models.inference.sampling import Sampler, Sampling
 from lbrx.models.inference.spec import ModelSpec
-from lbrx.models.inference.weights import Floats, ModelWeights
-from lbrx.ops import embedding, linear, softcap
+from lbrx.models.inference.weights import Floats, ModelWeights, normalized, times
+from lbrx.ops import embedding, softcap
 
 TokenIds = Sequence[int] | npt.NDArray[np.int64]
 
@@ -140,7 +140,8 @@ class LanguageModel:
         """Yield the hidden states ``[n, hidden]`` of a text before each layer, starting with the first."""
         tokens = self.checked_ids(ids)
         cache = self.new_cache(tokens.size)
-        hidden, positions = self._scaled(self._embedded(tokens)), Positions(self._rotation, 0, tokens.size)
+        positions = Positions(self._rotation, 0, tokens.size)
+        hidden = self._first(self._embedded(tokens), positions)
         for number, weights in enumerate(self._weights.layers):
             yield hidden
             hidden = run_block(hidden, self.spec, number, weights, positions, cache)
@@ -164,18 +165,35 @@ class LanguageModel:
         return result
 
     def _hidden_of(self, embedded: Floats, positions: Positions, cache: KeyValueCache) -> Floats:
-        hidden = self._scaled(embedded)
+        hidden = self._first(embedded, positions)
         for number, weights in enumerate(self._weights.layers):
             hidden = run_block(hidden, self.spec, number, weights, positions, cache)
-        return normalized(hidden, self._weights.final_norm, self.spec)
+        return normalized(hidden, self._weights.final_norm)
 
     def _embedded(self, tokens: npt.NDArray[np.int64]) -> Floats:
         return embedding(tokens, self._weights.embedding)
 
-    def _scaled(self, embedded: Floats) -> Floats:
-        return embedded * np.float32(math.sqrt(self.spec.hidden)) if self.spec.decoder.scales_embeddings else embedded
+    def _first(self, embedded: Floats, positions: Positions) -> Floats:
+        """Return the hidden states before the first layer."""
+        scale, norm = self.spec.embedding_scale, self._weights.embedding_norm
+        hidden = embedded if scale is None else embedded * np.float32(scale)
+        if self._weights.positions is not None:
+            hidden = hidden + positions.tables("learned", self._learned_positions)[0]
+        return hidden if norm is None else normalized(hidden, norm)
+
+    def _learned_positions(self, first: int, tokens: int) -> tuple[Floats]:
+        learned, table = self.spec.decoder.positions, self._weights.positions
+        assert isinstance(learned, LearnedPositions)
+        assert table is not None
+        numbers = np.arange(first, first + tokens) + learned.offset
+        if first + tokens + learned.offset > table.shape[0]:
+            most = table.shape[0] - learned.offset
+            raise UsageError(f"{self.path}: a text has {first + tokens} tokens or more; expected at most {most}")
+        return (embedding(numbers, table),)
 
     def _output(self, hidden: Floats) -> Floats:
-        logits = linear(hidden, self._weights.output)
-        cap = self.spec.final_softcap
+        logits = times(hidden, self._weights.output)
+        scale, cap = self.spec.logit_scale, self.spec.final_softcap
+        if scale is not None:
+            logits = logits * np.float32(scale)
         return logits if cap is None else softcap(logits, cap)

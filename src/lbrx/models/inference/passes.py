@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lbrx.engine.device import device
 from lbrx.engine.key_values import KeyValueCache
 from lbrx.engine.recording import CannotRecord, CompiledStep, Recorder
-from lbrx.models.inference.positions import Rotation, Turns
+from lbrx.models.inference.positions import MakeTables, Positions, Rotation
 from lbrx.models.inference.weights import Floats
 from lbrx.settings import settings
-from lbrx.tensors.rope import RopeConfig
 
 Compute = Callable[[Any, Any, Any], Any]
 """Computes a result from embeddings, positions and the cache."""
@@ -22,35 +21,36 @@ Compute = Callable[[Any, Any, Any], Any]
 _MOST_PASSES = 4
 
 
-class RecordedPositions:
-    """Positions whose cosines and sines are filled in before every run; see `positions.Positions`."""
+class RecordedPositions(Positions):
+    """Positions whose tables are filled in before every run."""
 
     def __init__(self, recorder: Recorder, rotation: Rotation) -> None:
-        self._recorder, self._rotation = recorder, rotation
-        self.inputs: dict[RopeConfig, tuple[Any, Any]] = {}
+        super().__init__(rotation, 0, recorder.tokens)
+        self._recorder = recorder
+        self.inputs: dict[Hashable, tuple[MakeTables, Any]] = {}
 
-    def turns(self, rope: RopeConfig) -> Any:
-        """Return cosines and sines for layers of a type."""
-        if rope not in self.inputs:
-            shape = self._recorder.tokens, self._rotation.frequencies(rope).radians.size
-            self.inputs[rope] = self._recorder.input(shape), self._recorder.input(shape)
-        return self.inputs[rope]
+    def tables(self, key: Hashable, make: MakeTables) -> Any:
+        """Return inputs with the shapes of the tables."""
+        if key not in self.inputs:
+            tables = make(0, self._recorder.tokens)
+            self.inputs[key] = make, tuple(self._recorder.input(table.shape) for table in tables)
+        return self.inputs[key][1]
 
 
 class RecordedPass:
     """A compiled recording, and how to fill its inputs."""
 
-    def __init__(self, step: CompiledStep, rotation: Rotation, ropes: tuple[RopeConfig, ...]) -> None:
-        self._step, self._rotation, self._ropes = step, rotation, ropes
+    def __init__(self, step: CompiledStep, makers: tuple[MakeTables, ...]) -> None:
+        self._step, self._makers = step, makers
         self.lock = threading.Lock()
 
     def run(self, embedded: Floats, cache: KeyValueCache) -> Floats:
         """Return the result for tokens that follow those in the cache. It is valid until the next run."""
-        rows, *tables = self._step.inputs
+        rows, *inputs = self._step.inputs
         rows[...] = embedded
-        for number, rope in enumerate(self._ropes):
-            turns: Turns = self._rotation.turns(rope, cache.length, len(embedded))
-            tables[2 * number][...], tables[2 * number + 1][...] = turns
+        tables = (table for make in self._makers for table in make(cache.length, len(embedded)))
+        for given, table in zip(inputs, tables, strict=True):
+            given[...] = table
         return self._step.run(cache)
 
 
@@ -102,4 +102,4 @@ class Passes:
         except CannotRecord:
             return None
         step = device(settings.device).compile_step(recorder.finish(result))
-        return None if step is None else RecordedPass(step, self._rotation, tuple(positions.inputs))
+        return None if step is None else RecordedPass(step, tuple(make for make, _ in positions.inputs.values()))

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import field
+from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError, UsageError
 from lbrx.models.architectures.config import Config, Values
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.records import Activation, Decoder
-from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION, rope_section
+from lbrx.models.architectures.records import Alibi, Decoder, PerLayer, Rope
+from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION
 from lbrx.models.architectures.table import all_families, family_of_model_type
+from lbrx.models.inference.parts import Memory, code_of
+from lbrx.models.inference.rotations import rope_of_layer
 from lbrx.tensors.rope import RopeConfig, RopeStyle
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_new": "gelu",
-    "gelu_tanh": "gelu",
-}
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+from lbrx.tensors.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What differs between layers: the attention window (None: no limit), and the positions."""
+    """A layer: its parts, its attention window (None: no limit), its positions, and what it remembers."""
 
+    number: int
+    layer_type: str
+    mixer: Any | None
+    mlp: Any | None
     window: int | None
-    rope: RopeConfig
+    rope: RopeConfig | None
+    rope_style: RopeStyle
+    alibi: Alibi | None
+    memory: Memory
+
+    @property
+    def local(self) -> dict[str, Any]:
+        """The names that expressions may use besides those of the config."""
+        return {"layer": self.number, "layer_type": self.layer_type}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +48,18 @@ class ModelSpec:
     config: Config = field(repr=False)  # the relevant values are in other fields
     is_gguf: bool  # whether weights have GGUF names and values
     hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     vocabulary: int
     context_length: int
     norm_epsilon: float
-    attention_scale: float
-    layers: tuple[LayerSpec, ...]
-    rope_style: RopeStyle
     norm_adds_one: bool
+    layers: tuple[LayerSpec, ...]
     is_tied: bool
-    attention_softcap: float | None
+    is_parallel: bool
+    shares_norm: bool
+    embedding_scale: float | None
+    residual_scale: float | None
+    logit_scale: float | None
     final_softcap: float | None
-    experts_used: int  # per token; 0 without experts
-
-    @property
-    def query_width(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def key_width(self) -> int:
-        return self.kv_heads * self.head_dim
 
 
 def family_to_run(config: Values, where: str) -> Family:
@@ -88,102 +84,99 @@ def spec_of_config(
 
     >>> sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
     >>> spec = spec_of_config({"model_type": "llama", "vocab_size": 128, **sizes})
-    >>> spec.head_dim, len(spec.layers)
-    (16, 2)
+    >>> spec.layers[1].memory.keys
+    (4, 16, 16)
     """
     family = family_to_run(values, where)
     assert family.decoder is not None
     decoder, config = family.decoder, family.whole_config(values, names, where, FormatError)
-    heads, kv_heads, head_dim = (
-        config.count(key) for key in ("num_attention_heads", "num_key_value_heads", "head_dim")
-    )
-    if heads % kv_heads:
-        raise FormatError(f"{where}: {heads} heads cannot share {kv_heads} heads of keys; expected a divisor")
-    _check_activation(config, decoder.mlp.activation)
     config.flag("tie_word_embeddings", default=False)
-    query = family.by_gguf_name.get("attn_q.weight")
-    is_paired = is_gguf and query is not None and query.paired_by is not None
+
+    def optional(expression: str | None) -> float | None:
+        return None if expression is None else config.real(expression)
+
     return ModelSpec(
         family=family,
         decoder=decoder,
         config=config,
         is_gguf=is_gguf,
         hidden=config.count("hidden_size"),
-        intermediate=config.count("intermediate_size"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
         vocabulary=config.count("vocab_size"),
         context_length=config.count("max_position_embeddings"),
-        norm_epsilon=config.number("rms_norm_eps"),
-        attention_scale=config.number("query_pre_attn_scalar", default=head_dim) ** -0.5,
-        layers=_layers(config, family, head_dim),
-        rope_style="interleaved" if is_paired else decoder.rope,
+        norm_epsilon=config.real(decoder.norm.epsilon),
         norm_adds_one=decoder.norm.adds_one and not is_gguf,  # GGUF weights include the one
+        layers=_layers(config, family, decoder, is_gguf),
         is_tied=family.is_tied(values),
-        attention_softcap=_optional_number(config, "attn_logit_softcapping"),
-        final_softcap=_optional_number(config, "final_logit_softcapping"),
-        experts_used=0 if family.expert_count is None else _experts_used(config, family.expert_count),
+        is_parallel=bool(config.evaluate(decoder.is_parallel)),
+        shares_norm=bool(config.evaluate(decoder.shares_norm)),
+        embedding_scale=optional(decoder.embedding_scale),
+        residual_scale=optional(decoder.residual_scale),
+        logit_scale=optional(decoder.logit_scale),
+        final_softcap=optional(None if config.get("final_logit_softcapping") is None else "final_logit_softcapping"),
     )
 
 
-def _optional_number(config: Config, key: str) -> float | None:
-    return None if config.get(key) is None else config.number(key)
+# -- layers: parts, windows and positions ------------------------------------------------------------------------------
 
 
-def _check_activation(config: Config, activation: Activation) -> None:
-    """Return the activation. Older configs of Gemma have an unused ``hidden_act`` next to ``hidden_activation``."""
-    key = "hidden_act" if config.get("hidden_activation") is None else "hidden_activation"
-    known = sorted(name for name, meaning in _ACTIVATIONS.items() if meaning == activation)
-    name = config.text(key, known[0])
-    if name not in known:
-        raise UsageError(f"{config.where}: {key!r} is {name!r}; expected one of {', '.join(known)}")
+def _layers(config: Config, family: Family, decoder: Decoder, is_gguf: bool) -> tuple[LayerSpec, ...]:
+    query = family.by_gguf_name.get("attn_q.weight")
+    is_paired = is_gguf and query is not None and query.paired_by is not None
+    types, width = _layer_types(config, family, decoder)
+    layers = []
+    for number, layer_type in enumerate(types):
+        local = {"layer": number, "layer_type": layer_type}
+        positions = chosen(decoder.positions, config, local)
+        rope = positions if isinstance(positions, Rope) and config.evaluate(positions.when, **local) else None
+        mixer, mlp = (chosen(part, config, local) for part in (decoder.mixer, decoder.mlp))
+        alibi = positions if isinstance(positions, Alibi) else None
+        layers.append(
+            LayerSpec(
+                number=number,
+                layer_type=layer_type,
+                mixer=mixer,
+                mlp=mlp,
+                window=width if layer_type == SLIDING_ATTENTION else None,
+                rope=None if rope is None else rope_of_layer(config, rope, local),
+                rope_style="interleaved" if is_paired or rope is None else rope.style,
+                alibi=alibi,
+                memory=_memory(config, mixer, mlp, {**local, "has_alibi": alibi is not None}),
+            )
+        )
+    return tuple(layers)
 
 
-def _experts_used(config: Config, count_key: str) -> int:
-    count, used = config.count(count_key), config.count("num_experts_per_tok")
-    if used > count:
-        raise FormatError(f"{config.where}: {used} experts of {count} are used for a token; expected at most {count}")
-    return used
+def chosen(part: Any, config: Config, local: dict[str, Any]) -> Any:
+    """Return the part of a layer, which `PerLayer` may select."""
+    if not isinstance(part, PerLayer):
+        return part
+    value = config.evaluate(part.select, **local)
+    if not isinstance(value, str | int) or value not in part.parts:
+        known = ", ".join(map(repr, part.parts))
+        raise config.wrong(f"{part.select!r} is {value!r:.60}; expected one of {known}")
+    return part.parts[value]
 
 
-# -- layers: windows and positions -------------------------------------------------------------------------------------
+def _memory(config: Config, mixer: Any, mlp: Any, local: dict[str, Any]) -> Memory:
+    keys: tuple[int, int, int] | None = None
+    states: list[tuple[str, Shape]] = []
+    for part in (mixer, mlp):
+        if part is not None:
+            memory = code_of(part).memory(part, config, local)
+            keys = memory.keys or keys
+            states += memory.states
+    return Memory(keys, tuple(states))
 
 
-def _layers(config: Config, family: Family, head_dim: int) -> tuple[LayerSpec, ...]:
-    count = config.count("num_hidden_layers", at_least=0)
+def _layer_types(config: Config, family: Family, decoder: Decoder) -> tuple[Sequence[str], int | None]:
+    """Return the type of every layer, and the width of windows."""
+    count = config.count(family.layers_key, at_least=0)
     rule = next((rule.value for rule in family.layer_rules if rule.key == "layer_types"), None)
     width = None
     if rule is not None and config.flag("use_sliding_window", default=True) and config.get("sliding_window"):
         width = config.count("sliding_window")
-    types: Sequence[str] = [FULL_ATTENTION] * count
-    if rule is not None and width is not None:
-        listed = config.per_layer("layer_types", count, (SLIDING_ATTENTION, FULL_ATTENTION))
-        types = listed or [config.evaluate(rule, layer=layer) for layer in range(count)]
-    ropes = {each: _rope(config, head_dim, each) for each in (FULL_ATTENTION, SLIDING_ATTENTION)}
-    return tuple(LayerSpec(None if each == FULL_ATTENTION else width, ropes[each]) for each in types)
-
-
-def _rope(config: Config, head_dim: int, layer_type: str) -> RopeConfig:
-    """Return the rotary embedding of layers of one type."""
-    rope = rope_section(config, layer_type)
-    theta, dims = rope.number("rope_theta"), int(head_dim * rope.number("partial_rotary_factor", default=1.0))
-    rope_type = rope.get("rope_type")
-    if rope_type not in _ROPE_TYPES:
-        known = ", ".join(_ROPE_TYPES)
-        raise UsageError(f"{rope.where}: positions of type {rope_type!r} are not known; expected one of {known}")
-    if rope_type == "default":
-        return RopeConfig(theta, dims)
-    context = config.count("max_position_embeddings")
-    return RopeConfig(
-        theta,
-        dims,
-        rope_type,
-        factor=rope.number("factor"),
-        original_context=int(rope.number("original_max_position_embeddings", default=context)),
-        low_frequency_factor=rope.number("low_freq_factor", default=1.0),
-        high_frequency_factor=rope.number("high_freq_factor", default=4.0),
-        beta_fast=rope.number("beta_fast", default=32.0),
-        beta_slow=rope.number("beta_slow", default=1.0),
-        attention_factor=_optional_number(rope, "attention_factor"),
-    )
+    has_types = rule is not None and (width is not None or len(decoder.layer_types) > 2)
+    if not has_types:
+        return [FULL_ATTENTION] * count, width
+    listed = config.per_layer("layer_types", count, decoder.layer_types)
+    return listed or [config.evaluate(str(rule), layer=layer) for layer in range(count)], width

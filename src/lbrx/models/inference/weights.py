@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +12,11 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, TensorNotFound
 from lbrx.models.architectures.parts import ALWAYS
-from lbrx.models.architectures.records import Experts, Weight
+from lbrx.models.architectures.records import LearnedPositions, Weight
 from lbrx.models.architectures.rope import ROPE_FREQUENCIES
-from lbrx.models.inference.spec import ModelSpec
-from lbrx.ops import matrix
+from lbrx.models.inference.parts import code_of
+from lbrx.models.inference.spec import LayerSpec, ModelSpec
+from lbrx.ops import layer_norm, linear, rms_norm
 from lbrx.tensors.tensor import Tensor
 
 Floats = npt.NDArray[np.float32]
@@ -27,39 +30,44 @@ class Matrix:
     bias: Floats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionWeights:
-    """``projections`` are the query, key and value matrices, or one joined matrix."""
-
-    projections: tuple[Matrix, ...]
-    output: Matrix
-    query_norm: Floats | None = None
-    key_norm: Floats | None = None
+def times(values: Floats, matrix: Matrix) -> Floats:
+    """Multiply rows by a matrix and add its bias."""
+    return linear(values, matrix.weight, matrix.bias)
 
 
 @dataclass(frozen=True, slots=True)
-class MlpWeights:
-    """``gate_up`` are the gate and up matrices, or one joined matrix."""
+class NormWeights:
+    """A norm of rows of ``size`` elements; a weight of two axes has a row for every head."""
 
-    gate_up: tuple[Matrix, ...]
-    down: Matrix
+    function: Literal["rms", "layer"]
+    epsilon: float
+    weight: Floats | None = None
+    bias: Floats | None = None
+    adds_one: bool = False
+
+    def is_of_rows(self, size: int) -> bool:
+        """Whether rows are longer than so many elements."""
+        return self.weight is not None and self.weight.ndim == 1 and self.weight.size != size
+
+    def without_weight(self) -> NormWeights:
+        return replace(self, weight=None)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertWeights:
-    """A router and its experts, each of them an MLP."""
-
-    router: Matrix
-    experts: tuple[MlpWeights, ...]
+def normalized(values: Floats, norm: NormWeights) -> Floats:
+    """Normalize rows, then multiply by the weight and add the bias."""
+    weight = np.ones(values.shape[-1], np.float32) if norm.weight is None else norm.weight
+    if norm.function == "layer":
+        return layer_norm(values, weight, norm.bias, norm.epsilon)
+    return rms_norm(values, weight, norm.epsilon, add_one=norm.adds_one and norm.weight is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """A block: attention, MLP, and the norms before or after them, by their GGUF names."""
+    """A block: what its parts need, and the norms before and after the mixer, and before and after the MLP."""
 
-    norms: dict[str, Floats]
-    attention: AttentionWeights
-    mlp: MlpWeights | ExpertWeights
+    norms: tuple[NormWeights | None, ...]
+    mixer: Any
+    mlp: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +75,11 @@ class ModelWeights:
     """All weights. ``rope_factors`` divide the frequencies of positions, if a GGUF file has them."""
 
     embedding: Tensor
+    embedding_norm: NormWeights | None
+    positions: Tensor | None
     layers: tuple[LayerWeights, ...]
-    final_norm: Floats
-    output: Tensor
+    final_norm: NormWeights
+    output: Matrix
     rope_factors: Floats | None
 
 
@@ -96,92 +106,103 @@ class TensorSource:
 
 def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
     """Return all tensors that the decoder of the family needs, with checked shapes."""
-    reader = _Reader(source, spec)
+    reader, norm = Reader(source, spec), spec.decoder.norm
     embedding = reader.tensor("token_embd.weight")
+    has_positions = isinstance(spec.decoder.positions, LearnedPositions)
     return ModelWeights(
         embedding=embedding,
-        layers=tuple(reader.layer(number) for number in range(len(spec.layers))),
-        final_norm=reader.vector("output_norm.weight"),
-        output=embedding if spec.is_tied else reader.tensor("output.weight"),
+        embedding_norm=reader.norm("token_embd_norm", None, norm.function) if spec.decoder.embedding_norm else None,
+        positions=reader.tensor("position_embd.weight") if has_positions else None,
+        layers=tuple(_read_layer(reader, layer) for layer in spec.layers),
+        final_norm=reader.norm("output_norm", None, norm.function),
+        output=Matrix(embedding, reader.bias("output")) if spec.is_tied else reader.matrix("output"),
         rope_factors=reader.rope_factors(),
     )
 
 
-class _Reader:
+def _read_layer(reader: Reader, layer: LayerSpec) -> LayerWeights:
+    spec, number = reader.spec, layer.number
+    is_shared = spec.is_parallel and spec.shares_norm
+    names = list(spec.decoder.norm.used)
+    if layer.mixer is None:
+        names[2:], names[:2] = names[:2], [None, None]  # the only norms of the layer are those of its MLP
+    elif layer.mlp is None or is_shared:
+        names[2] = None
+    if layer.mlp is None:
+        names[3] = None
+    norms = tuple(None if name is None else reader.norm(name, number, spec.decoder.norm.function) for name in names)
+    parts = (layer.mixer, layer.mlp)
+    mixer, mlp = (None if part is None else code_of(part).read(reader, part, layer) for part in parts)
+    return LayerWeights(norms, mixer, mlp)
+
+
+class Reader:
     """Finds tensors by their GGUF names; the family maps these to the names and shapes in this file."""
 
     def __init__(self, source: TensorSource, spec: ModelSpec) -> None:
-        self._source, self._spec = source, spec
-        self._naming = spec.family.naming(source.names)
+        self.source, self.spec = source, spec
+        self.naming = spec.family.naming(source.names)
 
-    def _name(self, weight: Weight, layer: int | None, item: int | None = None) -> str:
-        template = str(weight.gguf) if self._spec.is_gguf else weight.name
-        return self._naming.expand(template, layer, item)
+    def weight(self, gguf_name: str) -> Weight:
+        """Return the record of a tensor; ``gguf_name`` has no prefix of a layer."""
+        return self.spec.family.by_gguf_name[gguf_name]
 
-    def _shape(self, weight: Weight) -> tuple[int, ...]:
+    def name(self, weight: Weight, layer: int | None, item: int | None = None) -> str:
+        """Return the name of a tensor in this file."""
+        template = str(weight.gguf) if self.spec.is_gguf else weight.name
+        return self.naming.expand(template, layer, item)
+
+    def shape(self, weight: Weight, layer: int | None = None) -> tuple[int, ...]:
+        """Return the shape of a tensor in this file."""
         assert weight.shape is not None
-        return self._spec.config.shape(weight.shape)
+        return self.spec.config.shape(weight.shape, **self._local(layer))
+
+    def _local(self, layer: int | None) -> dict[str, Any]:
+        return {} if layer is None else self.spec.layers[layer].local
 
     def tensor(self, gguf_name: str, layer: int | None = None) -> Tensor:
-        weight = self._spec.family.by_gguf_name[gguf_name]
-        return self._source.tensor(self._name(weight, layer), self._shape(weight))
+        """Return a tensor; a matrix has one row per output."""
+        weight = self.weight(gguf_name)
+        is_transposed = weight.is_transposed and not self.spec.is_gguf
+        shape = self.shape(weight, layer)
+        if weight.is_transposed and self.spec.is_gguf:
+            shape = shape[::-1]
+        tensor = self.source.tensor(self.name(weight, layer), shape)
+        return tensor.T if is_transposed else tensor
 
     def vector(self, gguf_name: str, layer: int | None = None) -> Floats:
+        """Return the numbers of a small tensor."""
         return np.ascontiguousarray(self.tensor(gguf_name, layer).numpy(), dtype=np.float32)
 
-    def rope_factors(self) -> Floats | None:
-        if not self._spec.is_gguf or not self._source.has(ROPE_FREQUENCIES):
-            return None
-        factors = self._source.tensor(ROPE_FREQUENCIES, (self._spec.layers[0].rope.dims // 2,))
-        return np.ascontiguousarray(factors.numpy(), dtype=np.float32)
+    def has(self, gguf_name: str, layer: int | None = None) -> bool:
+        """Return whether the model has a tensor. GGUF files may omit the key of the config but contain the tensor."""
+        weight = self.spec.family.by_gguf_name.get(gguf_name)
+        if weight is None:
+            return False
+        if (self.spec.is_gguf and weight.needed_when not in (None, ALWAYS)) or weight.optional:
+            return self.source.has(self.name(weight, layer))
+        return bool(self.spec.config.evaluate(weight.needed_when or ALWAYS, **self._local(layer)))
 
-    def matrix(self, gguf_name: str, layer: int) -> Matrix:
+    def matrix(self, gguf_name: str, layer: int | None = None) -> Matrix:
         """Return a matrix, and its bias if the model has one."""
-        bias = self._spec.family.by_gguf_name.get(f"{gguf_name}.bias")
-        has_bias = bias is not None and self._has_bias(bias, layer)
-        return Matrix(
-            self.tensor(f"{gguf_name}.weight", layer), self.vector(f"{gguf_name}.bias", layer) if has_bias else None
-        )
+        return Matrix(self.tensor(f"{gguf_name}.weight", layer), self.bias(gguf_name, layer))
 
-    def _has_bias(self, bias: Weight, layer: int) -> bool:
-        """Return what the config says; GGUF files may omit the key but contain the tensor."""
-        if self._spec.is_gguf and bias.needed_when != ALWAYS:
-            return self._source.has(self._name(bias, layer))
-        return bool(self._spec.config.evaluate(bias.needed_when or ALWAYS, layer=layer))
+    def bias(self, gguf_name: str, layer: int | None = None) -> Floats | None:
+        """Return a bias if the model has it."""
+        name = f"{gguf_name}.bias"
+        return self.vector(name, layer) if self.has(name, layer) else None
 
-    def layer(self, layer: int) -> LayerWeights:
-        decoder = self._spec.decoder
-        norms = {name: self.vector(f"{name}.weight", layer) for name in decoder.norm.names}
-        mlp = self._experts(layer) if isinstance(decoder.mlp, Experts) else self._mlp(layer, decoder.mlp.is_joined)
-        return LayerWeights(norms, self._attention(layer), mlp)
+    def norm(self, gguf_name: str, layer: int | None, function: Literal["rms", "layer"]) -> NormWeights:
+        """Return a norm; a weight that the family does not have is 1 everywhere."""
+        name = f"{gguf_name}.weight"
+        weight = self.vector(name, layer) if name in self.spec.family.by_gguf_name else None
+        bias = self.bias(gguf_name, layer)
+        return NormWeights(function, self.spec.norm_epsilon, weight, bias, self.spec.norm_adds_one)
 
-    def _attention(self, layer: int) -> AttentionWeights:
-        attention = self._spec.decoder.attention
-        names = ("attn_qkv",) if attention.is_joined else ("attn_q", "attn_k", "attn_v")
-        norms = () if attention.qk_norm == "none" else ("attn_q_norm.weight", "attn_k_norm.weight")
-        return AttentionWeights(
-            tuple(self.matrix(name, layer) for name in names),
-            self.matrix("attn_output", layer),
-            *(self.vector(name, layer) for name in norms),
-        )
-
-    def _mlp(self, layer: int, is_joined: bool) -> MlpWeights:
-        names = ("ffn_up",) if is_joined else ("ffn_gate", "ffn_up")
-        return MlpWeights(tuple(self.matrix(name, layer) for name in names), self.matrix("ffn_down", layer))
-
-    def _experts(self, layer: int) -> ExpertWeights:
-        gates, ups, downs = (self._expert_matrices(f"ffn_{role}_exps.weight", layer) for role in ("gate", "up", "down"))
-        experts = (MlpWeights((gate, up), down) for gate, up, down in zip(gates, ups, downs, strict=True))
-        return ExpertWeights(Matrix(self.tensor("ffn_gate_inp.weight", layer)), tuple(experts))
-
-    def _expert_matrices(self, gguf_name: str, layer: int) -> tuple[Matrix, ...]:
-        weight = self._spec.family.by_gguf_name[gguf_name]
-        assert weight.items is not None
-        assert weight.mlx is not None
-        count, shape = self._spec.config.size(weight.items), self._shape(weight)
-        stacked = self._name(weight, layer) if self._spec.is_gguf else self._naming.expand(weight.mlx, layer)
-        if self._spec.is_gguf or self._source.has(stacked):
-            stack = self._source.tensor(stacked, (count, *shape))
-            return tuple(Matrix(matrix(stack, number)) for number in range(count))
-        names = (self._name(weight, layer, number) for number in range(count))
-        return tuple(Matrix(self._source.tensor(name, shape)) for name in names)
+    def rope_factors(self) -> Floats | None:
+        """Return the divisors of the frequencies of all layers that a GGUF file has."""
+        if not self.spec.is_gguf or not self.source.has(ROPE_FREQUENCIES):
+            return None
+        dims = next(layer.rope.dims for layer in self.spec.layers if layer.rope is not None)
+        factors = self.source.tensor(ROPE_FREQUENCIES, (dims // 2,))
+        return np.ascontiguousarray(factors.numpy(), dtype=np.float32)

@@ -11,9 +11,9 @@ from lbrx.devices.cpu.simd.f32 import absolute, exp, tanh
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
-from lbrx.devices.cpu.simd.vectors import f32x8, lane, load, select, store
+from lbrx.devices.cpu.simd.vectors import f32x8, lane, load, select, splat, store
 
-ONE, HALF = np.float32(1.0), np.float32(0.5)
+ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 TANH_SLOPE = np.float32(-2.0 * 0.7978845608028654)  # -2 sqrt(2 / pi)
 TANH_CUBE = np.float32(-2.0 * 0.7978845608028654 * 0.044715)
 SQRT_HALF = np.float32(0.7071067811865476)
@@ -48,6 +48,17 @@ def _gelu(x: Any) -> Any:
     return x * select(x < np.float32(0.0), tail, ONE - tail)
 
 
+@jit
+def _relu(x: Any) -> Any:
+    return select(x < ZERO, splat(x, ZERO), x)  # NaN stays
+
+
+@jit
+def _relu_squared(x: Any) -> Any:
+    positive = _relu(x)
+    return positive * positive
+
+
 def _make_map(function: Any) -> Any:
     """``target = function(source)``"""
 
@@ -75,6 +86,7 @@ def _make_product(function: Any) -> Any:
 
 
 silu, gelu, gelu_tanh = _make_map(_silu), _make_map(_gelu), _make_map(_gelu_tanh)
+relu, relu_squared = _make_map(_relu), _make_map(_relu_squared)
 silu_mul, gelu_mul, gelu_tanh_mul = _make_product(_silu), _make_product(_gelu), _make_product(_gelu_tanh)
 
 

@@ -54,6 +54,8 @@ class Lowering:
             self._linear(operation)
         elif name == "cached_attention":
             self._attention(operation)
+        elif name == "state":
+            self._state(operation)
         elif name == "copy":
             self._copy(operation)
         elif name == "rope":
@@ -81,6 +83,16 @@ class Lowering:
 
         slots_read = (*_slots_of(inputs), *reads)
         self._add(Task(python=run, reads=slots_read, writes=(output.slot,)))
+
+    def _state(self, operation: Operation) -> None:
+        number, function = operation.details
+
+        def run(*arrays: Array) -> Array:
+            assert self.cache is not None
+            result: Array = function(self.cache.states[number].arrays, *arrays)
+            return result
+
+        self._python(run, operation.inputs, operation.output)
 
     # -- products ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from lbrx.models.architectures.parts import (
     qk_norms,
     window_rule,
 )
-from lbrx.models.architectures.records import Decoder, GatedMlp, Gguf, GroupedAttention, RmsNorm
+from lbrx.models.architectures.records import Decoder, GatedMlp, Gguf, GroupedAttention, Norm
 
 FOUR_NORMS = (
     *norm("input_layernorm", "attn_norm", adds_one=True),
@@ -22,7 +22,7 @@ FOUR_NORMS = (
     *norm("post_feedforward_layernorm", "post_ffw_norm", adds_one=True),
 )
 ATTENTION = attention(output_bias="attention_bias", biases_in_gguf="qkv")
-MLP, NORM = GatedMlp("gelu"), RmsNorm("both", adds_one=True)
+MLP, NORM = GatedMlp("gelu_tanh"), Norm("both", adds_one=True)
 
 GEMMA = Family(
     name="gemma",
@@ -67,7 +67,7 @@ GEMMA2 = Family(
         layers_scaled_by_width=46,
         assumed={"attn_logit_softcapping": 50, "final_logit_softcapping": 30},
     ),
-    decoder=Decoder(mlp=MLP, norm=NORM, scales_embeddings=True),
+    decoder=Decoder(mlp=MLP, norm=NORM, embedding_scale="hidden_size ** 0.5"),
 )
 
 GEMMA3 = Family(
@@ -100,5 +100,5 @@ GEMMA3 = Family(
     omitted_sizes=("num_attention_heads", "vocab_size"),
     layer_rules=(window_rule("(layer + 1) % sliding_window_pattern"),),
     gguf=Gguf("gemma3", full_attention_period=6, layers_scaled_by_width=62),
-    decoder=Decoder(GroupedAttention(qk_norm="head"), MLP, NORM, scales_embeddings=True),
+    decoder=Decoder(GroupedAttention(qk_norm="head"), MLP, NORM, embedding_scale="hidden_size ** 0.5"),
 )

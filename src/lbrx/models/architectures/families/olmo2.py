@@ -13,7 +13,7 @@ from lbrx.models.architectures.parts import (
     norm,
     qk_norms,
 )
-from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, RmsNorm
+from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, Norm
 
 OLMO2 = Family(
     name="olmo2",
@@ -30,5 +30,5 @@ OLMO2 = Family(
     post=final_norm_and_head(),
     defaults=decoder_defaults(50304, 4096, 11008, 32, 32, rms_norm_eps=1e-5, max_position_embeddings=2048),
     gguf=Gguf("olmo2", has_output_when_tied=True),
-    decoder=Decoder(attention=GroupedAttention(qk_norm="row"), norm=RmsNorm("after")),
+    decoder=Decoder(mixer=GroupedAttention(qk_norm="row"), norm=Norm("after")),
 )

@@ -42,5 +42,5 @@ PHI3 = Family(
     ),
     layer_rules=(window_rule("sliding_window"),),
     gguf=Gguf("phi3", rope_types=("default", "longrope"), needs_window=True),
-    decoder=Decoder(GroupedAttention(is_joined=True), GatedMlp(is_joined=True)),
+    decoder=Decoder(GroupedAttention(joined="parts"), GatedMlp(is_joined=True)),
 )

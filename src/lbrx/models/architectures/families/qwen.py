@@ -59,7 +59,7 @@ QWEN3 = Family(
     ),
     layer_rules=WINDOWS,
     gguf=Gguf("qwen3"),
-    decoder=Decoder(attention=GroupedAttention(qk_norm="head")),
+    decoder=Decoder(mixer=GroupedAttention(qk_norm="head")),
 )
 
 IS_DENSE = "layer in mlp_only_layers or num_experts == 0 or (layer + 1) % decoder_sparse_step != 0"
