@@ -15,10 +15,6 @@ from support.tiny_architectures import TINY, Tiny
 every_tiny = pytest.mark.parametrize("tiny", TINY.values(), ids=TINY)
 
 
-def test_every_architecture_has_hand_written_names() -> None:
-    assert TINY.keys() == FAMILIES.keys()
-
-
 @every_tiny
 def test_demanded_tensors_are_the_hand_written_names(tiny: Tiny) -> None:
     architecture = find_family(tiny.config)

@@ -12,6 +12,8 @@ _EXPERT_COUNTS = (
     "num_local_experts",
 )  # the same number under the names of different transformers versions
 
+_ROPE_NUMBERS = ("rope_theta", "partial_rotary_factor")
+
 
 def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config with the keys that mlx_lm looks for; existing keys do not change.
@@ -42,8 +44,12 @@ def _rope_settings(parameters: Any) -> dict[str, Any]:
     full, sliding = parameters.get("full_attention"), parameters.get("sliding_attention")
     if isinstance(full, Mapping):
         return _rope_settings(full) | _base(sliding, "rope_local_base_freq")
-    settings = _base(parameters, "rope_theta")
-    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    settings = {
+        key: parameters[key]
+        for key in ("rope_theta", "partial_rotary_factor")
+        if isinstance(parameters.get(key), int | float)
+    }
+    scaling = {key: value for key, value in parameters.items() if key not in _ROPE_NUMBERS}
     if scaling.get("rope_type", "default") != "default":
         settings["rope_scaling"] = scaling
     return settings

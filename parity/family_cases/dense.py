@@ -1,0 +1,95 @@
+"""Decoders without experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from family_cases import Case
+
+
+def _rope(rope_type: str, theta: float = 10_000.0, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": theta, **more}}
+
+
+_GEMMA: dict[str, Any] = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}
+_LONG_FACTORS = {
+    "long_factor": [1 + 0.3 * number for number in range(8)],
+    "short_factor": [1 + 0.1 * number for number in range(8)],
+}
+
+CASES: dict[str, Case] = {
+    "llama": Case("llama"),
+    "llama-tied-biases": Case("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "llama-wide-heads": Case("llama", {"head_dim": 32}),
+    "llama-rope-linear": Case("llama", _rope("linear", factor=4.0)),
+    "llama-rope-llama3": Case(
+        "llama",
+        _rope(
+            "llama3",
+            5e5,
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=16,
+        ),
+    ),
+    "llama-rope-yarn": Case("llama", _rope("yarn", factor=4.0, original_max_position_embeddings=16)),
+    "mistral": Case("mistral", {"sliding_window": None, "head_dim": 16}),
+    "mistral-window": Case("mistral", {"sliding_window": 8, "head_dim": 16}),
+    "qwen2": Case("qwen2"),
+    "qwen2-tied-window": Case(
+        "qwen2",
+        {"tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    "qwen3": Case("qwen3", {"head_dim": 32}),
+    "gemma": Case("gemma", {"head_dim": 32}),
+    "gemma2": Case("gemma2", {**_GEMMA, "num_hidden_layers": 3}),
+    "gemma3_text": Case("gemma3_text", {**_GEMMA, "num_hidden_layers": 7}),
+    "gemma3_text-rope-linear": Case(
+        "gemma3_text",
+        {
+            **_GEMMA,
+            "num_hidden_layers": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            },
+        },
+    ),
+    "olmo2": Case("olmo2"),
+    "olmo2-tied": Case("olmo2", {"tie_word_embeddings": True}),
+    "phi3": Case("phi3", {"original_max_position_embeddings": 64, "sliding_window": None}),
+    "phi3-longrope": Case(
+        "phi3",
+        {
+            "original_max_position_embeddings": 512,
+            "max_position_embeddings": 1024,
+            **_rope("longrope", original_max_position_embeddings=512, **_LONG_FACTORS),
+        },
+    ),
+    "phi3-half-rotated": Case(
+        "phi3", {"original_max_position_embeddings": 64, **_rope("default", partial_rotary_factor=0.5)}
+    ),
+    "gpt2": Case("gpt2", {"n_ctx": 64}, without=("intermediate_size", "num_key_value_heads")),
+    "gpt_neox": Case("gpt_neox", {"rotary_pct": 0.5}, without=("num_key_value_heads",), saved={"rotary_pct": 0.5}),
+    "gpt_neox-sequential": Case(
+        "gpt_neox",
+        {"use_parallel_residual": False, "attention_bias": False},
+        without=("num_key_value_heads",),
+        saved={"rotary_pct": 0.25},
+    ),
+    "falcon": Case(
+        "falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False, "tie_word_embeddings": False},
+        without=("num_key_value_heads", "intermediate_size"),
+    ),
+    "falcon-7b": Case(
+        "falcon",
+        {"multi_query": True, "num_kv_heads": 1, "parallel_attn": True, "bias": False, "alibi": False},
+        without=("num_key_value_heads", "intermediate_size"),
+    ),
+    "stablelm": Case("stablelm", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "stablelm-parallel-qk-norm": Case(
+        "stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "partial_rotary_factor": 0.25}
+    ),
+}

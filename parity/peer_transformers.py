@@ -1,0 +1,68 @@
+"""Tiny models of transformers with seeded weights: their files and what they compute."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from family_cases import Case
+from safetensors import safe_open
+
+from support.seeded_weights import write_seeded
+
+Values = npt.NDArray[np.float32]
+Shapes = dict[str, list[int]]
+
+_DECODERS = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
+
+
+def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
+    """Save a model in the layout of transformers, filled with seeded values; return its config and shapes."""
+    if case.auto is None:
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps(case.config), encoding="utf-8")
+        write_seeded(directory / "model.safetensors", case.tensors)
+        return dict(case.config), {name: list(shape) for name, shape in case.tensors.items()}
+    config = transformers.AutoConfig.for_model(case.model_type, **case.settings)
+    auto = getattr(transformers, case.auto)
+    model = auto.from_config(config, attn_implementation="eager").to(torch.float32)
+    model.save_pretrained(directory)
+    path = directory / "model.safetensors"
+    with safe_open(path, "np") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        odd = {name: file.get_slice(name).get_dtype() for name in shapes} if shapes else {}
+    unexpected = {name: dtype for name, dtype in odd.items() if dtype != "F32"}
+    if unexpected:
+        raise ValueError(f"{case.model_type}: {unexpected}; expected tensors of F32 only")
+    write_seeded(path, shapes)
+    text = (directory / "config.json").read_text(encoding="utf-8")
+    saved = {key: value for key, value in json.loads(text).items() if key != "transformers_version"}
+    saved |= case.saved
+    (directory / "config.json").write_text(json.dumps(saved), encoding="utf-8")
+    return saved, shapes
+
+
+def load_model(auto: str, directory: str | os.PathLike[str]) -> Any:
+    """Load a model; missing or unexpected tensors are an error."""
+    model, info = getattr(transformers, auto).from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    if problems:
+        raise ValueError(f"{directory}: {problems}")
+    return model.eval()
+
+
+def compute(model: Any, ids: list[int], auto: str | None) -> Values:
+    """Return the logits of a decoder, or the last hidden state of another model."""
+    with torch.no_grad():
+        output = model(input_ids=torch.tensor([ids]))
+    values = output.logits if auto in _DECODERS else output.last_hidden_state
+    computed: Values = values[0].float().numpy()
+    return computed

@@ -1,0 +1,285 @@
+"""Every family against what transformers, llama.cpp and mlx_lm make of tiny models of it.
+
+A check does not apply only if the record says that the family cannot be converted or run, or if the other program
+does not have the family. docs/models.md lists both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import lbrx
+from lbrx.errors import LbrxError, UsageError
+from lbrx.files.output.contents import Contents
+from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
+from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
+from lbrx.jobs.convert.mlx_directory import hf_to_mlx
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.models.architectures import check_names, check_shapes
+from lbrx.models.architectures.mlx_weights import mlx_to_hf
+from lbrx.models.inference import open_model
+from lbrx.registry import FAMILIES
+from support.family_goldens import Golden, all_goldens
+
+LOGITS = 1e-4  # relative to the largest logit
+OTHER_RESULT = 1e-2  # llama.cpp computes something else if its logits differ by more
+# Keys that the converter of llama.cpp writes and llama.cpp does not read.
+NOT_READ: frozenset[str] = frozenset()
+# Keys that lbrx writes in addition, with the value that llama.cpp assumes without them.
+ADDED = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length", "rope.freq_base")
+# Models of families that are run otherwise, and why not these.
+NOT_RUN = {"phi3-longrope": "positions of type longrope"}
+_GENERAL = ("general.name", "general.size_label", "general.type", "general.file_type", "general.quantization_version")
+
+
+def cases(applies: Callable[[Golden], bool] = lambda _golden: True) -> pytest.MarkDecorator:
+    chosen = [golden for golden in all_goldens() if applies(golden)]
+    return pytest.mark.parametrize("golden", chosen, ids=lambda golden: golden.name)
+
+
+def is_converted(golden: Golden) -> bool:
+    return golden.family.gguf is not None and golden.gguf is not None and "error" not in golden.gguf
+
+
+def is_run(golden: Golden) -> bool:
+    return golden.family.decoder is not None and golden.name not in NOT_RUN
+
+
+def has_layers(golden: Golden) -> bool:
+    return bool(golden.family.layer_prefix)
+
+
+def is_in_mlx(golden: Golden) -> bool:
+    return golden.mlx is not None and "error" not in golden.mlx
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Golden], Path]:
+    """A function that returns the directory of a model, written once."""
+    written: dict[str, Path] = {}
+
+    def model(golden: Golden) -> Path:
+        if golden.name not in written:
+            written[golden.name] = golden.write(tmp_path_factory.mktemp(golden.name) / "model")
+        return written[golden.name]
+
+    return model
+
+
+Models = Callable[[Golden], Path]
+
+
+def as_gguf(folder: Path, type_name: str | None = None) -> Contents:
+    return hf_to_gguf(read_contents(folder), tokenizer_metadata={"tokenizer.ggml.model": "none"}, type_name=type_name)
+
+
+def write_gguf(folder: Path) -> Path:
+    path = folder.parent / "model.gguf"
+    if not path.exists():
+        contents = as_gguf(folder)
+        lbrx.save(path, {each.name: each.make() for each in contents.tensors}, contents.metadata)
+    return path
+
+
+def assert_close(found: npt.NDArray[Any], golden: Golden) -> None:
+    assert np.abs(found[golden.positions] - golden.values).max() <= LOGITS * np.abs(golden.values).max()
+
+
+# -- the record and merging --------------------------------------------------------------------------------------------
+
+
+def test_every_family_has_golden_files() -> None:
+    assert {golden.family.name for golden in all_goldens()} == set(FAMILIES)
+
+
+@cases()
+def test_the_record_knows_every_tensor(golden: Golden) -> None:
+    family, config, shapes = golden.family, golden.config, golden.shapes
+    assert check_names(family, config, shapes) == []
+    assert check_shapes(family, config, shapes) == []
+    assert [role.name for role in family.unclaimed(config, shapes)] == []
+    assert family.expected_shapes(config, shapes) == shapes
+
+
+@cases()
+def test_a_merge_is_the_formula(golden: Golden, models: Models, tmp_path: Path) -> None:
+    recipe = [
+        f"{{model: {path}, parameters: {{weight: {weight}}}}}"
+        for path, weight in ((models(golden), 3), (golden.write(tmp_path / "other", 1), 1))
+    ]
+    lbrx.merge(f"{{merge_method: linear, models: [{', '.join(recipe)}]}}", tmp_path / "out")
+    merged = lbrx.open(tmp_path / "out")
+    a, b = golden.arrays(), golden.arrays(1)
+    assert set(merged) == set(a)
+    for name, tensor in merged.items():
+        np.testing.assert_allclose(tensor.numpy(), 0.75 * a[name] + 0.25 * b[name], rtol=1e-5, atol=1e-6)
+
+
+@cases(has_layers)
+def test_a_stack_has_the_tensors_and_the_config_of_its_layers(golden: Golden, models: Models, tmp_path: Path) -> None:
+    family = golden.family
+    layers = family.layer_count(golden.config)
+    sources = [0, *range(layers), layers - 1]
+    ranges = [
+        f"{{sources: [{{model: {models(golden)}, layer_range: [{start}, {stop}]}}]}}"
+        for start, stop in ((0, 1), (0, layers), (layers - 1, layers))
+    ]
+    lbrx.merge(f"{{merge_method: passthrough, slices: [{', '.join(ranges)}]}}", tmp_path / "out")
+    stacked = lbrx.open(tmp_path / "out")
+    arrays = golden.arrays()
+    by_layer: dict[int | None, list[str]] = {}
+    for name in arrays:
+        by_layer.setdefault(family.layer_of(name), []).append(name)
+    expected = {name: arrays[name] for name in by_layer.get(None, [])} | {
+        family.rename_layer(name, source, target): arrays[name]
+        for target, source in enumerate(sources)
+        for name in by_layer[source]
+    }
+    assert set(stacked) == set(expected)
+    for name, array in expected.items():
+        assert stacked[name].numpy().tobytes() == array.tobytes(), name
+    assert stacked.config is not None
+    shapes = {name: array.shape for name, array in expected.items()}
+    assert family.layer_count(stacked.config) == len(sources)
+    assert check_names(family, stacked.config, shapes) == []
+    assert check_shapes(family, stacked.config, shapes) == []
+    assert family.unclaimed(stacked.config, shapes) == []
+    before, after = family.config(golden.config), family.config(stacked.config)
+    for rule in family.layer_rules:
+        if rule.key not in stacked.config and rule.key not in golden.config:
+            values = [before.evaluate(rule.value, layer=source) for source in sources]
+            assert [after.evaluate(rule.value, layer=layer) for layer in range(len(sources))] == values
+
+
+@cases(lambda golden: golden.name in NOT_RUN)
+def test_what_cannot_be_run_is_refused(golden: Golden, models: Models) -> None:
+    with pytest.raises(LbrxError, match=NOT_RUN[golden.name].rpartition(" ")[2]):
+        open_model(models(golden))
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+@cases(is_run)
+def test_logits_are_those_of_transformers(golden: Golden, models: Models) -> None:
+    model = open_model(models(golden))
+    assert_close(model.logits(golden.ids), golden)
+    cache = model.new_cache()
+    pieces = [
+        model.logits(ids, cache) for ids in (golden.ids[:9], golden.ids[9:10], golden.ids[10:11], golden.ids[11:])
+    ]
+    assert_close(np.concatenate(pieces), golden)
+
+
+# -- GGUF --------------------------------------------------------------------------------------------------------------
+
+
+@cases(is_converted)
+def test_gguf_tensors_are_those_of_llama_cpp(golden: Golden, models: Models) -> None:
+    assert golden.gguf is not None
+    expected, contents = golden.gguf["tensors"], as_gguf(models(golden))
+    made = {each.name: each for each in contents.tensors}
+    if "error" in (golden.llama_cpp or {}) and "output.weight" not in expected:
+        made.pop("output.weight", None)  # llama.cpp does not load the file of its converter without it
+    assert set(made) == set(expected)
+    for name, (type_name, shape, content) in expected.items():
+        values = made[name].make().numpy()
+        assert (made[name].type_name, list(made[name].shape)) == (type_name, shape), name
+        assert list(values.shape) == shape
+        if isinstance(content, str):
+            assert hashlib.sha256(values.tobytes()).hexdigest()[:12] == content, name
+        else:
+            wide = values.astype(np.float64)
+            np.testing.assert_allclose([wide.sum(), np.abs(wide).sum()], content, rtol=1e-6, err_msg=name)
+
+
+@cases(is_converted)
+def test_gguf_types_are_those_of_llama_cpp(golden: Golden, models: Models) -> None:
+    assert golden.gguf is not None
+    contents = as_gguf(models(golden), "bf16")
+    types = {each.name: each.type_name for each in contents.tensors if each.name in golden.gguf["tensors"]}
+    assert sorted(name for name, type_name in types.items() if type_name == "f32") == sorted(golden.gguf["f32_in_bf16"])
+    assert set(types.values()) <= {"f32", "bf16"}
+
+
+@cases(is_converted)
+def test_gguf_metadata_is_that_of_llama_cpp(golden: Golden, models: Models) -> None:
+    assert golden.gguf is not None
+    made = {
+        key: plain(value)
+        for key, value in as_gguf(models(golden)).metadata.items()
+        if not key.startswith(("lbrx.", "tokenizer.")) and key not in _GENERAL
+    }
+    expected = {key: value for key, value in golden.gguf["metadata"].items() if key not in NOT_READ}
+    absent = {key: value for key, value in expected.items() if key not in made}
+    assert absent == {}
+    assert {key: made[key] for key in expected} == {key: approximate(value) for key, value in expected.items()}
+    added = [key for key in made if key not in golden.gguf["metadata"]]
+    assert [key for key in added if key.partition(".")[2] not in ADDED] == []
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def approximate(value: Any) -> Any:
+    return pytest.approx(value, rel=1e-6) if isinstance(value, float) else value
+
+
+@cases(lambda golden: golden.family.gguf is not None and "error" in (golden.gguf or {}))
+def test_what_llama_cpp_cannot_convert_is_refused(golden: Golden, models: Models) -> None:
+    with pytest.raises(UsageError):
+        as_gguf(models(golden))
+
+
+@cases(lambda golden: is_converted(golden) and "difference" in (golden.llama_cpp or {}))
+def test_other_results_in_llama_cpp_are_a_warning(golden: Golden, models: Models) -> None:
+    assert golden.llama_cpp is not None
+    assert bool(as_gguf(models(golden)).warnings) == (golden.llama_cpp["difference"] > OTHER_RESULT)
+
+
+@cases(is_converted)
+def test_gguf_comes_back_byte_by_byte(golden: Golden, models: Models) -> None:
+    back = gguf_to_hf(read_contents(write_gguf(models(golden))))
+    assert back.config == golden.config
+    arrays = golden.arrays()
+    assert set(back.by_name) == set(arrays)
+    for name, array in arrays.items():
+        assert back.by_name[name].make().numpy().tobytes() == array.tobytes(), name
+
+
+@cases(lambda golden: is_converted(golden) and is_run(golden))
+def test_gguf_gives_the_logits_of_llama_cpp(golden: Golden, models: Models) -> None:
+    found = open_model(write_gguf(models(golden))).logits(golden.ids)
+    llama = golden.llama_cpp or {}
+    if "last" not in llama:
+        assert_close(found, golden)
+        return
+    expected = np.array(llama["last"], np.float32)
+    rounding = 2e-3  # ggml computes GELU with a table of f16 values
+    assert np.abs(found[-1] - expected).max() <= rounding * np.abs(expected).max()
+
+
+# -- MLX ---------------------------------------------------------------------------------------------------------------
+
+
+@cases(is_in_mlx)
+def test_mlx_is_what_mlx_lm_was_compared_with(golden: Golden, models: Models) -> None:
+    assert golden.mlx is not None
+    absent, added = golden.mlx["absent"], {name: tuple(shape) for name, shape in golden.mlx["added"].items()}
+    contents = hf_to_mlx(read_contents(models(golden)))
+    kept = {name: shape for name, shape in golden.shapes.items() if name not in absent}
+    assert {each.name: each.shape for each in contents.tensors} == kept | added
+    assert contents.config == {**golden.config, **golden.mlx["config"]}
+    back = mlx_to_hf(contents)
+    arrays = golden.arrays()
+    assert set(back.by_name) == set(arrays)
+    for name, array in arrays.items():
+        assert back.by_name[name].make().numpy().tobytes() == array.tobytes(), name
