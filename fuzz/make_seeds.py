@@ -16,6 +16,7 @@ from fuzz.gguf_parts import GgufParts
 from fuzz.targets import MODELS, SEEDS
 from lbrx.demo.models import demo_models
 from lbrx.files.output.journal import Entry, Journal
+from support.quantized_weights import SCHEMES, Quantized, named
 from support.small_models import config as word_config
 from support.tiny_models import MODEL_TYPES, tiny_arrays, tiny_config
 from support.tokenizer_fixtures import byte_level_document, sentencepiece_bytes, sentencepiece_vocabulary
@@ -35,6 +36,7 @@ def main() -> None:
     shutil.rmtree(MODELS, ignore_errors=True)
     models()
     weights()
+    quantized()
     tokenizers()
     texts()
 
@@ -151,6 +153,43 @@ def weights() -> None:
         assert GgufParts.parse(content).to_bytes() == content
         seed("gguf_model", f"{model_type}.gguf", content)
     shutil.rmtree(folder)
+
+
+def quantized() -> None:
+    """Two weights in each scheme, the config that describes them, and a model of MLX."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = {**family_config("llama"), **sizes, "head_dim": 8, "vocab_size": 290}
+    folder = SEEDS / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    schemes = {**SCHEMES, "gpt_oss": gpt_oss}
+    for number, (described, quantize) in enumerate(schemes.items()):
+        scheme = described.replace(",", "").replace("-", "_").replace(" ", "_").replace("fp8_blocks", "fp8")
+        rng, parts = np.random.default_rng(number), {}
+        for module in ("q_proj", "o_proj"):
+            weight = quantize(rng, (64, 64))
+            parts |= named(f"model.layers.0.self_attn.{module}", weight)
+        lbrx.save(folder / "w.safetensors", parts, {"format": "pt", "scheme": scheme})
+        seed("quantized", f"{scheme}.safetensors", (folder / "w.safetensors").read_bytes())
+        content = {**config, "scheme": scheme, "quantization_config": weight.settings}
+        seed("quantization_config", f"{scheme}.json", json.dumps(content, indent=1).encode())
+    tensors = {name: lbrx.tensor(array) for name, array in tiny_arrays(config).items()}
+    lbrx.save(folder / "plain" / "model.safetensors", tensors, {"format": "pt"})
+    (folder / "plain" / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODELS / "llama" / name, folder / "plain")
+    lbrx.quantize(folder / "plain", MODELS / "mlx", to="mlx_4")
+    for name in ("lbrx.checksums.json", "model.safetensors.index.json"):
+        (MODELS / "mlx" / name).unlink()
+    seed("mlx", "affine.safetensors", (MODELS / "mlx" / "model.safetensors").read_bytes())
+    shutil.rmtree(folder)
+
+
+def gpt_oss(rng: np.random.Generator, shape: tuple[int, int]) -> Quantized:
+    """Two experts of MXFP4."""
+    rows, columns = shape
+    blocks = rng.integers(0, 256, (2, rows, columns // 32, 16)).astype(np.uint8)
+    scales = rng.integers(100, 140, (2, rows, columns // 32)).astype(np.uint8)
+    return Quantized({".down_proj_blocks": blocks, ".down_proj_scales": scales}, {"quant_method": "mxfp4"}, blocks)
 
 
 def split_gguf(path: Path) -> bytes:

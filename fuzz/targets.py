@@ -6,6 +6,7 @@ A target gets the bytes of one file. The files around it, such as weights for a 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from lbrx.files.checkpoint.locating import locate
 from lbrx.files.checkpoint.summary import as_json, inspect
 from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.journal import Journal, difference
+from lbrx.files.output.model_plan import ModelPlan
 from lbrx.files.remote import filesystem
 from lbrx.files.remote.paths import RemotePath, as_path, is_remote, without_secrets
 from lbrx.files.remote.settings import remote_settings
@@ -41,6 +43,7 @@ Read = Callable[[], object]
 ROOT = Path(__file__).parent
 MODELS = ROOT / "models"
 SEEDS = ROOT / "seeds"
+QUANTIZATIONS = SEEDS / "quantization_config"  # config.json of each scheme; ``quantized`` has the weights
 FAMILIES = frozenset(path.name for path in MODELS.iterdir()) if MODELS.is_dir() else frozenset()
 _MOST_VALUES = 100_000
 _TEXT = "The quick brown fox:  1234\n\n\tdéjà vu 你好 <s></s>"
@@ -113,6 +116,52 @@ def _shards(names: Sequence[str], folder: Path, data: bytes) -> list[Read]:
 def _index(name: str, folder: Path, data: bytes) -> list[Read]:
     path = _put(_around(folder, "sharded") / name, data).parent
     return [partial(_open_and_read, path), lambda: verify(path, quick=True), lambda: as_json(inspect(path))]
+
+
+def _with_config(folder: Path, data: bytes) -> list[Read]:
+    """Weights beside the config.json of the scheme that their metadata name."""
+    named = re.search(rb'"scheme": *"(\w+)"', data)
+    config = QUANTIZATIONS / f"{named[1].decode() if named else ''}.json"
+    content = (config if config.is_file() else QUANTIZATIONS / "fp8.json").read_bytes()
+    return _quantized(folder, content, data)
+
+
+def _with_weights(folder: Path, data: bytes) -> list[Read]:
+    """A config.json beside the weights of the scheme that it names."""
+    named = re.search(rb'"scheme": *"(\w+)"', data)
+    weights = SEEDS / "quantized" / f"{named[1].decode() if named else ''}.safetensors"
+    content = (weights if weights.is_file() else SEEDS / "quantized" / "fp8.safetensors").read_bytes()
+    return _quantized(folder, data, content)
+
+
+def _quantized(folder: Path, config: bytes, weights: bytes) -> list[Read]:
+    path = folder / "quantized"
+    _put(path / "config.json", config)
+    _put(path / "model.safetensors", weights)
+    return [
+        partial(_open_and_read, path),
+        partial(_read_raw, path),
+        lambda: as_json(inspect(path)),
+        lambda: verify(path),
+        *_whole_model(path, folder),
+    ]
+
+
+def _mlx(folder: Path, data: bytes) -> list[Read]:
+    path = _around(folder, "mlx")
+    _put(path / "model.safetensors", data)
+    return [
+        lambda: verify(path),
+        lambda: plan_conversion(path, folder / "plain", format="safetensors"),
+        lambda: _make_all(plan_conversion(path, folder / "a.gguf", format="gguf")),
+        lambda: open_model(path),
+    ]
+
+
+def _make_all(plan: ModelPlan) -> None:
+    for planned in plan.tensors.values():
+        if math.prod(planned.shape) <= _MOST_VALUES:
+            planned.make().numpy()
 
 
 def _family_directory(folder: Path, config: bytes) -> Path:
@@ -293,6 +342,9 @@ TARGETS = {
         Target("gguf", "gguf", partial(_weights, "weights.gguf")),
         Target("pytorch", "zip", partial(_weights, "model.pt")),
         Target("gguf_split", "bytes", partial(_shards, ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf"))),
+        Target("quantized", "safetensors", _with_config),
+        Target("quantization_config", "json", _with_weights),
+        Target("mlx", "safetensors", _mlx),
         Target("index", "json", partial(_index, "model.safetensors.index.json")),
         Target("config", "json", _config),
         Target("gguf_model", "gguf", _gguf_model),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +15,15 @@ import numpy as np
 
 import lbrx
 from lbrx.base import system
+from lbrx.demo.models import demo_models
 from lbrx.errors import LbrxError
 from lbrx.files.output.run import restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.lora.extract import extract_lora
+from lbrx.models.inference import open_model
 
 Files = dict[str, bytes]
+Parts = dict[str, lbrx.Tensor]
 _LAYER = ("q_proj", "k_proj", "v_proj", "o_proj")
 _METADATA = {"general.architecture": "llama", "llama.block_count": 1}
 
@@ -33,6 +37,7 @@ class Job:
     run: Callable[[Path, Path], object]  # the inputs' directory and the target
     before: Callable[[Path, Path], object] | None = None
     exchanges: bool = True  # False: a file system that cannot exchange names
+    runs_model: bool = False  # it needs a model that can generate text
 
     def perform(self, trial: Trial) -> None:
         with nullcontext() if self.exchanges else patch.object(system, "exchange", lambda *_: False):
@@ -50,6 +55,8 @@ class Trial:
         self.job, self.root = job, root.resolve()
         self.inputs, self.out = self.root / "in", self.root / "out"
         write_inputs(self.inputs)
+        if job.runs_model:
+            shutil.copytree(demo_models().base, self.inputs / "model")
         self.input_files = files_of(self.inputs)
         self.old = self._prepare_old()
         job.perform(self)  # fills caches, and gives the new version
@@ -130,15 +137,39 @@ def write_inputs(directory: Path) -> None:
             for part in ("ffn_up", "ffn_down", "ffn_gate")
         }
         lbrx.save(directory / f"{name}.gguf", blocks, _METADATA)
+        for scheme, parts, settings in (_fp8(tensors), _gptq(generator)):
+            path = directory / f"{name}-{scheme}"
+            path.mkdir()
+            lbrx.save(path / "model.safetensors", parts, {"format": "pt"})
+            (path / "config.json").write_text(json.dumps({"quantization_config": settings}))
 
 
-def _merge(weight: float, **options: Any) -> Callable[[Path, Path], object]:
+def _fp8(tensors: Mapping[str, Any]) -> tuple[str, Parts, dict[str, Any]]:
+    """The weights as codes of 8 bits with scales for blocks."""
+    parts: Parts = {name: lbrx.tensor(values).to("f8_e4m3") for name, values in tensors.items()}
+    parts |= {f"{name}_scale_inv": lbrx.full((2, 2), 0.5, "f32") for name in tensors}
+    return "fp8", parts, {"quant_method": "fp8", "weight_block_size": [4, 4]}
+
+
+def _gptq(generator: np.random.Generator) -> tuple[str, Parts, dict[str, Any]]:
+    """Weights of 4 bits whose columns are sorted into two groups."""
+    parts: Parts = {}
+    for module in _LAYER:
+        base = f"model.layers.0.self_attn.{module}"
+        words = generator.integers(-(1 << 31), 1 << 31, (3, 8, 8)).astype(np.int32)
+        parts[f"{base}.qweight"], parts[f"{base}.qzeros"] = lbrx.tensor(words[0]), lbrx.tensor(words[1][:2, :1].copy())
+        parts[f"{base}.scales"] = lbrx.full((2, 8), 0.25, "f16")
+        parts[f"{base}.g_idx"] = lbrx.tensor(generator.permutation(np.arange(64, dtype=np.int32) // 32))
+    return "gptq", parts, {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}
+
+
+def _merge(weight: float, scheme: str = "", **options: Any) -> Callable[[Path, Path], object]:
     def run(inputs: Path, out: Path) -> object:
         recipe = {
             "merge_method": "linear",
             "models": [
-                {"model": str(inputs / "a"), "parameters": {"weight": weight}},
-                {"model": str(inputs / "b"), "parameters": {"weight": 1}},
+                {"model": str(inputs / f"a{scheme}"), "parameters": {"weight": weight}},
+                {"model": str(inputs / f"b{scheme}"), "parameters": {"weight": 1}},
             ],
         }
         return lbrx.merge(recipe, out, threads=1, **options)
@@ -166,9 +197,18 @@ def _extract(inputs: Path, out: Path) -> object:
     return extract_lora(inputs / "a", inputs / "b", out, rank=2)
 
 
-def _moe(_: Path, out: Path) -> object:
-    from lbrx.demo.models import demo_models
+def _generate(inputs: Path, out: Path) -> object:
+    """Save the logits of generated tokens; the cache of keys and values grows."""
+    model = open_model(inputs / "model")
+    cache, tokens, rows = model.new_cache(capacity=8, kv_type="f16"), [5, 9, 2, 77, 31], []
+    with lbrx.using(threads=1):
+        while len(rows) < 20:
+            rows.append(model.logits(tokens, cache)[-1])
+            tokens = [int(rows[-1].argmax())]
+    return lbrx.save(out, {"logits": lbrx.tensor(np.stack(rows))}, threads=1)
 
+
+def _moe(_: Path, out: Path) -> object:
     models = demo_models()
     experts = [{"source_model": str(models.prose)}, {"source_model": str(models.code)}]
     recipe = {"base_model": str(models.base), "gate_mode": "random", "experts": experts}
@@ -194,6 +234,11 @@ JOBS = (
     ),
     Job("lora extract", "out", _extract),
     Job("moe", "out", _moe),
+    Job("merge of FP8 models", "out", _merge(1, "-fp8")),
+    Job("merge of GPTQ models --overwrite", "out", _merge(1, "-gptq", **_OVER), _merge(2, "-gptq")),
+    Job("convert an FP8 model", "out", _convert("a-fp8", type="f16")),
+    Job("convert a GPTQ model", "out", _convert("a-gptq", max_shard_bytes=600)),
+    Job("generate", "out.safetensors", _generate, runs_model=True),
     Job("save", "out.safetensors", _save("a/model.safetensors")),
     Job("save over a file", "out.safetensors", _save("a/model.safetensors"), _save("b/model.safetensors")),
     Job(

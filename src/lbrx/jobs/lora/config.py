@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.files.formats.model_files import ADAPTER_CONFIG_NAME
+from lbrx.files.formats.name_patterns import NamePatterns
 from lbrx.files.formats.source import is_directory, open_source, read_at, size_of
 from lbrx.files.formats.strict_json import MAX_JSON_BYTES, parse_object
 
-_MOST_REPEATS = 3  # in an expression of a stranger
-_REPEAT = re.compile(r"[*+{]")
-_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_AT_THE_END = r"(.*\.)?({})\Z"  # of a module's name, from a dot on
 _LARGEST, _LARGEST_RANK = 1e300, 1 << 40
 CONFIG_NAME = ADAPTER_CONFIG_NAME
 WEIGHTS_NAME = "adapter_model.safetensors"
@@ -52,22 +52,24 @@ class AdapterConfig:
     use_rslora: bool = False
     use_dora: bool = False
     fan_in_fan_out: bool = False  # weights are stored as (inputs, outputs)
+    _patterns: dict[str, NamePatterns] = field(default_factory=dict)
 
     def rank_of(self, module: str) -> int:
         """The rank of a module's product."""
-        return int(_first_match(self.rank_pattern, module, self.rank))
+        return int(self._first_match("rank_pattern", self.rank_pattern, module, self.rank))
 
     def scale(self, module: str) -> float:
         """What a module's product is multiplied by."""
-        alpha = _first_match(self.alpha_pattern or {}, module, self.alpha)
+        alpha = self._first_match("alpha_pattern", self.alpha_pattern or {}, module, self.alpha)
         rank = self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
-
-def _first_match(pattern: Mapping[str, float], module: str, default: float) -> float:
-    """The value of the first regular expression that is the end of the module's name, from a dot on."""
-    values = (value for key, value in pattern.items() if re.fullmatch(rf"(.*\.)?({key})", module))
-    return next(values, default)
+    def _first_match(self, key: str, values: Mapping[str, float], module: str, default: float) -> float:
+        """The value of the first regular expression that is the end of the module's name, from a dot on."""
+        if key not in self._patterns:
+            self._patterns[key] = NamePatterns(values, f"{self.path}: {key}", _AT_THE_END)
+        match = self._patterns[key].first_match(module)
+        return default if match is None else values[match]
 
 
 def read_config(directory: Path) -> AdapterConfig:
@@ -118,18 +120,7 @@ def _pattern(path: Path, raw: Mapping[str, Any], key: str) -> list[tuple[str, An
     pattern = raw.get(key) or {}
     if not isinstance(pattern, dict):
         raise FormatError(f"{path}: {key} is a {type(pattern).__name__}; expected an object of module names")
-    for expression in pattern:
-        try:
-            re.compile(expression)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise FormatError(
-                f"{path}: {key} has {expression!r}, which is not a valid regular expression: {error}"
-            ) from error
-        if len(_REPEAT.findall(expression)) > _MOST_REPEATS or _REPEATED_GROUP.search(expression):
-            raise FormatError(
-                f"{path}: {key} has {expression!r:.60}; expected at most {_MOST_REPEATS} repeats and "
-                "no repeated groups, which can take for ever"
-            )
+    NamePatterns(pattern, f"{path}: {key}", _AT_THE_END)
     return list(pattern.items())
 
 

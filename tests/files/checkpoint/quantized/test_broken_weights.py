@@ -193,6 +193,17 @@ def test_a_config_of_a_quantization_that_no_tensor_has(tmp_path: Path) -> None:
         lbrx.open(path)
 
 
+@pytest.mark.parametrize("pattern", ["re:(a+)+$", "re:" + "(a|a)" * 40 + "$", "*a*a*a*a*b"])
+def test_patterns_of_ignored_modules_that_take_for_ever(pattern: str, tmp_path: Path) -> None:
+    weight = SCHEMES["fp8 blocks"](np.random.default_rng(1), (48, 128))
+    tensors = {**named("l", weight), "a" * 60 + "!.weight": weight.parts[".weight"]}
+    path = write_model(tmp_path / "m", tensors, {**weight.settings, "ignore": [pattern]})
+    with pytest.raises(
+        FormatError, match=r"the list of modules that are not quantized has .* take (too long|for ever)"
+    ):
+        lbrx.open(path)
+
+
 def test_a_weight_that_is_stored_twice(tmp_path: Path) -> None:
     weight = SCHEMES[GPTQ](np.random.default_rng(1), (48, 128))
     tensors = {**named("l", weight), "l.weight": np.ones((48, 128), np.float32)}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from lbrx.errors import DTypeError, FormatError, ShapeError
+from lbrx.files.checkpoint.quantized.ignored import IgnoredModules
 from lbrx.files.checkpoint.quantized.parts import Parts
 from lbrx.files.checkpoint.quantized.schemes import ACTIVATIONS, Codes, Scheme
 from lbrx.files.formats.header import FileHeader, TensorEntry, quoted
@@ -17,7 +16,6 @@ from lbrx.tensors.tensor import Tensor, TensorMetadata
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _VALUE_TYPES = ("bf16", "f16", "f32")
-_IGNORED_KEYS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 _WEIGHT = ".weight"
 
 
@@ -41,6 +39,8 @@ class QuantizedWeights(Mapping[str, Tensor]):
         self._is_named = settings is not None  # by config.json, so that codes without parts are an error
         self._parts = Parts(entries, stored, settings or {}, _value_type(config, where), where)
         self._tensors: dict[str, Tensor] = {}
+        self._ignored: IgnoredModules | None = None
+        self._decoded: frozenset[str] = frozenset()  # stored names of codes
         self._codes = self._stored_names()
 
     def _stored_names(self) -> dict[str, str]:
@@ -64,6 +64,7 @@ class QuantizedWeights(Mapping[str, Tensor]):
                 f"{self._parts.where}: config.json says that the model is quantized with {self.scheme.name}, but "
                 "none of its tensors is; expected quantized weights (remove 'quantization_config' if they are plain)"
             )
+        self._decoded = frozenset(coded)
         is_hidden = hidden.__contains__
         return {
             coded.get(name, name): name
@@ -84,12 +85,9 @@ class QuantizedWeights(Mapping[str, Tensor]):
 
     def _is_ignored(self, module: str) -> bool:
         """Whether the settings say that a module is not quantized: by its name, or by a pattern."""
-        for key in _IGNORED_KEYS:
-            patterns = self._parts.settings.get(key)
-            for pattern in patterns if isinstance(patterns, list) else ():
-                if isinstance(pattern, str) and _matches(module, pattern):
-                    return True
-        return False
+        if self._ignored is None:
+            self._ignored = IgnoredModules(self._parts.settings, self._parts.where)
+        return module in self._ignored
 
     def __getitem__(self, name: str) -> Tensor:
         stored = self._codes[name]
@@ -116,8 +114,7 @@ class QuantizedWeights(Mapping[str, Tensor]):
 
     def is_decoded(self, name: str) -> bool:
         """Whether a tensor is a weight that is decoded."""
-        stored = self._codes[name]
-        return any(self._has_codes(stored, codes) for codes in self.scheme.codes)
+        return self._codes[name] in self._decoded
 
     def entries(self) -> list[TensorEntry]:
         """Return header entries of the tensors, as if weights were stored decoded. Bytes are those of the values."""
@@ -140,15 +137,6 @@ class QuantizedWeights(Mapping[str, Tensor]):
 def _bases(weight: str) -> tuple[str, ...]:
     """The names that those of parts begin with."""
     return (weight, weight.removesuffix(_WEIGHT)) if weight.endswith(_WEIGHT) else (weight,)
-
-
-def _matches(module: str, pattern: str) -> bool:
-    if pattern.startswith("re:"):
-        try:
-            return re.match(pattern.removeprefix("re:"), module) is not None
-        except re.error:
-            return False
-    return module == pattern or module.startswith(f"{pattern}.") or fnmatchcase(module, pattern)
 
 
 def _value_type(config: Mapping[str, Any], where: str) -> str:
