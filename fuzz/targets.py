@@ -120,7 +120,7 @@ def _index(name: str, folder: Path, data: bytes) -> list[Read]:
 
 def _with_config(folder: Path, data: bytes) -> list[Read]:
     """Weights beside the config.json of the scheme that their metadata name."""
-    named = re.search(rb'"scheme": *"(\w+)"', data)
+    named = re.search(rb'"scheme": *"(\w{1,60})"', data)
     config = QUANTIZATIONS / f"{named[1].decode() if named else ''}.json"
     content = (config if config.is_file() else QUANTIZATIONS / "fp8.json").read_bytes()
     return _quantized(folder, content, data)
@@ -128,7 +128,7 @@ def _with_config(folder: Path, data: bytes) -> list[Read]:
 
 def _with_weights(folder: Path, data: bytes) -> list[Read]:
     """A config.json beside the weights of the scheme that it names."""
-    named = re.search(rb'"scheme": *"(\w+)"', data)
+    named = re.search(rb'"scheme": *"(\w{1,60})"', data)
     weights = SEEDS / "quantized" / f"{named[1].decode() if named else ''}.safetensors"
     content = (weights if weights.is_file() else SEEDS / "quantized" / "fp8.safetensors").read_bytes()
     return _quantized(folder, data, content)

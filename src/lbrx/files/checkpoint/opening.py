@@ -138,12 +138,25 @@ class Checkpoint(Mapping[str, Tensor]):
         return parts_of_codings(self._codings)
 
     def stored(self, name: str) -> Tensor:
-        """Return a tensor as it is stored, such as the codes of a quantized weight."""
+        """Return a tensor as it is stored, such as the codes of a quantized weight.
+
+        >>> import lbrx
+        >>> from lbrx.demo.models import demo_models
+        >>> lbrx.open(demo_models().base).stored("model.norm.weight").dtype.name
+        'bf16'
+        """
         return self._tensor(*self._entries[name])
 
     @property
     def weights(self) -> list[TensorEntry]:
-        """The header entries of all tensors, those of decoded weights as if they were stored decoded."""
+        """The header entries of all tensors, those of decoded weights as if they were stored decoded.
+
+        >>> import lbrx
+        >>> from lbrx.demo.models import demo_models
+        >>> model = lbrx.open(demo_models().base)
+        >>> len(model.weights) == len(model)
+        True
+        """
         return self.entries if self._quantized is None else self._quantized.entries()
 
     @cached_property
@@ -157,6 +170,11 @@ class Checkpoint(Mapping[str, Tensor]):
         """Return the tensors of a quantized Hugging Face model under their plain names, decoded as they are read.
 
         None if it is not quantized. A quantization that lbrx cannot decode is a FormatError.
+
+        >>> import lbrx
+        >>> from lbrx.demo.models import demo_models
+        >>> lbrx.open(demo_models().base).quantized_weights() is None
+        True
         """
         found = self.quantization
         if self._quantized is not None or found is None:
@@ -172,7 +190,15 @@ class Checkpoint(Mapping[str, Tensor]):
         return QuantizedWeights(found.scheme, *arguments)
 
     def decode_weights(self) -> None:
-        """Contain decoded weights instead of codes from now on; the config has no settings of a quantization then."""
+        """Contain decoded weights instead of codes from now on; the config has no settings of a quantization then.
+
+        `lbrx.open` does this unless it is called with ``raw=True``.
+
+        >>> import lbrx
+        >>> from lbrx.demo.models import demo_models
+        >>> model = lbrx.open(demo_models().base, raw=True)
+        >>> model.decode_weights()  # changes nothing: the weights are plain
+        """
         self._quantized = self.quantized_weights()
         if self._quantized is not None and self.config is not None:
             from lbrx.files.checkpoint.quantized.recognizing import without_settings
