@@ -80,7 +80,8 @@ class Version:
     """A checkout, and a process of it that times cases."""
 
     def __init__(self, checkout: Path, folder: Path) -> None:
-        self.environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "OPENBLAS_NUM_THREADS": "2"}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.environment = inherited | {"PYTHONPATH": str(checkout / "src"), "OPENBLAS_NUM_THREADS": "2"}
         command = [sys.executable, "-c", WORKER, str(folder / "a")]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=self.environment, stdin=pipe, stdout=pipe, text=True)
