@@ -102,7 +102,7 @@ clean:
 	@echo "Installing torch, transformers and mergekit, and building llama.cpp, in .venv-mergekit: takes many minutes"
 	@$(PYTHON) -m venv .venv-mergekit
 	@.venv-mergekit/bin/python $(PIP_INSTALL) torch==2.13.0
-	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 llama-cpp-python==0.3.36 peft==0.21.2 sentencepiece -e '.[dev]'
+	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 llama-cpp-python==0.3.36 peft==0.21.2 sentencepiece lm_eval==0.4.13 -e '.[dev]'
 	@touch .venv-mergekit/.installed
 
 # MLX wants other versions of the same libraries than mergekit.

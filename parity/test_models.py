@@ -17,7 +17,8 @@ from lbrx.demo.models import demo_models
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize import quantize
-from lbrx.jobs.score.score import log_softmax, score, windows
+from lbrx.jobs.score.score import score, windows
+from lbrx.jobs.score.tally import log_softmax
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.text import open_tokenizer
 

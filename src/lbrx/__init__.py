@@ -45,6 +45,9 @@ if _TYPE_CHECKING:
     from lbrx.jobs.merge.recipe.yaml_lines import RecipeError as RecipeError
     from lbrx.jobs.moe.moe import moe as moe
     from lbrx.jobs.quantize.quantize import quantize as quantize
+    from lbrx.jobs.score import lm_eval as lm_eval
+    from lbrx.jobs.score.choices import score_choices as score_choices
+    from lbrx.jobs.score.records import compare_scores as compare_scores
     from lbrx.jobs.score.score import score as score
     from lbrx.jobs.transplant.transplant import transplant as transplant
     from lbrx.jobs.verify.verify import verify as verify

@@ -24,7 +24,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_table_has_a_row_for_each_model(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = lbrx_command(capsys, "score", SHIPPED.base, SHIPPED.prose, "--text", text, "--context", 64)
     assert (done.code, done.err) == (0, "")
-    heading, *rows = done.out.splitlines()
+    heading, *rows, comparison = done.out.splitlines()
+    assert comparison.startswith(f"{SHIPPED.prose} is better than {SHIPPED.base} by ")
     assert heading.split() == ["model", "perplexity", "+-", "loss", "bits/byte", "tokens", "tokens/s"]
     scores = score([SHIPPED.base, SHIPPED.prose], text, context=64)
     assert [row.split()[:2] for row in rows] == [[str(one.model), f"{one.perplexity:.4f}"] for one in scores]
@@ -54,6 +55,19 @@ def test_a_reference_adds_columns(text: Path, capsys: pytest.CaptureFixture[str]
     assert heading.split()[-5:] == ["KL", "KL", "99%", "same", "top"]
     assert first.split()[-1] == "reference"
     assert second.split()[-1].endswith("%")
+
+
+def test_details_have_the_figures_of_json(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("score", SHIPPED.prose, "--reference", SHIPPED.base, "--text", text, "--max-tokens", 50)
+    _, found = json.loads(lbrx_command(capsys, *arguments, "--json").out)["scores"]
+    lines = lbrx_command(capsys, *arguments, "--details").out.splitlines()
+    rows = {line[:40].strip(): line[40:].split() for line in lines}
+    median = next(words for name, words in rows.items() if name.startswith("KL divergence, median"))
+    assert f"{found['kl_median']:.5g}" in median
+    change = next(words for name, words in rows.items() if name.startswith("change of probability, root"))
+    assert f"{found['probability_change_rms']:.5g}" in change
+    assert next(iter(found["kl_quantiles"])) == "0%"
+    assert found["loss_interval"][0] < found["loss"] < found["loss_interval"][1]
 
 
 def test_a_picture_is_drawn(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

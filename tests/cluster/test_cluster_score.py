@@ -20,7 +20,8 @@ from lbrx.cluster import ClusterError
 from lbrx.cluster.options import MAX_FAILURES
 from lbrx.demo.models import demo_models
 from lbrx.errors import UsageError
-from lbrx.jobs.score.score import Score, score
+from lbrx.jobs.score.records import Score
+from lbrx.jobs.score.score import score
 
 SHIPPED = demo_models()
 TEXT = SHIPPED.prose_text.read_text(encoding="utf-8")[:1500]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from lbrx.jobs.score.score import Score
+    from lbrx.jobs.score.records import Score
 
 QUANTIZED_TO = ("q8_0", "q4_k_m")
 PROMPTS = ("And the king said unto", "    def __init__(self,")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from lbrx.cli.options import Device
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.running import reporting_fallbacks
 from lbrx.cli.status import shown_progress
+from lbrx.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lbrx.jobs.score.score import Score
+    from lbrx.jobs.score.records import Score
 
 
 _LESS_IMPORTANT = ("loss", "tokens", "bits/byte", "KL 99%", "tokens/s")  # hidden on a narrow terminal
@@ -25,7 +25,12 @@ _LESS_IMPORTANT = ("loss", "tokens", "bits/byte", "KL 99%", "tokens/s")  # hidde
 
 def score(
     models: Annotated[list[Path], Argument("Model directories or .gguf files.", "MODEL...")],
-    text: Annotated[Path, Option("--text", help="A UTF-8 text file to predict.")],
+    text: Annotated[Path | None, Option("--text", help="A UTF-8 text file to predict.")] = None,
+    choices: Annotated[
+        Path | None,
+        Option("--choices", help="Multiple-choice questions to answer: JSON lines or parquet."),
+    ] = None,
+    limit: Annotated[int | None, Option("--limit", min=1, help="Ask only the first N questions.")] = None,
     reference: Annotated[
         Path | None, Option("--reference", help="Compare the predictions of the models with this model.")
     ] = None,
@@ -38,6 +43,10 @@ def score(
         Option(min=1, help="Tokens between window starts (default: half a window)."),
     ] = None,
     max_tokens: Annotated[int | None, Option(min=2, help="Use only the first N tokens of the text.")] = None,
+    details: Annotated[
+        bool,
+        Option("--details", help="Also print intervals, and with --reference the statistics of all differences."),
+    ] = False,
     plot: Annotated[Path | None, Option("--plot", help="Write a plot to this file, such as scores.png.")] = None,
     json_output: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False,
     threads: Annotated[
@@ -59,7 +68,8 @@ def score(
     """Measure how well models predict a text.
 
     Predicts every token but the first once, from at least half a window of context. Perplexity is exp(loss); lower is
-    better. With --reference, the table also shows how far each model's predictions are from the reference.
+    better. With --reference, the table also shows how far each model's predictions are from the reference. Several
+    models with one tokenizer are compared token by token: is the best one really better?
 
     Examples:
 
@@ -69,16 +79,29 @@ def score(
 
       lbrx score model-q8_0.gguf model-q4_k_m.gguf --reference model --text held_out.txt
 
+      lbrx score model-q4_k_m.gguf --reference model --text held_out.txt --details
+
       lbrx score model-q4_0.gguf --text held_out.txt --device metal
+
+      lbrx score a b merged --choices arc_easy.jsonl --limit 200
 
       lbrx score /shared/a /shared/b --text held_out.txt --cluster auto
     """
+    from lbrx.cli.console import printable as printable_line
+    from lbrx.cli.score_details import comparison_as_json, details_table, score_as_json
+    from lbrx.jobs.score.records import comparisons_with_best
     from lbrx.jobs.score.score import score as score_models
 
     if plot is not None:
         from lbrx.plots.heat_map import check_picture
 
         check_picture(plot)
+    if (text is None) == (choices is None):
+        raise UsageError("expected either --text or --choices")
+    if choices is not None:
+        _score_choices(models, choices, limit, json_output, threads)
+        return
+    assert text is not None
     with reporting_fallbacks(_warn), shown_progress("scoring") as progress:
         scores = score_models(
             models,
@@ -97,12 +120,40 @@ def score(
         from lbrx.plots.score_bars import draw_scores
 
         draw_scores(plot, scores, str(text), [open_checkpoint(one.model).nbytes for one in scores])
+    comparisons = comparisons_with_best(scores)
     if json_output:
-        sys.stdout.write(json.dumps({"text": str(text), "scores": [as_json(one) for one in scores]}, indent=2) + "\n")
+        report = {
+            "text": str(text),
+            "scores": [score_as_json(one) for one in scores],
+            "comparisons": [comparison_as_json(one) for one in comparisons],
+        }
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
         return
     from lbrx.cli.console import output_console
 
     output_console().print(score_table(scores))
+    for comparison in comparisons:
+        sys.stdout.write(printable_line(str(comparison)) + "\n")
+    if details:
+        for one in scores:
+            output_console().print(details_table(one))
+
+
+def _score_choices(
+    models: Sequence[Path], choices: Path, limit: int | None, json_output: bool, threads: int | None
+) -> None:
+    from lbrx.cli.score_details import choices_as_json, choices_table
+    from lbrx.jobs.score.choices import score_choices
+
+    with shown_progress("answering") as progress:
+        scores = score_choices(models, choices, limit=limit, progress=progress, threads=threads)
+    if json_output:
+        report = {"questions": str(choices), "scores": [choices_as_json(one) for one in scores]}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        return
+    from lbrx.cli.console import output_console
+
+    output_console().print(choices_table(scores))
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -144,25 +195,3 @@ def _divergence_cells(one: Score) -> list[str]:
         return ["reference", "", ""]
     divergence = one.divergence
     return [f"{divergence.mean:.5f}", f"{divergence.percentile_99:.4f}", f"{divergence.same_top:.2%}"]
-
-
-def as_json(one: Score) -> dict[str, Any]:
-    """Return a score as JSON-compatible values. NaN and infinities become null."""
-    values: dict[str, Any] = {
-        "model": str(one.model),
-        "tokens": one.tokens,
-        "loss": one.loss,
-        "loss_error": one.loss_error,
-        "perplexity": one.perplexity,
-        "perplexity_error": one.perplexity_error,
-        "bits_per_byte": one.bits_per_byte,
-        "seconds": one.seconds,
-        "tokens_per_second": one.tokens_per_second,
-    }
-    if one.divergence is not None:
-        values["kl_mean"] = one.divergence.mean
-        values["kl_99_percent"] = one.divergence.percentile_99
-        values["same_top"] = one.divergence.same_top
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
-    }

@@ -13,7 +13,8 @@ from lbrx.cluster.connection import connected, import_ray, nodes_of, task_thread
 from lbrx.cluster.worker import alone
 from lbrx.errors import FileError
 from lbrx.files.remote.paths import is_remote
-from lbrx.jobs.score.score import ScoreJob, ScoreRunner, Tally, Window, score_window, warm_up
+from lbrx.jobs.score.score import ScoreJob, ScoreRunner, warm_up
+from lbrx.jobs.score.tally import Tally, Window, score_window
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.settings import using
 

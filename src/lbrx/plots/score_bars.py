@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lbrx.jobs.score.score import Score
+from lbrx.jobs.score.records import Score
 from lbrx.plots.heat_map import check_picture, write_figure
 
 _BAR_COLOUR = "#7fb8c9"

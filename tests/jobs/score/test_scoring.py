@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.jobs.quantize import quantize
-from lbrx.jobs.score.score import log_softmax, score, windows
+from lbrx.jobs.score.score import score, windows
+from lbrx.jobs.score.tally import log_softmax
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.text import open_tokenizer
 
@@ -104,7 +105,7 @@ def test_finer_quantizations_are_closer_to_the_model(tmp_path: Path) -> None:
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score(SHIPPED.prose, TEXT, reference=SHIPPED.base, context=64)
     monkeypatch.setattr("lbrx.models.inference.language_model._BLOCK_LOGIT_BYTES", 4 * 1024 * 5)
-    monkeypatch.setattr("lbrx.jobs.score.score._PIECE_ELEMENTS", 3 * 1024)
+    monkeypatch.setattr("lbrx.jobs.score.tally._PIECE_ELEMENTS", 3 * 1024)
     cut = score(SHIPPED.prose, TEXT, reference=SHIPPED.base, context=64)
     for one, other in zip(whole, cut, strict=True):
         assert other.loss == pytest.approx(one.loss, rel=1e-6)

@@ -10,88 +10,24 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 from os import PathLike
 from pathlib import Path
-from time import perf_counter
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.device import computing_on
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.files.output.options import CountCallback
+from lbrx.jobs.score.records import Score
+from lbrx.jobs.score.statistics import mean_estimate
+from lbrx.jobs.score.tally import Tally, Window, score_window
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
 from lbrx.registry import RUNNERS, load
 from lbrx.settings import using
 
 DEFAULT_CONTEXT = 512
-_PIECE_ELEMENTS = 1 << 20  # of logits that are turned into probabilities at a time
-_KL_PERCENTILE = 99.0
 _WARM_UP_TOKENS = 16
 _LONGEST_NAME = 1024
-
-Logits = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """How far a model's predictions are from those of the reference: Kullback-Leibler divergence in nats per token,
-    and the share of tokens where both find the same one likeliest."""
-
-    mean: float
-    percentile_99: float
-    same_top: float
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """What a model makes of a text: ``loss`` is in nats per token, with the standard error of its mean.
-
-    The error takes tokens for independent, which they are not quite: it is rather too small.
-    """
-
-    model: Path
-    tokens: int
-    loss: float
-    loss_error: float
-    bits_per_byte: float
-    seconds: float
-    processed_tokens: int
-    divergence: Divergence | None = None
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(min(self.loss, 700.0))
-
-    @property
-    def perplexity_error(self) -> float:
-        return self.perplexity * self.loss_error
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens that went through the model, those that were only context among them."""
-        return self.processed_tokens / max(self.seconds, 1e-9)
-
-    def _repr_html_(self) -> str:
-        """Return HTML for notebooks."""
-        from lbrx.tensors.display import table_html
-
-        error = f"{self.perplexity:.4f} ± {self.perplexity_error:.4f}"
-        row = (f"{self.tokens:,}", error, f"{self.loss:.4f}", f"{self.bits_per_byte:.4f}")
-        return table_html(str(self.model), ("tokens", "perplexity", "loss", "bits per byte"), [row])
-
-
-class Window(NamedTuple):
-    """Tokens ``start`` to ``stop``, of which those from ``first_scored`` on are predicted."""
-
-    start: int
-    stop: int
-    first_scored: int
 
 
 def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
@@ -179,23 +115,6 @@ class _Reporter:
             self.callback(self.done_windows, self.windows, name)
 
 
-@dataclass(slots=True)
-class Tally:
-    """What is gathered of one model, token by token."""
-
-    losses: list[Numbers] = field(default_factory=list)
-    divergences: list[Numbers] = field(default_factory=list)
-    same_tops: int = 0
-    seconds: float = 0.0
-
-    def add(self, later: Tally) -> None:
-        """Take in what was gathered from the windows that follow."""
-        self.losses += later.losses
-        self.divergences += later.divergences
-        self.same_tops += later.same_tops
-        self.seconds += later.seconds
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreJob:
     """Models that go through the same windows of the same tokens; with a reference, that is the first."""
@@ -252,9 +171,10 @@ def warm_up(models: Sequence[LanguageModel], ids: Sequence[int]) -> None:
 
 def _finished_job(job: ScoreJob, tallies: Sequence[Tally]) -> list[Score]:
     processed = sum(window.stop - window.start for window in job.windows)
+    references = [tallies[0] if job.has_reference and number else None for number in range(len(tallies))]
     return [
-        _finished(model.path, tally, job.scored_bytes, processed, job.has_reference)
-        for model, tally in zip(job.models, tallies, strict=True)
+        _finished(model.path, tally, reference, job, processed)
+        for model, tally, reference in zip(job.models, tallies, references, strict=True)
     ]
 
 
@@ -287,70 +207,19 @@ def _plain_text(text: str) -> str:
     return text
 
 
-def score_window(
-    models: Sequence[LanguageModel], tallies: Sequence[Tally], ids: Sequence[int], window: Window, has_reference: bool
-) -> None:
-    """Models go through a window side by side, block of rows after block: logits of all of it never exist."""
-    inputs = ids[window.start : window.stop - 1]
-    first_row = window.first_scored - 1 - window.start
-    runs = [model.logit_blocks(inputs, first_row=first_row) for model in models]
-    row = first_row
-    while row < len(inputs):
-        reference: Logits | None = None
-        rows = 0
-        for tally, run in zip(tallies, runs, strict=True):
-            start = perf_counter()
-            first, logits = next(run)
-            tally.seconds += perf_counter() - start
-            rows = len(logits)
-            targets = np.asarray(ids[window.start + first + 1 : window.start + first + 1 + rows])
-            _add_rows(tally, logits, targets, reference)
-            if has_reference and reference is None:
-                reference = logits
-        row += rows
-
-
-def _add_rows(tally: Tally, logits: Logits, targets: npt.NDArray[np.int64], reference: Logits | None) -> None:
-    piece_rows = max(1, _PIECE_ELEMENTS // logits.shape[1])
-    for first in range(0, len(logits), piece_rows):
-        rows = slice(first, first + piece_rows)
-        log_shares = log_softmax(logits[rows])
-        tally.losses.append(-np.take_along_axis(log_shares, targets[rows, None], axis=1)[:, 0].astype(np.float64))
-        if reference is None:
-            continue
-        expected = log_softmax(reference[rows])
-        terms = np.exp(expected) * (expected - log_shares)
-        tally.divergences.append(np.maximum(terms.sum(axis=1, dtype=np.float64), 0.0))
-        tally.same_tops += int(np.count_nonzero(reference[rows].argmax(axis=1) == logits[rows].argmax(axis=1)))
-
-
-def log_softmax(logits: Logits) -> Logits:
-    """The log-softmax of rows of logits.
-
-    >>> log_softmax(np.zeros((1, 2), np.float32)).round(4)
-    array([[-0.6931, -0.6931]], dtype=float32)
-    """
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    totals = np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)
-    result: Logits = shifted - np.log(totals).astype(np.float32)
-    return result
-
-
-def _finished(path: Path, tally: Tally, scored_bytes: int, processed: int, has_reference: bool) -> Score:
-    losses = np.concatenate(tally.losses)
+def _finished(path: Path, tally: Tally, reference: Tally | None, job: ScoreJob, processed: int) -> Score:
+    losses = tally.token_losses
     deviation = float(losses.std(ddof=1)) if losses.size > 1 else math.nan
     return Score(
         model=path,
         tokens=losses.size,
         loss=float(losses.mean()),
         loss_error=deviation / math.sqrt(losses.size),
-        bits_per_byte=float(losses.sum()) / math.log(2) / max(scored_bytes, 1),
+        loss_interval=mean_estimate(losses),
+        bits_per_byte=float(losses.sum()) / math.log(2) / max(job.scored_bytes, 1),
         seconds=tally.seconds,
         processed_tokens=processed,
-        divergence=_divergence(tally, losses.size) if has_reference and tally.divergences else None,
+        divergence=None if reference is None else tally.divergence_from(reference),
+        ids=tuple(job.ids),
+        token_losses=losses,
     )
-
-
-def _divergence(tally: Tally, tokens: int) -> Divergence:
-    values = np.concatenate(tally.divergences)
-    return Divergence(float(values.mean()), float(np.percentile(values, _KL_PERCENTILE)), tally.same_tops / tokens)
