@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lbrx.errors import UsageError
 from lbrx.jobs.score.likelihood import likelihoods, request_of, rolling_requests
@@ -25,7 +25,7 @@ _MOST_NEW_TOKENS = 256
 
 
 class HarnessModel:
-    """The requests of lm-evaluation-harness, answered by a model of lbrx. ``LbrxLM`` is its subclass of ``LM``."""
+    """The requests of lm-evaluation-harness, answered by a model of lbrx."""
 
     def __init__(self, model: str | PathLike[str]) -> None:
         super().__init__()
@@ -70,6 +70,11 @@ class HarnessModel:
         return text
 
 
+def LbrxLM(model: str | PathLike[str]) -> Any:
+    """Open a model as an ``LM`` of lm-evaluation-harness."""
+    return _harness_class()(model)
+
+
 @cache
 def _harness_class() -> type[Any]:
     try:
@@ -77,13 +82,3 @@ def _harness_class() -> type[Any]:
     except ImportError as error:
         raise UsageError("lbrx.lm_eval needs the package lm_eval; install it with: pip install lm_eval") from error
     return type("LbrxLM", (HarnessModel, base), {"__doc__": HarnessModel.__doc__, "__module__": __name__})
-
-
-if TYPE_CHECKING:
-    LbrxLM = HarnessModel
-else:
-
-    def __getattr__(name: str) -> Any:
-        if name == "LbrxLM":
-            return _harness_class()
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
