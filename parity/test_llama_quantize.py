@@ -16,9 +16,9 @@ from lbrx.jobs.convert.file_types import FILE_TYPES
 from lbrx.jobs.quantize import quantize
 
 COLUMNS, HIDDEN, VOCABULARY = 256, 256, 96
-EXACT = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0"}
+EXACT = {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "tq1_0", "tq2_0", "q1_0", "q2_0"}
 LEAST_SHARE_OF_EQUAL_BLOCKS = 0.99
-NEEDS_IMATRIX = {"q2_k_s"}
+NEEDS_IMATRIX = {"q2_k_s", "iq3_xs", "iq3_xxs", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s"}
 
 
 def write_model(
@@ -139,7 +139,7 @@ def test_half_precision_sources(tmp_path: Path, kind: str) -> None:
     compare(tmp_path / "ours.gguf", tmp_path / "theirs.gguf")
 
 
-@pytest.mark.parametrize("name", ["q2_k", "q3_k_m", "q4_k_m", "q5_k_s", "q6_k", "iq4_xs", "iq4_nl", "tq2_0"])
+@pytest.mark.parametrize("name", ["q2_k", "q3_k_m", "q4_k_m", "q5_k_s", "q6_k", "iq4_xs", "iq4_nl", "tq2_0", "q2_0"])
 def test_rows_that_do_not_fit(tmp_path: Path, name: str) -> None:
     source = write_model(tmp_path / "source.gguf", columns=96)
     llama_quantize(source, tmp_path / "theirs.gguf", name)
@@ -147,7 +147,13 @@ def test_rows_that_do_not_fit(tmp_path: Path, name: str) -> None:
     compare(tmp_path / "ours.gguf", tmp_path / "theirs.gguf")
 
 
-@pytest.mark.parametrize("name", ["q2_k_s", "q2_k", "q3_k_m", "q4_k_m", "q4_0", "q5_0", "q6_k", "iq4_xs", "iq4_nl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("q2_k", "q3_k_m", "q4_k_m", "q4_0", "q5_0", "q6_k", "iq4_xs", "iq4_nl", "iq3_m", "iq3_s"),
+        *sorted(NEEDS_IMATRIX),
+    ],
+)
 @pytest.mark.parametrize("experts", [0, 4])
 def test_importance_matrices(tmp_path: Path, name: str, experts: int) -> None:
     source = write_model(tmp_path / "source.gguf", experts=experts)

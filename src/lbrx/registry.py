@@ -90,6 +90,8 @@ CODECS: dict[str, str] = {
     "iq4_xs": "lbrx.tensors.codecs.nonlinear:IQ4_XS",
     "tq1_0": "lbrx.tensors.codecs.ternary:TQ1_0",
     "tq2_0": "lbrx.tensors.codecs.ternary:TQ2_0",
+    "q1_0": "lbrx.tensors.codecs.ternary:Q1_0",
+    "q2_0": "lbrx.tensors.codecs.ternary:Q2_0",
     "mxfp4": "lbrx.tensors.codecs.small_floats:MXFP4",
     "nvfp4": "lbrx.tensors.codecs.small_floats:NVFP4",
     "iq1_s": "lbrx.tensors.codecs.codebooks:IQ1_S",

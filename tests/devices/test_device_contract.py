@@ -36,7 +36,7 @@ from lbrx.tensors.expr import MAP_OPS, MatMul, Source, apply
 from lbrx.tensors.storage import CpuStorage, MmapStorage
 from lbrx.tensors.tensor import Tensor
 from support.devices import LEFT_TO_THE_CPU, computing_on, device_fixture
-from support.references import coded_bound, normal, product_bound, wide
+from support.references import coded_bound, even_importance, normal, product_bound, wide
 from support.strategies import apply_views, assert_same, numpy_type, special_values, values, view_chains, widened
 
 device = device_fixture(DEVICES)
@@ -369,7 +369,7 @@ def test_an_unknown_device_is_an_error() -> None:
 @pytest.mark.parametrize("name", [*ENCODABLE, *SCHEMES])
 def test_blocks_of_computed_values(name: str, device: str) -> None:
     def parts() -> list[bytes]:
-        quantized = (lbrx.tensor(normal(4, 512)) * 0.5).quantize(name).realize()
+        quantized = (lbrx.tensor(normal(4, 512)) * 0.5).quantize(name, even_importance(name, 512)).realize()
         decoded = quantized.dequantize().numpy()
         return [decoded.tobytes(), quantized.to_device(device).to_device("cpu").dequantize().numpy().tobytes()]
 
@@ -395,7 +395,8 @@ def test_an_encoder_takes_what_a_pass_computes(name: str, device: str) -> None:
     rows = (x * 0.5 + x.mean(axis=-1, keepdims=True)).to("bf16")
 
     def parts(given: Tensor) -> list[bytes]:
-        blocks = Tensor(Encode(Encoding(given.expr, ALL_CODECS[name]))).to_device(device).expr
+        encoding = Encoding(given.expr, ALL_CODECS[name], even_importance(name, 2048))
+        blocks = Tensor(Encode(encoding)).to_device(device).expr
         assert isinstance(blocks, Blocks)
         stored = [blocks.storage, *(number.storage for number in blocks.numbers if isinstance(number, Source))]
         assert {each.device for each in stored} == {device}

@@ -26,17 +26,22 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> npt.NDArray[np.flo
 
 
 def weight_of(type_name: str, rows: int, columns: int, seed: int = 1) -> lbrx.Tensor:
-    """A weight in memory: normal numbers, or for types that cannot be made, blocks that ggml has decoded."""
+    """A weight in memory: normal numbers, or for types with a codebook, random blocks that ggml has decoded."""
     values = lbrx.tensor(normal(rows, columns, seed=seed))
     if type_name in FLOAT_TYPES:
         return values.to(type_name).realize()
     if type_name == "i8":
         return (values * 20).to("i8").realize()
-    if type_name in SCHEMES or codec(type_name).can_encode:
+    if type_name in SCHEMES or codec(type_name).encoder_table is None:
         return values.quantize(type_name).realize()
     blocks = np.load(GOLDEN)[type_name.upper()].reshape(-1, codec(type_name).block_bytes)
     picked = np.random.default_rng(seed).integers(0, len(blocks), rows * columns // codec(type_name).block_elements)
     return lbrx.Tensor(Blocks(CpuStorage(np.ascontiguousarray(blocks[picked]).reshape(-1)), type_name, (rows, columns)))
+
+
+def even_importance(type_name: str, columns: int) -> npt.NDArray[np.float32] | None:
+    """Importances that are all equal, for types that cannot be encoded without."""
+    return np.ones(columns, np.float32) if type_name in CODECS and codec(type_name).needs_imatrix else None
 
 
 def wide(values: lbrx.Tensor | Array) -> npt.NDArray[np.float64]:

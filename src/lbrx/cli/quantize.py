@@ -50,11 +50,20 @@ def quantize(
             help="Type of tensors whose name matches. The first match wins.",
         ),
     ] = None,
+    tensor_type_file: Annotated[
+        Path | None, Option(metavar="FILE", help="A file with more PATTERN=TYPE, separated by white space.")
+    ] = None,
     output_type: Annotated[str | None, Option(metavar="TYPE", help="Type of the output matrix.")] = None,
     embedding_type: Annotated[str | None, Option(metavar="TYPE", help="Type of the token embedding.")] = None,
     pure: Annotated[bool, Option("--pure", help="Use one type for all tensors instead of a mix.")] = False,
     leave_output: Annotated[bool, Option("--leave-output", help="Do not quantize the output matrix.")] = False,
     imatrix: Annotated[Path | None, Option(metavar="FILE", help="An importance matrix from llama.cpp.")] = None,
+    include_weights: Annotated[
+        list[str] | None, Option(metavar="TEXT", help="Use importances only of tensors whose names contain TEXT.")
+    ] = None,
+    exclude_weights: Annotated[
+        list[str] | None, Option(metavar="TEXT", help="Do not use importances of tensors whose names contain TEXT.")
+    ] = None,
     group_size: Annotated[int | None, Option(min=1, help="Weights per scale, for MLX and integer types.")] = None,
     override_kv: Annotated[
         list[str] | None,
@@ -98,11 +107,14 @@ def quantize(
         "target_size": target_size,
         "candidates": candidates,
         "tensor_types": tensor_type or (),
+        "tensor_type_file": tensor_type_file,
         "output_type": output_type,
         "embedding_type": embedding_type,
         "pure": pure,
         "leave_output": leave_output,
         "imatrix": imatrix,
+        "include_weights": include_weights or (),
+        "exclude_weights": exclude_weights or (),
         "group_size": group_size,
         "override_kv": override_kv or (),
         "prune_layers": prune_layers or (),

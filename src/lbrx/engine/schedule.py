@@ -229,7 +229,7 @@ class _Stages:
         encoding, part = expr.encoding, expr.part or 0
         target, stage = self._encodings.get(id(encoding), (None, 0))
         if target is None or target.numbers[part] is not None:
-            encoding.codec.check_can_encode()
+            encoding.codec.check_can_encode(has_importance=encoding.importance is not None)
             target = BlockTarget(encoding, [None] * max(len(encoding.codec.parts), 1))
             stage = self._add_tasks(_store_tasks(encoding.values, F32, target)) if encoding.blocks else 0
             self._encodings[id(encoding)] = target, stage

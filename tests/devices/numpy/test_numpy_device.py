@@ -20,6 +20,7 @@ from lbrx.jobs.quantize import quantize
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import SCHEMES
+from support.references import even_importance
 
 ULPS = 4
 COLUMNS = 512
@@ -64,7 +65,7 @@ def test_sums_are_within_their_bound() -> None:
 @pytest.mark.parametrize("name", [*(name for name in CODECS if codec(name).can_encode), *SCHEMES])
 def test_blocks_are_those_of_the_cpu(name: str) -> None:
     def blocks() -> list[bytes]:
-        quantized = (lbrx.tensor(numbers(6, COLUMNS)) * 0.5).quantize(name).realize()
+        quantized = (lbrx.tensor(numbers(6, COLUMNS)) * 0.5).quantize(name, even_importance(name, COLUMNS)).realize()
         return [quantized.dequantize().numpy().tobytes()]
 
     want = blocks()

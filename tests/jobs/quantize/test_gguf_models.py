@@ -172,6 +172,41 @@ def test_a_type_that_needs_importances(tmp_path: Path) -> None:
         quantized(model, QuantizeOptions("q2_k_s", imatrix=importance_file(tmp_path / "j.dat", values)))
 
 
+def test_codebook_types_use_importances(tmp_path: Path) -> None:
+    model = gguf_model(values=noise)
+    values = importances(model)
+    path = importance_file(tmp_path / "imatrix.dat", values)
+    result = quantized(model, QuantizeOptions("iq2_xxs", imatrix=path))
+    assert result.metadata["general.file_type"] == Typed(19, "u32")
+    assert same_bytes(result.by_name[UP].make(), model.by_name[UP].make().quantize("iq2_xxs", values[UP]))
+    with pytest.raises(UsageError, match=r"'blk.0.attn_q.weight': iq2_xxs in a iq2_xxs file needs importances; give"):
+        quantized(model, QuantizeOptions("iq2_xxs"))
+    with pytest.raises(UsageError, match=r"'token_embd.weight': iq2_xs in a q8_0 file needs importances"):
+        quantized(model, QuantizeOptions("q8_0", embedding_type="iq2_xs"))
+
+
+def test_importances_of_some_tensors(tmp_path: Path) -> None:
+    model = gguf_model(values=noise)
+    values = importances(model)
+    path = importance_file(tmp_path / "i.dat", values)
+    query = "blk.0.attn_q.weight"
+    plain, guided = (model.by_name[UP].make().quantize("q4_k", given) for given in (None, values[UP]))
+    without = quantized(model, QuantizeOptions("q4_k_s", imatrix=path, exclude_weights=("ffn", "attn_v")))
+    assert same_bytes(without.by_name[UP].make(), plain)
+    assert same_bytes(without.by_name[query].make(), model.by_name[query].make().quantize("q4_k", values[query]))
+    assert without.metadata["quantize.imatrix.entries_count"] == Typed(6, "u32")
+    assert [warning.split(": ")[1] for warning in without.warnings] == [
+        "has no importances of 1 tensors, such as 'output.weight'"
+    ]
+    only = quantized(model, QuantizeOptions("q4_k_s", imatrix=path, include_weights=("ffn_up", "attn_v")))
+    assert same_bytes(only.by_name[UP].make(), guided)
+    assert same_bytes(only.by_name[query].make(), model.by_name[query].make().quantize("q4_k"))
+    with pytest.raises(UsageError, match=r"--include-weights ffn_uq: no name in .*i.dat contains it"):
+        quantized(model, QuantizeOptions("q4_k_s", imatrix=path, include_weights=("ffn_uq",)))
+    with pytest.raises(UsageError, match="--exclude-weights leaves no importances"):
+        quantized(model, QuantizeOptions("q4_k_s", imatrix=path, exclude_weights=("blk",)))
+
+
 def test_importances_of_another_model(tmp_path: Path) -> None:
     path = importance_file(tmp_path / "i.dat", {UP: np.ones(99, np.float32)})
     with pytest.raises(FormatError, match=rf"has 99 importances of '{UP}', expected 256 for its shape"):

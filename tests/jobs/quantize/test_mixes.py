@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 import lbrx
+from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FILE_TYPES, file_type
 from lbrx.jobs.quantize import Choice, QuantizeOptions, choose_types, parse_options
@@ -71,6 +73,10 @@ DENSE = {
     "tq2_0": Expected("tq2_0", embedding="q4_k"),
     "tq1_0": Expected("tq1_0", embedding="q4_k"),
 }
+OUTPUTS = {name: expected.output for name, expected in DENSE.items()} | {
+    **dict.fromkeys(("iq3_m", "iq3_s", "iq3_xs", "q2_0", "q1_0"), "q6_k"),
+    **dict.fromkeys(("iq3_xxs", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s"), "q5_k"),
+}
 SHARED_KEYS = DENSE | {
     "q2_k": Expected("q2_k", value_rest="q4_k", down_rest="q3_k", attention_output="q3_k"),
     "q2_k_s": Expected("q2_k", value_rest="q4_k", down={"q4_k": FIRST_EIGHTH}),
@@ -88,7 +94,7 @@ def choices(contents: Contents, name: str, **options: object) -> dict[str, Choic
     return choose_types(contents, file_type(name), parse_options(name, **options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", FILE_TYPES)
+@pytest.mark.parametrize("name", DENSE)  # `test_type_snapshots` has the others
 @pytest.mark.parametrize("key_heads", [32, 8])
 def test_a_dense_model_of_32_layers(name: str, key_heads: int) -> None:
     expected = (SHARED_KEYS if key_heads == 8 else DENSE)[name]
@@ -101,7 +107,7 @@ def test_a_dense_model_of_32_layers(name: str, key_heads: int) -> None:
 
 @pytest.mark.parametrize("name", FILE_TYPES)
 def test_a_tied_embedding_has_the_type_of_the_output(name: str) -> None:
-    assert types(gguf_model(tied=True), name)["token_embd.weight"] == DENSE[name].output
+    assert types(gguf_model(tied=True), name)["token_embd.weight"] == OUTPUTS[name]
 
 
 EIGHT_EXPERTS = {
@@ -116,6 +122,10 @@ EIGHT_EXPERTS = {
     "q5_k_m": ("q5_k", "q6_k", "q6_k", "q5_k"),
     "iq4_xs": ("q5_k", "q5_k", "q5_k", "iq4_xs"),
     "q6_k": ("q6_k", "q6_k", "q6_k", "q6_k"),
+    "iq3_m": ("q5_k", "q4_k", "q4_k", "iq3_s"),
+    "iq3_xs": ("q5_k", "iq3_s", "iq3_s", "iq3_xxs"),
+    "iq2_m": ("q5_k", "iq3_s", "iq3_s", "iq2_s"),
+    "iq1_s": ("q5_k", "q2_k", "q2_k", "iq1_s"),
     "mxfp4_moe": ("q8_0", "mxfp4", "mxfp4", "mxfp4"),
 }
 
@@ -124,7 +134,8 @@ EIGHT_EXPERTS = {
 def test_a_mixtral_of_eight_experts(name: str) -> None:
     attention_output, first_down, third_down, rest = EIGHT_EXPERTS[name]
     found = types(gguf_model(32, heads=32, key_heads=8, experts=8), name)
-    assert found["blk.5.attn_v.weight"] == found["blk.5.attn_k.weight"] == "q8_0"
+    is_small = name in ("iq2_m", "iq1_s")
+    assert found["blk.5.attn_v.weight"] == found["blk.5.attn_k.weight"] == ("q4_k" if is_small else "q8_0")
     assert found["blk.5.attn_output.weight"] == attention_output
     assert found["blk.0.ffn_down_exps.weight"] == first_down
     assert found["blk.2.ffn_down_exps.weight"] == third_down
@@ -173,6 +184,9 @@ def test_an_importance_matrix_changes_the_way_down() -> None:
         "iq4_xs",
     ]
     assert types(model, "q4_0", imatrix="i.dat")["blk.4.ffn_down.weight"] == "q4_0"
+    value = "blk.0.attn_v.weight"
+    assert [types(model, "iq3_xxs")[name] for name in (down, value)] == ["q4_k", "iq3_s"]
+    assert [types(model, "iq3_xxs", imatrix="i.dat")[name] for name in (down, value)] == ["iq3_xxs", "iq3_xxs"]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +199,10 @@ def test_an_importance_matrix_changes_the_way_down() -> None:
         ("q2_k", 96, "q4_0"),
         ("tq1_0", 96, "q4_0"),
         ("iq4_xs", 96, "iq4_nl"),
+        ("iq1_s", 96, "iq4_nl"),
+        ("iq2_xxs", 96, "iq4_nl"),
+        ("q2_0", 96, "q4_0"),
+        ("q1_0", 96, "f16"),
         ("q8_0", 100, "f16"),
         ("q4_k_s", 100, "f16"),
     ],
@@ -251,7 +269,19 @@ def test_aliases_and_numbers() -> None:
         "q5_k_s": 16,
         "q5_k_m": 17,
         "q6_k": 18,
+        "iq2_xxs": 19,
+        "iq2_xs": 20,
         "q2_k_s": 21,
+        "iq3_xs": 22,
+        "iq3_xxs": 23,
+        "iq1_s": 24,
+        "iq3_s": 26,
+        "iq3_m": 27,
+        "iq2_s": 28,
+        "iq2_m": 29,
+        "iq1_m": 31,
+        "q1_0": 40,
+        "q2_0": 41,
         "iq4_nl": 25,
         "iq4_xs": 30,
         "bf16": 32,
@@ -273,6 +303,18 @@ def test_the_first_pattern_that_matches_decides() -> None:
     assert found["blk.1.ffn_up.weight"].type_name == "q6_k"
     assert found["blk.1.ffn_gate.weight"].type_name == "q4_k"
     assert found["blk.1.ffn_norm.weight"].type_name == "bf16"
+
+
+def test_patterns_of_a_file_come_after_those_of_options(tmp_path: Path) -> None:
+    path = tmp_path / "types.txt"
+    path.write_text("ffn_up=q6_k\nffn_down=q6_k  attn_k=Q8_0\n")
+    found = types(gguf_model(), "q4_k_m", tensor_types=["ffn_up=q5_k"], tensor_type_file=path)
+    assert [found[f"blk.0.{part}.weight"] for part in ("ffn_up", "ffn_down", "attn_k")] == ["q5_k", "q6_k", "q8_0"]
+    path.write_text("ffn_up=q6_k ffn_down")
+    with pytest.raises(UsageError, match=r"types.txt: 'ffn_down' is not a choice of types"):
+        parse_options("q4_k_m", tensor_type_file=path)
+    with pytest.raises(UsageError, match=r"--tensor-type-file .*missing.txt: .*No such file"):
+        parse_options("q4_k_m", tensor_type_file=tmp_path / "missing.txt")
 
 
 def test_tensors_of_a_pattern_are_not_counted() -> None:

@@ -31,7 +31,7 @@ def test_targets_of_mlx() -> None:
     [
         ("q4_k_n", "did you mean 'q4_k_"),
         ("mlx4", "did you mean 'mlx_4'"),
-        ("iq2_xs", "is a tensor type, not a file type"),
+        ("nvfp4", "is a tensor type, not a file type"),
         ("", "unknown quantization ''"),
     ],
 )
@@ -69,7 +69,9 @@ def test_a_pattern_can_have_an_equals_sign() -> None:
     [
         ({"tensor_types": ["ffn=q6k"]}, "--tensor-type ffn: 'q6k' is not a type of tensors.*did you mean 'q6_k'"),
         ({"output_type": "q4_k_m"}, "--output-type: 'q4_k_m' is not a type of tensors"),
-        ({"embedding_type": "iq3_s"}, "--embedding-type: iq3_s can be read but not made"),
+        ({"imatrix": "i.dat", "include_weights": ["a"], "exclude_weights": ["b"]}, "cannot be used together"),
+        ({"include_weights": ["ffn"]}, "--include-weights needs --imatrix"),
+        ({"exclude_weights": ["ffn"]}, "--exclude-weights needs --imatrix"),
         ({"prune_layers": "a"}, "'a' is not a layer"),
         ({"prune_layers": "5-3"}, "'5-3' is not a layer"),
         ({"prune_layers": [-1]}, "layer -1 cannot be removed"),

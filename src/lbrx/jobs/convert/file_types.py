@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
-from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import encodable
 
 FLOAT_TYPES = ("f32", "f16", "bf16")
@@ -54,6 +53,18 @@ _ROWS = (
     FileType("q3_k_s", 11, "q3_k", "3.5 bits, high loss"),
     FileType("q2_k", 10, "q2_k", "3.2 bits, very high loss"),
     FileType("q2_k_s", 21, "q2_k", "2.8 bits, needs an importance matrix"),
+    FileType("iq3_m", 27, "iq3_s", "3.7 bits, groups of values from a codebook"),
+    FileType("iq3_s", 26, "iq3_s", "3.4 bits, groups of values from a codebook"),
+    FileType("iq3_xs", 22, "iq3_s", "3.3 bits, needs an importance matrix"),
+    FileType("iq3_xxs", 23, "iq3_xxs", "3.1 bits, needs an importance matrix"),
+    FileType("iq2_m", 29, "iq2_s", "2.7 bits, needs an importance matrix"),
+    FileType("iq2_s", 28, "iq2_xs", "2.5 bits, needs an importance matrix"),
+    FileType("iq2_xs", 20, "iq2_xs", "2.3 bits, needs an importance matrix"),
+    FileType("iq2_xxs", 19, "iq2_xxs", "2.1 bits, needs an importance matrix"),
+    FileType("iq1_m", 31, "iq1_m", "1.8 bits, needs an importance matrix"),
+    FileType("iq1_s", 24, "iq1_s", "1.6 bits, needs an importance matrix"),
+    FileType("q2_0", 41, "q2_0", "2.3 bits, for models trained with three values"),
+    FileType("q1_0", 40, "q1_0", "1.1 bits, for models trained with two values"),
     FileType("tq2_0", 37, "tq2_0", "2.1 bits, for models trained with three values"),
     FileType("tq1_0", 36, "tq1_0", "1.7 bits, for models trained with three values"),
 )
@@ -87,8 +98,6 @@ def tensor_type(name: str, where: str) -> str:
     known = [*FLOAT_TYPES, *encodable()]
     if lowered in known:
         return lowered
-    if lowered in CODECS:
-        raise UsageError(f"{where}: {lowered} can be read but not made; expected one of {', '.join(known)}")
     raise UsageError(
         f"{where}: {name!r} is not a type of tensors; expected one of {', '.join(known)}{nearest(lowered, known)}"
     )

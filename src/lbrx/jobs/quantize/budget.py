@@ -28,6 +28,7 @@ from lbrx.jobs.quantize.importance import Importances
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.samples import relative_errors, sample_rows
 from lbrx.models.architectures.gguf_roles import Role, role_of
+from lbrx.tensors.codecs.codec import codec
 
 _REASON = "least error for the size"
 Measuring: TypeAlias = Callable[[int, int, str], None]  # tensors measured, total tensors, the current one
@@ -67,7 +68,7 @@ def choose_for_size(
                 refuse_to_requantize(tensor, "another type")
     limit = _limit(contents, options)
     taken = sum(limit.size_of(t, choice.type_name) for t in contents.tensors if (choice := fixed[t.name]) is not None)
-    types = [_candidates(tensor, options.candidates) for tensor in free]
+    types = [_candidates(tensor, options.candidates, importances) for tensor in free]
     smallest = taken + sum(
         min(limit.size_of(tensor, name) for name in names) for tensor, names in zip(free, types, strict=True)
     )
@@ -84,10 +85,14 @@ def choose_for_size(
     return Selection(choices, _file_type(contents, choices), sum(coding.error for coding in chosen))
 
 
-def _candidates(tensor: PlannedTensor, names: Sequence[str]) -> list[str]:
+def _candidates(tensor: PlannedTensor, names: Sequence[str], importances: Importances) -> list[str]:
     """The types that a tensor can have, from those allowed and the one it has, each once."""
     fitting = [fitted(name, _REASON, tensor.shape).type_name for name in names]
+    if importances.of(tensor) is None:
+        fitting = [name for name in fitting if name in FLOAT_TYPES or not codec(name).needs_imatrix]
     own = [tensor.type_name] if tensor.type_name in FLOAT_TYPES else []
+    if not fitting and not own:
+        raise UsageError(f"tensor {tensor.name!r} has no importances, which all candidates need; give another type")
     return list(dict.fromkeys([*fitting, *own]))
 
 

@@ -24,7 +24,8 @@ _SMALLER_BLOCKS = {
     "q4_k": "q5_0",
     "q5_k": "q5_1",
     "q6_k": "q8_0",
-    "iq4_xs": "iq4_nl",
+    "q2_0": "q4_0",
+    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
 }
 _LAST_RESORT = "f16"
 
@@ -99,13 +100,14 @@ class _Chooser:
         return self._facts.architecture != "bailingmoe3" or role in (Role.UP, Role.GATE, Role.DOWN)
 
     def _position(self, name: str, role: Role) -> LayerPosition:
-        layer, layers = self._seen[role], self._facts.layers
+        number = layer = self._seen[role]
+        layers = self._facts.layers
         if role is Role.VALUE:
             layers = self._values
         elif self._facts.experts > 1:  # there may be several tensors of a role in a layer
             own = layer_of(name)
             layer = layer if own is None else own
-        return LayerPosition(layer, layers, self._facts, self._options.imatrix is not None)
+        return LayerPosition(layer, layers, number, self._facts, self._options.imatrix is not None)
 
 
 def fixed_choice(tensor: PlannedTensor, options: QuantizeOptions) -> Choice | None:

@@ -28,7 +28,7 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
     if options.prune_layers:
         left = pruned(contents, options.prune_layers)
         contents, old_names = left.contents, left.old_names
-    importances = read_importances(options.imatrix, old_names)
+    importances = read_importances(options, old_names)
     contents = replace(contents, metadata=_metadata(contents.metadata, options, importances))
     file_type, total_error = options.target, None
     assert isinstance(file_type, FileType)

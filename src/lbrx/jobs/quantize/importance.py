@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,24 @@ from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.imatrix import Importance, ImportanceMatrix, read_imatrix
+from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.models.architectures.gguf_roles import EMBEDDING_NAMES, OUTPUT_NAME
 from lbrx.tensors.codecs.codec import codec
+
+_POOR_WITHOUT = ("iq1_m", "iq2_s", "iq3_xxs")  # these can be encoded without importances, but not well
 
 
 @dataclass(frozen=True, slots=True)
 class Importances:
-    """The importances of a model's tensors; ``old_names`` are those that tensors had before layers were removed."""
+    """The importances of a model's tensors.
+
+    ``old_names`` are those that tensors had before layers were removed. Importances of the names in ``left_out`` are
+    not used, because options say so.
+    """
 
     matrix: ImportanceMatrix | None = None
     old_names: Mapping[str, str] | None = None
+    left_out: frozenset[str] = frozenset()
 
     def of(self, tensor: PlannedTensor) -> Importance | None:
         """A row for each matrix of the tensor, or None if there are none for it."""
@@ -62,15 +70,33 @@ class Importances:
         return pairs
 
 
-def read_importances(path: Path | None, old_names: Mapping[str, str] | None = None) -> Importances:
+def read_importances(options: QuantizeOptions, old_names: Mapping[str, str] | None = None) -> Importances:
     """The importances of a file, all of which have to be numbers; without a file, none."""
+    path = options.imatrix
     if path is None:
         return Importances()
-    matrix = read_imatrix(path)
+    whole = read_imatrix(path)
+    matrix = _selected(whole, options.include_weights, options.exclude_weights)
     for name, values in matrix.entries.items():
         if not np.isfinite(values).all():
             raise FormatError(f"{path}: the importances of {name!r} are not all finite")
-    return Importances(matrix, old_names)
+    return Importances(matrix, old_names, frozenset(whole) - frozenset(matrix))
+
+
+def _selected(matrix: ImportanceMatrix, included: Sequence[str], excluded: Sequence[str]) -> ImportanceMatrix:
+    """The importances of the tensors whose names contain one of some texts, and none of others."""
+    for option, parts in (("--include-weights", included), ("--exclude-weights", excluded)):
+        unknown = [part for part in parts if not any(part in name for name in matrix)]
+        if unknown:
+            raise UsageError(f"{option} {unknown[0]}: no name in {matrix.path} contains it")
+    entries = {
+        name: values
+        for name, values in matrix.entries.items()
+        if (not included or any(part in name for part in included)) and not any(part in name for part in excluded)
+    }
+    if not entries:
+        raise UsageError(f"--exclude-weights leaves no importances of {matrix.path}")
+    return replace(matrix, entries=entries)
 
 
 def check_importances(
@@ -88,7 +114,8 @@ def check_importances(
                 f"tensor {tensor.name!r}: {type_name} in a {file_type.name} file needs importances{where}; "
                 "give an importance matrix with --imatrix, or another type"
             )
-        if importances.matrix is not None and codec(type_name).takes_imatrix and tensor.name not in EMBEDDING_NAMES:
+        expected = codec(type_name).takes_imatrix and tensor.name not in (*EMBEDDING_NAMES, *importances.left_out)
+        if importances.matrix is not None and expected:
             missing.append(tensor.name)
     if not missing or importances.matrix is None:
         return []
@@ -96,4 +123,8 @@ def check_importances(
 
 
 def _needs_importances(name: str, type_name: str, file_type: FileType) -> bool:
-    return file_type.name == "q2_k_s" and type_name == "q2_k" and name not in (*EMBEDDING_NAMES, OUTPUT_NAME)
+    """Whether a tensor cannot be encoded without importances, or is useless, as llama.cpp has it."""
+    if codec(type_name).needs_imatrix:
+        return True
+    is_poor = type_name in _POOR_WITHOUT or (file_type.name == "q2_k_s" and type_name == "q2_k")
+    return is_poor and name not in (*EMBEDDING_NAMES, OUTPUT_NAME)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ class QuantizeOptions:
 
     ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mlx_mxfp4"``, ``"mixed_3_6"``) or plain
     integers (``"int4"``). With ``target_bpw`` or ``target_bytes`` a type of ``candidates`` is chosen for each tensor
-    instead. Of ``overrides`` the first one that matches a name holds.
+    instead. Of ``overrides`` the first one that matches a name holds. Importances are used for tensors whose names
+    contain one of ``include_weights``, or none of ``exclude_weights``.
 
     >>> QuantizeOptions("Q4_K").target.name
     'q4_k_m'
@@ -114,6 +115,8 @@ class QuantizeOptions:
     keep_split: bool = False
     allow_requantize: bool = False
     imatrix: Path | None = None
+    include_weights: tuple[str, ...] = ()
+    exclude_weights: tuple[str, ...] = ()
     group_size: int | None = None
     target_bpw: float | None = None
     target_bytes: int | None = None
@@ -122,6 +125,7 @@ class QuantizeOptions:
     def __post_init__(self) -> None:
         self._check_goal()
         self._check_types()
+        self._check_weights()
         if any(layer < 0 for layer in self.prune_layers):
             raise UsageError(f"layer {min(self.prune_layers)} cannot be removed; expected numbers from 0")
         if not isinstance(self.target, FileType):
@@ -151,6 +155,8 @@ class QuantizeOptions:
             "--leave-output": self.leave_output,
             "metadata (--override-kv)": [[key.key, key.typed.type, str(key.typed.value)] for key in self.key_overrides],
             "removed layers (--prune-layers)": sorted(self.prune_layers),
+            "importances (--include-weights)": list(self.include_weights),
+            "importances (--exclude-weights)": list(self.exclude_weights),
             "--keep-split": self.keep_split,
             "--group-size": self.group_size,
             "size (--target-bpw)": self.target_bpw,
@@ -167,6 +173,14 @@ class QuantizeOptions:
             raise UsageError(f"{self.target_bpw} bits per weight are not possible; expected more than 0, at most 32")
         if self.has_size and not self.candidates:
             raise UsageError("there are no types to choose from; expected at least one candidate")
+
+    def _check_weights(self) -> None:
+        given = {"--include-weights": self.include_weights, "--exclude-weights": self.exclude_weights}
+        used = [name for name, parts in given.items() if parts]
+        if len(used) == 2:
+            raise UsageError("--include-weights and --exclude-weights cannot be used together")
+        if used and self.imatrix is None:
+            raise UsageError(f"{used[0]} needs --imatrix")
 
     def _check_types(self) -> None:
         checked = (
@@ -214,9 +228,12 @@ def parse_options(
     to: str | None = None,
     *,
     tensor_types: Sequence[str] = (),
+    tensor_type_file: str | Path | None = None,
     override_kv: Sequence[str] = (),
     prune_layers: str | Iterable[int] = (),
     imatrix: str | Path | None = None,
+    include_weights: Sequence[str] = (),
+    exclude_weights: Sequence[str] = (),
     target_size: str | int | None = None,
     candidates: str | Sequence[str] | None = None,
     **others: Any,
@@ -232,14 +249,31 @@ def parse_options(
     names = chosen.split(",") if isinstance(chosen, str) else chosen
     return QuantizeOptions(
         to,
-        overrides=tuple(TypeOverride.parse(text) for text in tensor_types),
+        overrides=(*map(TypeOverride.parse, tensor_types), *_overrides_in(tensor_type_file)),
         key_overrides=tuple(KeyOverride.parse(text) for text in override_kv),
         prune_layers=_layers(prune_layers),
         imatrix=None if imatrix is None else Path(imatrix),
+        include_weights=tuple(include_weights),
+        exclude_weights=tuple(exclude_weights),
         target_bytes=None if target_size is None else parse_bytes(target_size),
         candidates=tuple(name.strip().lower() for name in names if name.strip()),
         **others,
     )
+
+
+def _overrides_in(path: str | Path | None) -> Iterator[TypeOverride]:
+    """The choices of types in a file, separated by white space."""
+    if path is None:
+        return
+    try:
+        words = Path(path).read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--tensor-type-file {path}: {error}") from error
+    for word in words:
+        try:
+            yield TypeOverride.parse(word)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
 
 
 def _layers(given: str | Iterable[int]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.shape import Shape
 
 Weights = npt.NDArray[np.float32]
+Table = Callable[[], npt.NDArray[Any]]
 _WORD_BITS = {"u32": 32}  # types of codes that are not dtypes
 
 
@@ -64,6 +65,7 @@ class Codec:
     ``decode(blocks, values, count)``, ``encode(values, blocks, count)`` and, if the type supports an importance matrix,
     ``encode_weighted(values, blocks, rows, blocks_per_row, weights)``. After the count, a decoder takes the
     addresses of the ``numbers`` of the blocks as f32, its parameters, and the table that ``codebook`` returns.
+    Both encoders take the table that ``encoder_table`` returns as their last argument.
 
     ``parts`` is set if codes, scales and offsets are separate tensors. An encoder of all parts takes the address of an
     int64 array instead of the address of blocks. The array holds the address of each part (0 if the part is not
@@ -84,7 +86,9 @@ class Codec:
     can_encode: bool = True
     takes_imatrix: bool = False
     weighs_whole_rows: bool = False  # with an importance matrix, a block's encoding depends on its whole row
-    codebook: Callable[[], npt.NDArray[Any]] | None = field(default=None, repr=False)
+    needs_imatrix: bool = False  # it cannot encode without one
+    codebook: Table | None = field(default=None, repr=False)
+    encoder_table: Table | None = field(default=None, repr=False)
     encoder: str = "encode"  # the module's function that encodes without an importance matrix
     parameters: tuple[int, ...] = ()  # extra arguments of the encoder
     decoder: str = "decode"
@@ -113,9 +117,11 @@ class Codec:
             )
         return math.prod(shape) // self.block_elements * self.block_bytes
 
-    def check_can_encode(self) -> None:
+    def check_can_encode(self, *, has_importance: bool = True) -> None:
         if not self.can_encode:
             raise UsageError(f"cannot encode as {self.name}, only decode it; expected one of {', '.join(encodable())}")
+        if self.needs_imatrix and not has_importance:
+            raise UsageError(f"cannot encode as {self.name} without an importance matrix")
 
     def checked_importance(self, weights: Weights, shape: Sequence[int]) -> Weights:
         """Return an importance matrix as (matrices, columns): one row for all matrices of a tensor, or one for each."""
@@ -182,6 +188,6 @@ def encodable() -> list[str]:
     """Return the names of all types that lbrx can encode.
 
     >>> "q6_k" in encodable(), "iq2_xs" in encodable()
-    (True, False)
+    (True, True)
     """
     return [name for name in CODECS if codec(name).can_encode]

@@ -59,7 +59,16 @@ class BlockDestination(TakesAtOnce):
     Every piece begins and ends with a block, because pieces are runs of rows or of a power of two of elements.
     """
 
-    __slots__ = ("_codec", "_columns", "_parts", "_pending", "_rows_per_weights", "_start", "_weights")
+    __slots__ = (
+        "_codec",
+        "_columns",
+        "_encoder_table",
+        "_parts",
+        "_pending",
+        "_rows_per_weights",
+        "_start",
+        "_weights",
+    )
     dtype = F32
     whole: Bytes | None = None
 
@@ -75,6 +84,12 @@ class BlockDestination(TakesAtOnce):
         rows = math.prod(shape[:-1])
         self._rows_per_weights = rows if self._weights is None else max(rows // self._weights.shape[0], 1)
         self._pending = PendingRows(self._columns)
+        self._encoder_table = None if codec.encoder_table is None else codec.encoder_table()
+
+    @property
+    def _tables(self) -> tuple[int, ...]:
+        """The address of the encoder's table, if it has one."""
+        return () if self._encoder_table is None else (self._encoder_table.ctypes.data,)
 
     def check_finite(self, values: Bytes, dtype: DType) -> None:
         for _, target in self._parts:
@@ -101,7 +116,8 @@ class BlockDestination(TakesAtOnce):
     def _one_encoder(self) -> Part | None:
         """The part that is made, if its encoder is all there is to run and has no parameters."""
         wanted = [part for part, target in self._parts if target is not None]
-        return wanted[0] if len(wanted) == 1 and wanted[0].encoder and not self._codec.parameters else None
+        has_extras = self._codec.parameters or self._codec.encoder_table
+        return wanted[0] if len(wanted) == 1 and wanted[0].encoder and not has_extras else None
 
     @property
     def can_encode_tiles(self) -> bool:
@@ -132,13 +148,13 @@ class BlockDestination(TakesAtOnce):
                 return
             for (part, _), buffer in zip(self._parts, buffers, strict=True):
                 if buffer is not None:
-                    arguments = values.ctypes.data, buffer.ctypes.data, count, *codec.parameters
+                    arguments = values.ctypes.data, buffer.ctypes.data, count, *codec.parameters, *self._tables
                     codec_kernel(codec.kernels, part.encoder, len(arguments))(*arguments)
 
     def _encode_weighted(self, lo: int, values: Bytes) -> None:
         assert self._weights is not None
         codec = self._codec
-        encode = codec_kernel(codec.kernels, "encode_weighted", 5)
+        encode = codec_kernel(codec.kernels, "encode_weighted", 5 + len(self._tables))
         for start, stop in self._runs(lo, lo + values.size // 4):
             row, column = divmod(start, self._columns)
             rows = max((stop - start) // self._columns, 1)
@@ -148,7 +164,7 @@ class BlockDestination(TakesAtOnce):
             with ExitStack() as stack:
                 (buffer,) = self._buffers(stack, start, count)
                 assert buffer is not None
-                encode(piece.ctypes.data, buffer.ctypes.data, rows, count // rows, weights.ctypes.data)
+                encode(piece.ctypes.data, buffer.ctypes.data, rows, count // rows, weights.ctypes.data, *self._tables)
 
     def _runs(self, lo: int, hi: int) -> Iterator[tuple[int, int]]:
         """A span cut into parts of a row and runs of whole rows that share their weights."""
