@@ -72,6 +72,18 @@ FAMILIES: dict[str, str] = {
     "gpt_neox": "lbrx.models.architectures.families.gpt_neox:GPT_NEOX",
     "stablelm": "lbrx.models.architectures.families.stablelm:STABLELM",
     "falcon": "lbrx.models.architectures.families.falcon:FALCON",
+    "bart": "lbrx.models.architectures.families.bart:BART",
+    "bert": "lbrx.models.architectures.families.bert:BERT",
+    "clip": "lbrx.models.architectures.families.vision:CLIP",
+    "distilbert": "lbrx.models.architectures.families.bert:DISTILBERT",
+    "modernbert": "lbrx.models.architectures.families.modernbert:MODERNBERT",
+    "nomic_bert": "lbrx.models.architectures.families.modernbert:NOMIC_BERT",
+    "roberta": "lbrx.models.architectures.families.bert:ROBERTA",
+    "siglip": "lbrx.models.architectures.families.vision:SIGLIP",
+    "t5": "lbrx.models.architectures.families.t5:T5",
+    "t5_encoder": "lbrx.models.architectures.families.t5:T5_ENCODER",
+    "vit": "lbrx.models.architectures.families.vision:VIT",
+    "whisper": "lbrx.models.architectures.families.bart:WHISPER",
 }
 """Model families, as `lbrx.models.architectures.family.Family` records."""
 
