@@ -178,7 +178,7 @@ class Family:
             item = None if number is None else int(number[1])
             template = templates.get(name) or templates.get(_NUMBER.sub(".{item}.", name, count=1))
             if template is not None:
-                return naming.expand(template, item=item)
+                return naming.expand(template, None, item)
         return name
 
     @cached_property

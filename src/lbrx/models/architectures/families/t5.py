@@ -35,9 +35,9 @@ def _mlp(module: str) -> tuple[Weight, ...]:
     )
 
 
-def _positions(stack: str, **options: bool) -> Weight:
+def _positions(stack: str) -> Weight:
     name = f"{{base}}{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    return Weight(name, ("relative_attention_num_buckets", "num_heads"), **options)
+    return Weight(name, ("relative_attention_num_buckets", "num_heads"))
 
 
 ENCODER_LAYER = in_layer(
