@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 import lbrx
-from lbrx.errors import UsageError
+from lbrx.errors import LbrxError, UsageError
 from lbrx.files.output.contents import Contents
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
