@@ -19,7 +19,7 @@ from support.seeded_weights import write_seeded
 Values = npt.NDArray[np.float32]
 Shapes = dict[str, list[int]]
 
-DECODERS = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
+_DECODERS = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
 
 
 def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
@@ -31,8 +31,7 @@ def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
         return dict(case.config), {name: list(shape) for name, shape in case.tensors.items()}
     config = transformers.AutoConfig.for_model(case.model_type, **case.settings)
     auto = getattr(transformers, case.auto)
-    from_config = getattr(auto, "from_config", None) or auto._from_config
-    model = from_config(config, attn_implementation="eager").to(torch.float32)
+    model = auto.from_config(config, attn_implementation="eager").to(torch.float32)
     model.save_pretrained(directory)
     path = directory / "model.safetensors"
     with safe_open(path, "np") as file:
@@ -60,8 +59,10 @@ def load_model(auto: str, directory: str | os.PathLike[str]) -> Any:
     return model.eval()
 
 
-def compute(model: Any, ids: list[int]) -> Values:
-    """Return the logits of a decoder."""
+def compute(model: Any, ids: list[int], auto: str | None) -> Values:
+    """Return the logits of a decoder, or the last hidden state of another model."""
     with torch.no_grad():
-        logits: Values = model(input_ids=torch.tensor([ids])).logits[0].float().numpy()
-    return logits
+        output = model(input_ids=torch.tensor([ids]))
+    values = output.logits if auto in _DECODERS else output.last_hidden_state
+    computed: Values = values[0].float().numpy()
+    return computed

@@ -92,4 +92,54 @@ CASES: dict[str, Case] = {
     "stablelm-parallel-qk-norm": Case(
         "stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "partial_rotary_factor": 0.25}
     ),
+    "llama-rope-dynamic": Case("llama", _rope("dynamic", factor=2.0), peers=()),
+    "llama-rope-longrope": Case(
+        "llama",
+        {"max_position_embeddings": 64, **_rope("longrope", original_max_position_embeddings=32, **_LONG_FACTORS)},
+        peers=(),
+    ),
+    "smollm3": Case("smollm3", {"num_hidden_layers": 4}),
+    "smollm3-window": Case(
+        "smollm3",
+        {"num_hidden_layers": 3, "no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 8},
+        peers=(),
+    ),
+    "seed_oss": Case("seed_oss", {"head_dim": 16}),
+    "arcee": Case("arcee"),
+    "olmo": Case("olmo", {"clip_qkv": 1.5}, peers=("llama.cpp",)),
+    "olmo-no-clip": Case("olmo", peers=("llama.cpp",)),
+    "olmo3": Case("olmo3", {"num_hidden_layers": 4, "sliding_window": 8}),
+    "cohere": Case("cohere"),
+    "cohere-qk-norm": Case("cohere", {"use_qk_norm": True}),
+    "cohere2": Case(
+        "cohere2", {"num_hidden_layers": 4, "sliding_window": 8, "head_dim": 16}, saved={"rotary_pct": 1.0}
+    ),
+    "phi": Case("phi", {"intermediate_size": 256, "num_key_value_heads": 4}),
+    "phi-qk-norm": Case("phi", {"qk_layernorm": True}, peers=()),
+    "starcoder2": Case("starcoder2"),
+    "starcoder2-window": Case("starcoder2", {"sliding_window": 8}, peers=("llama.cpp",)),
+    "starcoder2-no-biases": Case("starcoder2", {"use_bias": False}, peers=()),
+    "granite": Case(
+        "granite",
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 4.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.125,
+        },
+    ),
+    "exaone4": Case("exaone4", {"num_hidden_layers": 4, "sliding_window": 8}),
+    "exaone4-full": Case("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "glm": Case("glm", {"head_dim": 16, "rms_norm_eps": 1e-5}),
+    "glm4": Case("glm4", {"head_dim": 16}),
+    "nemotron": Case("nemotron", {"head_dim": 16}),
+    "jais2": Case("jais2", {"head_dim": 16}),
+    "ernie4_5": Case("ernie4_5", {"head_dim": 16}),
+    "ernie4_5-biases": Case("ernie4_5", {"head_dim": 16, "use_bias": True}),
+    "helium": Case("helium", {"head_dim": 16}),
+    "hunyuan_v1_dense": Case("hunyuan_v1_dense", {"head_dim": 16}),
+    "hunyuan_v1_dense-alpha": Case(
+        "hunyuan_v1_dense",
+        {"head_dim": 16, "max_position_embeddings": 32768, **_rope("dynamic", alpha=1000.0, factor=1.0)},
+    ),
 }

@@ -29,12 +29,17 @@ def differences(family: Family, config: Config, rope: Config) -> tuple[str, ...]
 
 def _differences(family: Family, config: Config, rope: Config) -> Iterator[str]:
     gguf = gguf_of(family)
-    if rope.get("rope_type") == "dynamic":
+    if rope.get("rope_type") == "dynamic" and rope.get("alpha") is None:
         yield "rope type 'dynamic' is not in llama.cpp, which will not stretch positions beyond the trained length"
     window = config.get("sliding_window")
-    has_window = gguf.full_attention_period is None and window and config.get("use_sliding_window") is not False
+    has_layers = gguf.full_attention_period is not None or (gguf.lists_windows and config.evaluate(gguf.windows_when))
+    has_window = not has_layers and window and config.get("use_sliding_window") is not False
     if has_window and config.count("sliding_window") < config.count("max_position_embeddings"):
         yield f"attention has a sliding window of {window}, but llama.cpp will use full attention"
+    layers = range(config.count("num_hidden_layers"))
+    for expression, usual in gguf.hard_coded.items():
+        if any(config.evaluate(expression, layer=layer) != config.evaluate(usual, layer=layer) for layer in layers):
+            yield f"{expression!r} is not {usual!r}, as which llama.cpp computes"
     for key, value in gguf.fixed.items():
         if config.get(key) != value:
             yield f"{key!r} is {config.get(key)}, but llama.cpp computes as if it were {value}"

@@ -111,7 +111,7 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
 def _is_alike(value: Any, expected: Any) -> bool:
     if isinstance(expected, float) and isinstance(value, int | float):
         return bool(np.float32(value) == np.float32(expected))
-    return bool(value == expected)
+    return bool(np.array_equal(value, expected))
 
 
 def with_dtype(config: Mapping[str, Any], type_name: str) -> dict[str, Any]:

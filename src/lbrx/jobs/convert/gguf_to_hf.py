@@ -19,7 +19,6 @@ from lbrx.jobs.convert.gguf_metadata import (
     stored_dtypes,
     with_dtype,
 )
-from lbrx.jobs.convert.hf_to_gguf import HEAD
 from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
@@ -66,7 +65,7 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
         where=where,
     )
     types = _Types.of(contents, type_name, keep_quantized, where)
-    tensors = tuple(_Making(settings, types, metadata).all(matches, is_tied=family.is_tied(config)))
+    tensors = tuple(_Making(family, settings, types, metadata).all(matches, is_tied=family.is_tied(config)))
     return Contents(
         "safetensors",
         tensors,
@@ -128,6 +127,7 @@ class _Types:
 class _Making:
     """Builds the tensors of the Hugging Face model."""
 
+    family: Family
     config: Config
     types: _Types
     metadata: Mapping[str, Any]
@@ -139,7 +139,11 @@ class _Making:
             if match.pair.weight.gguf != GGUF_HEAD or has_head:
                 yield from self._tensors(match)
         if has_head and GGUF_HEAD not in by_name:
-            yield next(self._tensors(by_name[GGUF_EMBEDDING])).renamed(HEAD)
+            yield next(self._tensors(by_name[GGUF_EMBEDDING])).renamed(self._head_name)
+
+    @property
+    def _head_name(self) -> str:
+        return self.family.namings[0].expand(self.family.by_gguf_name[GGUF_HEAD].name)
 
     def _tensors(self, match: Match) -> Iterator[PlannedTensor]:
         source, pair = match.tensors[0], match.pair

@@ -40,7 +40,7 @@ from lbrx.models.architectures.value_changes import stacked, to_gguf
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _OTHER_MODULES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 
 
@@ -132,18 +132,19 @@ def _language_tensors(tensors: Sequence[PlannedTensor], family: Family) -> tuple
 
 def _decide_head(family: Family, matches: list[Match], is_tied: bool, where: str) -> tuple[list[Match], dict[str, Any]]:
     """The tensors to write. A head that is the embedding is left out, or added where llama.cpp wants it."""
-    head = next((match for match in matches if match.pair.hf_names == (HEAD,)), None)
+    head = next((match for match in matches if match.pair.gguf_name == HEAD), None)
     if not is_tied:
         if head is None or gguf_of(family).never_has_output:
+            name = family.namings[0].expand(family.by_gguf_name[HEAD].name)
             problem = (
-                f"tensor {HEAD!r} is missing" if head is None else f"llama.cpp has no {HEAD!r} for {family.model_type}"
+                f"tensor {name!r} is missing" if head is None else f"llama.cpp has no {name!r} for {family.model_type}"
             )
             raise UsageError(f"{where}: {problem}, but 'tie_word_embeddings' of config.json is false")
         return matches, {}
     without = [match for match in matches if match is not head]
     if gguf_of(family).has_output_when_tied:
-        embedding = next(match for match in matches if match.pair.hf_names == (EMBEDDING,))
-        weight = family.by_gguf_name["output.weight"]
+        embedding = next(match for match in matches if match.pair.gguf_name == EMBEDDING)
+        weight = family.by_gguf_name[HEAD]
         copy = replace(embedding.pair, weight=weight, gguf_name=str(weight.gguf))
         without.append(Match(copy, embedding.tensors))
     return without, {} if head is None else {TIED_HEAD_KEY: True}
@@ -185,7 +186,7 @@ def _hf_type(planned: PlannedTensor) -> str:
 
 def _rope_tensors(rope: Config, config: Config) -> list[PlannedTensor]:
     if rope.get("rope_type") == "llama3":
-        return [_vector(ROPE_FREQUENCIES, llama3_factors(rope, config.count("head_dim")))]
+        return [_vector(ROPE_FREQUENCIES, llama3_factors(rope, rotated_elements(config, rope)))]
     if rope.get("rope_type") == "longrope":
         count = rotated_elements(config, rope) // 2
         factors = ((LONG_FACTORS, "long_factor"), (SHORT_FACTORS, "short_factor"))

@@ -34,15 +34,17 @@ class Pair:
 
 def tensor_pairs(family: Family, config: Config) -> Iterator[Pair]:
     """Every tensor that a model of the family can have, in the order in which files have them."""
-    required = {each.name for each in family.weights if each.tied_to is None and family.needs_by_default(each)}
 
     def pair(weight: Weight, layer: int | None) -> Pair:
         assert weight.gguf is not None
         assert weight.shape is not None
         items = (None,) if weight.items is None else range(config.size(weight.items))
         names = tuple(family.namings[0].expand(weight.name, layer, item) for item in items)
+        is_required = weight.tied_to is None and family.needs_by_default(weight)
+        if is_required and weight.needed_when is not None:
+            is_required = bool(config.evaluate(weight.needed_when, layer=layer or 0))
         gguf_name = weight.gguf.replace("{layer}", str(layer))
-        return Pair(weight, gguf_name, names, config.shape(weight.shape, layer=layer), weight.name in required)
+        return Pair(weight, gguf_name, names, config.shape(weight.shape, layer=layer), is_required)
 
     for weight in _in_gguf(family.pre):
         yield pair(weight, None)

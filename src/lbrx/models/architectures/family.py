@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
@@ -16,7 +15,6 @@ from lbrx.models.architectures.records import Decoder, Gguf, LayerRule, Naming, 
 from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
 
 _PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
-_NUMBER = re.compile(r"\.(\d+)\.")
 _FEW = 1000  # layers or experts
 _CLASSES_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")
 
@@ -53,6 +51,7 @@ class Family:
     post: tuple[Weight, ...]
     defaults: Mapping[str, Any] = field(default_factory=dict)  # for keys that a config omits
     omitted_sizes: tuple[str, ...] = ()  # the keys of SIZES that configs omit
+    keys: Mapping[str, str] = field(default_factory=dict)  # what configs call a usual key
     tied_by_default: bool = False  # the default of tie_word_embeddings
     layer_prefix: str = "{base}layers.{layer}."  # empty: there are no layers
     layers_key: str = "num_hidden_layers"
@@ -93,16 +92,17 @@ class Family:
         """Return the values of a config.json with the defaults of the family."""
         class_name = first_class(values)
         has_head = not class_name or class_name.endswith(_CLASSES_WITH_HEAD)
-        return Config(values, {**self.defaults, "has_language_head": has_head}, where, error_class)
+        return Config(values, {**self.keys, **self.defaults, "has_language_head": has_head}, where, error_class)
 
     def whole_config(
         self, values: Values, names: Collection[str], where: str, error_class: type[LbrxError] = UsageError
     ) -> Config:
         """Return the config of a model that will be converted or run: all sizes must be present."""
         config = self.config(values, where, error_class)
-        config.demand(*(key for key in SIZES if key not in self.omitted_sizes))
+        config.demand(*(self.keys.get(key, key) for key in SIZES if key not in self.omitted_sizes))
         for key in (*SIZES, *([] if self.expert_count is None else [self.expert_count])):
-            config.count(key, at_most=most_items(names) if key in (self.layers_key, self.expert_count) else MOST)
+            is_few = self.keys.get(key, key) in (self.layers_key, self.expert_count)
+            config.count(key, at_most=most_items(names) if is_few else MOST)
         return config
 
     def layer_count(self, config: Values, names: Collection[str] = ()) -> int:
@@ -174,11 +174,8 @@ class Family:
         for own, templates in self._outside_templates.items():
             if layer_number(name, self._stack_prefix(own)) is not None:
                 return naming.base + name[len(own.base) :]
-            number = _NUMBER.search(name)
-            item = None if number is None else int(number[1])
-            template = templates.get(name) or templates.get(_NUMBER.sub(".{item}.", name, count=1))
-            if template is not None:
-                return naming.expand(template, None, item)
+            if name in templates:
+                return naming.expand(templates[name])
         return name
 
     @cached_property

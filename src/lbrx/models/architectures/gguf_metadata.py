@@ -13,7 +13,7 @@ from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.activations import config_name, usual_activation
 from lbrx.models.architectures.config import MOST, Config
 from lbrx.models.architectures.family import Family, most_items
-from lbrx.models.architectures.records import Gguf
+from lbrx.models.architectures.records import Gguf, Norm
 from lbrx.models.architectures.rope import (
     FULL_ATTENTION,
     LONG_FACTORS,
@@ -45,7 +45,8 @@ _EXPERT_SIZES = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-_EPSILON = "attention.layer_norm_rms_epsilon"
+_EPSILONS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
+_REAL_ENDS = ("scale", "clamp_kqv", "max_alibi_bias")  # of keys whose values are f32
 _TOKEN_IDS = {"bos": "bos", "eos": "eos", "padding": "pad"}
 TORCH_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 
@@ -62,14 +63,27 @@ def gguf_of(family: Family) -> Gguf:
 def metadata_of_config(family: Family, config: Config, rope: Config) -> dict[str, Any]:
     """Return the key-values ``{arch}.*``: sizes, attention, rotation and experts."""
     pairs: dict[str, Any] = {end: config.count(key) for end, key in (_COUNTS | _HEAD_SIZES).items()}
-    pairs |= {_EPSILON: config.number("rms_norm_eps"), "vocab_size": config.count("vocab_size")}
-    pairs |= _rope_metadata(gguf_of(family), config, rope) | _window_metadata(gguf_of(family), config)
+    pairs["context_length"] = config.size(gguf_of(family).context_length)
+    norm = _norm(family)
+    pairs |= {_EPSILONS[norm.function]: config.real(norm.epsilon), "vocab_size": config.count("vocab_size")}
+    if "rope_theta" in family.defaults:
+        pairs |= _rope_metadata(gguf_of(family), config, rope)
+    pairs |= _window_metadata(family, config)
     pairs |= {key: config.number(key) for key in _SOFTCAPS if key in family.defaults and config.get(key) is not None}
     if family.expert_count is not None:
         pairs["expert_count"] = config.count(family.expert_count)
         pairs["expert_used_count"] = config.count("num_experts_per_tok")
         pairs |= {end: config.count(key) for end, key in _EXPERT_SIZES.items() if config.get(key) is not None}
+    further = {end: config.evaluate(expression) for end, expression in gguf_of(family).keys.items()}
+    for end, value in further.items():
+        is_real = end.endswith(_REAL_ENDS) and isinstance(value, int)
+        if value is not None and end not in pairs:
+            pairs[end] = float(value) if is_real else value
     return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items()}
+
+
+def _norm(family: Family) -> Norm:
+    return Norm() if family.decoder is None else family.decoder.norm
 
 
 def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
@@ -83,7 +97,10 @@ def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
         "rope.dimension_count": rotated_elements(config, rope),
         "rope.freq_base": rope.number("rope_theta"),
     }
-    if rope.get("rope_local_base_freq") is not None and gguf.full_attention_period is not None:
+    if rope_type == "dynamic" and rope.get("alpha") is not None:
+        pairs |= _stretched_base(rope, pairs["rope.dimension_count"])
+    has_windows = gguf.full_attention_period is not None or gguf.lists_windows
+    if rope.get("rope_local_base_freq") is not None and has_windows:
         pairs["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
     context = config.count("max_position_embeddings")
     pairs |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
@@ -96,13 +113,29 @@ def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
     return pairs
 
 
+def _stretched_base(rope: Config, rotated: int) -> dict[str, Any]:
+    """Return the keys of positions whose base is multiplied once and for all, as those of Hunyuan."""
+    factor = rope.number("alpha") ** (rotated / (rotated - 2)) if rotated > 2 else 1.0
+    length = 1 << 18
+    return {
+        "rope.freq_base": rope.number("rope_theta") * factor,
+        "rope.scaling.type": "none",
+        "rope.scaling.factor": 1.0,
+        "rope.scaling.original_context_length": length,
+        "context_length": length,
+    }
+
+
 def rotated_elements(config: Config, rope: Config) -> int:
     """Return how many elements of each head are rotated."""
     return int(rope.number("partial_rotary_factor", default=1.0) * config.count("head_dim"))
 
 
-def _window_metadata(gguf: Gguf, config: Config) -> dict[str, Any]:
+def _window_metadata(family: Family, config: Config) -> dict[str, Any]:
     """Return the sliding window, and the layers that have it if they differ from what llama.cpp expects."""
+    gguf = gguf_of(family)
+    if gguf.lists_windows:
+        return _listed_windows(family, config)
     if gguf.needs_window:
         return {_WINDOW: config.get("sliding_window") or 0}
     if gguf.full_attention_period is None:
@@ -112,6 +145,16 @@ def _window_metadata(gguf: Gguf, config: Config) -> dict[str, Any]:
         return {}
     pairs = {_WINDOW: config.count("sliding_window")}
     return pairs if period == gguf.full_attention_period else {**pairs, _PERIOD: period}
+
+
+def _listed_windows(family: Family, config: Config) -> dict[str, Any]:
+    if config.get("sliding_window") is None:
+        return {}
+    layers = config.count("num_hidden_layers")
+    rule = next(rule.value for rule in family.layer_rules if rule.key == "layer_types")
+    given = config.per_layer("layer_types", layers, (SLIDING_ATTENTION, FULL_ATTENTION))
+    types = given or [config.evaluate(rule, layer=layer) for layer in range(layers)]
+    return {_WINDOW: config.count("sliding_window"), _PERIOD: [each == SLIDING_ATTENTION for each in types]}
 
 
 def _full_attention_period(usual: int, config: Config) -> int:
@@ -154,7 +197,6 @@ def config_of_metadata(
     embedding = tensors.get("token_embd.weight")
     config |= {
         "vocab_size": values.count(prefix + "vocab_size") if embedding is None else embedding.shape[0],
-        "rms_norm_eps": plain_float(values.number(prefix + _EPSILON, default=1e-6)),
         "tie_word_embeddings": "output.weight" not in tensors,
         "torch_dtype": TORCH_NAMES.get(main_type(list(tensors.values())), "bfloat16"),
         "hidden_act": config_name(usual_activation(family)),
@@ -163,8 +205,19 @@ def config_of_metadata(
         token_id = metadata.get(f"tokenizer.ggml.{name}_token_id")
         if token_id is not None:
             config[f"{key}_token_id"] = int(token_id)
-    rope, warnings = _rope_config(family, values, tensors, config)
-    return {**config, **_taken_for_granted(family, values, tensors, config), **rope}, warnings
+    norm = _norm(family)
+    if norm.epsilon.isidentifier():
+        config[norm.epsilon] = plain_float(values.number(prefix + _EPSILONS[norm.function], default=1e-6))
+    for end, key in gguf_of(family).keys.items():
+        if key.isidentifier() and metadata.get(prefix + end) is not None:
+            value = values.get(prefix + end)
+            config[key] = plain_float(value) if isinstance(value, float) else value
+    rope: dict[str, Any] = {}
+    warnings: list[str] = []
+    if "rope_theta" in family.defaults:
+        rope, warnings = _rope_config(family, values, tensors, config)
+    config |= _taken_for_granted(family, values, tensors, config) | rope
+    return {family.keys.get(key, key): value for key, value in config.items()}, warnings
 
 
 def _uniform(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -207,7 +260,9 @@ def _taken_for_granted(
         layers, hidden, heads = (config[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
         options["query_pre_attn_scalar"] = assumed_scalar(gguf, layers, hidden, heads, _head_size(config))
         options["hidden_activation"] = config["hidden_act"]
-    if gguf.full_attention_period is not None:
+    if gguf.lists_windows and not Config(config).evaluate(gguf.windows_when):
+        options["sliding_window"] = None
+    elif gguf.full_attention_period is not None or (gguf.lists_windows and config.get("sliding_window")):
         options["layer_types"] = _layer_types(gguf, values, config)
     return {**options, **gguf.fixed}
 
@@ -241,7 +296,7 @@ def _rope_config(
     if has_longrope:
         length = values.number(prefix + "scaling.original_context_length", default=config["max_position_embeddings"])
         settings["original_max_position_embeddings"] = int(length)
-    if has_longrope or rotated != head:
+    if has_longrope or rotated != head or "partial_rotary_factor" in defaults:
         settings["partial_rotary_factor"] = rotated / head
     if LONG_FACTORS in tensors and SHORT_FACTORS in tensors and has_longrope:
         long, short = (_values(tensors[name]) for name in (LONG_FACTORS, SHORT_FACTORS))

@@ -27,6 +27,7 @@ def linear(
     bias: str | None = None,
     when: str | None = None,
     paired_by: str | None = None,
+    grouped_by: tuple[str, str] | None = None,
 ) -> tuple[Weight, ...]:
     """Return a matrix, and a bias that is required under the condition ``bias`` (None: the layer never has one)."""
     shapes: dict[str, tuple[Dimension, ...]] = {"weight": (rows, columns)}
@@ -38,6 +39,7 @@ def linear(
             needed_when=when if part == "weight" else bias,
             gguf=None if gguf is None else f"{gguf}.{part}",
             paired_by=paired_by,
+            grouped_by=grouped_by,
         )
         for part, shape in shapes.items()
     )
@@ -186,6 +188,19 @@ def embedding(name: str = "{base}embed_tokens.weight", size: Dimension = "hidden
     return Weight(name, ("vocab_size", size), is_vocabulary=True, gguf="token_embd.weight")
 
 
+def learned_positions(name: str, count: Dimension = "max_position_embeddings") -> Weight:
+    """Return the embedding of positions: one row per position."""
+    return Weight(name, (count, "hidden_size"), gguf="position_embd.weight")
+
+
+def plain_mlp(up: str, down: str, *, bias: str | None = None) -> tuple[Weight, ...]:
+    """Return the two matrices of a feed-forward layer without gate."""
+    return (
+        *linear(up, "intermediate_size", "hidden_size", "ffn_up", bias=bias),
+        *linear(down, "hidden_size", "intermediate_size", "ffn_down", bias=bias),
+    )
+
+
 def language_head(name: str, tied_to: Weight) -> Weight:
     """Return the output embedding, which is the input embedding when both are tied."""
     return Weight(
@@ -225,4 +240,4 @@ def decoder_defaults(
 
 def window_rule(condition: str) -> LayerRule:
     """Return the rule that layers have a sliding window under a condition on ``layer`` and the config."""
-    return LayerRule("layer_types", f"'sliding_attention' if {condition} else 'full_attention'")
+    return LayerRule("layer_types", f"'sliding_attention' if ({condition}) else 'full_attention'")

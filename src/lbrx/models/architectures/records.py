@@ -59,6 +59,7 @@ class Weight:
     paired_by: str | None = None  # key for the number of heads: GGUF interleaves the halves of each head
     adds_one: bool = False  # GGUF has 1 + weight
     is_transposed: bool = False  # Hugging Face files have one column per output
+    grouped_by: tuple[str, str] | None = None  # numbers of heads and of heads of keys: rows are in groups, see to_gguf
 
     @property
     def is_always_f32(self) -> bool:
@@ -79,6 +80,12 @@ class Gguf:
     never_has_output: bool = False
     layers_scaled_by_width: int | None = None  # queries of models with so many layers are scaled by hidden / heads
     true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor exists
+    marked_by: str | None = None  # the key without prefix that another family of this name does not have
+    context_length: str = "max_position_embeddings"  # an expression over the config
+    lists_windows: bool = False  # a list tells which layers have a window, if there is one
+    windows_when: str = "True"  # a condition on the config: else llama.cpp ignores the list
+    keys: Mapping[str, str] = field(default_factory=dict)  # further keys without prefix: expressions over the config
+    hard_coded: Mapping[str, str] = field(default_factory=dict)  # expressions over config and layer: what they are
     fixed: Mapping[str, Any] = field(default_factory=dict)  # values that override the config
     assumed: Mapping[str, Any] = field(default_factory=dict)  # values if the config has none
 

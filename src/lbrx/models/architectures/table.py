@@ -101,10 +101,15 @@ def family_of_gguf(metadata: Values) -> Family | None:
     """
     name = metadata.get("general.architecture")
     is_mixture = bool(metadata.get(f"{name}.expert_count", 0))
+    found = None
     for family in _candidates(name):
         if family.gguf is not None and family.gguf.name == name and (family.expert_count is not None) == is_mixture:
-            return family
-    return None
+            mark = family.gguf.marked_by
+            if mark is None:
+                found = found or family
+            elif f"{name}.{mark}" in metadata:
+                return family
+    return found
 
 
 def gguf_names() -> tuple[str, ...]:

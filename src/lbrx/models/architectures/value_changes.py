@@ -36,6 +36,26 @@ def half_rows(rows: int, heads: int) -> RowNumbers:
     return np.arange(rows, dtype=np.int64).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
+def separate_rows(rows: int, heads: int, key_heads: int) -> RowNumbers:
+    """Return the row order that separates queries, keys and values, which are stored in groups.
+
+    A group is a head of keys: its heads of queries, the key and the value.
+
+    >>> separate_rows(8, heads=4, key_heads=2).tolist()
+    [0, 1, 4, 5, 2, 6, 3, 7]
+    """
+    group = heads // key_heads
+    numbers = np.arange(rows, dtype=np.int64).reshape(key_heads, group + 2, -1)
+    return np.concatenate([part.reshape(-1) for part in (numbers[:, :group], numbers[:, group], numbers[:, group + 1])])
+
+
+def _separate_rows(rows: int, grouped_by: tuple[str, str], config: Config) -> RowNumbers:
+    heads, key_heads = (config.size(each) for each in grouped_by)
+    if not key_heads or heads % key_heads or rows % (heads + 2 * key_heads):
+        raise config.wrong(f"{rows} rows are not the queries, keys and values of {heads} and {key_heads} heads")
+    return separate_rows(rows, heads, key_heads)
+
+
 def picked_rows(tensor: Tensor, numbers: RowNumbers) -> Tensor:
     """Return the rows with these numbers, gathered on reading; ggml blocks are not decoded.
 
@@ -91,8 +111,11 @@ def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
     """Return the values of a tensor as GGUF stores them.
 
     llama.cpp rotates adjacent elements of a head, transformers those that are half a head apart. The norms of
-    Gemma multiply by 1 + weight; GGUF stores the sum. GPT-2 stores matrices transposed.
+    Gemma multiply by 1 + weight; GGUF stores the sum. GPT-2 stores matrices transposed. GPT-NeoX stores queries, keys
+    and values of each head next to each other; GGUF has all queries first, then all keys.
     """
+    if weight.grouped_by is not None:
+        return picked_rows(tensor, _separate_rows(tensor.shape[0], weight.grouped_by, config))
     if weight.is_transposed:
         return tensor.T
     if weight.paired_by is not None:
@@ -102,6 +125,8 @@ def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
 
 def to_hf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
     """Return the inverse of ``to_gguf``. Subtracting 1 in f64 is exact."""
+    if weight.grouped_by is not None:
+        return picked_rows(tensor, np.argsort(_separate_rows(tensor.shape[0], weight.grouped_by, config)))
     if weight.is_transposed:
         return tensor.T
     if weight.paired_by is not None:

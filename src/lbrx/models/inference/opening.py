@@ -54,8 +54,6 @@ def _opened(model_path: Path, tensors: Mapping[str, Tensor], spec: ModelSpec) ->
 
 
 def _open_gguf(model_path: Path, checkpoint: Checkpoint) -> LanguageModel:
-    if LONG_FACTORS in checkpoint:
-        raise FormatError(f"{model_path}: has positions for long texts ({LONG_FACTORS}), which cannot be run")
     return _opened(model_path, checkpoint, spec_of_gguf(checkpoint.metadata, checkpoint, str(model_path)))
 
 
@@ -66,8 +64,9 @@ def spec_of_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], whe
         known = dict.fromkeys(gguf_of(each).name for each in all_families() if each.gguf and each.decoder)
         raise UsageError(f"{where}: models of architecture {name!r} cannot be run; expected one of {', '.join(known)}")
     scaling = metadata.get(f"{name}.rope.scaling.type", "none")
-    if scaling not in _SCALING_TYPES:
-        known_types = ", ".join(_SCALING_TYPES)
+    known_scalings = (*_SCALING_TYPES, *(("longrope",) if LONG_FACTORS in tensors else ()))
+    if scaling not in known_scalings:
+        known_types = ", ".join(known_scalings)
         raise UsageError(f"{where}: positions of type {scaling!r} are not known; expected one of {known_types}")
     head_sizes = {metadata.get(f"{name}.attention.{part}_length") for part in ("key", "value")} - {None}
     if len(head_sizes) > 1:

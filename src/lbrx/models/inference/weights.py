@@ -172,7 +172,15 @@ class Reader:
 
     def vector(self, gguf_name: str, layer: int | None = None) -> Floats:
         """Return the numbers of a small tensor."""
-        return np.ascontiguousarray(self.tensor(gguf_name, layer).numpy(), dtype=np.float32)
+        weight = self.weight(gguf_name)
+        if weight.items is None:
+            return np.ascontiguousarray(self.tensor(gguf_name, layer).numpy(), dtype=np.float32)
+        count, shape = self.spec.config.size(weight.items), self.shape(weight, layer)
+        if self.spec.is_gguf:
+            parts = [self.source.tensor(self.name(weight, layer), (count, *shape))]
+        else:
+            parts = [self.source.tensor(self.name(weight, layer, item), shape) for item in range(count)]
+        return np.concatenate([part.numpy().astype(np.float32).reshape(-1, *shape) for part in parts])
 
     def has(self, gguf_name: str, layer: int | None = None) -> bool:
         """Return whether the model has a tensor. GGUF files may omit the key of the config but contain the tensor."""
@@ -196,8 +204,10 @@ class Reader:
         """Return a norm; a weight that the family does not have is 1 everywhere."""
         name = f"{gguf_name}.weight"
         weight = self.vector(name, layer) if name in self.spec.family.by_gguf_name else None
-        bias = self.bias(gguf_name, layer)
-        return NormWeights(function, self.spec.norm_epsilon, weight, bias, self.spec.norm_adds_one)
+        bias, adds_one = self.bias(gguf_name, layer), self.spec.norm_adds_one
+        if weight is not None and function == "layer" and adds_one:
+            weight, adds_one = weight + np.float32(1.0), False
+        return NormWeights(function, self.spec.norm_epsilon, weight, bias, adds_one)
 
     def rope_factors(self) -> Floats | None:
         """Return the divisors of the frequencies of all layers that a GGUF file has."""

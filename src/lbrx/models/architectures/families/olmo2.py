@@ -15,20 +15,23 @@ from lbrx.models.architectures.parts import (
 )
 from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, Norm
 
+LAYER = in_layer(
+    attention(output_bias="attention_bias", biases_in_gguf=""),
+    qk_norms(QUERY_ROWS, KEY_VALUE_ROWS),
+    norm("post_attention_layernorm", "post_attention_norm"),
+    gated_mlp(),
+    norm("post_feedforward_layernorm", "post_ffw_norm"),
+)
+DECODER = Decoder(mixer=GroupedAttention(qk_norm="row"), norm=Norm("after"))
+
 OLMO2 = Family(
     name="olmo2",
     model_types=("olmo2",),
     class_names=("Olmo2ForCausalLM",),
     pre=(embedding(),),
-    layer=in_layer(
-        attention(output_bias="attention_bias", biases_in_gguf=""),
-        qk_norms(QUERY_ROWS, KEY_VALUE_ROWS),
-        norm("post_attention_layernorm", "post_attention_norm"),
-        gated_mlp(),
-        norm("post_feedforward_layernorm", "post_ffw_norm"),
-    ),
+    layer=LAYER,
     post=final_norm_and_head(),
     defaults=decoder_defaults(50304, 4096, 11008, 32, 32, rms_norm_eps=1e-5, max_position_embeddings=2048),
     gguf=Gguf("olmo2", has_output_when_tied=True),
-    decoder=Decoder(mixer=GroupedAttention(qk_norm="row"), norm=Norm("after")),
+    decoder=DECODER,
 )
