@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
     from lbrx.files.remote.reading import RemoteFile
     from lbrx.memory.tensor_cache import TensorCache
+    from lbrx.tensors.codecs.mlx import StoredCodes
 
 
 class Checkpoint(Mapping[str, Tensor]):
@@ -188,6 +189,20 @@ class Checkpoint(Mapping[str, Tensor]):
 
         arguments = found.settings, self.config or {}, self._entries, self.stored, str(self.path)
         return QuantizedWeights(found.scheme, *arguments)
+
+    def stored_codes(self, name: str) -> StoredCodes | None:
+        """Return the codes of a decoded weight in the form of MLX; None if it is not decoded, or MLX has no such form.
+
+        >>> import lbrx
+        >>> from lbrx.demo.models import demo_models
+        >>> lbrx.open(demo_models().base).stored_codes("model.norm.weight") is None
+        True
+        """
+        if self._quantized is None:
+            return None
+        from lbrx.files.checkpoint.quantized.mlx_codes import mlx_codes
+
+        return mlx_codes(self._quantized, name)
 
     def decode_weights(self) -> None:
         """Contain decoded weights instead of codes from now on; the config has no settings of a quantization then.

@@ -12,6 +12,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.header import FileHeader, TensorSpec
 from lbrx.files.formats.model_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.files.output.plan import SideFile
+from lbrx.tensors.codecs.mlx import StoredCodes
 from lbrx.tensors.tensor import Tensor
 
 Format = Literal["safetensors", "gguf", "mlx"]
@@ -30,6 +31,7 @@ class PlannedTensor:
     shape: tuple[int, ...]
     make: Callable[[], Tensor]
     unit: str | None = None  # the tensor that this is a part of: its parts are made together
+    codes: StoredCodes | None = None  # to write instead of the values, if the output has this coding
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> PlannedTensor:

@@ -19,6 +19,7 @@ from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_li
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
+from lbrx.jobs.convert.mlx_repack import with_blocks
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.registry import load
 from lbrx.tensors.dtype import DTYPES, dtype
@@ -78,7 +79,11 @@ def plan_conversion(
     type = None if type is None else _float_type(type)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
     with reading(source):
-        converted = in_format(read_contents(Path(source)), wanted, type)
+        keeps_codes = type is None and wanted != "safetensors"
+        contents = read_contents(Path(source), keeps_codes=keeps_codes)
+        if keeps_codes:
+            contents = with_blocks(contents)
+        converted = in_format(contents, wanted, type)
         return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": type})
 
 

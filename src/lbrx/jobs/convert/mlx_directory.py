@@ -18,7 +18,7 @@ from lbrx.models.architectures.mlx_modes import SETTING_KEYS, settings_of, weigh
 from lbrx.ops.difference import Sums, compare
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, dequantize, encoded_mlx
+from lbrx.tensors.codecs.mlx import MlxMode, MlxWeight, StoredCodes, dequantize, encoded_mlx
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
@@ -51,6 +51,10 @@ def hf_to_mlx(contents: Contents) -> Contents:
     recoded: list[PlannedTensor] = []
     tensors: list[PlannedTensor] = []
     for tensor in stack_experts(wanted):
+        if tensor.codes is not None and tensor.name.endswith(_WEIGHT):
+            modes[tensor.name.removesuffix(_WEIGHT)] = tensor.codes.mode
+            tensors += weight_parts(tensor, tensor.codes.mode, partial(_stored, tensor.codes), "u8")
+            continue
         if tensor.type_name not in CODECS:
             tensors.append(_plain(tensor))
             continue
@@ -99,6 +103,11 @@ def coding_of(tensor: PlannedTensor) -> MlxMode | None:
     bits = 8 if source_bits > _BITS_FOR_8 else 6 if source_bits > _BITS_FOR_6 else 4
     group_size = next((size for size in (64, 32) if tensor.shape[-1] % size == 0), None)
     return None if group_size is None or len(tensor.shape) < 2 else MlxMode("affine", bits, group_size)
+
+
+def _stored(codes: StoredCodes, values: Tensor) -> MlxWeight:
+    del values
+    return codes.make()
 
 
 def _repacked(values: Tensor) -> MlxWeight:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.mlx_units import LOSSLESS, PACKERS, Numbers, unpack_bits
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight
@@ -144,6 +146,24 @@ def as_blocks(parts: MlxWeight, mode: MlxMode, type_name: str) -> Tensor:
     count = int(np.prod(shape, dtype=np.int64)) // target_codec.block_elements
     at_once = max(_VALUES_AT_ONCE // target_codec.block_elements, 1)
     return Tensor(Blocks(UnitStorage(count, target_codec.block_bytes, make_blocks, at_once), target_codec.name, shape))
+
+
+def with_blocks(contents: Contents) -> Contents:
+    """Return a model whose weights are blocks of ggml if their stored codes are those of a type of ggml."""
+    return replace(contents, tensors=tuple(map(_with_blocks, contents.tensors)))
+
+
+def _with_blocks(planned: PlannedTensor) -> PlannedTensor:
+    codes = planned.codes
+    if codes is None or codes.mode.mode not in LOSSLESS:
+        return planned
+    type_name = codes.mode.mode
+    if planned.shape[-1] % codec(type_name).block_elements:
+        return planned
+    make = codes.make
+    return PlannedTensor(
+        planned.name, type_name, planned.shape, lambda: as_blocks(make(), codes.mode, type_name), planned.unit
+    )
 
 
 def _reader(tensor: Tensor | None) -> Callable[[int, int], Numbers]:

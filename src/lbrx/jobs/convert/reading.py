@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ _SPLIT_PREFIX = "split."
 _DIRECTORY_FORMATS = ("huggingface", "pytorch-directory")
 
 
-def read_contents(path: Path) -> Contents:
+def read_contents(path: Path, *, keeps_codes: bool = False) -> Contents:
     """The model at a path: a Hugging Face, PyTorch or MLX directory, a file of weights, or a GGUF file, split or not.
+
+    With ``keeps_codes``, weights of a quantized Hugging Face model know their codes, if MLX has the same coding.
 
     >>> import lbrx, tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.gguf"
@@ -31,15 +34,15 @@ def read_contents(path: Path) -> Contents:
         from lbrx.models.architectures.mlx_weights import read_mlx
 
         return read_mlx(path)
-    return _gguf_contents(checkpoint) if format == "gguf" else _safetensors_contents(checkpoint)
+    return _gguf_contents(checkpoint) if format == "gguf" else _safetensors_contents(checkpoint, keeps_codes)
 
 
-def _safetensors_contents(checkpoint: Checkpoint) -> Contents:
+def _safetensors_contents(checkpoint: Checkpoint, keeps_codes: bool) -> Contents:
     directory = checkpoint.path if checkpoint.format in _DIRECTORY_FORMATS else None
     metadata: dict[str, Any] = {key: value for key, value in checkpoint.metadata.items() if key != QUANTIZATION_KEY}
     return Contents(
         "safetensors",
-        _tensors(checkpoint),
+        _with_codes(checkpoint) if keeps_codes else _tensors(checkpoint),
         metadata,
         checkpoint.config,
         () if directory is None else side_files(directory),
@@ -58,3 +61,7 @@ def _gguf_contents(checkpoint: Checkpoint) -> Contents:
 
 def _tensors(checkpoint: Checkpoint) -> tuple[PlannedTensor, ...]:
     return tuple(PlannedTensor.of(name, tensor) for name, tensor in checkpoint.items())
+
+
+def _with_codes(checkpoint: Checkpoint) -> tuple[PlannedTensor, ...]:
+    return tuple(replace(planned, codes=checkpoint.stored_codes(planned.name)) for planned in _tensors(checkpoint))

@@ -10,6 +10,9 @@ from lbrx.errors import FormatError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.table import load_family
 from lbrx.models.architectures.value_changes import stack_part, stacked
+from lbrx.tensors.codecs.mlx import MlxWeight, StoredCodes
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.storage_views import JoinedStorage
 from lbrx.tensors.tensor import Tensor
 
 _MIXTRAL_BLOCK = "block_sparse_moe"
@@ -64,8 +67,28 @@ def _stack(name: str, experts: dict[int, PlannedTensor]) -> PlannedTensor:
                 f"like {first.name!r}, with which it is stacked"
             )
     return PlannedTensor(
-        name, first.type_name, (len(parts), *first.shape), lambda: stacked([part.make() for part in parts])
+        name,
+        first.type_name,
+        (len(parts), *first.shape),
+        lambda: stacked([part.make() for part in parts]),
+        codes=_stacked_codes([part.codes for part in parts]),
     )
+
+
+def _stacked_codes(parts: Sequence[StoredCodes | None]) -> StoredCodes | None:
+    """The codes of all experts, if they have the same coding."""
+    codes = [part for part in parts if part is not None]
+    if len(codes) < len(parts) or len({each.mode for each in codes}) > 1:
+        return None
+
+    def make() -> MlxWeight:
+        weights = [each.make() for each in codes]
+        words = [each.weight.expr for each in weights]
+        joined = JoinedStorage([each.storage for each in words if isinstance(each, Blocks)])
+        stack = Blocks(joined, "u32", (len(words), *words[0].shape))
+        return MlxWeight(Tensor(stack), stacked([each.scales for each in weights]), None)
+
+    return StoredCodes(codes[0].mode, make)
 
 
 def separate_experts(tensors: Sequence[PlannedTensor]) -> tuple[PlannedTensor, ...]:

@@ -6,6 +6,7 @@ values on a CPU. 16-bit values are first converted to f32, exactly.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -61,6 +62,14 @@ class MlxWeight:
     weight: Tensor
     scales: Tensor
     biases: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCodes:
+    """The codes that a decoded weight has in its file, in the form of MLX. They have the same values."""
+
+    mode: MlxMode
+    make: Callable[[], MlxWeight]
 
 
 def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> Tensor:

@@ -54,12 +54,17 @@ def _in_type_of(scales: str, values: Expr, parts: Parts) -> Expr:
 
 def _plain_codes(name: str, scales: str, parts: Parts) -> Expr:
     codes = parts.part(name, name, (*FLOATS, "i8"))
-    block = next((size for size in map(block_size, _weight_settings(parts.settings, "block_structure")) if size), None)
+    block = block_of(parts)
     values: Expr = cast(codes, DTYPES["f32"])
     zero_points = f"{name}_zero_point"
     if parts.has(zero_points):
         values = apply("sub", values, repeated(name, zero_points, codes.shape, parts, block, ("i8", *FLOATS)))
     return _in_type_of(scales, apply("mul", values, repeated(name, scales, codes.shape, parts, block, SCALES)), parts)
+
+
+def block_of(parts: Parts) -> tuple[int, int] | None:
+    """Return the rows and columns of a block that the settings name."""
+    return next((size for size in map(block_size, _weight_settings(parts.settings, "block_structure")) if size), None)
 
 
 def _weight_settings(settings: Mapping[str, Any], key: str) -> Iterator[Any]:

@@ -33,7 +33,7 @@ def decode(name: str, parts: Parts) -> Expr:
     scales_name = scales_of(name, parts)
     scales = parts.part(name, scales_name, SCALES)
     if codes.dtype.name != "i8":
-        return apply("mul", codes, repeated(name, scales_name, codes.shape, parts, _block_size(parts)))
+        return apply("mul", codes, repeated(name, scales_name, codes.shape, parts, block_of(parts)))
     shape = (*codes.shape[:-1], 2 * codes.shape[-1])
     if len(shape) < 2 or scales.shape[:-1] != shape[:-1]:
         raise parts.error(scales_name, f"has shape {scales.shape}, expected scales for the rows of {shape}")
@@ -41,7 +41,8 @@ def decode(name: str, parts: Parts) -> Expr:
     return apply("mul", values, repeated(name, scales_name, shape, parts, None))
 
 
-def _block_size(parts: Parts) -> tuple[int, int] | None:
+def block_of(parts: Parts) -> tuple[int, int] | None:
+    """Return the rows and columns of a block that the settings name."""
     return block_size(parts.settings.get("weight_block_size"))
 
 
@@ -62,27 +63,35 @@ def repeated(
 ) -> Expr:
     """Return scales, or zero points, for each element of a weight.
 
-    They are for the whole weight, for its rows, or for blocks. The block size is the given one if as many blocks cover
-    the weight, else the weight is divided into equal blocks.
+    They are for the whole weight, for its rows, or for blocks.
     """
     scales = parts.part(name, scales_name, types)
     is_exponent = parts.type_of(scales_name) in (EXPONENTS, "u8")
     if math.prod(scales.shape) == 1 and not is_exponent:
         return broadcast(reshaped(scales, (1,) * len(shape)), shape)
-    grid = scales.shape
-    if len(shape) >= 2 and grid == shape[:-1]:
-        grid = (*grid, 1)
-    if len(shape) < 2 or len(grid) != len(shape) or grid[:-2] != shape[:-2] or 0 in grid:
-        raise parts.error(scales_name, f"has shape {scales.shape}, expected scales of {quoted(name)} of shape {shape}")
-    pairs = list(zip(shape[-2:], grid[-2:], strict=True))
-    if block is None or any(-(-size // each) != count for (size, count), each in zip(pairs, block, strict=True)):
-        if any(size % count for size, count in pairs):
-            raise parts.error(
-                scales_name,
-                f"has shape {scales.shape}, which does not divide {quoted(name)} of shape {shape} into blocks",
-            )
-        block = shape[-2] // grid[-2], shape[-1] // grid[-1]
+    grid, block = grid_of(name, scales_name, shape, parts, block)
     if grid[-1] == 1 and block[0] == 1 and not is_exponent:
         return broadcast(reshaped(scales, grid), shape)
     number_type = EXPONENTS if is_exponent else None
     return spread(reshaped(scales, grid), shape, block=block, number_type=number_type)
+
+
+def grid_of(
+    name: str, scales_name: str, shape: Shape, parts: Parts, block: tuple[int, int] | None
+) -> tuple[Shape, tuple[int, int]]:
+    """Return how many blocks a weight has in each axis, and the rows and columns of a block.
+
+    The block size is the given one if as many blocks cover the weight, else the weight is divided into equal blocks.
+    """
+    own = parts.shape_of(scales_name)
+    grid = (*own, 1) if len(shape) >= 2 and own == shape[:-1] else own
+    if len(shape) < 2 or len(grid) != len(shape) or grid[:-2] != shape[:-2] or 0 in grid:
+        raise parts.error(scales_name, f"has shape {own}, expected scales of {quoted(name)} of shape {shape}")
+    pairs = list(zip(shape[-2:], grid[-2:], strict=True))
+    if block is None or any(-(-size // each) != count for (size, count), each in zip(pairs, block, strict=True)):
+        if any(size % count for size, count in pairs):
+            raise parts.error(
+                scales_name, f"has shape {own}, which does not divide {quoted(name)} of shape {shape} into blocks"
+            )
+        block = shape[-2] // grid[-2], shape[-1] // grid[-1]
+    return grid, block

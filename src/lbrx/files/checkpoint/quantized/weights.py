@@ -112,6 +112,15 @@ class QuantizedWeights(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._codes
 
+    @property
+    def parts(self) -> Parts:
+        """The stored tensors."""
+        return self._parts
+
+    def stored_name(self, name: str) -> str:
+        """Return the stored name of a tensor; that of the codes for weights."""
+        return self._codes[name]
+
     def is_decoded(self, name: str) -> bool:
         """Whether a tensor is a weight that is decoded."""
         return self._codes[name] in self._decoded
