@@ -161,7 +161,7 @@ def quantized() -> None:
     config = {**family_config("llama"), **sizes, "head_dim": 8, "vocab_size": 290}
     folder = SEEDS / "tmp"
     folder.mkdir(parents=True, exist_ok=True)
-    schemes = {**SCHEMES, "gpt_oss": gpt_oss}
+    schemes = {**SCHEMES, "gpt_oss": gpt_oss, "fp8 powers": fp8_powers, "nvfp4 powers": nvfp4_powers}
     for number, (described, quantize) in enumerate(schemes.items()):
         scheme = described.replace(",", "").replace("-", "_").replace(" ", "_").replace("fp8_blocks", "fp8")
         rng, parts = np.random.default_rng(number), {}
@@ -182,6 +182,20 @@ def quantized() -> None:
         (MODELS / "mlx" / name).unlink()
     seed("mlx", "affine.safetensors", (MODELS / "mlx" / "model.safetensors").read_bytes())
     shutil.rmtree(folder)
+
+
+def fp8_powers(rng: np.random.Generator, shape: tuple[int, int]) -> Quantized:
+    """FP8 that is MXFP8, too."""
+    weight = SCHEMES["fp8 blocks"](rng, shape)
+    weight.parts[".weight_scale_inv"][:] = 0.5
+    return weight
+
+
+def nvfp4_powers(rng: np.random.Generator, shape: tuple[int, int]) -> Quantized:
+    """NVFP4 whose scale is a power of two."""
+    weight = SCHEMES["modelopt nvfp4"](rng, shape)
+    weight.parts[".weight_scale_2"] = np.array(0.5, np.float32)
+    return weight
 
 
 def gpt_oss(rng: np.random.Generator, shape: tuple[int, int]) -> Quantized:

@@ -27,6 +27,7 @@ from lbrx.files.remote import filesystem
 from lbrx.files.remote.paths import RemotePath, as_path, is_remote, without_secrets
 from lbrx.files.remote.settings import remote_settings
 from lbrx.jobs.convert.convert import plan_conversion
+from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.lora.adapter import open_with_adapter
 from lbrx.jobs.merge.merge import read_and_plan
 from lbrx.jobs.moe.moe import plan_recipe
@@ -38,6 +39,7 @@ from lbrx.models.tokenizers.chat import read_templates
 from lbrx.models.tokenizers.chat_templates import find_template, read_template
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
+from lbrx.tensors.codecs.mlx import dequantize
 
 Read = Callable[[], object]
 ROOT = Path(__file__).parent
@@ -143,8 +145,16 @@ def _quantized(folder: Path, config: bytes, weights: bytes) -> list[Read]:
         partial(_read_raw, path),
         lambda: as_json(inspect(path)),
         lambda: verify(path),
+        lambda: _make_codes(path),
         *_whole_model(path, folder),
     ]
+
+
+def _make_codes(path: Path) -> None:
+    for planned in read_contents(path, keeps_codes=True).tensors:
+        if planned.codes is not None and math.prod(planned.shape) <= _MOST_VALUES:
+            codes = planned.codes.make()
+            dequantize(codes.weight, codes.scales, codes.biases, planned.codes.mode).numpy()
 
 
 def _mlx(folder: Path, data: bytes) -> list[Read]:
