@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
@@ -18,6 +19,7 @@ from lbrx.jobs.merge.plan import Plan
 from lbrx.jobs.merge.plan.records import Job
 from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.quantize import plan_contents
+from lbrx.jobs.quantize.same_scheme import SAME, in_same_scheme
 
 _OWN_IDENTITY = ("recipe", "seed", "adapter file", "method file", "vocabulary")  # of a merge, besides the files
 
@@ -36,21 +38,42 @@ def plan_in_format(
 ) -> ModelPlan:
     """The plan of a merge with another output: ``format`` as in ``lbrx.convert``, ``quantize`` as in
     ``lbrx.quantize``. The values are those of a merge into SafeTensors that is converted afterwards."""
-    options = None if quantize is None else parse_options(quantize)
+    is_same = quantize == SAME
+    options = None if quantize is None or is_same else parse_options(quantize)
+    model = quantized_input(plan) if is_same else None
+    if is_same and output_format(plan.out, format) != "safetensors":
+        raise UsageError(f"{plan.out}: 'same' keeps the quantization of the inputs; expected the name of a directory")
     with tempfile.TemporaryDirectory(prefix="lbrx-") as folder:
         directory = Path(folder) / plan.out.stem  # a conversion names the model after its directory
         directory.mkdir()
         with _named_after_model(directory, plan.stage.tokenizer_model.label):
-            contents = _converted(merged_contents(plan, directory), plan, format, options)
+            contents = merged_contents(plan, directory)
+            if model is not None:
+                contents = in_same_scheme(contents, model)
+            else:
+                contents = _converted(contents, plan, format, options)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if contents.format == "gguf" else DEFAULT_SHARD_BYTES)
     merge_identity = plan.identity({})
     identity = {key: merge_identity[key] for key in _OWN_IDENTITY}
     if options is not None:
         identity |= options.identity()
+    if model is not None:
+        identity["quantization"] = SAME
     warnings = (*plan.warnings, *contents.warnings)
     return plan_output(
         replace(contents, warnings=warnings), plan.out, max_shard_bytes=limit_bytes, settings_identity=identity
     )
+
+
+def quantized_input(plan: Plan) -> QuantizedWeights:
+    """The model whose quantization the output of a merge has: the base model, else the first that is quantized."""
+    models = plan.stage.models
+    first = [model for model in models if plan.stage.recipe.base_model == model.ref]
+    found = next((each.quantized for each in (*first, *models, *plan.models) if each.quantized is not None), None)
+    if found is None:
+        labels = ", ".join(model.label for model in models)
+        raise UsageError(f"quantize is 'same', but none of the models is quantized as for transformers: {labels}")
+    return found
 
 
 @contextmanager

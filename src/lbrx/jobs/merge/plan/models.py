@@ -17,6 +17,7 @@ from lbrx.jobs.merge.recipe import ModelRef
 from lbrx.models.architectures import Family, automatic, known_family
 from lbrx.models.architectures.table import family_of_type
 from lbrx.registry import FAMILIES
+from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
 
 
@@ -80,6 +81,7 @@ def _opened(ref: ModelRef, path: Path, directories: Sequence[Path]) -> InputMode
         checkpoint.files,
         adapter,
         repository=ref.path if local_path(ref.path, directories) is None else None,
+        quantized=None if settings.raw else checkpoint.quantized_weights(),
     )
 
 

@@ -16,6 +16,7 @@ from lbrx.tensors.dtype import DType
 from lbrx.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
+    from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
     from lbrx.jobs.merge.vocabulary import VocabularyPlan
 
 
@@ -44,6 +45,7 @@ class InputModel:
     adapter: Path | None = None  # the directory of a LoRA adapter that its tensors carry
     repository: str | None = None  # of the hub, if it was downloaded
     stage: StagePlan | None = None
+    quantized: QuantizedWeights | None = None  # if its weights are decoded
 
     @property
     def label(self) -> str:

@@ -1,0 +1,245 @@
+"""Models in the quantization that another model has: codes, scales and settings as its library writes them.
+
+Scales are those of plain rounding: the largest magnitude of a group becomes the largest code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.files.checkpoint.quantized import compressed_tensors, fp8
+from lbrx.files.checkpoint.quantized.schemes import ACTIVATIONS, BITSANDBYTES, COMPRESSED_TENSORS, FP8, MODELOPT
+from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
+from lbrx.files.formats.header import quoted
+from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.tensors.codecs.codec import Part
+from lbrx.tensors.codecs.mlx import MlxMode, mlx_codec
+from lbrx.tensors.coded import Encode, Encoding
+from lbrx.tensors.creation import concatenate, full, where
+from lbrx.tensors.shape import Shape
+from lbrx.tensors.tensor import Tensor
+
+SAME = "same"
+_LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
+_SCALE_TYPES = ("f32", "f16", "bf16")
+_LARGEST_NVFP4 = 448.0 * 6.0  # scale times code
+_LAYER = re.compile(r"\.\d+\.")
+_WEIGHT = ".weight"
+
+Encoded = Mapping[str, Tensor]  # by the names that the parts have in the other model
+Encoder = Callable[[Tensor], Encoded]
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A weight of the other model: its plain name, that of its codes, and its shape."""
+
+    name: str
+    stored: str
+    shape: Shape
+
+
+def in_same_scheme(contents: Contents, model: QuantizedWeights) -> Contents:
+    """Return a plain model quantized like another: the weights that are quantized there, in the same layout.
+
+    A weight that the other model does not have, such as one of a layer that was repeated, follows those with the same
+    name in other layers.
+    """
+    _check_scheme(model)
+    tensors: list[PlannedTensor] = []
+    templates = _templates(model)
+    for planned in contents.tensors:
+        template = templates.get(planned.name) or (
+            None if planned.name in model else templates.get(_in_any_layer(planned.name))
+        )
+        tensors += [planned] if template is None else _parts(planned, template, model)
+    activations = tuple(_activation_scales(contents, model))
+    warnings = contents.warnings
+    if activations:
+        warnings = (*warnings, f"the {len(activations)} scales of activations are those of {model.parts.where}")
+    settings = dict(model.parts.settings)
+    config = None if contents.config is None else dict(contents.config)
+    if config is not None and settings:
+        config["quantization_config"] = settings
+    return replace(contents, tensors=(*tensors, *activations), config=config, warnings=warnings)
+
+
+def _check_scheme(model: QuantizedWeights) -> None:
+    if model.scheme not in (FP8, COMPRESSED_TENSORS, MODELOPT, BITSANDBYTES):
+        raise UsageError(
+            f"{model.parts.where}: is quantized with {model.scheme.name}, which cannot be written; expected FP8, "
+            "compressed-tensors, ModelOpt or int8 of bitsandbytes (without 'same', the output has plain weights)"
+        )
+
+
+def _templates(model: QuantizedWeights) -> dict[str, _Template]:
+    """The quantized weights by name, and one for each name without the number of its layer."""
+    found: dict[str, _Template] = {}
+    for name in model:
+        if model.is_decoded(name):
+            template = _Template(name, model.stored_name(name), model[name].shape)
+            found[name] = template
+            found.setdefault(_in_any_layer(name), template)
+    return found
+
+
+def _in_any_layer(name: str) -> str:
+    return _LAYER.sub(".*.", name, count=1)
+
+
+def _activation_scales(contents: Contents, model: QuantizedWeights) -> Iterator[PlannedTensor]:
+    modules = {each.name.removesuffix(_WEIGHT) for each in contents.tensors}
+    for name in model.parts.entries:
+        if name.endswith(ACTIVATIONS) and name.rpartition(".")[0] in modules and name not in contents.by_name:
+            yield PlannedTensor.of(name, model.parts.stored(name))
+
+
+def _parts(planned: PlannedTensor, template: _Template, model: QuantizedWeights) -> list[PlannedTensor]:
+    encode = _encoder(planned.shape, template, model)
+    outline = encode(full(planned.shape, 0.0, "f32"))  # types and shapes are the same whatever the values
+    base, own = template.name.removesuffix(_WEIGHT), planned.name.removesuffix(_WEIGHT)
+
+    def made(part: str) -> Tensor:
+        return _latest.of(planned, lambda: encode(planned.make().to("f32")))[part]
+
+    return [
+        PlannedTensor(own + part[len(base) :], tensor.type_name, tensor.shape, partial(made, part), unit=own)
+        for part, tensor in outline.items()
+    ]
+
+
+class _Latest:
+    """Keeps the last weight, so that all of its parts are written in one pass over its values."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[PlannedTensor, Encoded] | None = None
+
+    def of(self, planned: PlannedTensor, encode: Callable[[], Encoded]) -> Encoded:
+        kept = self._kept
+        if kept is None or kept[0] is not planned:
+            kept = self._kept = (planned, encode())
+        return kept[1]
+
+
+_latest = _Latest()
+
+
+def _encoder(shape: Shape, template: _Template, model: QuantizedWeights) -> Encoder:
+    """How a weight is encoded like another. Keys of the result are the names of the parts of the other weight."""
+    parts, stored = model.parts, template.stored
+    type_name = parts.type_of(stored)
+    weight = stored.removesuffix("_packed")
+    if model.scheme is BITSANDBYTES and type_name == "i8":
+        return lambda values: _int8_of_bitsandbytes(values, stored)
+    if model.scheme is MODELOPT and type_name == "u8":
+        whole = parts.shape_of(f"{stored}_scale_2")
+        if whole in ((), (1,)) and len(shape) == 2:
+            return lambda values: _nvfp4(
+                values, stored, f"{stored}_scale", f"{stored}_scale_2", whole, is_inverse=False
+            )
+    if model.scheme is COMPRESSED_TENSORS and type_name == "u8":
+        scales = f"{weight}_scale"
+        if parts.type_of(scales) == "f8_e4m3":
+            name = f"{weight}_global_scale"
+            whole = parts.shape_of(name)
+            return lambda values: _nvfp4(values, stored, scales, name, whole, is_inverse=True)
+        if parts.type_of(scales) == "u8" and 2 * parts.shape_of(stored)[-1] == template.shape[-1]:
+            return lambda values: _mxfp4(values, stored, scales)
+    if type_name in _LARGEST and model.scheme is not BITSANDBYTES and not parts.has(f"{stored}_zero_point"):
+        scales = fp8.scales_of(stored, parts)
+        if parts.type_of(scales) in _SCALE_TYPES and parts.shape_of(stored) == template.shape:
+            return _blocks_encoder(shape, template, scales, model)
+    raise UsageError(
+        f"{parts.where}: tensor {quoted(stored)} is quantized in a way that cannot be written; expected codes of 8 "
+        "bits with float scales and no zero points, or 4-bit floats (without 'same', the output has plain weights)"
+    )
+
+
+# -- codes of 8 bits ---------------------------------------------------------------------------------------------------
+
+
+def _blocks_encoder(shape: Shape, template: _Template, scales: str, model: QuantizedWeights) -> Encoder:
+    parts, stored = model.parts, template.stored
+    given, type_name, scale_type = parts.shape_of(scales), parts.type_of(stored), parts.type_of(scales)
+    is_whole = len(given) < 2 and given in ((), (1,))
+    is_compressed = model.scheme is COMPRESSED_TENSORS
+    named = compressed_tensors.block_of(parts) if is_compressed else fp8.block_of(parts)
+    block = (shape[-2], shape[-1]) if is_whole else fp8.grid_of(stored, scales, template.shape, parts, named)[1]
+    if not is_whole and block[1] == template.shape[-1]:
+        block = (block[0], shape[-1])
+    has_axis = is_whole or len(given) == len(template.shape)
+
+    def encode(values: Tensor) -> Encoded:
+        if is_whole:
+            largest = abs(values).max()
+            numbers = _scale(largest, type_name, scale_type)
+            codes = _rounded(values / numbers.to("f32"), type_name)
+            return {stored: codes, scales: numbers.reshape(*given)}
+        codes, numbers = _in_blocks(values, block, type_name, scale_type)
+        return {stored: codes, scales: numbers if has_axis else numbers.reshape(*numbers.shape[:-1])}
+
+    return encode
+
+
+def _in_blocks(values: Tensor, block: tuple[int, int], type_name: str, scale_type: str) -> tuple[Tensor, Tensor]:
+    """Codes and scales; blocks at the ends of rows and columns may be smaller."""
+    for axis, size in zip((-2, -1), block, strict=True):
+        whole = values.shape[axis] // size * size
+        if 0 < whole < values.shape[axis]:
+            spans = (slice(0, whole), slice(whole, None))
+            pieces = [values[..., span, :] if axis == -2 else values[..., span] for span in spans]
+            coded = [_in_blocks(piece, block, type_name, scale_type) for piece in pieces]
+            return concatenate([each[0] for each in coded], axis), concatenate([each[1] for each in coded], axis)
+    *front, rows, columns = values.shape
+    height, width = min(block[0], rows), min(block[1], columns)
+    grid = (*front, rows // height, columns // width)
+    tiles = values.reshape(*front, grid[-2], height, grid[-1], width)
+    scales = _scale(abs(tiles).max(axis=-1).max(axis=-2), type_name, scale_type)
+    codes = tiles / scales.to("f32").reshape(*front, grid[-2], 1, grid[-1], 1)
+    return _rounded(codes.reshape(values.shape), type_name), scales
+
+
+def _scale(largest: Tensor, type_name: str, scale_type: str) -> Tensor:
+    return where(largest == 0, 1.0, largest / _LARGEST[type_name]).to(scale_type)
+
+
+def _rounded(codes: Tensor, type_name: str) -> Tensor:
+    return codes.round().to(type_name) if type_name == "i8" else codes.to(type_name)
+
+
+def _int8_of_bitsandbytes(values: Tensor, stored: str) -> Encoded:
+    module = stored.removesuffix(_WEIGHT)
+    largest = abs(values).max(axis=-1)
+    steps = where(largest == 0, 0.0, 127.0 / largest)
+    codes = (values * steps.reshape(-1, 1)).round().to("i8")
+    return {stored: codes, f"{module}.SCB": largest, f"{module}.weight_format": full((), 0, "u8")}
+
+
+# -- floats of 4 bits --------------------------------------------------------------------------------------------------
+
+
+def _pairs(values: Tensor, mode: MlxMode, scale_type: str) -> tuple[Tensor, Tensor]:
+    """Codes in bytes, and scales of groups."""
+    own = mlx_codec(mode, ())
+    codes, scales = own.parts
+    codec = replace(own, parts=(Part("u8", codes.block_bytes, codes.encoder), Part(scale_type, 1, scales.encoder)))
+    encoding = Encoding(values.expr, codec)
+    return Tensor(Encode(encoding, 0)), Tensor(Encode(encoding, 1))
+
+
+def _mxfp4(values: Tensor, stored: str, scales: str) -> Encoded:
+    codes, exponents = _pairs(values, MlxMode("mxfp4", 4, 32), "u8")
+    return {stored: codes, scales: exponents}
+
+
+def _nvfp4(values: Tensor, stored: str, scales: str, whole: str, shape: Shape, *, is_inverse: bool) -> Encoded:
+    """``is_inverse``: values are divided by the number of the whole weight."""
+    largest = abs(values).max()
+    number = where(largest == 0, 1.0, largest / _LARGEST_NVFP4)
+    codes, numbers = _pairs(values / number, MlxMode("nvfp4", 4, 16), "f8_e4m3")
+    return {stored: codes, scales: numbers, whole: (1.0 / number if is_inverse else number).reshape(*shape)}
