@@ -53,7 +53,11 @@ def merge(
     format: Format = None,
     quantize: Annotated[
         str | None,
-        Option(metavar="TYPE", help="Also quantize the result: q4_k_m, mlx_4, ...", values=type_names),
+        Option(
+            metavar="TYPE",
+            help="Also quantize the result: q4_k_m, mlx_4, ..., or 'same' as the inputs (FP8, ...).",
+            values=_quantizations,
+        ),
     ] = None,
     dry_run: DryRun = False,
     limits: LimitOptions,
@@ -131,6 +135,11 @@ def merge(
             plan = in_output_format(merged, format=format, quantize=quantize, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)
             _show(merged, plan, options)
+
+
+def _quantizations() -> list[str]:
+    """Return the values of ``--quantize``."""
+    return [*type_names(), "same"]
 
 
 def _recipe_and_target(

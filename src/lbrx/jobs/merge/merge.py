@@ -36,7 +36,8 @@ def merge(
     a dictionary with the same keys.
     Models are searched relative to the current directory, relative to the recipe, and on the Hugging Face hub.
     ``format`` is ``"gguf"``, ``"mlx"`` or ``"safetensors"``. ``quantize`` is a type of ``lbrx.quantize``, such as
-    ``"q4_k_m"``. Both are done in the same pass, without intermediate files. The bytes depend on the recipe, the models
+    ``"q4_k_m"``, or ``"same"`` for that of the inputs if they are quantized (FP8 and others). Both are done in one
+    pass, without intermediate files. The bytes depend on the recipe, the models
     and the ``seed`` only. ``allow_code`` lets the recipe run the Python file that its ``merge_method`` names.
     The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``,
     ``sync``, ``progress`` and ``planned``, are those of `lbrx.files.output.options.RunOptions`. Call it again with the
