@@ -46,11 +46,16 @@ def main() -> None:
         parser.error(f"unknown case {unknown[0]!r}; expected one of {', '.join(known)}")
     cases = {name: known[name] for name in options.cases or known}
     failed = [] if options.only_mlx else [name for name, case in cases.items() if not _made(name, case)]
-    wanted = [name for name, case in cases.items() if "mlx" in case.peers and name not in failed]
+    wanted = [name for name, case in cases.items() if has_mlx(case) and name not in failed]
     if (MLX_PYTHON.parent.parent / ".installed").is_file() and wanted:
         subprocess.run([MLX_PYTHON, ROOT / "parity/peer_mlx.py", *wanted], check=True)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def has_mlx(case: Case) -> bool:
+    """Return whether mlx_lm may have the family: it has decoders only."""
+    return "mlx" in case.peers and case.auto in (None, "AutoModelForCausalLM", "AutoModelForImageTextToText")
 
 
 def _made(name: str, case: Case) -> bool:
@@ -80,8 +85,8 @@ def make_golden(name: str, case: Case) -> dict[str, Any]:
         is_same = present.get("config") == config and present.get("tensors") == shapes
         kept = present if is_same else {}
         values = None
-        if case.auto is not None:
-            values = peer_transformers.compute(peer_transformers.load_model(case.auto, directory), IDS, case.auto)
+        if case.auto in peer_transformers.DECODERS:
+            values = peer_transformers.compute(peer_transformers.load_model(case.auto, directory), IDS)
         gguf, llama, found = _of_llama_cpp(case, directory, values, kept)
         values = found if values is None else values
     return {
@@ -116,7 +121,7 @@ def _of_llama_cpp(
     if not is_known:
         return None, None, None
     described = peer_llama_cpp.described(files["f32"], files["bf16"])
-    if case.auto not in (None, "AutoModelForCausalLM"):
+    if case.auto is not None and values is None:
         return described, None, None
     try:
         found = peer_llama_cpp.logits(files["f32"], IDS)

@@ -50,6 +50,7 @@ def _conversion() -> Any:
     logging.disable(logging.WARNING)
     conversion = importlib.import_module("conversion")
     conversion.TextModel.get_vocab_base_pre = lambda _self, _tokenizer: "gpt-2"
+    importlib.import_module("conversion.bert").NomicBertModel._is_tokenizer_xlmroberta = lambda _self: False
     usual = conversion.ModelBase.load_hparams
 
     def load_hparams(directory: Path, is_mistral_format: bool) -> dict[str, Any]:

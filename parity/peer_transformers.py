@@ -19,7 +19,7 @@ from support.seeded_weights import write_seeded
 Values = npt.NDArray[np.float32]
 Shapes = dict[str, list[int]]
 
-_DECODERS = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
+DECODERS = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
 
 
 def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
@@ -31,7 +31,8 @@ def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
         return dict(case.config), {name: list(shape) for name, shape in case.tensors.items()}
     config = transformers.AutoConfig.for_model(case.model_type, **case.settings)
     auto = getattr(transformers, case.auto)
-    model = auto.from_config(config, attn_implementation="eager").to(torch.float32)
+    from_config = getattr(auto, "from_config", None) or auto._from_config
+    model = from_config(config, attn_implementation="eager").to(torch.float32)
     model.save_pretrained(directory)
     path = directory / "model.safetensors"
     with safe_open(path, "np") as file:
@@ -59,10 +60,8 @@ def load_model(auto: str, directory: str | os.PathLike[str]) -> Any:
     return model.eval()
 
 
-def compute(model: Any, ids: list[int], auto: str | None) -> Values:
-    """Return the logits of a decoder, or the last hidden state of another model."""
+def compute(model: Any, ids: list[int]) -> Values:
+    """Return the logits of a decoder."""
     with torch.no_grad():
-        output = model(input_ids=torch.tensor([ids]))
-    values = output.logits if auto in _DECODERS else output.last_hidden_state
-    computed: Values = values[0].float().numpy()
-    return computed
+        logits: Values = model(input_ids=torch.tensor([ids])).logits[0].float().numpy()
+    return logits

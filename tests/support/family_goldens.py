@@ -33,7 +33,7 @@ class Golden:
     shapes: dict[str, tuple[int, ...]]
     ids: list[int]
     positions: list[int]
-    values: Array  # logits, or hidden states, at the positions
+    values: Array | None  # logits at the positions, of decoders
     gguf: dict[str, Any] | None
     llama_cpp: dict[str, Any] | None
     mlx: dict[str, Any] | None
@@ -64,7 +64,7 @@ def golden(name: str) -> Golden:
         {name: tuple(shape) for name, shape in content["tensors"].items()},
         content["ids"],
         content["positions"],
-        np.array(content["values"], np.float32),
+        None if content["values"] is None else np.array(content["values"], np.float32),
         content["gguf"],
         content["llama.cpp"],
         content["mlx"],

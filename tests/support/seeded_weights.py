@@ -32,7 +32,7 @@ def seeded(name: str, shape: Sequence[int], copy: int = 0) -> Array:
         values *= 2 / math.sqrt(inputs)
     else:
         values = 0.3 * values + (0 if name.rpartition(".")[2].endswith("bias") else 1)
-    return values.astype(np.float32)
+    return np.asarray(values, np.float32)
 
 
 def seeded_model(shapes: Mapping[str, Sequence[int]], copy: int = 0) -> dict[str, Array]:

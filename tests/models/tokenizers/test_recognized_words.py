@@ -12,11 +12,21 @@ from lbrx.models.tokenizers.recognition import _library_rule, cutting_as, writte
 BYTE_LEVEL: dict[str, Any] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
-@pytest.mark.parametrize("row", PRE_TOKENIZERS, ids=lambda row: row.name)
+# One row for each list of patterns: the others have the same answer.
+RULES = {row.patterns: row for row in reversed(PRE_TOKENIZERS) if not row.lines}
+RULE_OF = {row.name: row.patterns for row in PRE_TOKENIZERS}
+
+
+@pytest.mark.parametrize("row", RULES.values(), ids=lambda row: row.name)
 def test_words_and_cuts_agree(row: PreTokenizer) -> None:
     found = written_as(row.as_json())
+    cutting = cutting_as(_library_rule(row.patterns))
     assert row in found
-    assert found == cutting_as(_library_rule(row))
+    equal_rules = {"bailingmoe": "qwen2", "qwen2": "bailingmoe"}  # two forms of one rule
+    assert {each.patterns for each in cutting} == {
+        row.patterns,
+        RULE_OF.get(equal_rules.get(row.name, ""), row.patterns),
+    }
 
 
 def test_the_byte_level_rule_is_that_of_gpt2() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from lbrx.errors import FormatError
+from lbrx.models.tokenizers.gguf_keys import RULES_KEY
+from lbrx.models.tokenizers.known_tokenizers import _NAMES, PROBE, name_of_ids
 from lbrx.models.tokenizers.pretokenizers import PRE_TOKENIZERS
+from lbrx.models.tokenizers.text import open_tokenizer, tokenizer_of_metadata
 from lbrx.models.tokenizers.to_files import tokenizer_files
 from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
 from support.tokenizer_fixtures import FAMILIES, byte_level_document, hard_texts, write_tokenizer
@@ -42,9 +48,29 @@ def test_a_family_is_recognised_and_its_files_made_from_gguf_cut_alike(family: s
         assert made.decode(ids) == original.decode(ids), text
 
 
-def test_every_rule_for_conversion_is_tested() -> None:
-    only_read = {"default", "falcon"}  # files of Falcon cut the bytes once more, which llama.cpp does not
-    assert {row.name for row in PRE_TOKENIZERS} == {*FAMILIES, *only_read}
+def test_every_name_has_one_row() -> None:
+    names = [row.name for row in PRE_TOKENIZERS]
+    assert len(names) == len(set(names)) >= 90
+    assert set(names) >= set(FAMILIES)
+
+
+@pytest.mark.parametrize(("cleans", "name"), [(None, "starcoder"), (True, "starcoder"), (False, "smollm")])
+def test_cleaned_spaces_decide_between_names_with_equal_rules(cleans: bool | None, name: str, tmp_path: Path) -> None:
+    settings = SETTINGS if cleans is None else {**SETTINGS, "clean_up_tokenization_spaces": cleans}
+    write_tokenizer(tmp_path, byte_level_document("starcoder"), settings)
+    assert metadata_of(tmp_path)[PREFIX + "pre"] == name
+
+
+def test_ids_of_known_tokenizers_have_names() -> None:
+    vocabulary = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    ids = tokenizer.encode(PROBE).ids
+    assert name_of_ids(ids) is None
+    digest = hashlib.sha256(str(ids).encode()).hexdigest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_NAMES, digest, "refact")
+        assert name_of_ids(ids) == "refact"
 
 
 def test_rows_have_types_padding_and_special_ids(tmp_path: Path) -> None:
@@ -64,8 +90,9 @@ def test_rows_have_types_padding_and_special_ids(tmp_path: Path) -> None:
         "[PAD706]",
     ]
     assert types[699:].tolist() == [1, 3, 3, 3, 4, 5, 5, 5]
-    assert [metadata[PREFIX + name] for name in ("bos_token_id", "eos_token_id", "eot_token_id")] == [700, 701, 702]
-    assert PREFIX + "padding_token_id" not in metadata
+    assert [metadata[PREFIX + name] for name in ("bos_token_id", "eos_token_id")] == [700, 701]
+    assert not {PREFIX + "padding_token_id", PREFIX + "eot_token_id"} & metadata.keys()
+    assert open_tokenizer(tmp_path).stop_ids == (701, 702)
     assert metadata[PREFIX + "add_bos_token"] is True
     assert metadata[PREFIX + "add_eos_token"] is False
     assert metadata[PREFIX + "merges"][0] == " ".join(document["model"]["merges"][0])
@@ -99,14 +126,37 @@ def test_the_same_rule_in_other_words_is_recognised(tmp_path: Path) -> None:
     assert metadata_of(tmp_path)[PREFIX + "pre"] == "llama-bpe"
 
 
-def test_an_unknown_rule_is_an_error_that_an_argument_overrides(tmp_path: Path) -> None:
+def test_an_unknown_rule_is_kept_with_a_warning_and_an_argument_names_it(tmp_path: Path) -> None:
     document = byte_level_document("llama-bpe")
     pattern = document["pre_tokenizer"]["pretokenizers"][0]["pattern"]
     pattern["Regex"] = pattern["Regex"].replace("{1,3}", "{1,4}")
     write_tokenizer(tmp_path, document)
-    with pytest.raises(FormatError, match="no known pre-tokenizer splits texts in the same way with this rule"):
-        metadata_of(tmp_path)
+    with pytest.warns(UserWarning, match=r"llama\.cpp has no pre-tokenizer that splits texts like this one"):
+        metadata = metadata_of(tmp_path)
+    assert metadata[PREFIX + "pre"] == "default"
+    original, made = Tokenizer.from_file(str(tmp_path / "tokenizer.json")), made_tokenizer(metadata)
+    for text in hard_texts(SPECIALS):
+        ids = original.encode(text, add_special_tokens=False).ids
+        assert made.encode(text, add_special_tokens=False).ids == ids, text
+        assert tokenizer_of_metadata(metadata).encode(text, add_special=False) == ids, text
     assert metadata_of(tmp_path, pre="llama-bpe")[PREFIX + "pre"] == "llama-bpe"
+
+
+def test_another_normalization_than_that_of_the_name_is_kept(tmp_path: Path) -> None:
+    document = byte_level_document("llama-bpe")
+    document["normalizer"] = {"type": "NFC"}
+    write_tokenizer(tmp_path, document)
+    with pytest.warns(UserWarning, match="normalizes texts to NFC, unlike other tokenizers with the pre-tokenizer"):
+        metadata = metadata_of(tmp_path)
+    assert metadata[PREFIX + "pre"] == "llama-bpe"
+    assert made_tokenizer(metadata).encode("e\u0301").ids == made_tokenizer(metadata).encode("é").ids
+
+
+@pytest.mark.parametrize("rules", ["", "[]", 5, "x" * (1 << 21), '{"pre_tokenizer": {"type": "Nothing"}}'])
+def test_broken_kept_rules_are_an_error(rules: Any, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, byte_level_document("gpt-2"))
+    with pytest.raises(FormatError):
+        tokenizer_of_metadata({**metadata_of(tmp_path), RULES_KEY: rules})
 
 
 def test_merges_that_do_not_reach_a_token_matter_where_the_name_means_another_rule(tmp_path: Path) -> None:
@@ -124,7 +174,7 @@ def test_merges_that_do_not_reach_a_token_matter_where_the_name_means_another_ru
     ("change", "message"),
     [
         ({"normalizer": {"type": "Lowercase"}}, "the normalizer Lowercase changes texts"),
-        ({"normalizer": {"type": "NFC"}}, "with NFC normalization"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, r"does not split the text into bytes \(ByteLevel\)"),
         ({"pre_tokenizer": None}, "does not split the text into words"),
         (
             {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},

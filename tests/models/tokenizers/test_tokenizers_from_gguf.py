@@ -112,8 +112,9 @@ def test_names_decide_over_bos_where_the_file_does_not() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({PREFIX + "model": "t5"}, "has a tokenizer of model 't5', expected gpt2 or llama"),
-        ({PREFIX + "model": None}, "has no tokenizer, expected gpt2 or llama"),
+        ({PREFIX + "model": "plamo2"}, "has a tokenizer of model 'plamo2', expected one of gpt2, llama, bert, t5"),
+        ({PREFIX + "model": None}, "has no tokenizer, expected one of gpt2, llama"),
+        ({PREFIX + "model": "bert"}, "has no unknown token, which WordPiece needs"),
         ({PREFIX + "model": "llama"}, r"has no tokenizer\.ggml\.scores, expected one for each of the 6 tokens"),
         ({PREFIX + "pre": "lama-bpe"}, "the pre-tokenizer 'lama-bpe' is unknown; did you mean 'llama-bpe'?"),
         ({PREFIX + "tokens": []}, r"has no tokenizer\.ggml\.tokens"),

@@ -122,8 +122,8 @@ def test_types_added_tokens_and_padding_of_a_model_file(tmp_path: Path) -> None:
     types = metadata[PREFIX + "token_type"].tolist()
     assert types[:4] == [2, 3, 3, 6]
     assert types[END - 1 :] == [1, 3, 4, 5, 5]
-    names = ("bos", "eos", "unknown", "padding", "eot")
-    assert [metadata[f"{PREFIX}{name}_token_id"] for name in names] == [1, 2, 0, 2, END]
+    names = ("bos", "eos", "unknown", "padding")
+    assert [metadata[f"{PREFIX}{name}_token_id"] for name in names] == [1, 2, 0, 2]
     assert metadata[PREFIX + "add_bos_token"] is metadata[PREFIX + "add_eos_token"] is True
     made = Tokenizer.from_str(tokenizer_files(metadata)[0].read().decode())
     assert made.encode("  <|end|>  ").ids == [1, END + 1, END, END + 1, 2]
@@ -188,7 +188,10 @@ def test_metaspace_says_the_same_as_a_normalizer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (sentencepiece_bytes(VOCABULARY, model_type=1), "is a SentencePiece model of type unigram, expected bpe"),
+        (
+            sentencepiece_bytes(VOCABULARY, model_type=3),
+            "is a SentencePiece model of type word, expected bpe or unigram",
+        ),
         (sentencepiece_bytes(VOCABULARY, normalizer=b""), "removes extra spaces"),
         (sentencepiece_bytes(VOCABULARY, normalizer=b"\x20\x00\x28\x00"), "does not escape spaces"),
         (sentencepiece_bytes(VOCABULARY, normalizer=b"\x12\x02ab\x20\x00"), "a character map"),

@@ -59,6 +59,11 @@ def text_section(config: Values) -> Values:
     return nested if isinstance(nested, Mapping) else config
 
 
+def _vision_values(values: Values) -> dict[str, Any]:
+    nested = values.get("vision_config")
+    return {f"vision_{key}": value for key, value in nested.items()} if isinstance(nested, Mapping) else {}
+
+
 def first_class(config: Values) -> str:
     """Return the first of the classes that a config.json names, or an empty string.
 
@@ -74,8 +79,9 @@ def first_class(config: Values) -> str:
 class Config:
     """The values of a config.json or of GGUF metadata, checked when they are read.
 
-    Keys in the section of the language model take precedence over those at the top, then over defaults. A text default
-    is an expression: ``head_dim`` may be ``hidden_size // num_attention_heads``. Null counts as absent.
+    Keys in the section of the language model take precedence over those at the top, then over defaults. Keys in the
+    section ``vision_config`` have the prefix ``vision_``. A text default is an expression: ``head_dim`` may be
+    ``hidden_size // num_attention_heads``. Null counts as absent.
     Errors begin with ``where``.
 
     >>> config = Config({"hidden_size": 8, "theta": None}, {"head_dim": "hidden_size // 2", "theta": 1e4})
@@ -95,7 +101,7 @@ class Config:
         where: str = "config.json",
         error_class: type[LbrxError] = UsageError,
     ) -> None:
-        given = {**values, **text_section(values)}
+        given = {**_vision_values(values), **values, **text_section(values)}
         self._given = {key: value for key, value in given.items() if value is not None}
         nulls = {key: value for key, value in _MEANINGS_OF_NULL.items() if given.get(key, "") is None}
         self._defaults = {**(defaults or {}), **nulls}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
@@ -15,6 +16,7 @@ from lbrx.models.architectures.records import Decoder, Gguf, LayerRule, Naming, 
 from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
 
 _PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
+_NUMBER = re.compile(r"\.(\d+)\.")
 _FEW = 1000  # layers or experts
 _CLASSES_WITH_HEAD = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration")
 
@@ -174,8 +176,11 @@ class Family:
         for own, templates in self._outside_templates.items():
             if layer_number(name, self._stack_prefix(own)) is not None:
                 return naming.base + name[len(own.base) :]
-            if name in templates:
-                return naming.expand(templates[name])
+            number = _NUMBER.search(name)
+            item = None if number is None else int(number[1])
+            template = templates.get(name) or templates.get(_NUMBER.sub(".{item}.", name, count=1))
+            if template is not None:
+                return naming.expand(template, None, item)
         return name
 
     @cached_property

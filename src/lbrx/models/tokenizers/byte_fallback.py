@@ -79,6 +79,18 @@ def table_of_document(
     return table
 
 
+def line_table(document: TokenizerDocument, size: int) -> TokenTable:
+    """Return the rows of a BPE that GGUF files describe by its merges: all scores are equal."""
+    table = TokenTable.of_size(size, document.label, lowest_score=-1000.0)
+    added = {entry.content for entry in document.added}
+    for text, token_id in document.pieces.items():
+        if text not in added:
+            table.put(token_id, text, _type_of(text, None))
+    table.put_added(document.added, space=SPACE)
+    _require_bytes(table)
+    return table
+
+
 def table_of_model(model: SentencePieceModel, added: Sequence[AddedEntry], size: int) -> TokenTable:
     """Return the rows of a SentencePiece model, with the added tokens that other files of the directory name."""
     lowest = min(piece.score for piece in model.pieces) - 1
@@ -142,7 +154,8 @@ def _require_complete_merges(document: TokenizerDocument, made: Iterable[str], p
 
 def _require_bytes(table: TokenTable) -> None:
     for value in range(256):
-        if table.find(byte_token(value)) is None:
+        has_character = value < 0x80 and table.find(chr(value)) is not None  # as Gemma 2 has for the tabulator
+        if table.find(byte_token(value)) is None and not has_character:
             raise FormatError(
                 f"{table.label}: has no token {byte_token(value)}; expected one for each byte, "
                 f"to encode characters without a token"

@@ -32,6 +32,18 @@ def padding_text(token_id: int) -> str:
     return f"[PAD{token_id}]"
 
 
+def looks_special(text: str) -> bool:
+    """Return whether a token is a control token in GGUF files although its tokenizer does not call it special.
+
+    >>> [looks_special(text) for text in ("<|fim_prefix|>", "<tool_call>")]
+    [True, False]
+    """
+    frames = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
+    return text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
+        text.startswith(start) and text.endswith(end) for start, end in frames
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class AddedEntry:
     """A token that is matched in the text before it is split into pieces."""
@@ -111,5 +123,6 @@ class TokenTable:
         for entry in entries:
             if entry.token_id >= len(self.texts):
                 continue
-            text = entry.content if entry.is_special or space is None else entry.content.replace(space, " ")
-            self.put(entry.token_id, text, TokenType.CONTROL if entry.is_special else TokenType.USER_DEFINED)
+            is_special = entry.is_special or looks_special(entry.content)
+            text = entry.content if is_special or space is None else entry.content.replace(space, " ")
+            self.put(entry.token_id, text, TokenType.CONTROL if is_special else TokenType.USER_DEFINED)

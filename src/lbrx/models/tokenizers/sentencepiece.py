@@ -32,16 +32,30 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class SentencePieceModel:
-    """The parts of a model that a BPE tokenizer needs; ``special_ids`` has unk, bos, eos and pad if they exist."""
+    """The parts of a model that a tokenizer needs; ``special_ids`` has unk, bos, eos and pad if they exist."""
 
     label: str
     pieces: tuple[Piece, ...]
     special_ids: dict[str, int]
     adds_space_prefix: bool
+    removes_spaces: bool = False
+    character_map: bytes = b""
+    is_unigram: bool = False
+
+    def require_bpe(self) -> None:
+        """Raise unless this is a BPE model whose spaces GGUF can express."""
+        if self.is_unigram:
+            raise FormatError(f"{self.label}: is a SentencePiece model of type unigram, expected bpe")
+        if self.character_map:
+            raise FormatError(f"{self.label}: replaces characters of the text (a character map), expected the identity")
+        if self.removes_spaces:
+            raise FormatError(
+                f"{self.label}: removes extra spaces, expected a model that keeps every space of the text as {SPACE!r}"
+            )
 
 
 def read_sentencepiece(path: Path) -> SentencePieceModel:
-    """Read a ``tokenizer.model``; raise if llama.cpp's SentencePiece tokenizer is not equivalent to it."""
+    """Read a model of type BPE or Unigram; raise if it has a setting that GGUF cannot express."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -61,18 +75,22 @@ def parse_sentencepiece(content: bytes, label: str) -> SentencePieceModel:
     if content.startswith(_LFS_POINTER):
         raise FormatError(f"{label}: is a Git LFS pointer, expected the SentencePiece model itself")
     pieces: list[Piece] = []
-    trainer = normalizer = b""
+    trainer: bytes | None = None
+    normalizer: bytes | None = None
     for field in fields(content, f"{label}: as a SentencePiece model"):
         if field.number == _PIECES:
             pieces.append(_piece(field.raw(), f"{label}: piece {len(pieces)}"))
         elif field.number == _TRAINER:
-            trainer += field.raw()  # parts of a message are concatenated
+            trainer = (trainer or b"") + field.raw()  # parts of a message are concatenated
         elif field.number == _NORMALIZER:
-            normalizer += field.raw()
-    if not pieces:
-        raise FormatError(f"{label}: has no pieces, expected a SentencePiece model")
-    special_ids = _trainer_ids(trainer, label, len(pieces))
-    return SentencePieceModel(label, tuple(pieces), special_ids, _adds_space_prefix(normalizer, label))
+            normalizer = (normalizer or b"") + field.raw()
+    if not pieces or trainer is None or normalizer is None:
+        part = "pieces" if not pieces else "trainer settings" if trainer is None else "normalizer settings"
+        raise FormatError(f"{label}: has no {part}, expected a SentencePiece model")
+    special_ids, is_unigram = _trainer_settings(trainer, label, len(pieces))
+    return SentencePieceModel(
+        label, tuple(pieces), special_ids, *_normalizer_settings(normalizer, label), is_unigram=is_unigram
+    )
 
 
 def _piece(message: bytes, where: str) -> Piece:
@@ -93,7 +111,8 @@ def _piece(message: bytes, where: str) -> Piece:
     return Piece(text, score, TokenType(token_type))
 
 
-def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
+def _trainer_settings(message: bytes, label: str, count: int) -> tuple[dict[str, int], bool]:
+    """Return the ids of special tokens, and whether this is a Unigram model."""
     model_type = 1
     ids = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
     for field in fields(message, f"{label}: trainer settings"):
@@ -103,14 +122,14 @@ def _trainer_ids(message: bytes, label: str, count: int) -> dict[str, int]:
             ids[_TRAINER_IDS[field.number]] = field.signed()
         elif field.number == _TRAINER_SUFFIX and field.boolean():
             raise FormatError(f"{label}: puts spaces at the end of words, expected them at the beginning")
-    if model_type != 2:
+    if model_type not in (1, 2):
         name = _MODEL_TYPES.get(model_type, str(model_type))
-        raise FormatError(f"{label}: is a SentencePiece model of type {name}, expected bpe")
-    return {role: token_id for role, token_id in ids.items() if 0 <= token_id < count}
+        raise FormatError(f"{label}: is a SentencePiece model of type {name}, expected bpe or unigram")
+    return {role: token_id for role, token_id in ids.items() if 0 <= token_id < count}, model_type == 1
 
 
-def _adds_space_prefix(message: bytes, label: str) -> bool:
-    """Return whether a space is added before a text; rules that GGUF cannot express are errors."""
+def _normalizer_settings(message: bytes, label: str) -> tuple[bool, bool, bytes]:
+    """Return whether a space is added before a text and whether extra spaces are removed, and the character map."""
     adds_prefix, removes_spaces, escapes_spaces, character_map = True, True, True, b""
     for field in fields(message, f"{label}: normalizer settings"):
         if field.number == _DUMMY_PREFIX:
@@ -121,9 +140,6 @@ def _adds_space_prefix(message: bytes, label: str) -> bool:
             escapes_spaces = field.boolean()
         elif field.number == _CHARACTER_MAP:
             character_map = field.raw()
-    if character_map:
-        raise FormatError(f"{label}: replaces characters of the text (a character map), expected the identity")
-    if removes_spaces or not escapes_spaces:
-        rule = "removes extra spaces" if removes_spaces else "does not escape spaces"
-        raise FormatError(f"{label}: {rule}, expected a model that keeps every space of the text as {SPACE!r}")
-    return adds_prefix
+    if not escapes_spaces:
+        raise FormatError(f"{label}: does not escape spaces, expected a model that writes them as {SPACE!r}")
+    return adds_prefix, removes_spaces, character_map

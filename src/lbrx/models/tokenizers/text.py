@@ -13,11 +13,12 @@ from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.formats.source import is_directory
 from lbrx.files.formats.strict_json import read_json, reading
 from lbrx.models.tokenizers.document import read_document
+from lbrx.models.tokenizers.documents import tokenizer_document
 from lbrx.models.tokenizers.gguf_vocabulary import plain_values, read_vocabulary
+from lbrx.models.tokenizers.rwkv import RwkvTokenizer
 from lbrx.models.tokenizers.sentencepiece import MODEL_NAME
-from lbrx.models.tokenizers.specials import SpecialTokens, read_settings, special_tokens
-from lbrx.models.tokenizers.to_files import tokenizer_document
-from lbrx.models.tokenizers.to_gguf import gguf_tokenizer_metadata
+from lbrx.models.tokenizers.specials import SpecialTokens, end_ids, read_settings, special_tokens
+from lbrx.models.tokenizers.to_gguf import VOCABULARY_FILES, gguf_tokenizer_metadata
 from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, library_errors, load_tokenizer
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class TextTokenizer:
     label: str
     special: SpecialTokens
     vocab_size: int
-    _library: Tokenizer
+    _library: Tokenizer | RwkvTokenizer
 
     @property
     def bos_id(self) -> int | None:
@@ -51,8 +52,11 @@ class TextTokenizer:
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end generation: end of text and end of turn."""
-        ids = (self.special.ids.get(role) for role in ("eos", "eot"))
-        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+        return end_ids(self.special, self.token_id)
+
+    def token_id(self, text: str) -> int | None:
+        """Return the id of a token, or None."""
+        return self._library.token_to_id(text)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Return the ids of a text. ``add_special`` adds the special tokens that the model expects around it.
@@ -83,7 +87,7 @@ class TextTokenizer:
 
 
 def open_tokenizer(path: str | Path) -> TextTokenizer:
-    """Return the tokenizer of a directory (tokenizer.json or tokenizer.model), or of a GGUF file or its shards.
+    """Return the tokenizer of a directory (tokenizer.json or another vocabulary), or of a GGUF file or its shards.
 
     >>> import tempfile
     >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
@@ -102,7 +106,7 @@ def _open(model_path: Path) -> TextTokenizer:
         return _of_checkpoint(model_path)
     if (model_path / TOKENIZER_NAME).is_file():
         return _of_document(model_path)
-    if (model_path / MODEL_NAME).is_file():
+    if any((model_path / name).is_file() for name in (MODEL_NAME, *VOCABULARY_FILES)):
         return tokenizer_of_metadata(gguf_tokenizer_metadata(model_path, {}), where=str(model_path))
     if any(child.suffix == ".gguf" for child in model_path.iterdir()):
         return _of_checkpoint(model_path)
@@ -110,10 +114,17 @@ def _open(model_path: Path) -> TextTokenizer:
 
 
 def tokenizer_of_metadata(metadata: Mapping[str, Any], *, where: str = "GGUF metadata") -> TextTokenizer:
-    """Return the tokenizer that the key-values of a GGUF file describe; errors begin with ``where``."""
+    """Return the tokenizer that the key-values of a GGUF file describe; errors begin with ``where``.
+
+    It splits texts like llama.cpp, which does not normalize them to NFC.
+    """
     values = plain_values(metadata)
     vocabulary = read_vocabulary(values, where)
-    library = load_tokenizer(json.dumps(tokenizer_document(vocabulary, values)), where)
+    library: Tokenizer | RwkvTokenizer
+    if vocabulary.model == "rwkv":
+        library = RwkvTokenizer(vocabulary)
+    else:
+        library = load_tokenizer(json.dumps(tokenizer_document(vocabulary, values, composes=False)), where)
     return TextTokenizer(where, vocabulary.special, len(vocabulary.texts), library)
 
 

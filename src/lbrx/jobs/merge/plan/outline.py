@@ -10,7 +10,7 @@ from lbrx.jobs.merge.plan.records import InputModel
 from lbrx.jobs.merge.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice, SliceSource, layer_position
 from lbrx.models.architectures import Naming, TensorRole
 
-_LANGUAGE_MODEL_NAMES = ("default", "text_decoder", "language_model", "text_model")
+_LANGUAGE_MODEL_NAMES = ("default", "decoder", "text_decoder", "language_model", "text_model")
 _VISION_MODEL_NAMES = ("vision_tower", "visual", "vision_model")  # mergekit calls each of them by the first name
 
 
