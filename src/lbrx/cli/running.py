@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -99,6 +100,8 @@ def write_output(
             if plans:
                 report.interrupted()
             raise
+        if next_command is not None:  # of a split model with its first shard
+            next_command = next_command.replace(shlex.quote(str(plans[0].out)), shlex.quote(str(result.out)))
         report.done(result, plans[0], next_command)
     if nodes is not None:
         nodes.done()

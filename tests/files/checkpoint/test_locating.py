@@ -91,3 +91,10 @@ def test_a_model_with_an_adapter_beside_it_is_a_model(models: Path) -> None:
     (models / "model-a/adapter_config.json").write_text("{}")
     assert not is_adapter(models / "model-a")
     assert is_adapter(models / "adapter")
+
+
+def test_a_split_model_is_suggested_by_its_first_shard(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"model-0000{number}-of-00002.gguf").write_bytes(b"")
+    (tmp_path / "models.gguf").write_bytes(b"")
+    assert similar_path("model.gguf", [tmp_path]) == "; the model is split: did you mean 'model-00001-of-00002.gguf'?"

@@ -14,6 +14,8 @@ from lbrx.files.formats.gguf_values import GgufMetadata
 from lbrx.files.output.contents import Contents
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
+from lbrx.jobs.convert.mlx_gguf import mlx_to_gguf
+from lbrx.jobs.convert.model_card import card_metadata
 from lbrx.jobs.convert.reading import read_contents
 from support.tiny_models import MODEL_TYPES, write_model
 
@@ -175,3 +177,30 @@ def test_quantized_blocks_go_to_gguf_as_they_are(tmp_path: Path) -> None:
             found = again.by_name[name].make().realize()
             assert found.type_name == planned.type_name
             assert found.raw().numpy().tobytes() == planned.make().raw().numpy().tobytes(), name
+
+
+def test_names_and_licence_survive_in_a_model_card(tmp_path: Path) -> None:
+    directory, _ = write_model(tmp_path / "hf", "llama", type_name="bf16")
+    first = to_gguf(directory, tmp_path / "a.gguf")
+    said = {
+        "general.name": "A model",
+        "general.organization": "Someone",
+        "general.basename": "model",
+        "general.license": "apache-2.0",
+        "general.languages": ["en", "de"],
+    }
+    assert isinstance(first.metadata, GgufMetadata)
+    lbrx.save(tmp_path / "b.gguf", {each.name: each.make() for each in first.tensors}, {**first.metadata, **said})
+    lbrx.convert(tmp_path / "b.gguf", tmp_path / "back")
+    assert "license: apache-2.0" in (tmp_path / "back" / "README.md").read_text()
+    lbrx.convert(tmp_path / "b.gguf", tmp_path / "mlx", format="mlx")
+    for source in ("back", "mlx"):
+        step = hf_to_gguf if source == "back" else mlx_to_gguf
+        metadata = step(read_contents(tmp_path / source), tokenizer_metadata=NO_TOKENIZER).metadata
+        assert {key: metadata[key] for key in said} == said
+
+
+@pytest.mark.parametrize("text", ["", "# A model", "---\nlicense: [a\n---\n", "---\n- a\n---\n", "---\nlicense: 3\n"])
+def test_cards_that_are_not_understood_say_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "README.md").write_text(text)
+    assert card_metadata(tmp_path) == {}

@@ -219,6 +219,33 @@ def test_importances_that_are_no_numbers(tmp_path: Path) -> None:
         quantized(gguf_model(), QuantizeOptions("q4_k_s", imatrix=path))
 
 
+def test_a_file_that_is_no_importance_matrix(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("    some text, of which the first bytes are a large number")
+    with pytest.raises(FormatError, match=r"text.txt: is not an importance matrix; expected a GGUF or legacy"):
+        quantized(gguf_model(), QuantizeOptions("q4_k_s", imatrix=path))
+
+
+def test_the_file_type_of_experts_warns_without_experts() -> None:
+    warnings = quantized(gguf_model(), QuantizeOptions("mxfp4_moe")).warnings
+    assert warnings == ("the model has no stacks of experts, which mxfp4_moe is for: its matrices become q8_0",)
+    assert quantized(gguf_model(experts=4), QuantizeOptions("mxfp4_moe")).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("general.architecture=str:qwen2", "architecture 'llama', which cannot be changed"),
+        ("llama.block_count=int:1", "the model has tensors of 2 layers; use --prune-layers"),
+    ],
+)
+def test_keys_that_contradict_the_tensors_are_not_set(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        quantized(gguf_model(), parse_options("q8_0", override_kv=[text]))
+    same = parse_options("q8_0", override_kv=["general.architecture=str:llama", "llama.block_count=int:2"])
+    assert quantized(gguf_model(), same).metadata["llama.block_count"].value == 2
+
+
 # -- removed layers -----------------------------------------------------------------------------------------------
 
 

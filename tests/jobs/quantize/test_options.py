@@ -143,7 +143,7 @@ def test_keys_with_values(text: str, key: str, typed: Typed) -> None:
         ("a.b=int:three", "'three' is not a whole number"),
         ("a.b=float:x", "'x' is not a number"),
         ("a.b=bool:yes", "'yes' is not a bool"),
-        ("a.b=u8:300", "cannot be written as u8"),
+        ("a.b=u8:300", "'300' does not fit u8"),
     ],
 )
 def test_keys_that_are_wrong(text: str, message: str) -> None:

@@ -41,12 +41,16 @@ def similar_path(path: str, directories: Sequence[Path] = (Path(),)) -> str:
     ''
     """
     parent, name = os.path.split(path.rstrip("/"))
+    stem, suffix = os.path.splitext(name)
     try:
         folders = [directory / Path(parent).expanduser() for directory in directories]
         readable = [folder for folder in folders if folder.is_dir() and os.access(folder, os.R_OK)]
         names = [near for folder in readable for near in _model_names(folder)]
     except (OSError, ValueError, RuntimeError):  # not a path
         return ""
+    shards = [near for near in names if near.startswith(f"{stem}-00001-of-") and near.endswith(suffix)]
+    if suffix and shards:
+        return f"; the model is split: did you mean {os.path.join(parent, shards[0])!r}?"
     return nearest(os.path.join(parent, name), [os.path.join(parent, near) for near in names])
 
 

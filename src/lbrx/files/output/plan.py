@@ -109,6 +109,11 @@ def output_identity(
     }
 
 
+def written_path(plan: OutputPlan) -> Path:
+    """The path by which an output is opened: the directory, the file, or the first shard of a split model."""
+    return plan.out if plan.is_directory else plan.out.with_name(plan.layouts[0].name)
+
+
 def digest(*parts: bytes) -> str:
     """A short name for some bytes, cut into parts as they are."""
     state = xxhash.xxh3_64()

@@ -31,7 +31,7 @@ from lbrx.files.output.file_writer import FileWriter, writing
 from lbrx.files.output.journal import Entry, Journal, difference, journal_lock
 from lbrx.files.output.nonfinite import NonFiniteError, describe
 from lbrx.files.output.options import Progress, RunKeywords, RunOptions
-from lbrx.files.output.plan import Identity, OutputPlan, output_bytes
+from lbrx.files.output.plan import Identity, OutputPlan, output_bytes, written_path
 from lbrx.files.output.slots import batches_of, file_checksum, units_of, write_batch
 from lbrx.files.output.staging import Staging, existing_parent
 from lbrx.files.remote.paths import as_path, is_remote
@@ -49,7 +49,11 @@ _Plan = TypeVar("_Plan", bound=OutputPlan)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did. ``nonfinite`` counts the NaN and infinite values, by tensor and by where they are."""
+    """What a run did.
+
+    ``out`` is the output, of a split GGUF model its first shard. ``nonfinite`` counts the NaN and infinite values, by
+    tensor and by where they are.
+    """
 
     out: Path
     tensors: int
@@ -114,7 +118,9 @@ def execute(
             raise
     nonfinite = {name: entry.nonfinite for name, entry in journal.entries.items() if entry.nonfinite}
     seconds = time.monotonic() - started
-    return RunResult(as_path(plan.out), tensor_count(plan), output_bytes(plan), resumed_tensors, nonfinite, seconds)
+    return RunResult(
+        as_path(written_path(plan)), tensor_count(plan), output_bytes(plan), resumed_tensors, nonfinite, seconds
+    )
 
 
 def check_output(plan: OutputPlan, overwrite: bool) -> int | None:

@@ -12,12 +12,19 @@ import numpy as np
 from lbrx.errors import FormatError
 from lbrx.files.formats.strict_json import parse_object
 from lbrx.files.output.contents import PlannedTensor
-from lbrx.jobs.convert.file_types import FILE_TYPES, FLOAT_TYPES, QUANTIZATION_VERSION
+from lbrx.jobs.convert.file_types import (
+    FILE_TYPES,
+    FLOAT_TYPES,
+    QUANTIZATION_VERSION,
+    FileType,
+    file_type_of_base,
+)
 from lbrx.models.architectures.config import text_section
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.gguf_metadata import TORCH_NAMES, gguf_of, main_type, metadata_of_config
 from lbrx.models.architectures.rope import rope_section
 from lbrx.models.architectures.table import family_of_type
+from lbrx.registry import CODECS
 from lbrx.tensors.dtype import DTYPES
 
 CONFIG_KEY = "lbrx.hf.config"  # the JSON of config.json
@@ -35,9 +42,14 @@ def general_metadata(family: Family, tensors: Sequence[PlannedTensor], name: str
         "general.type": "model",
         "general.name": name,
         "general.size_label": size_label(tensors, experts),
-        "general.file_type": FILE_TYPES[main if main in FLOAT_TYPES else "f16"].number,
+        "general.file_type": _file_type(main).number,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
+
+
+def _file_type(main: str) -> FileType:
+    """The file type that names the type of most weights best."""
+    return file_type_of_base(main) if main in CODECS else FILE_TYPES[main if main in FLOAT_TYPES else "f16"]
 
 
 def size_label(tensors: Sequence[PlannedTensor], experts: int) -> str:

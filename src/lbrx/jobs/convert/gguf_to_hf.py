@@ -20,6 +20,7 @@ from lbrx.jobs.convert.gguf_metadata import (
     with_dtype,
 )
 from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
+from lbrx.jobs.convert.model_card import card_of
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, main_type
@@ -71,7 +72,7 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
         tensors,
         {"format": "pt"},
         with_dtype(config, main_type(tensors)),
-        _tokenizer_files(metadata),
+        (*_tokenizer_files(metadata), *card_of(metadata)),
         contents.sources,
         warnings=tuple(warnings),
     )

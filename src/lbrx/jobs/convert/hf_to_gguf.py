@@ -24,6 +24,7 @@ from lbrx.jobs.convert.gguf_metadata import (
     text_config,
 )
 from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
+from lbrx.jobs.convert.model_card import card_metadata
 from lbrx.models.architectures.config import Config, Values, text_section
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.gguf_metadata import gguf_of, metadata_of_config, rotated_elements
@@ -80,6 +81,7 @@ def hf_to_gguf(
     experts = 0 if family.expert_count is None else config.count(family.expert_count)
     metadata = {
         **general_metadata(family, planned, _model_name(contents, config), experts),
+        **card_metadata(contents.directory),
         **described,
         **vocabulary,
         **source_metadata(text_config(contents.config, family), {each.name: _hf_type(each) for each in tensors}),

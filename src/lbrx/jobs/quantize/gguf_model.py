@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,10 @@ from lbrx.jobs.quantize.imatrix import Importance
 from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
 from lbrx.jobs.quantize.pruning import pruned
+from lbrx.models.architectures.gguf_roles import layer_of
 from lbrx.tensors.tensor import Tensor
+
+ARCHITECTURE_KEY = "general.architecture"
 
 
 def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
@@ -29,7 +32,7 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
         left = pruned(contents, options.prune_layers)
         contents, old_names = left.contents, left.old_names
     importances = read_importances(options, old_names)
-    contents = replace(contents, metadata=_metadata(contents.metadata, options, importances))
+    contents = replace(contents, metadata=_metadata(contents, options, importances))
     file_type, total_error = options.target, None
     assert isinstance(file_type, FileType)
     if options.has_size:
@@ -39,6 +42,7 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
         choices = choose_types(contents, file_type, options)
     warnings = [
         *misfit_warnings(choices.values()),
+        *_without_experts(file_type, choices),
         *check_importances(importances, file_type, contents.tensors, choices),
     ]
     coded = tuple(_coded(tensor, choices[tensor.name], options, importances) for tensor in contents.tensors)
@@ -49,6 +53,12 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
         warnings=(*contents.warnings, *warnings),
     )
     return Quantization(result, coded, total_error, old_names)
+
+
+def _without_experts(file_type: FileType, choices: Mapping[str, Choice]) -> Iterable[str]:
+    """A warning if a file type for experts is used for a model without."""
+    if file_type.name == "mxfp4_moe" and all(choice.type_name != "mxfp4" for choice in choices.values()):
+        yield "the model has no stacks of experts, which mxfp4_moe is for: its matrices become q8_0"
 
 
 def _coded(tensor: PlannedTensor, choice: Choice, options: QuantizeOptions, importances: Importances) -> CodedTensor:
@@ -66,12 +76,30 @@ def _recoded(values: Tensor, type_name: str, weights: Importance | None) -> Tens
     return decoded.to(type_name) if type_name in FLOAT_TYPES else decoded.quantize(type_name, weights)
 
 
-def _metadata(metadata: Mapping[str, Any], options: QuantizeOptions, importances: Importances) -> dict[str, Typed]:
+def _metadata(contents: Contents, options: QuantizeOptions, importances: Importances) -> dict[str, Typed]:
     """All key-values of the output; the file type is changed if another one is chosen later."""
     assert isinstance(options.target, FileType)
-    pairs = retyped_metadata(metadata, options.target)
-    pairs |= {override.key: _typed_as_before(override, pairs) for override in options.key_overrides}
+    pairs, tensors = retyped_metadata(contents.metadata, options.target), contents.tensors
+    for override in options.key_overrides:
+        _check_key(override, pairs, tensors)
+        pairs[override.key] = _typed_as_before(override, pairs)
     return pairs | importances.metadata()
+
+
+def _check_key(override: KeyOverride, pairs: Mapping[str, Typed], tensors: Iterable[PlannedTensor]) -> None:
+    """Raise for keys that have to agree with the tensors."""
+    architecture = pairs[ARCHITECTURE_KEY].value if ARCHITECTURE_KEY in pairs else None
+    if override.key == ARCHITECTURE_KEY and override.typed.value != architecture:
+        raise UsageError(
+            f"--override-kv {override.key}: the model is of the architecture {architecture!r}, which cannot be changed"
+        )
+    if override.key == f"{architecture}.block_count":
+        layers = 1 + max((layer_of(tensor.name) or 0 for tensor in tensors), default=0)
+        if override.typed.value != layers:
+            raise UsageError(
+                f"--override-kv {override.key}: the model has tensors of {layers} layers; "
+                "use --prune-layers to remove some"
+            )
 
 
 def _with_file_type(metadata: Mapping[str, Any], file_type: FileType, options: QuantizeOptions) -> dict[str, Any]:

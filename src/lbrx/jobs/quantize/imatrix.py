@@ -125,7 +125,7 @@ def _read_legacy(path: Path, data: bytes) -> ImportanceMatrix:
     cursor = _Cursor(path, data)
     count = cursor.number("the number of entries")
     if not 1 <= count <= cursor.left // 12:
-        raise FormatError(f"{path}: has {count} entries; expected an importance matrix of at least one")
+        raise FormatError(f"{path}: is not an importance matrix; expected a GGUF or legacy file of llama-imatrix")
     entries: dict[str, Importance] = {}
     for _ in range(count):
         name, values = _read_entry(cursor)

@@ -73,7 +73,10 @@ class KeyOverride:
         if value_type == "int" and value.startswith("-"):
             written = "i32"
         typed = Typed(_value(text, written, value), written)
-        encode_pair(key, typed)  # an error if it does not fit
+        try:
+            encode_pair(key, typed)
+        except UsageError as error:
+            raise UsageError(f"{text!r}: {value!r} does not fit {written}") from error
         return cls(key, typed)
 
 
