@@ -102,6 +102,21 @@ FAMILIES: dict[str, str] = {
     "seed_oss": "lbrx.models.architectures.families.seed_oss:SEED_OSS",
     "smollm3": "lbrx.models.architectures.families.smollm3:SMOLLM3",
     "starcoder2": "lbrx.models.architectures.families.starcoder2:STARCODER2",
+    "afmoe": "lbrx.models.architectures.families.afmoe:AFMOE",
+    "deepseek_v2": "lbrx.models.architectures.families.deepseek:DEEPSEEK_V2",
+    "deepseek_v3": "lbrx.models.architectures.families.deepseek:DEEPSEEK_V3",
+    "dots1": "lbrx.models.architectures.families.dots1:DOTS1",
+    "ernie4_5_moe": "lbrx.models.architectures.families.ernie_moe:ERNIE_MOE",
+    "glm4_moe": "lbrx.models.architectures.families.glm_moe:GLM4_MOE",
+    "gpt_oss": "lbrx.models.architectures.families.gpt_oss:GPT_OSS",
+    "granitemoe": "lbrx.models.architectures.families.granite_moe:GRANITE_MOE",
+    "granitemoeshared": "lbrx.models.architectures.families.granite_moe:GRANITE_MOE_SHARED",
+    "hunyuan_v1_moe": "lbrx.models.architectures.families.hunyuan_moe:HUNYUAN_MOE",
+    "llama4": "lbrx.models.architectures.families.llama4:LLAMA4",
+    "minimax": "lbrx.models.architectures.families.minimax:MINIMAX",
+    "minimax_m2": "lbrx.models.architectures.families.minimax:MINIMAX_M2",
+    "olmoe": "lbrx.models.architectures.families.olmoe:OLMOE",
+    "phimoe": "lbrx.models.architectures.families.phimoe:PHIMOE",
 }
 """Model families, as `lbrx.models.architectures.family.Family` records."""
 

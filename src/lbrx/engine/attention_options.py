@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.arrays import Floats
 from lbrx.errors import ShapeError, UsageError
 from lbrx.tensors.shape import Shape
 
@@ -24,6 +25,8 @@ class AttentionOptions:
     window: int | None = None
     softcap: float | None = None
     offset: int = 0
+    chunk: int | None = None
+    sinks: Floats | None = None
 
     def check(self, q: Shape, k: Shape, v: Shape) -> None:
         """Raise unless the options are valid and the shapes of queries, keys and values fit."""
@@ -38,8 +41,20 @@ class AttentionOptions:
             raise UsageError(f"attention: a window of {self.window} positions makes no sense; expected at least 1")
         if self.softcap is not None and not self.softcap > 0:
             raise UsageError(f"attention: a soft cap of {self.softcap} makes no sense; expected a number above 0")
+        if self.chunk is not None and (self.chunk < 1 or self.window is not None):
+            raise UsageError(f"attention: a chunk of {self.chunk} positions makes no sense; expected 1 or more")
+        if self.sinks is not None and (self.sinks.shape != q[:1] or self.sinks.dtype != np.float32):
+            raise ShapeError(
+                f"attention: sinks of shape {self.sinks.shape} in {self.sinks.dtype}; "
+                f"expected one in f32 for each of {q[0]} heads"
+            )
         if self.offset < 0:
             raise UsageError(f"attention: an offset of {self.offset} makes no sense; expected 0 or more")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are no chunks and no sinks, which only the CPU computes."""
+        return self.chunk is None and self.sinks is None
 
     def scale_of(self, head_size: int) -> float:
         """What scores are multiplied by."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.attention_options import DTYPE_NAMES, AttentionOptions
-from lbrx.engine.device import Heads, chosen
+from lbrx.engine.device import CPU, Heads, chosen, device
 from lbrx.engine.key_values import KeyValues
 from lbrx.engine.recording import Recorded
 from lbrx.errors import DTypeError, ShapeError
@@ -27,11 +27,15 @@ def attention(
     window: int | None = None,
     softcap: float | None = None,
     offset: int = 0,
+    chunk: int | None = None,
+    sinks: Floats | None = None,
 ) -> Floats:
     """softmax(scale q k^T) v: queries [heads, n, d], keys and values [kv_heads, m, d], in f32, f16 or bf16.
 
     Query i has position ``offset`` + i among the keys. With ``causal``, it sees no later key. With ``window``, it sees
-    only keys fewer than that many positions away. ``softcap`` bounds the scores. A query that sees no key gives zeros.
+    only keys fewer than that many positions away, with ``chunk`` only those of its own run of so many positions.
+    ``softcap`` bounds the scores. ``sinks`` are one more score for each head, whose weight is lost. A query that sees
+    no key gives zeros.
 
     The error of a score is at most d 2**-23 of the sum of the magnitudes of its products (with a cap, plus 3e-7 of the
     cap). The error of a result is at most 2**-18 of the largest magnitude of the values in addition. On x86, 24 or more
@@ -47,12 +51,13 @@ def attention(
            [4., 5., 6., 7.]], dtype=float32)
     """
     queries, keys, values = (_array(each) for each in (q, k, v))
-    options = AttentionOptions(scale, causal, window, softcap, offset)
+    options = AttentionOptions(scale, causal, window, softcap, offset, chunk, sinks)
     options.check(queries.shape, keys.shape, values.shape)
     shape = (*queries.shape[:2], values.shape[2])
     if 0 in shape or not keys.shape[1]:
         return np.zeros(shape, np.float32)
-    target = chosen(settings.device, Heads(max(queries.shape[2], values.shape[2])))
+    heads = Heads(max(queries.shape[2], values.shape[2]))
+    target = chosen(settings.device, heads) if options.is_plain else device(CPU)
     return target.attention(queries, keys, values, options)
 
 
@@ -65,6 +70,8 @@ def cached_attention(
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    chunk: int | None = None,
+    sinks: Floats | None = None,
 ) -> Floats:
     """Causal attention of new tokens to themselves and to those in a KV cache; stores their keys and values.
 
@@ -78,13 +85,15 @@ def cached_attention(
     """
     queries: Any = q
     if isinstance(queries, Recorded):
-        options = AttentionOptions(scale, True, window, softcap)
+        options = AttentionOptions(scale, True, window, softcap, 0, chunk, sinks)
         options.check(queries.shape, k.shape, v.shape)
         recorded: Any = queries.recorder.cached_attention(queries, k, v, memory, options)  # type: ignore[arg-type]
         return recorded  # type: ignore[no-any-return]
     offset = memory.length
     keys, values = memory.extend(floats(k), floats(v))
-    return attention(q, keys, values, scale=scale, window=window, softcap=softcap, offset=offset)
+    return attention(
+        q, keys, values, scale=scale, window=window, softcap=softcap, offset=offset, chunk=chunk, sinks=sinks
+    )
 
 
 def _array(values: Values) -> npt.NDArray[Any]:

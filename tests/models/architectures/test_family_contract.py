@@ -39,7 +39,13 @@ SMALL: dict[str, Any] = {
     "query_pre_attn_scalar": 8,
     "torch_dtype": "float32",
 }
-EXPERTS = {"num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+EXPERTS = {
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+    "shared_intermediate_size": 32,
+}
+NEXTN = ("eh_proj", "embed_tokens", "enorm", "hnorm", "shared_head_head", "shared_head_norm")
 every_family = pytest.mark.parametrize("family", list(all_families()), ids=lambda family: family.name)
 every_known_convertible = pytest.mark.parametrize(
     "family",
@@ -109,7 +115,7 @@ def test_names_are_unique(family: Family) -> None:
 @every_family
 def test_templates_have_the_numbers_that_they_need(family: Family) -> None:
     for weight in family.weights:
-        is_layer = weight in family.layer
+        is_layer = weight in (*family.layer, *family.prediction)
         assert ("{layer}" in weight.name) == is_layer
         assert ("{item}" in weight.name) == (weight.items is not None)
         assert weight.gguf is None or ("{layer}" in weight.gguf) == is_layer
@@ -120,7 +126,7 @@ def test_templates_have_the_numbers_that_they_need(family: Family) -> None:
 def test_defaults_are_enough_for_every_shape_and_condition(family: Family) -> None:
     config = family.config({})
     for weight in family.weights:
-        if weight.shape is not None:
+        if weight.shape is not None and family.needs_by_default(weight):
             assert all(size > 0 for size in config.shape(weight.shape))
         if weight.needed_when is not None:
             assert config.evaluate(weight.needed_when, layer=0) in (True, False)
@@ -134,6 +140,7 @@ def test_llama_cpp_knows_the_names(family: Family) -> None:
     assert family.gguf is not None
     architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == family.gguf.name)
     known = {gguf.TENSOR_NAMES[tensor].replace("{bid}", "{layer}") for tensor in gguf.MODEL_TENSORS[architecture]}
+    known |= {f"blk.{{layer}}.nextn.{part}" for part in NEXTN if family.prediction}
     known |= {"output"} if family.gguf.never_has_output else set()
     for weight in family.weights:
         if weight.gguf is not None and weight.in_gguf:

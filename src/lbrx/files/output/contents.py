@@ -32,6 +32,7 @@ class PlannedTensor:
     make: Callable[[], Tensor]
     unit: str | None = None  # the tensor that this is a part of: its parts are made together
     codes: StoredCodes | None = None  # to write instead of the values, if the output has this coding
+    blocks: PlannedTensor | None = None  # the same values in GGML blocks, with the last two axes swapped
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> PlannedTensor:

@@ -18,6 +18,9 @@ def check_supported(family: Family, config: Config) -> None:
             f"{config.where}: 'mlp_only_layers' is {dense!r} and 'decoder_sparse_step' {step!r}; "
             f"llama.cpp has {gguf_of(family).name} with experts in every layer only"
         )
+    for condition, text in gguf_of(family).requires.items():
+        if not config.evaluate(condition):
+            raise UsageError(f"{config.where}: {text}; llama.cpp has no {gguf_of(family).name} of that kind")
     if "use_bidirectional_attention" in family.defaults and config.get("use_bidirectional_attention"):
         raise UsageError(f"{config.where}: 'use_bidirectional_attention' is an embedding model; expected a decoder")
 
@@ -31,6 +34,7 @@ def _differences(family: Family, config: Config, rope: Config) -> Iterator[str]:
     gguf = gguf_of(family)
     if rope.get("rope_type") == "dynamic" and rope.get("alpha") is None:
         yield "rope type 'dynamic' is not in llama.cpp, which will not stretch positions beyond the trained length"
+    yield from (text for condition, text in gguf.differs.items() if config.evaluate(condition))
     window = config.get("sliding_window")
     has_layers = gguf.full_attention_period is not None or (gguf.lists_windows and config.evaluate(gguf.windows_when))
     has_window = not has_layers and window and config.get("use_sliding_window") is not False

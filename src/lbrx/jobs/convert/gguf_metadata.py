@@ -21,7 +21,13 @@ from lbrx.jobs.convert.file_types import (
 )
 from lbrx.models.architectures.config import text_section
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.gguf_metadata import TORCH_NAMES, gguf_of, main_type, metadata_of_config
+from lbrx.models.architectures.gguf_metadata import (
+    TORCH_NAMES,
+    gguf_of,
+    main_type,
+    metadata_of_config,
+    stored_prediction_count,
+)
 from lbrx.models.architectures.rope import rope_section
 from lbrx.models.architectures.table import family_of_type
 from lbrx.registry import CODECS
@@ -115,7 +121,8 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
     if family is None or family.gguf is None:
         return None
     settings = family.whole_config(config, (), f"{where}: key {CONFIG_KEY!r}")
-    expected = metadata_of_config(family, settings, rope_section(settings))
+    predicting = stored_prediction_count(family, metadata)
+    expected = metadata_of_config(family, settings, rope_section(settings), predicting)
     is_same = all(_is_alike(metadata.get(key), value) for key, value in expected.items())
     return (family, config) if is_same else None
 

@@ -23,7 +23,8 @@ from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
 from lbrx.jobs.convert.model_card import card_of
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.gguf_metadata import config_of_metadata, main_type
+from lbrx.models.architectures.gguf_metadata import config_of_metadata, main_type, stored_prediction_count
+from lbrx.models.architectures.layouts import joined
 from lbrx.models.architectures.records import Weight
 from lbrx.models.architectures.rope import ROPE_TENSORS
 from lbrx.models.architectures.table import family_of_gguf, gguf_names
@@ -40,7 +41,8 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
 
     Tensors get the types that they had before the file was made where it tells, else that of its matrices (bf16 where
     those are quantized), or ``type_name``. With ``keep_quantized`` blocks of ggml stay what they are, under the names
-    and with the rows of Hugging Face; SafeTensors files cannot hold them, but what is made from this can.
+    and with the rows of Hugging Face; SafeTensors files cannot hold them, but what is made from this can. Joined
+    tensors are separate then.
 
     >>> gguf_to_hf(Contents("gguf", (), {"general.architecture": "rwkv6"}))
     Traceback (most recent call last):
@@ -60,13 +62,15 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
             warnings.append(f"{where}: its key-values were changed; config.json is made from them, not the stored one")
     settings = family.whole_config(config, contents.by_name.keys(), f"{where}: config.json")
     matches = match_tensors(
-        tensor_pairs(family, settings),
+        tensor_pairs(family, settings, stored_prediction_count(family, metadata)),
         {each.name: each for each in contents.tensors if each.name not in ROPE_TENSORS},
         to_gguf=False,
         where=where,
     )
     types = _Types.of(contents, type_name, keep_quantized, where)
     tensors = tuple(_Making(family, settings, types, metadata).all(matches, is_tied=family.is_tied(config)))
+    if not keep_quantized:
+        tensors = joined(tensors, family, settings)
     return Contents(
         "safetensors",
         tensors,

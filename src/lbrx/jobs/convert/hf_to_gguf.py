@@ -28,6 +28,7 @@ from lbrx.jobs.convert.model_card import card_metadata
 from lbrx.models.architectures.config import Config, Values, text_section
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.gguf_metadata import gguf_of, metadata_of_config, rotated_elements
+from lbrx.models.architectures.layouts import separated
 from lbrx.models.architectures.rope import (
     LONG_FACTORS,
     ROPE_FREQUENCIES,
@@ -70,9 +71,13 @@ def hf_to_gguf(
     config = family.whole_config(contents.config, [each.name for each in tensors], f"{where}: config.json")
     rope = rope_section(config)
     check_supported(family, config)
-    described = metadata_of_config(family, config, rope)
+    predicting = family.prediction_count(contents.config, [each.name for each in tensors])
+    described = metadata_of_config(family, config, rope, predicting)
     matches = match_tensors(
-        tensor_pairs(family, config), {each.name: each for each in tensors}, to_gguf=True, where=where
+        tensor_pairs(family, config, predicting),
+        {each.name: each for each in separated(tensors, family, config)},
+        to_gguf=True,
+        where=where,
     )
     matches, head_metadata = _decide_head(family, matches, family.is_tied(contents.config), where)
     planned = [*_rope_tensors(rope, config), *(_planned(match, config, type_name) for match in matches)]
@@ -120,16 +125,21 @@ def convertible_family(config: Values | None, where: str) -> Family:
 def _language_tensors(tensors: Sequence[PlannedTensor], family: Family) -> tuple[list[PlannedTensor], list[str]]:
     """The tensors of the language model under the names that it has alone, and a word about those left behind."""
     language: list[PlannedTensor] = []
-    others = 0
+    others = unknown = 0
     buffers = tuple(weight.name.partition("{layer}")[2] for weight in family.layer if weight.is_buffer)
     for each in tensors:
         if each.name.startswith(_OTHER_MODULES):
             others += 1
+        elif each.name.startswith(gguf_of(family).left_out):
+            unknown += 1
         elif not each.name.endswith(buffers):
             language.append(each.renamed(family.translate(each.name, family.namings[0])))
-    return language, [f"{others} tensors of the vision model are left out: only the language model is converted"] * (
-        others > 0
-    )
+    notes = []
+    if others:
+        notes.append(f"{others} tensors of the vision model are left out: only the language model is converted")
+    if unknown:
+        notes.append(f"{unknown} tensors are left out: llama.cpp has no names for them in {gguf_of(family).name}")
+    return language, notes
 
 
 def _decide_head(family: Family, matches: list[Match], is_tied: bool, where: str) -> tuple[list[Match], dict[str, Any]]:

@@ -32,27 +32,41 @@ class Pair:
         return self.shape if self.weight.items is None else (len(self.hf_names), *self.shape)
 
 
-def tensor_pairs(family: Family, config: Config) -> Iterator[Pair]:
-    """Every tensor that a model of the family can have, in the order in which files have them."""
+def tensor_pairs(family: Family, config: Config, prediction_count: int = 0) -> Iterator[Pair]:
+    """Every tensor that a model of the family can have, in the order in which files have them.
+
+    ``prediction_count`` is the number of layers that predict further tokens, after the others.
+    """
+
+    layers = config.count(family.layers_key)
 
     def pair(weight: Weight, layer: int | None) -> Pair:
         assert weight.gguf is not None
         assert weight.shape is not None
         items = (None,) if weight.items is None else range(config.size(weight.items))
         names = tuple(family.namings[0].expand(weight.name, layer, item) for item in items)
-        is_required = weight.tied_to is None and family.needs_by_default(weight)
-        if is_required and weight.needed_when is not None:
-            is_required = bool(config.evaluate(weight.needed_when, layer=layer or 0))
         gguf_name = weight.gguf.replace("{layer}", str(layer))
+        is_required = (layer is None or layer < layers) and _is_needed(family, weight, config, layer)
         return Pair(weight, gguf_name, names, config.shape(weight.shape, layer=layer), is_required)
 
     for weight in _in_gguf(family.pre):
         yield pair(weight, None)
     layered = _in_gguf(family.layer)
-    for layer in range(config.count(family.layers_key)):
+    for layer in range(layers):
         yield from (pair(weight, layer) for weight in layered)
+    predicting = _in_gguf((*family.layer, *family.prediction)) if prediction_count else []
+    for layer in range(layers, layers + prediction_count):
+        yield from (pair(weight, layer) for weight in predicting)
     for weight in _in_gguf(family.post):
         yield pair(weight, None)
+
+
+def _is_needed(family: Family, weight: Weight, config: Config, layer: int | None) -> bool:
+    if weight.optional or weight.tied_to is not None:
+        return False
+    if weight.name.endswith(".bias"):  # some models have fewer biases than config.json says
+        return family.needs_by_default(weight)
+    return weight.needed_when is None or bool(config.evaluate(weight.needed_when, layer=layer))
 
 
 def _in_gguf(weights: Sequence[Weight]) -> list[Weight]:

@@ -42,9 +42,10 @@ def check_names(architecture: Family, config: Values, names: Collection[str]) ->
         for name in architecture.missing(config, names)
     ]
     layer_count = architecture.layer_count(config)
+    end = layer_count + architecture.prediction_count(config, names)
     for name in sorted(names):
         layer = architecture.layer_of(name)
-        if layer is not None and layer >= layer_count + architecture.prediction_layers:
+        if layer is not None and layer >= end:
             problems.append(
                 f"tensor {name!r} is in layer {layer}, but config.json says that there are {layer_count} layers"
             )

@@ -26,6 +26,7 @@ _MEANINGS_OF_NULL: dict[str, Any] = {
     "num_key_value_heads": "num_attention_heads",
     "head_dim": HEAD_DIM,
     "sliding_window": None,
+    "q_lora_rank": 0,
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
 }
@@ -107,6 +108,11 @@ class Config:
         self._defaults = {**(defaults or {}), **nulls}
         self.error_class = error_class
         self.where = where
+
+    @property
+    def given(self) -> Values:
+        """The explicit values."""
+        return self._given
 
     def get(self, *keys: str) -> Any:
         """Return the first of these keys that has a value, else the first that has a default, else None.

@@ -12,7 +12,7 @@ from typing import Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import LbrxError, UsageError
 from lbrx.models.architectures.config import MOST, Config, Values, first_class, text_section
-from lbrx.models.architectures.records import Decoder, Gguf, LayerRule, Naming, TensorRole, Weight
+from lbrx.models.architectures.records import Decoder, Gguf, Joined, LayerRule, Naming, TensorRole, Weight
 from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
 
 _PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
@@ -61,9 +61,12 @@ class Family:
     layer_rules: tuple[LayerRule, ...] = ()
     gguf: Gguf | None = None  # None: cannot be converted
     decoder: Decoder | None = None  # None: cannot be run
+    joined: tuple[Joined, ...] = ()  # tensors of layers that contain several weights
+    prediction: tuple[Weight, ...] = ()  # more weights of the layers after the others, which predict further tokens
+    prediction_key: str = ""  # the config key for their number
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     inferred_layer_count: int | None = None  # set when the layers were counted by their names
-    prediction_layers: int = 0  # layers after those, which predict further tokens
+    prediction_layers: int = 0  # set when the layers after those were counted, too
 
     @property
     def model_type(self) -> str:
@@ -72,7 +75,7 @@ class Family:
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        return (*self.pre, *self.layer, *self.post)
+        return (*self.pre, *self.layer, *self.prediction, *self.post)
 
     @cached_property
     def by_gguf_name(self) -> dict[str, Weight]:
@@ -117,6 +120,23 @@ class Family:
         if self.inferred_layer_count is not None:
             return self.inferred_layer_count
         return self.config(config).count(self.layers_key, at_least=0, at_most=most_items(names))
+
+    def prediction_count(self, config: Values, names: Collection[str]) -> int:
+        """Return the number of layers that predict further tokens, after the others; 0 if a model has none of them.
+
+        >>> from lbrx.models.architectures import find_family
+        >>> config = {"model_type": "deepseek_v3", "num_hidden_layers": 2, "num_nextn_predict_layers": 1}
+        >>> find_family(config).prediction_count(config, ["model.layers.2.enorm.weight"])
+        1
+        """
+        if not self.prediction_key or self.inferred_layer_count is not None:
+            return self.prediction_layers
+        values = self.config(config)
+        if not values.get(self.prediction_key):
+            return 0
+        layers = self.layer_count(config, names)
+        count = values.count(self.prediction_key, at_most=most_items(names))
+        return count if any(layers <= (self.layer_of(name) or 0) < layers + count for name in names) else 0
 
     def is_tied(self, config: Values) -> bool:
         """Return whether the language head of a model is its embedding.
@@ -226,7 +246,7 @@ class Family:
         known = list(self._known_roles(config, present, naming))
         unknown = present - {role.name for role in known}
         roles = [role for role in known if role.name in present or not role.optional]
-        roles += self._unknown_roles(config, unknown, naming)
+        roles += self._unknown_roles(config, unknown, present, naming)
         modules = self._side_modules(present, naming)
         if modules:
             roles = [replace(role, module=module_of(role.name, modules)) for role in roles]
@@ -282,21 +302,25 @@ class Family:
     def _known_roles(self, config: Values, present: frozenset[str], naming: Naming) -> Iterator[TensorRole]:
         """Yield a role for every tensor that the definition knows, present or not."""
         values = self.config(config)
+        layers = self.layer_count(config, present)
+        predicting = range(layers, layers + self.prediction_count(config, present) if self.prediction_key else layers)
         parts: tuple[tuple[Part, tuple[Weight, ...], Iterable[int | None]], ...] = (
             ("pre", self.pre, (None,)),
-            ("layer", self.layer, range(self.layer_count(config, present))),
+            ("layer", self.layer, range(layers)),
+            ("layer", (*self.layer, *self.prediction) if predicting else (), predicting),
             ("post", self.post, (None,)),
         )
-        for part, weights, layers in parts:
+        for part, weights, numbers in parts:
             for weight in weights:
                 differs = any("layer" in str(dimension) for dimension in weight.shape or ())
                 shape = None if weight.shape is None or differs else values.shape(weight.shape)
                 tied_to = naming.expand(weight.tied_to) if weight.tied_to and self.is_tied(config) else None
                 items = _items(weight, values, most_items(present))
-                for layer in layers:
+                for layer in numbers:
                     if differs and weight.shape is not None:
                         shape = values.shape(weight.shape, layer=layer)
-                    is_needed = tied_to is None and _is_needed(weight, values, naming, present, layer)
+                    is_needed = tied_to is None and layer not in predicting
+                    is_needed = is_needed and _is_needed(weight, values, naming, present, layer)
                     for item in items:
                         yield TensorRole(
                             naming.expand(weight.name, layer, item),
@@ -310,9 +334,11 @@ class Family:
                             is_vocabulary=weight.is_vocabulary,
                         )
 
-    def _unknown_roles(self, config: Values, unknown: Iterable[str], naming: Naming) -> Iterator[TensorRole]:
+    def _unknown_roles(
+        self, config: Values, unknown: Iterable[str], present: frozenset[str], naming: Naming
+    ) -> Iterator[TensorRole]:
         prefix, container = self._stack_prefix(naming), naming.base.rstrip(".")
-        layer_count = self.layer_count(config) + self.prediction_layers
+        layer_count = self.layer_count(config) + self.prediction_count(config, present)
         for name in sorted(unknown):
             layer = layer_number(name, prefix)
             part: Part = "layer"
@@ -337,6 +363,8 @@ def _items(weight: Weight, config: Config, most: int) -> Sequence[int | None]:
 
 
 def _is_needed(weight: Weight, config: Config, naming: Naming, present: frozenset[str], layer: int | None) -> bool:
-    if weight.optional or any(naming.expand(other, layer) in present for other in weight.replaced_by):
+    if weight.optional or weight.joined_in is not None:
+        return False
+    if any(naming.expand(other, layer, 0) in present for other in weight.replaced_by):
         return False
     return weight.needed_when is None or bool(config.evaluate(weight.needed_when, layer=layer))

@@ -45,6 +45,8 @@ _EXPERT_SIZES = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
+_PREDICTING = "nextn_predict_layers"
+_YARN_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 _EPSILONS = {"rms": "attention.layer_norm_rms_epsilon", "layer": "attention.layer_norm_epsilon"}
 _REAL_ENDS = ("scale", "clamp_kqv", "max_alibi_bias")  # of keys whose values are f32
 _TOKEN_IDS = {"bos": "bos", "eos": "eos", "padding": "pad"}
@@ -60,8 +62,11 @@ def gguf_of(family: Family) -> Gguf:
 # -- from a config -----------------------------------------------------------------------------------------------------
 
 
-def metadata_of_config(family: Family, config: Config, rope: Config) -> dict[str, Any]:
-    """Return the key-values ``{arch}.*``: sizes, attention, rotation and experts."""
+def metadata_of_config(family: Family, config: Config, rope: Config, prediction_count: int = 0) -> dict[str, Any]:
+    """Return the key-values ``{arch}.*``: sizes, attention, rotation and experts.
+
+    ``prediction_count`` is the number of layers that predict further tokens, after the others.
+    """
     pairs: dict[str, Any] = {end: config.count(key) for end, key in (_COUNTS | _HEAD_SIZES).items()}
     pairs["context_length"] = config.size(gguf_of(family).context_length)
     norm = _norm(family)
@@ -73,13 +78,38 @@ def metadata_of_config(family: Family, config: Config, rope: Config) -> dict[str
     if family.expert_count is not None:
         pairs["expert_count"] = config.count(family.expert_count)
         pairs["expert_used_count"] = config.count("num_experts_per_tok")
-        pairs |= {end: config.count(key) for end, key in _EXPERT_SIZES.items() if config.get(key) is not None}
-    further = {end: config.evaluate(expression) for end, expression in gguf_of(family).keys.items()}
-    for end, value in further.items():
-        is_real = end.endswith(_REAL_ENDS) and isinstance(value, int)
-        if value is not None and end not in pairs:
-            pairs[end] = float(value) if is_real else value
-    return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items()}
+        sizes = {end: key for end, key in _EXPERT_SIZES.items() if key in family.defaults}
+        pairs |= {end: config.count(key) for end, key in sizes.items() if config.get(key) is not None}
+    further = _more_metadata(family, config)
+    pairs |= {key: value for key, value in further.items() if key not in pairs or not isinstance(value, str)}
+    multiplier = gguf_of(family).yarn_log_multiplier
+    if multiplier is not None and rope.get("mscale_all_dim") is not None:
+        pairs[_YARN_LOG_MULTIPLIER] = multiplier * rope.number("mscale_all_dim")
+    if prediction_count:
+        pairs |= {"block_count": pairs["block_count"] + prediction_count, _PREDICTING: prediction_count}
+    return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items() if value is not None}
+
+
+def _more_metadata(family: Family, config: Config) -> dict[str, Any]:
+    """Return the key-values that the record of a family describes."""
+    pairs: dict[str, Any] = {}
+    for name, expression in gguf_of(family).keys.items():
+        value = config.evaluate(expression)
+        if isinstance(value, str) or value is None:
+            pairs[name] = value
+            continue
+        if not isinstance(value, int | float) or not -MOST < value < MOST:
+            raise config.wrong(f"{expression!r} is {value!r:.60}; expected a number, or true or false")
+        is_real = isinstance(family.defaults.get(expression), float) or name.endswith(_REAL_ENDS)
+        pairs[name] = float(value) if is_real and not isinstance(value, bool) else value
+    return pairs
+
+
+def stored_prediction_count(family: Family, metadata: Mapping[str, Any]) -> int:
+    """Return how many of the layers of a GGUF file predict further tokens."""
+    values = Config(metadata, where="the GGUF file", error_class=FormatError)
+    key = f"{gguf_of(family).name}.{_PREDICTING}"
+    return values.count(key, at_least=0) if values.get(key) is not None else 0
 
 
 def _norm(family: Family) -> Norm:
@@ -188,10 +218,12 @@ def config_of_metadata(
     config |= {key: values.count(prefix + end, at_most=most.get(end, MOST)) for end, key in _COUNTS.items()}
     others = {"attention.key_length": "head_dim", _WINDOW: "sliding_window", **{key: key for key in _SOFTCAPS}}
     others |= {"expert_count": family.expert_count or "num_experts", "expert_used_count": "num_experts_per_tok"}
-    for name, key in {prefix + end: key for end, key in (others | _EXPERT_SIZES).items()}.items():
+    others |= {end: key for end, key in _EXPERT_SIZES.items() if key in family.defaults}
+    for name, key in {prefix + end: key for end, key in others.items()}.items():
         if name in metadata:
             is_real = key in _SOFTCAPS
             config[key] = plain_float(values.number(name)) if is_real else values.count(name, at_least=0)
+    config |= _more_config(family, values, prefix, config)
     if not config.get("sliding_window"):
         config["sliding_window"] = None
     embedding = tensors.get("token_embd.weight")
@@ -208,16 +240,33 @@ def config_of_metadata(
     norm = _norm(family)
     if norm.epsilon.isidentifier():
         config[norm.epsilon] = plain_float(values.number(prefix + _EPSILONS[norm.function], default=1e-6))
-    for end, key in gguf_of(family).keys.items():
-        if key.isidentifier() and metadata.get(prefix + end) is not None:
-            value = values.get(prefix + end)
-            config[key] = plain_float(value) if isinstance(value, float) else value
     rope: dict[str, Any] = {}
     warnings: list[str] = []
     if "rope_theta" in family.defaults:
         rope, warnings = _rope_config(family, values, tensors, config)
     config |= _taken_for_granted(family, values, tensors, config) | rope
     return {family.keys.get(key, key): value for key, value in config.items()}, warnings
+
+
+def _more_config(family: Family, values: Config, prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of keys that the record of a family describes."""
+    gguf = gguf_of(family)
+    given = {name.removeprefix(prefix): value for name, value in values.given.items()}
+    result: dict[str, Any] = {}
+    for name, key in gguf.keys.items():
+        if key.isidentifier() and key not in gguf.config and name in given:
+            result[key] = plain_float(given[name]) if isinstance(given[name], float) else given[name]
+    known = Config(
+        {name.replace(".", "_"): value for name, value in given.items()}, {**config, **result, **gguf.stored_defaults}
+    )
+    for key, expression in gguf.config.items():
+        value = known.evaluate(expression)
+        result[key] = plain_float(value) if isinstance(value, float) else value
+    if family.prediction_key and _PREDICTING in given:
+        count = values.count(prefix + _PREDICTING, at_least=0)
+        result[family.prediction_key] = count
+        result[family.layers_key] = values.count(prefix + "block_count") - count
+    return result
 
 
 def _uniform(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -282,6 +331,10 @@ def _rope_config(
     theta = plain_float(values.number(prefix + "freq_base", default=defaults["rope_theta"]))
     settings: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(values, prefix + "scaling.")}
     warnings = []
+    logs = values.get(prefix.removesuffix("rope.") + _YARN_LOG_MULTIPLIER)
+    if gguf.yarn_log_multiplier is not None and logs is not None and settings["rope_scaling"]:
+        scale = plain_float(float(logs) / gguf.yarn_log_multiplier)
+        settings["rope_scaling"] |= {"mscale": scale, "mscale_all_dim": scale}
     if "rope_local_base_freq" in defaults:
         local = values.number(prefix + "freq_base_swa", default=defaults["rope_local_base_freq"])
         settings["rope_local_base_freq"] = plain_float(local)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lbrx.models.architectures.config import HEAD_DIM
-from lbrx.models.architectures.records import Dimension, LayerRule, Weight
+from lbrx.models.architectures.records import Dimension, Joined, LayerRule, Weight
 
 ALWAYS, NEVER = "True", "False"
 QUERY_ROWS = "num_attention_heads * head_dim"
@@ -143,15 +143,24 @@ def experts(
     size: Dimension,
     when: str | None = None,
     joined: Mapping[str, Weight] | None = None,
+    is_joined: bool = False,
+    router: str = "gate",
+    router_bias: str | None = None,
+    other_router: Weight | None = None,
+    mlx: str = "{}.switch_mlp.{}_proj.weight",
 ) -> tuple[Weight, ...]:
     """Return the router and one gate, up and down matrix per expert, named by ``matrices``.
 
-    MLX stores each matrix for all experts at once; ``joined`` lists tensors that may replace single ones.
+    MLX stores each matrix for all experts at once, under the name ``mlx``, whose gaps are the module and the role.
+    ``joined`` lists tensors that may replace single ones; checkpoints usually have these if ``is_joined``.
+    ``other_router`` is another name of the router.
     """
-    weights = [*linear(f"{module}.gate", count, "hidden_size", "ffn_gate_inp", when=when)]
+    weights = [*linear(f"{module}.{router}", count, "hidden_size", "ffn_gate_inp", when=when, bias=router_bias)]
+    if other_router is not None:
+        weights = [replace(weights[0], replaced_by=(other_router.name,)), *weights[1:], other_router]
     for role, matrix in matrices.items():
         shape = ("hidden_size", size) if role == "down" else (size, "hidden_size")
-        stack = Weight(f"{module}.switch_mlp.{role}_proj.weight", (count, *shape), optional=True)
+        stack = Weight(mlx.format(module, role), (count, *shape), optional=True)
         others = (*([joined[role]] if joined else []), stack)
         weights.append(
             Weight(
@@ -160,12 +169,55 @@ def experts(
                 items=count,
                 needed_when=when,
                 replaced_by=tuple(other.name for other in others),
+                joined_in=joined[role].name if joined and is_joined else None,
                 gguf=f"ffn_{role}_exps.weight",
                 mlx=stack.name,
             )
         )
         weights += [other for other in others if other not in weights]
     return tuple(weights)
+
+
+PROJECTIONS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+W123 = {"gate": "w1", "up": "w3", "down": "w2"}
+
+
+def fused_experts(
+    count: str, size: Dimension, module: str = "mlp.experts", names: tuple[str, str] = ("gate_up_proj", "down_proj")
+) -> dict[str, Weight]:
+    """Return the two tensors that store the experts of a layer in transformers 5, by the roles that they contain."""
+    gate_up = Weight(f"{module}.{names[0]}", (count, f"2 * ({size})", "hidden_size"), optional=True)
+    down = Weight(f"{module}.{names[1]}", (count, "hidden_size", size), optional=True)
+    return {"gate": gate_up, "up": gate_up, "down": down}
+
+
+def usual(weight: Weight, *parts: str, when: str | None = None) -> Weight:
+    """Return a joined tensor as one that checkpoints usually have; the weights that it contains may replace it."""
+    return replace(weight, optional=False, needed_when=when, replaced_by=parts)
+
+
+def joined_experts(
+    fused: Mapping[str, Weight], module: str, matrices: Mapping[str, str] = PROJECTIONS, **options: Any
+) -> tuple[Joined, ...]:
+    """Return the tensors of ``fused_experts`` as joined ones, with the experts that they contain."""
+    names = {role: f"{module}.experts.{{item}}.{matrix}.weight" for role, matrix in matrices.items()}
+    return (
+        Joined(fused["gate"].name, (names["gate"], names["up"]), **options),
+        Joined(fused["down"].name, (names["down"],), **options),
+    )
+
+
+def joined_in_layer(*joined: Joined, prefix: str = "{base}layers.{layer}.") -> tuple[Joined, ...]:
+    """Add the prefix of the layer to joined tensors with relative names."""
+    return tuple(
+        replace(
+            each,
+            name=prefix + each.name,
+            parts=tuple(prefix + name for name in each.parts),
+            swapped=tuple(prefix + name for name in each.swapped),
+        )
+        for each in joined
+    )
 
 
 def in_layer(*groups: tuple[Weight, ...], prefix: str = "{base}layers.{layer}.") -> tuple[Weight, ...]:
@@ -175,6 +227,7 @@ def in_layer(*groups: tuple[Weight, ...], prefix: str = "{base}layers.{layer}.")
             weight,
             name=prefix + weight.name,
             replaced_by=tuple(prefix + name for name in weight.replaced_by),
+            joined_in=None if weight.joined_in is None else prefix + weight.joined_in,
             gguf=None if weight.gguf is None else "blk.{layer}." + weight.gguf,
             mlx=None if weight.mlx is None else prefix + weight.mlx,
         )
@@ -217,6 +270,22 @@ def final_norm_and_head(*, bias: bool = False, adds_one: bool = False) -> tuple[
     """Return the weights after the layers, under the names that Llama introduced."""
     head = language_head("{head}lm_head.weight", embedding())
     return (*norm("{base}norm", "output_norm", bias=bias, adds_one=adds_one), head)
+
+
+def token_prediction() -> tuple[Weight, ...]:
+    """Return the weights that a layer for predicting further tokens (MTP) has in addition to those of other layers."""
+    names = {"embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head"}
+    tables = (
+        Weight(f"{name}.weight", ("vocab_size", "hidden_size"), optional=True, gguf=f"{stored}.weight")
+        for name, stored in names.items()
+    )
+    return (
+        *norm("enorm", "nextn.enorm"),
+        *norm("hnorm", "nextn.hnorm"),
+        *linear("eh_proj", "hidden_size", "2 * hidden_size", "nextn.eh_proj"),
+        *norm("shared_head.norm", "nextn.shared_head_norm"),
+        *tables,
+    )
 
 
 def decoder_defaults(

@@ -51,11 +51,12 @@ class Weight:
     needed_when: str | None = None  # a condition on the config and ``layer``; None: always
     replaced_by: tuple[str, ...] = ()  # templates of tensors with the same values in another layout
     items: Dimension | None = None  # the number of values of ``{item}``
+    joined_in: str | None = None  # the template of the tensor that contains it in most checkpoints; see ``Joined``
     tied_to: str | None = None  # the template with the same values if embeddings are tied
     is_vocabulary: bool = False  # rows are tokens
     gguf: str | None = None  # its name in GGUF files, which stack all items
     in_gguf: bool = True  # False: llama.cpp does not know it in this family
-    mlx: str | None = None  # the stack of all items in MLX; other tensors have the same name there
+    mlx: str | None = None  # the stack of all items in MLX, or another name; other tensors have the same name there
     paired_by: str | None = None  # key for the number of heads: GGUF interleaves the halves of each head
     adds_one: bool = False  # GGUF has 1 + weight
     is_transposed: bool = False  # Hugging Face files have one column per output
@@ -65,7 +66,29 @@ class Weight:
     def is_always_f32(self) -> bool:
         """Whether llama.cpp computes with this tensor in f32 only: vectors, norms and routers."""
         gguf = self.gguf or ""
-        return len(self.shape or ()) < 2 or gguf.endswith("_norm.weight") or "ffn_gate_inp" in gguf
+        axes = [size for size in self.shape or () if size != 1]
+        return len(axes) < 2 or gguf.endswith("_norm.weight") or "ffn_gate_inp" in gguf
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A stored tensor that contains the values of several weights of a layer, such as all of its experts.
+
+    Each part is the stack of a weight's items, or the weight itself. Parts are cut out of the stored tensor in this
+    order: view it with the shape ``view``, swap its last two axes (``is_swapped``), take a run along ``axis`` or, with
+    ``is_interleaved``, every n-th element, and swap the last two axes of those in ``swapped``.
+
+    >>> Joined("experts.down_proj", ("experts.{item}.down_proj.weight",), is_swapped=True).axis
+    1
+    """
+
+    name: str
+    parts: tuple[str, ...]  # names of weights
+    axis: int = 1
+    is_interleaved: bool = False
+    is_swapped: bool = False
+    view: tuple[Dimension, ...] | None = None
+    swapped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +103,6 @@ class Gguf:
     never_has_output: bool = False
     layers_scaled_by_width: int | None = None  # queries of models with so many layers are scaled by hidden / heads
     true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor exists
-    marked_by: str | None = None  # the key without prefix that another family of this name does not have
     context_length: str = "max_position_embeddings"  # an expression over the config
     lists_windows: bool = False  # a list tells which layers have a window, if there is one
     windows_when: str = "True"  # a condition on the config: else llama.cpp ignores the list
@@ -88,6 +110,13 @@ class Gguf:
     hard_coded: Mapping[str, str] = field(default_factory=dict)  # expressions over config and layer: what they are
     fixed: Mapping[str, Any] = field(default_factory=dict)  # values that override the config
     assumed: Mapping[str, Any] = field(default_factory=dict)  # values if the config has none
+    when: str = "True"  # a condition on key-values, for families that share the name
+    requires: Mapping[str, str] = field(default_factory=dict)  # conditions on the config, and what else llama.cpp lacks
+    differs: Mapping[str, str] = field(default_factory=dict)  # conditions on the config, and what llama.cpp does then
+    left_out: tuple[str, ...] = ()  # beginnings of names of tensors that llama.cpp has no name for
+    yarn_log_multiplier: float | None = None  # that of ``mscale_all_dim`` in its key-value; None: there is none
+    config: Mapping[str, str] = field(default_factory=dict)  # config keys as expressions over key-values ("a_b": "a.b")
+    stored_defaults: Mapping[str, Any] = field(default_factory=dict)  # for key-values that a file omits
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +124,9 @@ class LayerRule:
     """A property that depends on the position of a layer, and the key that can list it per layer instead.
 
     ``value`` is an expression over the config and ``layer``. With ``is_index_list`` the key lists the numbers
-    of the layers for which it is true, else one value per layer. ``resets`` are new values for keys that
-    would otherwise still imply the property.
+    of the layers for which it is true, with ``is_count`` it is the number of layers at the beginning for which it is
+    true, else it lists one value per layer. ``resets`` are new values for keys that would otherwise still imply the
+    property.
 
     >>> LayerRule("layer_types", "'sliding_attention' if layer % 2 else 'full_attention'").is_index_list
     False
@@ -106,6 +136,7 @@ class LayerRule:
     value: str
     is_index_list: bool = False
     resets: tuple[tuple[str, Any], ...] = ()
+    is_count: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +194,17 @@ class GroupedAttention:
     head_size: str = "head_dim"
     scale: str | None = None  # of the scores; None: 1 / sqrt(query_pre_attn_scalar or head size)
     clip: str | None = None  # queries, keys and values are cut off at plus and minus this number, if it is one
+    chunk: str | None = None  # a token sees only those of its chunk of so many positions; 0: of all
+    temperature: tuple[str, str, str] | None = None  # a condition, and the step and the scale of growing queries
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Attention whose keys and values are linear maps of a short vector per token (MLA).
+
+    The tensors ``attn_k_b`` and ``attn_v_b`` are these maps. Only the vector and the rotated part of the keys, which
+    all heads share, are remembered.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +229,27 @@ class PlainMlp:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A router and gated MLPs. The weights of the chosen experts sum to 1."""
+    """A router and gated MLPs, some of which compute each token, and perhaps MLPs that compute every token.
+
+    ``scoring``: the weights of the chosen experts are the softmax over their scores or over all scores, or sigmoids, or
+    those of SparseMixer, which has two softmaxes of scores near the largest. Experts are chosen by these weights and,
+    if the family has the tensor ``exp_probs_b.bias``, its numbers. With ``groups``, only experts of some groups are
+    chosen: those with the largest ``group_score``, the best or the sum of the two best of a group.
+    ``clamp`` are the limit and the factor of the gate of gpt-oss. Text fields are expressions over the config.
+    """
 
     activation: Activation = "silu"
+    scoring: Literal["softmax_of_chosen", "softmax", "sigmoid", "sparsemixer"] = "softmax_of_chosen"
+    count: str = "num_local_experts"
+    used: str = "num_experts_per_tok"
+    normalized: str = "False"  # the weights of the chosen experts are divided by their sum
+    smallest_sum: str = "1e-20"
+    scale: str = "1.0"  # of the weights of the chosen experts
+    groups: str | None = None
+    used_groups: str = "topk_group"
+    group_score: Literal["best", "two_best"] = "two_best"
+    scales_inputs: bool = False  # the inputs of experts are multiplied by the weights, not the results
+    clamp: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,8 @@ def _explicit_rule(rule: LayerRule, config: Values, layers: Sequence[_Layer], ar
     values = [_implied(rule, layer, architecture) for layer in layers]
     if values == [_implied(rule, _Layer(config, i), architecture) for i in range(len(layers))]:
         return {}
+    if rule.is_count:
+        return {rule.key: [*values, False].index(False), **dict(rule.resets)}
     if rule.is_index_list:
         return {rule.key: [i for i, value in enumerate(values) if value], **dict(rule.resets)}
     return {rule.key: values, **dict(rule.resets)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from lbrx.errors import UsageError, nearest
-from lbrx.models.architectures.config import Values, first_class, text_section
+from lbrx.models.architectures.config import Config, Values, first_class, text_section
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.records import Naming, Weight
 from lbrx.models.architectures.stacks import (
@@ -93,6 +93,9 @@ def family_of_model_type(config: Values) -> Family | None:
     return family_of_type(text_section(config).get("model_type") or config.get("model_type"))
 
 
+_ABSENT = {"expert_gating_func": 0, "expert_shared_feed_forward_length": 0, "attention_sliding_window": 0}
+
+
 def family_of_gguf(metadata: Values) -> Family | None:
     """Return the family of a GGUF file. Mistral and Llama share an architecture there; the result is Llama for both.
 
@@ -101,15 +104,13 @@ def family_of_gguf(metadata: Values) -> Family | None:
     """
     name = metadata.get("general.architecture")
     is_mixture = bool(metadata.get(f"{name}.expert_count", 0))
-    found = None
+    pairs = {key.removeprefix(f"{name}.").replace(".", "_"): metadata[key] for key in metadata if "." in key}
     for family in _candidates(name):
-        if family.gguf is not None and family.gguf.name == name and (family.expert_count is not None) == is_mixture:
-            mark = family.gguf.marked_by
-            if mark is None:
-                found = found or family
-            elif f"{name}.{mark}" in metadata:
-                return family
-    return found
+        if family.gguf is None or family.gguf.name != name or (family.expert_count is not None) != is_mixture:
+            continue
+        if Config(pairs, _ABSENT).evaluate(family.gguf.when):
+            return family
+    return None
 
 
 def gguf_names() -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ class AttentionWeights:
     softcap: float | None
     clip: float | None
     slopes: Floats | None  # of ALiBi, [heads, 1, 2]
+    chunk: int | None
+    sinks: Floats | None
+    growth: tuple[int, float] | None  # of queries with their positions: how many positions are a step, and its weight
 
 
 def attention_memory(part: GroupedAttention, config: Config, local: dict[str, Any]) -> Memory:
@@ -75,7 +79,19 @@ def read_attention(reader: Reader, part: GroupedAttention, layer: LayerSpec) -> 
         softcap=None if config.get("attn_logit_softcapping") is None else config.number("attn_logit_softcapping"),
         clip=clip,
         slopes=_slopes(layer.alibi, config, heads, scale),
+        chunk=None if part.chunk is None else config.size(part.chunk, **local) or None,
+        sinks=reader.vector("attn_sinks.weight", number) if reader.has("attn_sinks.weight", number) else None,
+        growth=_growth(part, config, local),
     )
+
+
+def _growth(part: GroupedAttention, config: Config, local: dict[str, Any]) -> tuple[int, float] | None:
+    if part.temperature is None:
+        return None
+    condition, step, weight = part.temperature
+    if not config.evaluate(condition, **local):
+        return None
+    return max(config.size(step), 1), config.real(weight)
 
 
 def _scale(part: GroupedAttention, config: Config, head_size: int, local: dict[str, Any]) -> float:
@@ -108,6 +124,9 @@ def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> F
         queries, keys = (rotate(each, cosines, sines, layer.rope_style) for each in (queries, keys))
     if part.norms_after_rope:
         queries, keys = (_normed(each, norm) for each, norm in zip((queries, keys), norms, strict=True))
+    if weights.growth is not None:
+        (factors,) = run.positions.tables(("growth", weights.growth), partial(_factors, weights.growth))
+        queries = queries * factors
     if weights.slopes is not None:
         queries, keys = _with_positions(queries, keys, weights.slopes, run)
     mixed = cached_attention(
@@ -118,6 +137,8 @@ def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> F
         scale=weights.scale,
         window=layer.window,
         softcap=weights.softcap,
+        chunk=weights.chunk,
+        sinks=weights.sinks,
     )
     return times(mixed.transpose(1, 0, 2).reshape(tokens, weights.heads * weights.head_size), weights.output)
 
@@ -126,7 +147,7 @@ def _projected(values: Floats, weights: AttentionWeights) -> list[Floats]:
     """Return queries, keys and values ``[heads, n, head_size]``."""
     tokens, size = len(values), weights.head_size
     results = [times(values, matrix) for matrix in weights.projections]
-    if weights.clip is not None:
+    if weights.clip is not None and weights.part.qk_norm != "row":
         results = [np.clip(each, np.float32(-weights.clip), np.float32(weights.clip)) for each in results]
     if len(results) == 1 and weights.is_grouped:
         return _groups(results[0], weights)
@@ -136,6 +157,8 @@ def _projected(values: Floats, weights: AttentionWeights) -> list[Floats]:
     if weights.part.qk_norm == "row":
         norms = (weights.query_norm, weights.key_norm, None)
         results = [each if norm is None else normalized(each, norm) for each, norm in zip(results, norms, strict=True)]
+        if weights.clip is not None:
+            results = [np.clip(each, np.float32(-weights.clip), np.float32(weights.clip)) for each in results]
     return [each.reshape(tokens, -1, size).transpose(1, 0, 2) for each in results]
 
 
@@ -167,6 +190,13 @@ def _with_positions(queries: Floats, keys: Floats, slopes: Floats, run: LayerRun
     factors = np.ascontiguousarray(np.broadcast_to(slopes, (len(slopes), tokens, 2)))
     queries = np.concatenate([queries, factors], axis=2)
     return queries, np.concatenate([keys, np.broadcast_to(positions, (len(keys), tokens, 2))], axis=2)
+
+
+def _factors(growth: tuple[int, float], first: int, tokens: int) -> tuple[Floats, ...]:
+    """Return what the queries of each position are multiplied by: one plus a weighted logarithm of its step."""
+    step, weight = growth
+    steps = (np.arange(first, first + tokens) + 1) // step
+    return ((1 + weight * np.log1p(steps.astype(np.float64))).astype(np.float32)[:, None],)
 
 
 def _two_numbers(first: int, tokens: int) -> tuple[Floats, ...]:

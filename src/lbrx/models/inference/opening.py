@@ -11,6 +11,7 @@ from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
+from lbrx.models.architectures.layouts import is_joined, separated
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES
 from lbrx.models.architectures.table import all_families, family_of_gguf
 from lbrx.models.inference.language_model import LanguageModel
@@ -50,6 +51,10 @@ def _open(model_path: Path) -> LanguageModel:
 
 def _opened(model_path: Path, tensors: Mapping[str, Tensor], spec: ModelSpec) -> LanguageModel:
     source = TensorSource(str(model_path), frozenset(tensors), tensors.__getitem__)
+    if not spec.is_gguf and is_joined(tensors, spec.family, spec.config):
+        planned = [PlannedTensor.of(name, tensor) for name, tensor in tensors.items()]
+        parts = {each.name: each for each in separated(planned, spec.family, spec.config)}
+        source = TensorSource(str(model_path), frozenset(parts), lambda name: parts[name].make())
     return LanguageModel(model_path, spec, read_weights(source, spec))
 
 
@@ -69,7 +74,7 @@ def spec_of_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], whe
         known_types = ", ".join(known_scalings)
         raise UsageError(f"{where}: positions of type {scaling!r} are not known; expected one of {known_types}")
     head_sizes = {metadata.get(f"{name}.attention.{part}_length") for part in ("key", "value")} - {None}
-    if len(head_sizes) > 1:
+    if len(head_sizes) > 1 and f"{name}.attention.kv_lora_rank" not in metadata:
         raise UsageError(f"{where}: keys and values have heads of different sizes; expected one size for both")
     planned = {each: PlannedTensor.of(each, tensor) for each, tensor in tensors.items()}
     config, _ = config_of_metadata(family, metadata, planned, where)

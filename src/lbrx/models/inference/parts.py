@@ -24,6 +24,7 @@ PARTS: dict[str, str] = {
     "Experts": "lbrx.models.inference.experts:EXPERTS",
     "GatedMlp": "lbrx.models.inference.mlp:MLP",
     "GroupedAttention": "lbrx.models.inference.attention:GROUPED_ATTENTION",
+    "LatentAttention": "lbrx.models.inference.latent_attention:LATENT_ATTENTION",
     "PlainMlp": "lbrx.models.inference.mlp:MLP",
 }
 """The class of a record, and its `PartCode`."""

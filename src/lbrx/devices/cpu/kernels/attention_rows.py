@@ -2,9 +2,10 @@
 
 A task for a team. ``job`` is the address of int64 numbers: the queries and the bytes between heads and between rows of
 them; the same of the results; queries of a head; query heads that share a head of keys; elements of a query and of a
-value; the addresses of ``place`` and ``state``; the window or 0; 1 for causal; the bits of the scale and of the soft
-cap. ``place`` has the address of the keys and the bytes between their heads, the same of the values, and the bytes
-between rows of keys and of values. ``state`` has the position of the first query and the number of keys.
+value; the addresses of ``place`` and ``state``; the window, or the negated size of chunks, or 0; 1 for causal; the bits
+of the scale and of the soft cap; the address of the sinks, one number for each head, or 0. ``place`` has the address of
+the keys and the bytes between their heads, the same of the values, and the bytes between rows of keys and of values.
+``state`` has the position of the first query and the number of keys.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def set_up(job: Any, unit: Any, state: Any) -> Any:
         high = min(high, position + 1)
     if window > 0:
         low, high = max(position - window + 1, 0), min(high, position + window)
+    if window < 0:
+        low = position // -window * -window
     out = number(job, 3) + number(job, 4) * head + number(job, 5) * row
     poke_i64(state, QUERY, number(job, 0) + number(job, 1) * head + number(job, 2) * row)
     poke_i64(state, OUT, out)
@@ -87,6 +90,9 @@ def set_up(job: Any, unit: Any, state: Any) -> Any:
     poke_i64(state, HIGH, high)
     poke_f32(state + 8 * FLOATS, LARGEST, NOTHING)
     poke_f32(state + 8 * FLOATS, TOTAL, ZERO)
+    if number(job, 16) != 0:
+        poke_f32(state + 8 * FLOATS, LARGEST, peek_f32(number(job, 16), head))
+        poke_f32(state + 8 * FLOATS, TOTAL, ONE)
     for i in range(number(job, 9)):
         poke_f32(out, i, ZERO)
     return low, high

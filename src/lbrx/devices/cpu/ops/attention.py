@@ -57,6 +57,8 @@ class _Job:
         positions, keys = queries + self.options.offset, self.k.shape[1]
         high = positions + 1 if self.options.causal else np.full_like(positions, keys)
         low = np.zeros_like(positions)
+        if self.options.chunk is not None:
+            low = positions // self.options.chunk * self.options.chunk
         if self.options.window is not None:
             low = positions - self.options.window + 1
             high = np.minimum(high, positions + self.options.window)
@@ -72,7 +74,7 @@ def attention(q: Array, k: Array, v: Array, options: AttentionOptions) -> Floats
     if takes_rows(queries, job.group):
         _few(job, out)
         return out
-    uses_i16 = can_use_attention_i16(job.q, job.k, job.v)
+    uses_i16 = options.sinks is None and can_use_attention_i16(job.q, job.k, job.v)
     rows = min(max(heads * queries // _TILES_WANTED, _LEAST_ROWS), _MOST_ROWS)
     tile_queries = max(1, rows // job.group)
     tiles = -(-queries // tile_queries)
@@ -114,6 +116,9 @@ def _many(job: _Job, head: int, first: int, stop: int, out: Floats) -> None:
     starts, stops = (np.ascontiguousarray(ends, np.int32) for ends in job.visible(numbers))
     state = np.zeros((padded, 2), np.float32)
     state[:, 0] = -np.inf
+    if job.options.sinks is not None:
+        state[:rows, 0] = np.tile(job.options.sinks[heads], stop - first)
+        state[:rows, 1] = 1
     keys, values = job.k[head], job.v[head]
     with borrowing() as borrow:
         queries = borrow(4 * padded * size).view(np.float32).reshape(padded, size)
@@ -153,10 +158,12 @@ def row_job(shape: tuple[int, int, int, int], memory: tuple[int, int], options: 
     """The numbers of a task of `attention_rows` after those of queries and results.
 
     ``shape``: queries of a head, heads that share a head of keys, elements of a query and of a value. ``memory``: the
-    addresses of place and state.
+    addresses of place and state. The sinks of the options must outlive the task.
     """
     scale, cap = bits(options.scale_of(shape[2])), bits(options.softcap or 0.0)
-    return *shape, *memory, options.window or 0, int(options.causal), scale, cap
+    range_of_keys = options.window or -(options.chunk or 0)
+    sinks = 0 if options.sinks is None else address(options.sinks)
+    return *shape, *memory, range_of_keys, int(options.causal), scale, cap, sinks
 
 
 def _few(job: _Job, out: Floats) -> None:

@@ -39,6 +39,7 @@ class Lowering:
         self.files: dict[int, OpenFile] = {}  # that have to be as long as they were
         self.cache: KeyValueCache | None = None  # of the run
         self.state = np.zeros(2, np.int64)  # of `attention_rows`
+        self.kept: list[Array] = []  # whose addresses tasks have
         layers = [each.details[0] for each in recording.operations if each.name == "cached_attention"]
         self.places = np.zeros((max(layers, default=-1) + 1, PLACE_WORDS), np.int64)
         self._coded: dict[tuple[Any, ...], tuple[int, int]] = {}  # the task that codes vectors, and its slot
@@ -246,6 +247,8 @@ class Lowering:
             self._many(q, output, number, memory, options)
             return
         shape = q.shape[1], group, q.shape[2], v.shape[2]
+        if options.sinks is not None:
+            self.kept.append(options.sinks)
         job: tuple[Word, ...] = row_job(shape, (place, state), options)
         job = start_of(q), *q.strides[:2], start_of(output), *output.strides[:2], *job
         _, task = row_task(dtype_name, dtype_name)

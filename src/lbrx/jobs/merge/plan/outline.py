@@ -175,7 +175,7 @@ class Outline:
                 output_layer += 1
         if self.language_module.whole_model:
             sources = [self.roles[source.model].model for source in part.sources]
-            for step in range(max(model.architecture.prediction_layers for model in sources)):
+            for step in range(max(model.prediction_count for model in sources)):
                 layers = [model.layer_count + step for model in sources]
                 yield from self._layer(slice_index, part, layers, output_layer + step, 1.0)
 

@@ -60,6 +60,11 @@ class InputModel:
     def layer_count(self) -> int:
         return self.architecture.layer_count(self.config)
 
+    @cached_property
+    def prediction_count(self) -> int:
+        """The number of layers after those, which predict further tokens."""
+        return self.architecture.prediction_count(self.config, self.infos)
+
     def find(self, name: str) -> str | None:
         """The name under which this model holds a tensor of the output, or None."""
         return self.architecture.source_name(name, self.config, self.infos)

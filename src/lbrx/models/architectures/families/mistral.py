@@ -4,19 +4,29 @@ from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import (
     NEVER,
     TWO_NORMS,
+    W123,
     attention,
     decoder_defaults,
     embedding,
     experts,
     final_norm_and_head,
+    fused_experts,
     gated_mlp,
     in_layer,
+    joined_experts,
+    joined_in_layer,
     window_rule,
 )
-from lbrx.models.architectures.records import Decoder, Experts, Gguf
+from lbrx.models.architectures.records import Decoder, Experts, Gguf, Joined, Weight
 
 ATTENTION = attention(bias=NEVER, output_bias=NEVER, is_paired=True)
 GGUF = Gguf("llama", rope_types=("default", "linear", "yarn", "llama3"))
+
+FUSED = fused_experts("num_local_experts", "intermediate_size")
+ROUTER = Weight("mlp.gate.weight", ("num_local_experts", "hidden_size"), optional=True)
+JOINED = joined_in_layer(
+    *joined_experts(FUSED, "block_sparse_moe", W123), Joined(ROUTER.name, ("block_sparse_moe.gate.weight",))
+)
 
 MISTRAL = Family(
     name="mistral",
@@ -43,9 +53,11 @@ MIXTRAL = Family(
         ATTENTION,
         experts(
             "block_sparse_moe",
-            {"gate": "w1", "up": "w3", "down": "w2"},
+            W123,
             count="num_local_experts",
             size="intermediate_size",
+            joined=FUSED,
+            other_router=ROUTER,
         ),
     ),
     post=final_norm_and_head(),
@@ -64,6 +76,7 @@ MIXTRAL = Family(
         rope_theta=1e6,
     ),
     layer_rules=(window_rule("sliding_window"),),
+    joined=JOINED,
     gguf=GGUF,
     decoder=Decoder(mlp=Experts()),
 )

@@ -46,6 +46,6 @@ OLMO3 = Family(
         rope_local_base_freq="rope_theta",
     ),
     layer_rules=(window_rule("(layer + 1) % 4 != 0"),),
-    gguf=Gguf("olmo2", has_output_when_tied=True, lists_windows=True, marked_by="attention.sliding_window"),
+    gguf=Gguf("olmo2", has_output_when_tied=True, lists_windows=True, when="attention_sliding_window > 0"),
     decoder=DECODER,
 )

@@ -32,6 +32,6 @@ OLMO2 = Family(
     layer=LAYER,
     post=final_norm_and_head(),
     defaults=decoder_defaults(50304, 4096, 11008, 32, 32, rms_norm_eps=1e-5, max_position_embeddings=2048),
-    gguf=Gguf("olmo2", has_output_when_tied=True),
+    gguf=Gguf("olmo2", has_output_when_tied=True, when="attention_sliding_window == 0"),
     decoder=DECODER,
 )

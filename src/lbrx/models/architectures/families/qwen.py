@@ -1,21 +1,27 @@
 """Qwen 2 and Qwen 3, both also with experts."""
 
+from dataclasses import replace
+
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import (
     ALWAYS,
+    PROJECTIONS,
     TWO_NORMS,
     attention,
     decoder_defaults,
     embedding,
     experts,
     final_norm_and_head,
+    fused_experts,
     gated_mlp,
     in_layer,
+    joined_experts,
+    joined_in_layer,
     linear,
     qk_norms,
     window_rule,
 )
-from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, LayerRule, Weight
+from lbrx.models.architectures.records import Decoder, Experts, GatedMlp, Gguf, GroupedAttention, LayerRule, PerLayer
 
 WINDOWS = (window_rule("use_sliding_window and layer >= max_window_layers"),)
 WINDOW_DEFAULTS = {"use_sliding_window": False, "max_window_layers": 28}
@@ -65,19 +71,13 @@ QWEN3 = Family(
 IS_DENSE = "layer in mlp_only_layers or num_experts == 0 or (layer + 1) % decoder_sparse_step != 0"
 IS_SPARSE = f"not ({IS_DENSE})"
 DENSE_LAYERS = LayerRule("mlp_only_layers", IS_DENSE, is_index_list=True, resets=(("decoder_sparse_step", 1),))
-GATE_UP = Weight("mlp.experts.gate_up_proj", ("num_experts", "2 * moe_intermediate_size", "hidden_size"), optional=True)
-DOWN = Weight("mlp.experts.down_proj", ("num_experts", "hidden_size", "moe_intermediate_size"), optional=True)
+FUSED = fused_experts("num_experts", "moe_intermediate_size")
 EXPERTS = (
-    *experts(
-        "mlp",
-        {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"},
-        count="num_experts",
-        size="moe_intermediate_size",
-        when=IS_SPARSE,
-        joined={"gate": GATE_UP, "up": GATE_UP, "down": DOWN},
-    ),
-    *gated_mlp(gguf=None, when=IS_DENSE),
+    *experts("mlp", PROJECTIONS, count="num_experts", size="moe_intermediate_size", when=IS_SPARSE, joined=FUSED),
+    *(replace(weight, in_gguf=False) for weight in gated_mlp(when=IS_DENSE)),
 )
+MIXTURE = Experts(scoring="softmax", count="num_experts", normalized="norm_topk_prob")
+JOINED = joined_in_layer(*joined_experts(FUSED, "mlp"))
 EXPERT_DEFAULTS = {
     "num_experts": "num_local_experts",
     "mlp_only_layers": (),
@@ -114,7 +114,9 @@ QWEN2_MOE = Family(
         **EXPERT_DEFAULTS,
     ),
     layer_rules=(DENSE_LAYERS,),
+    joined=JOINED,
     gguf=Gguf("qwen2moe", has_output_when_tied=True, fixed={"norm_topk_prob": False}),
+    decoder=Decoder(mlp=PerLayer(IS_DENSE, {True: GatedMlp(), False: MIXTURE})),
 )
 
 QWEN3_MOE = Family(
@@ -137,6 +139,8 @@ QWEN3_MOE = Family(
         **EXPERT_DEFAULTS,
     ),
     layer_rules=(DENSE_LAYERS,),
+    joined=JOINED,
     gguf=Gguf("qwen3moe", fixed={"norm_topk_prob": True}),
     careful_in_mlx=("mlp.gate",),
+    decoder=Decoder(GroupedAttention(qk_norm="head"), PerLayer(IS_DENSE, {True: GatedMlp(), False: MIXTURE})),
 )

@@ -1,0 +1,218 @@
+"""Layouts of the weights of a family: one tensor for each weight, or joined tensors, such as all experts of a layer.
+
+A family names its weights one by one; ``Family.joined`` lists the tensors that can store several of them. Models of
+different layouts have the same weights, so that they can be merged. Converting and running see separate weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.files.output.contents import PlannedTensor
+from lbrx.models.architectures.config import Config
+from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.records import Joined, Weight
+from lbrx.models.architectures.value_changes import picked_rows, reshaped, stack_part
+from lbrx.tensors.creation import concatenate
+from lbrx.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A weight in a joined tensor: its names, one for each item of a stack, and its shape."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]  # of one item
+    is_stack: bool
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of all items."""
+        return (len(self.names), *self.shape) if self.is_stack else self.shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A joined tensor of a layer of a model."""
+
+    name: str
+    record: Joined
+    shape: tuple[int, ...]
+    view: tuple[int, ...]
+    parts: tuple[_Part, ...]
+
+    def cut(self, tensor: Tensor, number: int) -> Tensor:
+        """Return all items of a part."""
+        record, axis = self.record, self.record.axis
+        tensor = tensor if self.view == self.shape else tensor.reshape(self.view)
+        tensor = _swapped(tensor) if record.is_swapped else tensor
+        count = len(self.parts)
+        if record.is_interleaved:
+            run = slice(number, None, count)
+        else:
+            sizes = [self._size(part) for part in range(count)]
+            run = slice(sum(sizes[:number]), sum(sizes[: number + 1]))
+        piece = tensor if count == 1 else tensor[(*(slice(None) for _ in range(axis)), run)]
+        return _swapped(piece) if record.parts[number] in record.swapped else piece
+
+    def cut_blocks(self, tensor: Tensor, number: int) -> Tensor:
+        """Return all items of a part of GGML blocks whose rows are those of the items."""
+        count, (items, rows, columns) = len(self.parts), tensor.shape
+        numbers = np.arange(items * rows, dtype=np.int64).reshape(items, rows)
+        mine = rows // count
+        run = slice(number, None, count) if self.record.is_interleaved else slice(number * mine, (number + 1) * mine)
+        picked = picked_rows(reshaped(tensor, (items * rows, columns)), numbers[:, run].reshape(-1))
+        return reshaped(picked, (items, mine, columns))
+
+    def _size(self, number: int) -> int:
+        shape, axis = self.parts[number].whole_shape, self.record.axis
+        if self.record.parts[number] in self.record.swapped:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        return shape[axis]
+
+    def assemble(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Return the joined tensor of the items of each part."""
+        record = self.record
+        if len(parts) == 1 and not self.parts[0].is_stack:
+            return parts[0][0]
+        items = [
+            [_swapped(item) if name in record.swapped else item for item in part]
+            for name, part in zip(record.parts, parts, strict=True)
+        ]
+        if self.parts[0].is_stack:  # item by item, so that only one is in memory
+            return concatenate([self._joined(each, record.axis - 1) for each in zip(*items, strict=True)]).reshape(
+                self.shape
+            )
+        if record.axis == 0:
+            return concatenate([part[0] for part in items]).reshape(self.shape)
+        heads = range(items[0][0].shape[0])
+        pieces = [concatenate([part[0][head] for part in items], record.axis - 1) for head in heads]
+        return concatenate(pieces).reshape(self.shape)
+
+    def _joined(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        """Join one item of each part."""
+        joined = parts[0] if len(parts) == 1 else concatenate(parts, axis)
+        if self.record.is_interleaved and len(parts) > 1:
+            rows = np.arange(joined.shape[0], dtype=np.int64).reshape(len(parts), -1).T.reshape(-1)
+            joined = joined.rows(rows)
+        return _swapped(joined) if self.record.is_swapped else joined
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    return tensor.transpose(*range(tensor.ndim - 2), tensor.ndim - 1, tensor.ndim - 2)
+
+
+def is_joined(names: Iterable[str], family: Family, config: Config) -> bool:
+    """Return whether a model has joined tensors that the family can also have separately.
+
+    >>> from lbrx.models.architectures import find_family
+    >>> qwen = find_family({"model_type": "qwen3_moe"})
+    >>> is_joined(["model.layers.0.mlp.experts.down_proj"], qwen, qwen.config({"num_hidden_layers": 1}))
+    True
+    """
+    present = frozenset(names)
+    return any(whole.name in present for whole in _wholes(family, config, present))
+
+
+def separated(tensors: Sequence[PlannedTensor], family: Family, config: Config) -> tuple[PlannedTensor, ...]:
+    """Return the tensors of a model with one for each weight; joined tensors are cut up while they are read."""
+    if not family.joined:
+        return tuple(tensors)
+    names = frozenset(each.name for each in tensors)
+    wholes = {whole.name: whole for whole in _wholes(family, config, names) if whole.name in names}
+    result: list[PlannedTensor] = []
+    for tensor in tensors:
+        whole = wholes.get(tensor.name)
+        result += [tensor] if whole is None else _cut(tensor, whole, names, config)
+    return tuple(result)
+
+
+def _cut(tensor: PlannedTensor, whole: _Whole, names: frozenset[str], config: Config) -> Iterator[PlannedTensor]:
+    if tensor.shape != whole.shape:
+        raise UsageError(
+            f"{config.where}: tensor {tensor.name!r} has shape {tensor.shape}, expected {whole.shape} for the weights "
+            "that it contains"
+        )
+    for number, part in enumerate(whole.parts):
+        if tensor.blocks is not None:
+            type_name, make = tensor.blocks.type_name, partial(_made, tensor.blocks.make, whole.cut_blocks, number)
+        else:
+            type_name, make = tensor.type_name, partial(_made, tensor.make, whole.cut, number)
+        for item, name in enumerate(part.names):
+            if name in names:
+                raise UsageError(f"{config.where}: tensors {name!r} and {tensor.name!r} contain the same weights")
+            one = partial(_item, make, item) if part.is_stack else make
+            yield PlannedTensor(name, type_name, part.shape, one)
+
+
+def _made(make: Callable[[], Tensor], cut: Callable[[Tensor, int], Tensor], number: int) -> Tensor:
+    return cut(make(), number)
+
+
+def _item(make: Callable[[], Tensor], number: int) -> Tensor:
+    return stack_part(make(), number)
+
+
+def joined(tensors: Sequence[PlannedTensor], family: Family, config: Config) -> tuple[PlannedTensor, ...]:
+    """Return the tensors of a model in the layout that checkpoints of the family have; the inverse of ``separated``."""
+    usual = {weight.joined_in for weight in family.weights} - {None}
+    if not usual:
+        return tuple(tensors)
+    by_name = {each.name: each for each in tensors}
+    found: dict[str, PlannedTensor] = {}  # joined tensors by the name of their first item
+    used: set[str] = set()
+    for whole in _wholes(family, config, frozenset(by_name)):
+        names = [name for part in whole.parts for name in part.names]
+        if whole.record.name in usual and any(name in by_name for name in names):
+            found[names[0]] = _assembled(whole, by_name, config)
+            used.update(names)
+    return tuple(found.get(each.name, each) for each in tensors if each.name not in used or each.name in found)
+
+
+def _assembled(whole: _Whole, by_name: Mapping[str, PlannedTensor], config: Config) -> PlannedTensor:
+    parts = [[by_name.get(name) for name in part.names] for part in whole.parts]
+    present = [each for part in parts for each in part if each is not None]
+    if len(present) < sum(map(len, parts)):
+        absent = next(name for part in whole.parts for name in part.names if name not in by_name)
+        raise UsageError(f"{config.where}: tensor {absent!r} is missing; {whole.name!r} contains its values")
+    types = {each.type_name for each in present}
+    type_name = types.pop() if len(types) == 1 else "f32"
+
+    def make() -> Tensor:
+        return whole.assemble([[each.make().to(type_name) for each in part if each is not None] for part in parts])
+
+    return PlannedTensor(whole.name, type_name, whole.shape, make)
+
+
+def _wholes(family: Family, config: Config, names: frozenset[str]) -> Iterator[_Whole]:
+    """Yield every joined tensor that a model can have."""
+    if not family.joined:
+        return
+    weights = {weight.name: weight for weight in family.weights}
+    naming = family.naming(names)
+    count = family.layer_count(config.given, names) + family.prediction_count(config.given, names)
+    for record in family.joined:
+        parts = [_part_shape(weights[name], config) for name in record.parts]
+        shape = config.shape(weights[record.name].shape or ())
+        view = shape if record.view is None else config.shape(record.view)
+        for layer in range(count):
+            yield _Whole(
+                naming.expand(record.name, layer),
+                record,
+                shape,
+                view,
+                tuple(
+                    _Part(tuple(naming.expand(name, layer, item) for item in items), part_shape, items != (None,))
+                    for name, (items, part_shape) in zip(record.parts, parts, strict=True)
+                ),
+            )
+
+
+def _part_shape(weight: Weight, config: Config) -> tuple[Sequence[int | None], tuple[int, ...]]:
+    items: Sequence[int | None] = (None,) if weight.items is None else range(config.size(weight.items))
+    return items, config.shape(weight.shape or ())
