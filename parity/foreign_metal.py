@@ -38,7 +38,7 @@ _C_TYPES = {
 }
 
 
-def _package(requirement: str, options: Sequence[str]) -> Path:
+def package(requirement: str, options: Sequence[str]) -> Path:
     """The archive of a package, downloaded once."""
     directory = system.cache_directory() / "parity" / requirement
     if not directory.is_dir() or not any(directory.iterdir()):
@@ -63,7 +63,7 @@ def _package(requirement: str, options: Sequence[str]) -> Path:
 @cache
 def mlx_include() -> Path:
     """The directory with MLX's headers."""
-    archive = _package(*MLX)
+    archive = package(*MLX)
     target = archive.parent.parent / "mlx-headers"
     with zipfile.ZipFile(archive) as file:
         file.extractall(target, [name for name in file.namelist() if "/backend/metal/kernels/" in name])
@@ -73,7 +73,7 @@ def mlx_include() -> Path:
 @cache
 def llama_kernels() -> Path:
     """The directory with llama.cpp's Metal backend."""
-    archive = _package(*LLAMA)
+    archive = package(*LLAMA)
     target = archive.parent.parent / "llama-kernels"
     with tarfile.open(archive) as file:
         wanted = [

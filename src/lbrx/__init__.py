@@ -37,6 +37,8 @@ if _TYPE_CHECKING:
     from lbrx.jobs.compare.functions import diff as diff
     from lbrx.jobs.convert.convert import convert as convert
     from lbrx.jobs.doctor.doctor import doctor as doctor
+    from lbrx.jobs.lora.combine import combine_loras as combine_loras
+    from lbrx.jobs.lora.convert import convert_lora as convert_lora
     from lbrx.jobs.lora.extract import extract_lora as extract_lora
     from lbrx.jobs.merge.in_memory import merge_tensors as merge_tensors
     from lbrx.jobs.merge.lora import merge_lora as merge_lora

@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command] = {
     "verify": Command("lbrx.cli.verify:verify", "Check a model for damage and inconsistencies."),
     "compare": Command("lbrx.cli.compare:compare", "Measure what a conversion or quantization changed."),
     "diff": Command("lbrx.cli.diff:diff", "Compare two models layer by layer."),
-    "lora": Command("lbrx.cli.lora:lora", "Extract a LoRA adapter from two models, or merge one."),
+    "lora": Command("lbrx.cli.lora:lora", "Extract, merge, combine or convert LoRA adapters."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
     "generate": Command("lbrx.cli.generate:generate", "Generate text from a prompt."),
     "methods": Command("lbrx.cli.methods:methods", "List merge methods, or the parameters of one."),

@@ -177,7 +177,7 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, Any], type[lbrx.LbrxError], st
     "other kind": (ADAPTER, {"peft_type": "IA3"}, lbrx.UsageError, "peft_type is 'IA3'; expected 'LORA'"),
     "no kind": (ADAPTER, {"peft_type": None}, lbrx.UsageError, "peft_type is None"),
     "replicated layers": (ADAPTER, {"layer_replication": [[0, 2]]}, lbrx.UsageError, "layer_replication is set"),
-    "parameters": (ADAPTER, {"target_parameters": ["experts"]}, lbrx.UsageError, "target_parameters is set"),
+    "parameters": (ADAPTER, {"target_parameters": ["a.b"]}, lbrx.FormatError, "no factors for 'a.b', which target_par"),
     "pissa": (ADAPTER, {"init_lora_weights": "pissa_niter_4"}, lbrx.UsageError, "changed the base weights"),
     "no rank": (ADAPTER, {"r": None}, lbrx.FormatError, "r is None; expected a whole number"),
     "text as alpha": (ADAPTER, {"lora_alpha": "16"}, lbrx.FormatError, "lora_alpha is '16'; expected a number"),
@@ -218,10 +218,10 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, Any], type[lbrx.LbrxError], st
         "'score.weight' for 'base_model.model.score.weight'",
     ),
     "head of another shape": (
-        ADAPTER | {"base_model.model.lm_head.weight": random_array(1, 21, 48)},
+        ADAPTER | {"base_model.model.lm_head.weight": random_array(1, 19, 48)},
         {},
         lbrx.ShapeError,
-        r"'base_model.model.lm_head.weight' has shape \(21, 48\), but 'lm_head.weight' of the model has \(20, 48\)",
+        r"'base_model.model.lm_head.weight' has shape \(19, 48\), but 'lm_head.weight' of the model has \(20, 48\)",
     ),
     "unknown part": (ADAPTER | {f"{Q0}E": random_array(1, 4)}, {}, lbrx.FormatError, "is not part of a LoRA adapter"),
     "two adapters": (

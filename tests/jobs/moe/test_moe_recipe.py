@@ -63,7 +63,7 @@ def test_the_defaults() -> None:
         ("bfloat16", "int8", 3, "'dtype' is 'int8'; expected a floating type such as float32 or bfloat16"),
         ("token: 1", "token: 0", 4, "'experts_per_token' must be at least 1, found 0"),
         ("token: 1", "token: 3", 4, "'experts_per_token' is 3, but there are 2 experts; expected at least as many"),
-        ("models/a", "a+b+c", 7, "model 'a+b+c' has 2 adapters; expected 'path[@revision][+lora[@revision]]'"),
+        ("models/a", "a+b+", 7, "model 'a+b+' has an empty part; expected 'path[@revision][+lora[@revision]]'"),
         ("noise_scale: 1e-2", "noise_scal: 1", 10, "unknown key 'noise_scal'; did you mean 'noise_scale'?"),
         ("noise_scale: 1e-2", "noise_scale: loud", 10, "'noise_scale' must be a number, found 'loud'"),
         ("[poem]\nshared", "poem\nshared", 12, "'positive_prompts' must be a list, found the text 'poem'"),

@@ -6,20 +6,21 @@ that reads the weight, so that there is never a copy of the patched model, in me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import DTypeError, FileError, FormatError, ShapeError, TensorNotFound, UsageError, nearest
-from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
-from lbrx.jobs.lora.config import WEIGHTS_NAME, AdapterConfig, read_config
+from lbrx.errors import DTypeError, FormatError, ShapeError, TensorNotFound, UsageError, nearest
+from lbrx.jobs.lora.fused_experts import divide_experts
 from lbrx.jobs.lora.low_rank import low_rank_product, matrix_factor
+from lbrx.jobs.lora.parts import AdapterParts, read_parts
+from lbrx.tensors.creation import where
 from lbrx.tensors.expr import Coded
-from lbrx.tensors.tensor import Tensor, TensorMetadata
+from lbrx.tensors.tensor import Tensor, TensorMetadata, tensor
 
-PREFIX = "base_model.model."  # how PEFT wraps the names of the model
-_PARTS = ("A", "B", "embedding_A", "embedding_B", "magnitude_vector", "bias")
 _PATCHED_TYPES = ("f64", "f32", "f16", "bf16")
 
 
@@ -33,6 +34,7 @@ class LowRankProduct:
     magnitude: Tensor | None = None
 
     def added_to(self, weight: Tensor) -> Tensor:
+        """The weight with the product, in f32."""
         total = weight + self.scale * low_rank_product(self.left, self.right, weight.shape)
         if self.magnitude is None:
             return total
@@ -41,34 +43,65 @@ class LowRankProduct:
 
 @dataclass(slots=True)
 class Patch:
-    """What an adapter does to one tensor of the model: replace it, then add to it."""
+    """What an adapter does to one tensor of the model: replace it or some of its rows, then add to it."""
 
     replacement: Tensor | None = None
+    rows: tuple[tuple[int, ...], Tensor] | None = None
     product: LowRankProduct | None = None
     bias: Tensor | None = None
     bias_scale: float = 0.0
 
     def applied_to(self, base: Tensor) -> Tensor:
-        """The patched tensor, rounded once to the type of the base."""
+        """The patched tensor, not rounded: sums are f32."""
         value = base if self.replacement is None else self.replacement
+        if self.rows is not None:
+            value = _with_rows(value, *self.rows)
         if self.product is not None:
             value = self.product.added_to(value)
         if self.bias is not None:
             value = value + self.bias_scale * self.bias
-        return Tensor(value.to(base.dtype).expr, TensorMetadata(name=base.name))
+        return value
+
+
+def _with_rows(value: Tensor, numbers: tuple[int, ...], rows: Tensor) -> Tensor:
+    """A matrix with new rows at these numbers."""
+    places = np.full(value.shape[0], -1, np.int64)
+    places[list(numbers)] = np.arange(len(numbers))
+    return where(tensor((places >= 0)[:, None]), rows.rows(np.maximum(places, 0)), value)
 
 
 class PatchedTensors(Mapping[str, Tensor]):
-    """The tensors of a model with those that an adapter changes as expressions, made anew when they are asked for."""
+    """The tensors of a model with those that adapters change as expressions, made anew when they are asked for.
 
-    def __init__(self, base: Mapping[str, Tensor], patches: Mapping[str, Patch]) -> None:
+    Patched tensors are rounded to the type of the model once, unless ``rounds`` is false: then they are f32, for those
+    that compute with them.
+    """
+
+    def __init__(
+        self, base: Mapping[str, Tensor], patches: Sequence[Mapping[str, Patch]], *, rounds: bool = True
+    ) -> None:
         self.base = base
         self.patches = patches
+        self.rounds = rounds
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self.base[name]
-        patch = self.patches.get(name)
-        return tensor if patch is None else patch.applied_to(tensor)
+        patches = [patch for each in self.patches if (patch := each.get(name)) is not None]
+        if not patches:
+            return tensor
+        value = tensor
+        for patch in patches:
+            value = patch.applied_to(value)
+        return Tensor((value.to(tensor.dtype) if self.rounds else value).expr, TensorMetadata(name=tensor.name))
+
+    def new_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of tensors that an adapter replaces by longer ones, for more tokens."""
+        whole = {name: patch.replacement for each in self.patches for name, patch in each.items()}
+        return {
+            name: value.shape
+            for name, value in whole.items()
+            if value is not None and value.shape != self.base[name].shape
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.base)
@@ -77,10 +110,13 @@ class PatchedTensors(Mapping[str, Tensor]):
         return len(self.base)
 
 
-def open_with_adapter(base: Mapping[str, Tensor], adapter_directory: Path) -> Mapping[str, Tensor]:
-    """The model with a PEFT LoRA adapter on top: same names, shapes and dtypes, values patched as they are read.
+def open_with_adapter(
+    base: Mapping[str, Tensor], adapter_directory: Path, config: Mapping[str, Any] | None = None
+) -> Mapping[str, Tensor]:
+    """The model with a LoRA adapter on top: same names, shapes and dtypes, values patched as they are read.
 
-    Everything that can be wrong with the adapter is found here, from headers alone.
+    The adapter is a directory of PEFT or MLX, or a GGUF file. Everything that can be wrong with it is found here, from
+    headers alone. ``config`` is that of the model.
 
     >>> import json, lbrx, tempfile
     >>> directory = Path(tempfile.mkdtemp())
@@ -92,116 +128,115 @@ def open_with_adapter(base: Mapping[str, Tensor], adapter_directory: Path) -> Ma
     array([[ 7., 13.],
            [ 9., 17.]], dtype=float32)
     """
-    directory = Path(adapter_directory)
-    config = read_config(directory)
-    parts = _sorted_parts(_open_weights(directory))
-    _check_targets(parts, base, directory)
-    return PatchedTensors(base, _Matcher(config, base, directory / WEIGHTS_NAME).patches(parts))
+    return open_with_adapters(base, [adapter_directory], config)
 
 
-def _open_weights(directory: Path) -> Checkpoint:
-    path = directory / WEIGHTS_NAME
-    if not path.exists():
-        pickled = directory / "adapter_model.bin"
-        hint = f" but {pickled.name}, a pickle, which can run code; convert it first" if pickled.exists() else ""
-        raise FileError(f"{directory}: has no {WEIGHTS_NAME}{hint}")
-    weights = open_checkpoint(path)
-    if not len(weights):
-        raise FormatError(f"{path}: has no tensors; expected those of a LoRA adapter")
-    return weights
+def open_with_adapters(
+    base: Mapping[str, Tensor],
+    adapters: Sequence[Path],
+    config: Mapping[str, Any] | None = None,
+    *,
+    rounds: bool = True,
+    find: Callable[[str], str | None] | None = None,
+) -> PatchedTensors:
+    """The model with several adapters on top, one after the other. ``find`` gives the model's name of a tensor."""
+    patches = [_patches(base, Path(adapter), config, find or _own_name(base)) for adapter in adapters]
+    return PatchedTensors(base, patches, rounds=rounds)
 
 
-@dataclass(slots=True)
-class _Parts:
-    """The tensors of an adapter: by module and part (``A``, ``B``, ...), and replacements by the name they replace."""
-
-    of_modules: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    replacements: dict[str, Tensor] = field(default_factory=dict)
-    file_names: dict[str, str] = field(default_factory=dict)  # of the first part of a module, or of a replacement
+def _own_name(base: Mapping[str, Tensor]) -> Callable[[str], str | None]:
+    return lambda name: name if name in base else None
 
 
-def _sorted_parts(weights: Checkpoint) -> _Parts:
-    parts = _Parts()
-    for name, tensor in weights.items():
-        components = name.removeprefix(PREFIX).split(".")
-        index = next((index for index, text in enumerate(components) if text.startswith("lora_")), None)
-        if index is None:
-            target = _replaced_name(components)
-            parts.replacements[target] = tensor
-            parts.file_names[target] = name
-            continue
-        module, part, end = ".".join(components[:index]), components[index][len("lora_") :], components[index + 1 :]
-        part = "bias" if part == "B" and end[-1:] == ["bias"] else part
-        if part not in _PARTS or not module:
-            raise FormatError(f"{weights.path}: tensor {name!r} is not part of a LoRA adapter that lbrx can read")
-        if part in parts.of_modules.setdefault(module, {}):
-            raise FormatError(f"{weights.path}: module {module!r} has two tensors lora_{part}; expected one adapter")
-        parts.of_modules[module][part] = tensor
-        parts.file_names.setdefault(module + ".weight", name)
-    return parts
+def _patches(
+    base: Mapping[str, Tensor], adapter: Path, config: Mapping[str, Any] | None, find: Callable[[str], str | None]
+) -> dict[str, Patch]:
+    model_type = None if config is None else config.get("model_type")
+    parts = divide_experts(read_parts(adapter, config), base, model_type)
+    _check_targets(parts, base, find)
+    return _Matcher(parts, base, find).patches()
 
 
-def _replaced_name(components: list[str]) -> str:
-    """The name in the model of a tensor that is saved whole, without the wrappers that PEFT puts around modules."""
-    names = [text for text in components if text not in ("base_layer", "modules_to_save")]
-    if "modules_to_save" in components and "default" in names:
-        names.remove("default")
-    return ".".join(names)
-
-
-def _check_targets(parts: _Parts, base: Mapping[str, Tensor], directory: Path) -> None:
-    targets = [*(module + ".weight" for module in parts.of_modules), *parts.replacements]
-    missing = [target for target in targets if target not in base]
+def _check_targets(parts: AdapterParts, base: Mapping[str, Tensor], find: Callable[[str], str | None]) -> None:
+    targets = [*parts.of_modules, *parts.replacements, *parts.rows]
+    missing = [target for target in targets if find(target) is None and find(target + ".weight") is None]
     if missing:
-        first = missing[0]
+        name = missing[0] + ".weight" if missing[0] in parts.of_modules else missing[0]
         raise TensorNotFound(
-            f"{directory}: {len(missing)} of the {len(targets)} tensors that the adapter changes are not in the model, "
-            f"such as {first!r} for {parts.file_names[first]!r}{nearest(first, base)}"
+            f"{parts.label}: {len(missing)} of the {len(targets)} tensors that the adapter changes are not in the "
+            f"model, such as {name!r} for {parts.file_names[name]!r}{nearest(name, base)}"
         )
 
 
 class _Matcher:
     """Fits the tensors of an adapter to those of a model."""
 
-    def __init__(self, config: AdapterConfig, base: Mapping[str, Tensor], path: Path) -> None:
-        self.config = config
+    def __init__(self, parts: AdapterParts, base: Mapping[str, Tensor], find: Callable[[str], str | None]) -> None:
+        self.parts = parts
+        self.config = parts.config
         self.base = base
-        self.path = path
+        self.path = parts.path
+        self._find = find
 
-    def patches(self, parts: _Parts) -> dict[str, Patch]:
+    def patches(self) -> dict[str, Patch]:
+        parts = self.parts
         patches: dict[str, Patch] = {}
-        for name, tensor in parts.replacements.items():
+        for given, whole in parts.replacements.items():
+            name = self._name(given)
             self._check_weight(name)
-            if tensor.shape != self.base[name].shape:
+            own = self.base[name].shape
+            has_new_rows = len(own) == 2 and whole.shape[1:] == own[1:] and whole.shape[0] > own[0]
+            if whole.shape != own and not has_new_rows:
                 raise ShapeError(
-                    f"{self.path}: {parts.file_names[name]!r} has shape {tensor.shape}, "
+                    f"{self.path}: {parts.file_names[given]!r} has shape {whole.shape}, "
                     f"but {name!r} of the model has {self.base[name].shape}"
                 )
-            patches[name] = Patch(replacement=tensor)
+            patches[name] = Patch(replacement=whole)
+        for given, (numbers, rows) in parts.rows.items():
+            name = self._name(given)
+            self._check_rows(name, numbers, rows)
+            patches.setdefault(name, Patch()).rows = numbers, rows
         for module, tensors in parts.of_modules.items():
-            patches.setdefault(module + ".weight", Patch()).product = self._product(module, tensors)
+            name = self._name(module)
+            patches.setdefault(name, Patch()).product = self._product(module, name, tensors)
             if "bias" in tensors:
                 self._add_bias(module, tensors["bias"], patches)
         return patches
+
+    def _name(self, module: str) -> str:
+        """The tensor of the model that a module's factors, or a tensor that is saved whole, belong to."""
+        name = self._find(module) or self._find(module + ".weight")
+        assert name is not None  # checked before
+        return name
 
     def _check_weight(self, name: str) -> None:
         weight = self.base[name]
         if isinstance(weight.expr, Coded) or weight.dtype.name not in _PATCHED_TYPES:
             raise DTypeError(
                 f"{name!r} of the model is {weight.type_name}; expected one of {', '.join(_PATCHED_TYPES)} to apply "
-                f"{self.path.parent} to it"
+                f"{self.parts.label} to it"
             )
 
-    def _product(self, module: str, tensors: Mapping[str, Tensor]) -> LowRankProduct:
-        name = module + ".weight"
+    def _check_rows(self, name: str, numbers: tuple[int, ...], rows: Tensor) -> None:
+        self._check_weight(name)
+        shape = self.base[name].shape
+        if len(shape) != 2 or rows.shape[1:] != shape[1:] or max(numbers, default=0) >= shape[0]:
+            raise ShapeError(
+                f"{self.path}: {self.parts.file_names[name]!r} has shape {rows.shape} for rows up to "
+                f"{max(numbers, default=0)}, but {name!r} of the model has shape {shape}"
+            )
+
+    def _product(self, module: str, name: str, tensors: Mapping[str, Tensor]) -> LowRankProduct:
         self._check_weight(name)
         prefix = "embedding_" if "embedding_A" in tensors or "embedding_B" in tensors else ""
         for part in (f"{prefix}A", f"{prefix}B"):
             if part not in tensors:
                 raise FormatError(f"{self.path}: module {module!r} has no lora_{part}")
         a, b = tensors[f"{prefix}A"], tensors[f"{prefix}B"]
+        if a.ndim == 3 and name == module:  # a stack of experts
+            return LowRankProduct(b, a, self.parts.scale_of(module))
         self._check_rank(module, prefix, a, b)
-        left, right, is_turned = self._oriented(module, bool(prefix), a, b)
+        left, right, is_turned = self._oriented(module, name, bool(prefix), a, b)
         magnitude = tensors.get("magnitude_vector")
         if self.config.use_dora != (magnitude is not None):
             expected = "a" if self.config.use_dora else "no"
@@ -210,28 +245,30 @@ class _Matcher:
                 f"{self.config.use_dora} in {self.config.path.name}"
             )
         if magnitude is not None:
-            self._check_magnitude(module, magnitude, is_turned)
-        return LowRankProduct(left, right, self.config.scale(module), magnitude)
+            self._check_magnitude(module, name, magnitude, is_turned)
+        return LowRankProduct(left, right, self.parts.scale_of(module), magnitude)
 
     def _check_rank(self, module: str, prefix: str, a: Tensor, b: Tensor) -> None:
-        expected = self.config.rank_of(module)
-        for part, tensor, axis in (("A", a, 0), ("B", b, 1)):
-            where = f"{self.path}: lora_{prefix}{part} of {module!r}"
-            if tensor.ndim < 2 or not tensor.dtype.is_float:
-                raise ShapeError(f"{where} is {tensor.dtype} of shape {tensor.shape}; expected a matrix of floats")
-            if tensor.shape[axis] != expected:
+        expected = self.parts.rank_of(module)
+        for part, factor, axis in (("A", a, 0), ("B", b, 1)):
+            label = f"{self.path}: lora_{prefix}{part} of {module!r}"
+            if factor.ndim < 2 or not factor.dtype.is_float:
+                raise ShapeError(f"{label} is {factor.dtype} of shape {factor.shape}; expected a matrix of floats")
+            if factor.shape[axis] != expected:
                 raise ShapeError(
-                    f"{where} has shape {tensor.shape}, but axis {axis} is the rank, "
+                    f"{label} has shape {factor.shape}, but axis {axis} is the rank, "
                     f"which is {expected} in {self.config.path.name}"
                 )
 
-    def _oriented(self, module: str, is_embedding: bool, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
+    def _oriented(
+        self, module: str, name: str, is_embedding: bool, a: Tensor, b: Tensor
+    ) -> tuple[Tensor, Tensor, bool]:
         """The factors in the order in which their product has the shape of the weight, and whether it is transposed.
 
         An embedding, and with fan_in_fan_out a weight that is stored as (inputs, outputs), is the transposed product.
         PEFT decides by the class of the module, of which only the shape is known here.
         """
-        shape = self.base[module + ".weight"].shape
+        shape = self.base[name].shape
         left, right = matrix_factor(b), matrix_factor(a)
         orders = (True,) if is_embedding else (True, False) if self.config.fan_in_fan_out else (False, True)
         for is_turned in orders:
@@ -245,8 +282,8 @@ class _Matcher:
             f"which the model's tensor has"
         )
 
-    def _check_magnitude(self, module: str, magnitude: Tensor, is_turned: bool) -> None:
-        weight = self.base[module + ".weight"]
+    def _check_magnitude(self, module: str, name: str, magnitude: Tensor, is_turned: bool) -> None:
+        weight = self.base[name]
         if weight.ndim != 2 or is_turned:
             raise UsageError(f"{self.path}: DoRA of {module!r} is not that of a linear layer, the only one supported")
         if magnitude.size != weight.shape[0]:
@@ -256,9 +293,10 @@ class _Matcher:
             )
 
     def _add_bias(self, module: str, bias: Tensor, patches: dict[str, Patch]) -> None:
-        name = module + ".bias"
-        if name not in self.base:
-            raise TensorNotFound(f"{self.path}: module {module!r} has a lora_B.bias, but the model has no {name!r}")
+        name = self._find(module + ".bias")
+        if name is None:
+            missing = f"{module}.bias"
+            raise TensorNotFound(f"{self.path}: module {module!r} has a lora_B.bias, but the model has no {missing!r}")
         self._check_weight(name)
         if bias.shape != self.base[name].shape:
             raise ShapeError(
@@ -266,4 +304,4 @@ class _Matcher:
                 f"but {name!r} of the model has {self.base[name].shape}"
             )
         patch = patches.setdefault(name, Patch())
-        patch.bias, patch.bias_scale = bias, self.config.scale(module)
+        patch.bias, patch.bias_scale = bias, self.parts.scale_of(module)

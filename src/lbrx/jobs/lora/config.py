@@ -24,8 +24,6 @@ WEIGHTS_NAME = "adapter_model.safetensors"
 # Settings under which an adapter is more than a product added to each weight.
 _UNSUPPORTED = (
     "layer_replication",
-    "target_parameters",
-    "trainable_token_indices",
     "alora_invocation_tokens",
     "arrow_config",
     "use_qalora",
@@ -52,6 +50,9 @@ class AdapterConfig:
     use_rslora: bool = False
     use_dora: bool = False
     fan_in_fan_out: bool = False  # weights are stored as (inputs, outputs)
+    target_parameters: tuple[str, ...] = ()  # experts that are one tensor
+    token_indices: Mapping[str, tuple[int, ...]] | None = None  # rows of embeddings that are saved, by module
+    base_name: str = ""
     _patterns: dict[str, NamePatterns] = field(default_factory=dict)
 
     def rank_of(self, module: str) -> int:
@@ -98,6 +99,9 @@ def read_config(directory: Path) -> AdapterConfig:
         bool(raw.get("use_rslora")),
         bool(raw.get("use_dora")),
         bool(raw.get("fan_in_fan_out")),
+        target_parameters=_names(path, raw, "target_parameters"),
+        token_indices=_token_indices(path, raw),
+        base_name=str(raw.get("base_model_name_or_path") or ""),
     )
 
 
@@ -122,6 +126,28 @@ def _pattern(path: Path, raw: Mapping[str, Any], key: str) -> list[tuple[str, An
         raise FormatError(f"{path}: {key} is a {type(pattern).__name__}; expected an object of module names")
     NamePatterns(pattern, f"{path}: {key}", _AT_THE_END)
     return list(pattern.items())
+
+
+def _names(path: Path, raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = raw.get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise FormatError(f"{path}: {key} is {names!r:.60}; expected a list of names")
+    return tuple(names)
+
+
+def _token_indices(path: Path, raw: Mapping[str, Any]) -> dict[str, tuple[int, ...]] | None:
+    """The rows that were trained, by the name of the module; a plain list belongs to the embedding."""
+    given = raw.get("trainable_token_indices")
+    if given is None:
+        return None
+    by_module = given if isinstance(given, dict) else {"embed_tokens": given}
+    for module, numbers in by_module.items():
+        whole = isinstance(numbers, list) and all(
+            isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers
+        )
+        if not whole or len(set(numbers)) < len(numbers):
+            raise FormatError(f"{path}: trainable_token_indices of {module!r} is no list of different row numbers")
+    return {module: tuple(numbers) for module, numbers in by_module.items()}
 
 
 def _whole(path: Path, key: str, value: Any) -> int:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FormatError, UsageError
 from lbrx.files.checkpoint.opening import open_checkpoint
+from lbrx.files.formats.model_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.files.output.options import CountCallback
-from lbrx.jobs.lora.adapter import PREFIX
+from lbrx.jobs.lora.parts import PREFIX
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.jobs.lora.spool import Spool
 from lbrx.jobs.lora.svd import Matrix, RowBlocks, SingularVectors, leading_singular_vectors, vectors_within
@@ -40,8 +42,10 @@ class ExtractOptions:
 
     Without ``max_error`` every matrix gets ``rank`` (32 if None). With it, every matrix gets the smallest rank whose
     product is within that share of its difference's length, and at most ``rank`` if that is given.
-    ``modules`` is a regular expression of the modules to look at. With ``save_modules`` whatever else changed
-    (embeddings, norms, biases) is stored whole.
+    ``modules`` is a regular expression of the modules to look at, ``exclude`` of those to leave out. With
+    ``save_modules`` whatever else changed (embeddings, norms, biases) is stored whole; ``saved`` are the names of
+    modules that are, or their last parts. An embedding and a head with more rows than in the base can only be stored
+    whole.
     """
 
     rank: int | None = None
@@ -50,6 +54,8 @@ class ExtractOptions:
     save_modules: bool = False
     dtype: str = "f32"
     seed: int = 0
+    exclude: str | None = None
+    saved: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rank is not None and self.rank < 1:
@@ -58,11 +64,20 @@ class ExtractOptions:
             raise UsageError(f"a largest error of {self.max_error} was asked for; expected more than 0 and less than 1")
         if self.dtype not in ADAPTER_TYPES:
             raise UsageError(f"adapters are not stored as {self.dtype!r}; expected one of {', '.join(ADAPTER_TYPES)}")
-        if self.modules is not None:
+        for expression in (self.modules, self.exclude):
             try:
-                re.compile(self.modules)
+                re.compile(expression or "")
             except re.error as error:
-                raise UsageError(f"{self.modules!r} is not a valid regular expression: {error}") from error
+                raise UsageError(f"{expression!r} is not a valid regular expression: {error}") from error
+
+    def keywords(self) -> dict[str, Any]:
+        """The arguments of `extract_lora` for these options."""
+        names = ("rank", "max_error", "modules", "save_modules", "dtype", "exclude")
+        return {**{name: getattr(self, name) for name in names}, "save_module": self.saved}
+
+    def saves(self, module: str) -> bool:
+        """Whether a module is named as one to store whole."""
+        return any(module == name or module.endswith(f".{name}") for name in self.saved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,8 @@ def extract_lora(
     modules: str | None = None,
     save_modules: bool = False,
     dtype: str = "f32",
+    exclude: str | None = None,
+    save_module: Sequence[str] = (),
     progress: CountCallback | None = None,
 ) -> Extraction:
     """Write the difference of two models, given by their paths, as a LoRA adapter; see `ExtractOptions`.
@@ -128,10 +145,18 @@ def extract_lora(
     {2}
     """
     origin = open_checkpoint(base)
-    options = ExtractOptions(rank, max_error, modules, save_modules, dtype)
+    options = ExtractOptions(rank, max_error, modules, save_modules, dtype, 0, exclude, tuple(save_module))
     model_type = (origin.config or {}).get("model_type")
+    given = open_checkpoint(tuned)
     return extract_adapter(
-        open_checkpoint(tuned), origin, out, options, base_name=str(base), model_type=model_type, progress=progress
+        given,
+        origin,
+        out,
+        options,
+        base_name=str(base),
+        model_type=model_type,
+        progress=progress,
+        directory=given.path if given.path.is_dir() else None,
     )
 
 
@@ -144,10 +169,12 @@ def extract_adapter(
     base_name: str = "",
     model_type: str | None = None,
     progress: CountCallback | None = None,
+    directory: Path | None = None,
 ) -> Extraction:
     """Write the difference of two models as a PEFT directory, a matrix at a time, and tell what it captures.
 
-    ``base_name`` goes into the adapter's config. ``progress`` is called with tensors done, tensors in all, and a name.
+    ``directory`` is that of the tuned model: the adapter gets its tokenizer if there are new tokens. ``base_name`` goes
+    into the adapter's config. ``progress`` is called with tensors done, tensors in all, and a name.
 
     >>> import lbrx, tempfile
     >>> base = {"q_proj.weight": lbrx.full((4, 4), 1, "f32")}
@@ -160,7 +187,7 @@ def extract_adapter(
     for name, tensor in (*tuned.items(), *base.items()):
         if isinstance(tensor.expr, Coded):
             raise DTypeError(f"{name!r} is quantized as {tensor.expr.codec}; expected models of float weights")
-    with adapter_directory(Path(out)) as directory, Spool(directory / "factors.partial") as spool:
+    with adapter_directory(Path(out)) as made, Spool(made / "factors.partial") as spool:
         extractor = _Extractor(chosen, base, spool, model_type)
         for number, name in enumerate(tuned):
             extractor.add(name, tuned[name])
@@ -170,7 +197,9 @@ def extract_adapter(
         extraction.left_out += [LeftOutTensor(name, "only the base has it") for name in base if name not in tuned]
         if not extraction.captured and not extraction.saved:
             raise UsageError(f"nothing to extract: {extractor.summary_of_nothing()}")
-        write_adapter(directory, spool.tensors() | extractor.whole_tensors(), extractor.config(base_name))
+        if extractor.has_new_rows and directory is not None:
+            _copy_tokenizer(directory, made)
+        write_adapter(made, spool.tensors() | extractor.whole_tensors(), extractor.config(base_name))
     return extraction
 
 
@@ -186,6 +215,7 @@ class _Extractor:
         self.extraction = Extraction()
         self._whole: dict[str, Tensor] = {}
         self._has_transposed = False
+        self.has_new_rows = False
         self._transposes = model_type in _TRANSPOSED_MODELS
 
     def add(self, name: str, tuned: Tensor) -> None:
@@ -193,7 +223,14 @@ class _Extractor:
         if base is None:
             self._leave_out(name, "the base does not have it")
             return
+        module, _, part = name.rpartition(".")
+        is_saved = self.options.saves(module)
         if base.shape != tuned.shape:
+            is_longer = base.ndim == tuned.ndim == 2 and base.shape[1] == tuned.shape[1]
+            if is_longer and (is_saved or self.options.save_modules):
+                self.has_new_rows = True
+                self._save(name, tuned)
+                return
             self._leave_out(name, f"its shape is {tuned.shape}, that of the base {base.shape}")
             return
         squares, base_squares = _squares(tuned, base)
@@ -202,16 +239,23 @@ class _Extractor:
         if squares == 0:
             self.extraction.unchanged += 1
             return
-        module, _, part = name.rpartition(".")
-        if self.options.modules is not None and not re.search(self.options.modules, module):
+        options = self.options
+        if is_saved:
+            self._save(name, tuned)
+        elif options.modules is not None and not re.search(options.modules, module):
             self._leave_out(name, "its module was not chosen")
+        elif options.exclude is not None and re.search(options.exclude, module):
+            self._leave_out(name, "its module was excluded")
         elif part == "weight" and base.ndim == 2 and not _EMBEDDING.search(module.rpartition(".")[2]):
             self._capture(name, tuned - base, squares, base_squares)
         elif self.options.save_modules and module:
-            self._whole[name] = tuned
-            self.extraction.saved.append(name)
+            self._save(name, tuned)
         else:
             self._leave_out(name, "not a weight of a linear layer")
+
+    def _save(self, name: str, tuned: Tensor) -> None:
+        self._whole[name] = tuned
+        self.extraction.saved.append(name)
 
     def summary_of_nothing(self) -> str:
         reasons = Counter(tensor.reason for tensor in self.extraction.left_out)
@@ -302,6 +346,13 @@ class _Extractor:
         ranks = {tensor.name.removesuffix(".weight"): tensor.rank for tensor in self.extraction.captured}
         modules = [name.removesuffix(".weight") for name in self.base if name.endswith(".weight")]
         return peft_config(base_name, ranks, modules, self.extraction.saved, self._has_transposed)
+
+
+def _copy_tokenizer(directory: Path, adapter: Path) -> None:
+    """Copy the files that new tokens are described in."""
+    for name in (*TOKENIZER_FILES, *OTHER_FILES):
+        if (directory / name).is_file():
+            system.write_file(adapter / name, (directory / name).read_bytes())
 
 
 def _squares(tuned: Tensor, base: Tensor) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Unpack
 
 from lbrx.files.output.options import RunKeywords, takes_run_options
@@ -14,11 +15,13 @@ from lbrx.jobs.merge.merge import merge
 @takes_run_options
 def merge_lora(
     base: str | os.PathLike[str],
-    adapter: str | os.PathLike[str],
+    adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     **options: Unpack[RunKeywords],
 ) -> RunResult:
-    """Add a LoRA adapter to its base model: the counterpart of `lbrx.extract_lora`. The options are those of `merge`.
+    """Add a LoRA adapter, or several, to the base model: the counterpart of `lbrx.extract_lora`.
+
+    Adapters of PEFT, MLX and llama.cpp can be added. The options are those of `merge`.
 
     >>> import lbrx, tempfile
     >>> from lbrx.demo.models import demo_models
@@ -27,5 +30,6 @@ def merge_lora(
     >>> merge_lora(models.base, f"{folder}/adapter", f"{folder}/merged").tensors
     29
     """
-    recipe = inline_recipe([f"{os.fspath(base)}+{os.fspath(adapter)}"], "passthrough", None, {})
+    listed = [adapter] if isinstance(adapter, str | os.PathLike) else adapter
+    recipe = inline_recipe(["+".join(os.fspath(path) for path in (base, *listed))], "passthrough", None, {})
     return merge(recipe, out, **options)

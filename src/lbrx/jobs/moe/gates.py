@@ -141,7 +141,7 @@ class _HiddenStates:
     def __init__(self, base: InputModel, mode: str) -> None:
         from lbrx.models.inference import open_model
 
-        if base.adapter is not None or not base.files:
+        if base.adapters or not base.files:
             raise UsageError(
                 f"{base.label}: hidden states are those of a model in files; expected one without an adapter, "
                 f"or the gate mode 'cheap_embed'"

@@ -31,7 +31,7 @@ def merged(stage: StagePlan, job: Job, seed: int) -> Tensor:
 
 def _merged(stage: StagePlan, job: Job, seed: int, inputs: list[Tensor]) -> Tensor:
     if job.parameters is None:
-        return inputs[0]
+        return inputs[0] if inputs[0].dtype is job.dtype else inputs[0].to(job.dtype)
     context = _context(stage, job, seed)
     return stage.method.merge(inputs, job.base_index, job.parameters, context).to(job.dtype)
 

@@ -59,7 +59,7 @@ def plan_merge(
     >>> [(job.name, job.dtype.name) for job in plan.jobs]
     [('w', 'f32')]
     """
-    opener = ModelOpener((Path(), Path(directory)))
+    opener = ModelOpener((Path(), Path(directory)), rounds=False)
     last = last_recipe(recipes)
     stages: dict[str, StagePlan] = {}
     for recipe in recipes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lbrx.errors import FileError, LbrxError, UsageError, nearest
 from lbrx.files.checkpoint.hub import local_path
 from lbrx.files.checkpoint.locating import locate, refuse_adapter
 from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
+from lbrx.files.formats.model_files import TOKENIZER_CONFIG_NAME
 from lbrx.files.formats.strict_json import reading
 from lbrx.jobs.merge.plan.expressions import StageTensors
 from lbrx.jobs.merge.plan.records import InputModel, StagePlan, TensorInfo
@@ -20,12 +22,19 @@ from lbrx.registry import FAMILIES
 from lbrx.settings import settings
 from lbrx.tensors.tensor import Tensor
 
+if TYPE_CHECKING:
+    from lbrx.jobs.lora.adapter import PatchedTensors
+
 
 class ModelOpener:
-    """Opens each model once, from the first directory that has it, or from the hub."""
+    """Opens each model once, from the first directory that has it, or from the hub.
 
-    def __init__(self, directories: Sequence[Path]) -> None:
+    ``rounds`` is whether tensors with adapters have the model's type, or f32 for those that compute with them.
+    """
+
+    def __init__(self, directories: Sequence[Path], *, rounds: bool = True) -> None:
         self._directories = tuple(directories)
+        self._rounds = rounds
         self._opened: dict[ModelRef, InputModel] = {}
 
     @property
@@ -37,11 +46,11 @@ class ModelOpener:
         """The model of a reference."""
         model = self._opened.get(ref)
         if model is None:
-            model = self._opened[ref] = open_model(ref, self._directories)
+            model = self._opened[ref] = open_model(ref, self._directories, rounds=self._rounds)
         return model
 
 
-def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputModel:
+def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),), *, rounds: bool = True) -> InputModel:
     """The model of a reference: its tensors by name, and what its headers say.
 
     >>> import lbrx, tempfile
@@ -53,10 +62,10 @@ def open_model(ref: ModelRef, directories: Sequence[Path] = (Path(),)) -> InputM
     path = locate(ref.path, ref.revision, directories)
     refuse_adapter(ref.path, path)
     with reading(path):
-        return _opened(ref, path, directories)
+        return _opened(ref, path, directories, rounds)
 
 
-def _opened(ref: ModelRef, path: Path, directories: Sequence[Path]) -> InputModel:
+def _opened(ref: ModelRef, path: Path, directories: Sequence[Path], rounds: bool) -> InputModel:
     checkpoint = open_checkpoint(path)
     if not len(checkpoint):
         raise FileError(f"{path}: has no tensors; expected a model")
@@ -70,25 +79,54 @@ def _opened(ref: ModelRef, path: Path, directories: Sequence[Path]) -> InputMode
         if converted is not None:
             tensors, infos, config = PlannedTensors(converted), tensor_infos(converted), converted.config or {}
             directory = kept_side_files(converted) or directory
-    adapter = None if ref.lora is None else locate(ref.lora.path, ref.lora.revision, directories)
+    adapters = tuple(locate(lora.path, lora.revision, directories) for lora in ref.loras)
+    architecture = _architecture(ref, config, infos)
+    if adapters:
+        tensors = patched = _with_adapters(tensors, adapters, config, architecture, rounds)
+        grown = patched.new_shapes()
+        if grown:
+            infos, config = _with_new_rows(infos, config, grown)
+            directory = next((each for each in adapters if (each / TOKENIZER_CONFIG_NAME).is_file()), directory)
     return InputModel(
         ref,
-        tensors if adapter is None else _with_adapter(tensors, adapter),
+        tensors,
         infos,
         config,
-        _architecture(ref, config, infos),
+        architecture,
         directory,
         checkpoint.files,
-        adapter,
+        adapters,
         repository=ref.path if local_path(ref.path, directories) is None else None,
         quantized=None if settings.raw else checkpoint.quantized_weights(),
     )
 
 
-def _with_adapter(tensors: Mapping[str, Tensor], adapter: Path) -> Mapping[str, Tensor]:
-    from lbrx.jobs.lora import open_with_adapter
+def _with_adapters(
+    tensors: Mapping[str, Tensor],
+    adapters: Sequence[Path],
+    config: Mapping[str, Any],
+    architecture: Family,
+    rounds: bool,
+) -> PatchedTensors:
+    from lbrx.jobs.lora.adapter import open_with_adapters
 
-    return open_with_adapter(tensors, adapter)
+    naming = architecture.naming(tensors)
+
+    def find(name: str) -> str | None:
+        return next((each for each in (name, architecture.translate(name, naming)) if each in tensors), None)
+
+    return open_with_adapters(tensors, adapters, config, rounds=rounds, find=find)
+
+
+def _with_new_rows(
+    infos: dict[str, TensorInfo], config: Mapping[str, Any], grown: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, TensorInfo], Mapping[str, Any]]:
+    """What headers and config say of a model to which an adapter adds tokens."""
+    changed = {name: replace(infos[name], shape=shape) for name, shape in grown.items()}
+    sizes = {"vocab_size": next(iter(grown.values()))[0]}
+    text = config.get("text_config")
+    nested = {"text_config": {**text, **sizes}} if isinstance(text, Mapping) and "vocab_size" in text else {}
+    return infos | changed, {**config, **sizes, **nested}
 
 
 def stage_model(ref: ModelRef, stage: StagePlan, seed: int) -> InputModel:

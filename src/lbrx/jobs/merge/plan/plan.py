@@ -87,8 +87,8 @@ def merge_identity(
         "adapter file": {
             str(path.resolve()): file_state(path)
             for model in models
-            if model.adapter is not None
-            for path in sorted(model.adapter.glob("adapter_*"))
+            for adapter in model.adapters
+            for path in (sorted(adapter.glob("adapter*")) if adapter.is_dir() else [adapter])
         },
         "method file": dict(_method_files(stage)),
         "vocabulary": digest(*row_digest_parts(stage)),

@@ -42,7 +42,7 @@ class InputModel:
     architecture: Family
     directory: Path | None = None  # where its config and tokenizer files are
     files: tuple[FileHeader, ...] = ()
-    adapter: Path | None = None  # the directory of a LoRA adapter that its tensors carry
+    adapters: tuple[Path, ...] = ()  # LoRA adapters that its tensors carry
     repository: str | None = None  # of the hub, if it was downloaded
     stage: StagePlan | None = None
     quantized: QuantizedWeights | None = None  # if its weights are decoded

@@ -134,7 +134,7 @@ class LoraRef:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model: a directory, file, repository or earlier stage, with an adapter on top if there is one.
+    """A model: a directory, file, repository or earlier stage, with adapters on top if there are some.
 
     ``architecture`` replaces the architecture that the model's config names.
 
@@ -149,14 +149,19 @@ class ModelRef:
     revision: str | None = None
     lora: LoraRef | None = None
     architecture: str | None = None
+    more_loras: tuple[LoraRef, ...] = ()  # on top of the first one
+
+    @property
+    def loras(self) -> tuple[LoraRef, ...]:
+        """All adapters, in the order in which they are applied."""
+        return () if self.lora is None else (self.lora, *self.more_loras)
 
     def __str__(self) -> str:
-        model = _joined(self.path, self.revision)
-        return model if self.lora is None else f"{model}+{self.lora}"
+        return "+".join(map(str, (_joined(self.path, self.revision), *self.loras)))
 
 
 def parse_reference(text: str, location: RecipeLine | None = None) -> ModelRef:
-    """Parse a reference such as ``path@revision+lora@revision``.
+    """Parse a reference such as ``path@revision+lora@revision+lora``.
 
     A path that itself has an ``@`` or a ``+`` can only be written as a mapping.
 
@@ -165,12 +170,11 @@ def parse_reference(text: str, location: RecipeLine | None = None) -> ModelRef:
     """
     location = location or RecipeLine("reference", 1)
     model, *loras = text.split("+")
-    if len(loras) > 1:
-        raise location.error(f"model {text!r} has {len(loras)} adapters; expected 'path[@revision][+lora[@revision]]'")
     path, revision = _split_revision(model, text, location)
     if not loras:
         return ModelRef(path, revision)
-    return ModelRef(path, revision, LoraRef(*_split_revision(loras[0], text, location)))
+    first, *more = [LoraRef(*_split_revision(lora, text, location)) for lora in loras]
+    return ModelRef(path, revision, first, more_loras=tuple(more))
 
 
 def read_reference(node: YamlNode, what: str) -> ModelRef:
@@ -178,8 +182,8 @@ def read_reference(node: YamlNode, what: str) -> ModelRef:
 
     >>> from lbrx.jobs.merge.recipe.yaml_lines import parse_documents
     >>> (node,) = parse_documents("{model: {path: models/a+b, revision: main}, lora: adapters/math}")
-    >>> read_reference(node, "'model'")
-    ModelRef(path='models/a+b', revision='main', lora=LoraRef(path='adapters/math', revision=None), architecture=None)
+    >>> read_reference(node, "'model'").lora
+    LoraRef(path='adapters/math', revision=None)
     """
     if isinstance(node, YamlScalar) and isinstance(node.value, str):
         return parse_reference(read_text(node, what), node.location)
@@ -189,11 +193,14 @@ def read_reference(node: YamlNode, what: str) -> ModelRef:
     path, revision = _read_path(mapping.entries["model"], "'model'")
     lora = optional(mapping, "lora")
     architecture = optional(mapping, "override_architecture")
+    listed = [] if lora is None else lora.items if isinstance(lora, YamlList) else [lora]
+    loras = [LoraRef(*_read_path(item, "'lora'")) for item in listed]
     return ModelRef(
         path,
         revision,
-        lora=None if lora is None else LoraRef(*_read_path(lora, "'lora'")),
+        lora=loras[0] if loras else None,
         architecture=None if architecture is None else read_text(architecture, "'override_architecture'"),
+        more_loras=tuple(loras[1:]),
     )
 
 
