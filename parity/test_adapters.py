@@ -14,11 +14,11 @@ import llama_cpp
 import numpy as np
 import pytest
 import torch
+from foreign_metal import LLAMA, package
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import lbrx
-from foreign_metal import LLAMA, package
 from support.transplant_models import FIRST_TEXT, tokenizer_of
 
 SMALL: dict[str, Any] = {
