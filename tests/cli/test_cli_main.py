@@ -148,7 +148,7 @@ def test_wrong_values_exit_with_1(arguments: tuple[str, ...], capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [(("convert",), "IN"), (("diff", "a"), "B"), (("score",), "MODEL..."), (("lora", "extract"), "FINETUNED")],
+    [(("convert",), "IN"), (("diff", "a"), "B"), (("score",), "MODEL..."), (("lora", "extract"), "PATH...")],
 )
 def test_a_missing_argument_is_called_as_in_the_help(
     arguments: tuple[str, ...], name: str, capsys: pytest.CaptureFixture[str]
