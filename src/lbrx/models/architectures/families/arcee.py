@@ -24,7 +24,15 @@ ARCEE = Family(
     ),
     post=final_norm_and_head(),
     defaults=decoder_defaults(
-        32000, 2560, 18432, 32, 32, mlp_bias=False, rms_norm_eps=1e-5, max_position_embeddings=4096, hidden_act="relu2"
+        32000,
+        2560,
+        18432,
+        32,
+        32,
+        mlp_bias=False,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=4096,
+        hidden_act="'relu2'",
     ),
     gguf=Gguf("arcee", rope_types=("default", "linear", "yarn", "llama3")),
     decoder=Decoder(mlp=PlainMlp("relu2")),

@@ -36,7 +36,7 @@ NEMOTRON = Family(
         norm_eps=1e-5,
         partial_rotary_factor=0.5,
         mlp_bias=False,
-        hidden_act="relu2",
+        hidden_act="'relu2'",
     ),
     gguf=Gguf(
         "nemotron",
@@ -68,7 +68,7 @@ JAIS2 = Family(
         layer_norm_eps=1e-5,
         attention_bias=True,
         mlp_bias=True,
-        hidden_act="relu2",
+        hidden_act="'relu2'",
     ),
     gguf=Gguf("jais2"),
     decoder=Decoder(mlp=PlainMlp("relu2"), norm=Norm(function="layer", epsilon="layer_norm_eps")),

@@ -62,7 +62,7 @@ PHI = Family(
         layer_norm_eps=1e-5,
         partial_rotary_factor=0.5,
         qk_layernorm=False,
-        hidden_act="gelu_new",
+        hidden_act="'gelu_new'",
     ),
     gguf=Gguf("phi2"),
     decoder=Decoder(

@@ -37,7 +37,7 @@ STARCODER2 = Family(
         norm_epsilon=1e-5,
         use_bias=True,
         sliding_window=None,
-        hidden_act="gelu_pytorch_tanh",
+        hidden_act="'gelu_pytorch_tanh'",
     ),
     layer_rules=(window_rule("sliding_window"),),
     gguf=Gguf("starcoder2", true_if_stored={"use_bias": "attn_q.bias"}),
