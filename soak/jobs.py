@@ -11,6 +11,7 @@ import numpy as np
 import lbrx
 
 HIDDEN, WIDE, VOCABULARY, LAYERS = 256, 512, 300, 4
+_BLOCK = 64  # of FP8
 _TOKENIZER = Path(__file__).parents[1] / "fuzz/models/llama"  # a small one of the same vocabulary
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -74,6 +75,10 @@ JOBS = (
     Job("merge sharded", ("merge", "ties.yml"), "out", ("--shard-size", "2MB")),
     Job("merge to gguf", ("merge", "ties.yml"), "out.gguf", ("--quantize", "q4_k_m")),
     Job("merge to mlx", ("merge", "ties.yml"), "out", ("--format", "mlx", "--quantize", "mlx_4")),
+    Job("merge fp8", ("merge", "fp8-a", "fp8-b", "--method", "linear", "--out"), "out"),
+    Job("merge fp8 to fp8", ("merge", "fp8-a", "fp8-b", "--method", "linear", "--quantize", "same", "--out"), "out"),
+    Job("convert fp8 to gguf", ("convert", "fp8-a"), "out.gguf"),
+    Job("convert fp8 to mlx", ("convert", "fp8-a"), "out", ("--format", "mlx")),
     Job("convert to gguf", ("convert", "a"), "out.gguf"),
     Job("convert to mlx", ("convert", "a"), "out", ("--format", "mlx")),
     Job("convert to bf16", ("convert", "a"), "out", ("--type", "bf16", "--shard-size", "1MB")),
@@ -87,23 +92,33 @@ JOBS = (
 
 
 def make_inputs(folder: Path) -> None:
-    """Write three models, a GGUF file and the recipes into a folder."""
+    """Write three models, each also in FP8, a GGUF file and the recipes into a folder."""
     folder.mkdir(parents=True)
     for seed, name in enumerate(("base", "a", "b")):
         _write_model(folder / name, seed)
+        _write_model(folder / f"fp8-{name}", seed, is_quantized=True)
     lbrx.convert(folder / "a", folder / "a.gguf")
     for method, parameters in _METHODS.items():
         (folder / f"{method}.yml").write_text(_RECIPE.format(method=method, parameters=parameters))
 
 
-def _write_model(path: Path, seed: int) -> None:
+def _write_model(path: Path, seed: int, is_quantized: bool = False) -> None:
     path.mkdir()
     random = np.random.default_rng(seed)
     tensors = {
         name: lbrx.tensor((random.standard_normal(shape) / 8).astype(np.float32)) for name, shape in _shapes().items()
     }
+    config: dict[str, object] = dict(_CONFIG)
+    if is_quantized:
+        config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [_BLOCK, _BLOCK]}
+        for name in [each for each in tensors if each.endswith("proj.weight")]:
+            grid = [size // _BLOCK for size in tensors[name].shape]
+            tensors[name] = tensors[name].to("f8_e4m3")
+            tensors[f"{name}_scale_inv"] = lbrx.full(
+                grid, 0.5, "f32"
+            )  # a power of two: MXFP8 of MLX has the same values
     lbrx.save(path / "model.safetensors", tensors, {"format": "pt"})
-    (path / "config.json").write_text(json.dumps(_CONFIG))
+    (path / "config.json").write_text(json.dumps(config))
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (path / file).write_bytes((_TOKENIZER / file).read_bytes())
 
