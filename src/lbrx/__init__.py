@@ -54,6 +54,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.transplant.transplant import transplant as transplant
     from lbrx.jobs.verify.verify import verify as verify
     from lbrx.models.inference import open_model as open_model
+    from lbrx.models.inference.chat import Chat as Chat
     from lbrx.models.inference.generating import generate as generate
     from lbrx.ops.shards import gather as gather
     from lbrx.settings import Device as Device

@@ -91,7 +91,7 @@ WRONG = [
     ("generate cod -p a", "cod: cannot be opened: No such file or directory; did you mean 'code'?"),
     (
         "generate base -p a --top-k 3",
-        "--top-k and --top-p have no effect at temperature 0; add a --temperature above 0",
+        "--top-k, --top-p and --min-p have no effect at temperature 0; add a --temperature above 0",
     ),
     ("demo --output notes.txt", "notes.txt: is a file; expected a directory to write to"),
     ("doctor --emulated --only absent", "no test name contains 'absent'; expected part of a name such as "),

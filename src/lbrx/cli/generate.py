@@ -27,7 +27,16 @@ def generate(
     temperature: Annotated[float, Option(help="0 always picks the most likely token.")] = 0.0,
     top_k: Annotated[int, Option(help="Sample from this many tokens; 0 means all.")] = 0,
     top_p: Annotated[float, Option(help="Sample from the top tokens with this total probability.")] = 1.0,
+    min_p: Annotated[float, Option(help="Drop tokens less likely than this part of the most likely one.")] = 0.0,
+    repetition_penalty: Annotated[float, Option(help="Above 1 avoids tokens of the text so far.")] = 1.0,
     seed: Annotated[int, Option(help="Random seed for sampling.")] = 0,
+    chat: Annotated[
+        bool, Option("--chat", help="Answer the prompt as a message, with the model's chat template.")
+    ] = False,
+    system: Annotated[str | None, Option(help="System message for --chat.")] = None,
+    template: Annotated[
+        str | None, Option(metavar="NAME|FILE", help="Chat template for --chat instead of the model's own.")
+    ] = None,
     threads: Threads = None,
     device: Device = "cpu",
     kv_type: Annotated[str, Option("--kv-type", help="Type of the KV cache: f32, f16 or bf16.")] = "f32",
@@ -45,19 +54,23 @@ def generate(
       lbrx generate model.gguf -p "def main():" --temperature 0.8 --top-p 0.95 --seed 7
 
       lbrx generate model -p "Once" --json
+
+      lbrx generate model.gguf --chat -p "What is the capital of France?" --system "Answer in one word."
     """
     from lbrx.engine.key_values import check_kv_type
     from lbrx.models.inference import Sampling, Speed
     from lbrx.models.inference.generating import generate as generate_text
 
     check_model(model)
-    Sampling(temperature, top_k, top_p, seed)  # check the values first
+    Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty)  # check the values first
     check_kv_type(kv_type)
-    if temperature == 0 and (top_k != 0 or top_p != 1):
-        raise UsageError("--top-k and --top-p have no effect at temperature 0; add a --temperature above 0")
+    if temperature == 0 and (top_k != 0 or top_p != 1 or min_p != 0):
+        raise UsageError("--top-k, --top-p and --min-p have no effect at temperature 0; add a --temperature above 0")
+    if not chat and (system is not None or template is not None):
+        raise UsageError("--system and --template need --chat")
     text = sys.stdin.read() if prompt == "-" else prompt
-    written, speed = _Written(None if json_output else text), Speed()
-    with _plain_warnings():
+    written, speed = _Written(None if json_output else "" if chat else text), Speed()
+    with plain_warnings():
         continuation = generate_text(
             model,
             text,
@@ -65,7 +78,12 @@ def generate(
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
             seed=seed,
+            chat=chat,
+            system=system,
+            template=template,
             kv_type=kv_type,
             threads=threads,
             device=device,
@@ -120,7 +138,7 @@ class _Written:
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
+def plain_warnings() -> Iterator[None]:
     """Show warnings as one line each, without the source location."""
 
     def show(message: Warning | str, *_where: Any, **_more: Any) -> None:

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "lora": Command("lbrx.cli.lora:lora", "Extract, merge, combine or convert LoRA adapters."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
     "generate": Command("lbrx.cli.generate:generate", "Generate text from a prompt."),
+    "chat": Command("lbrx.cli.chat:chat", "Talk to a model, or to several side by side."),
     "methods": Command("lbrx.cli.methods:methods", "List merge methods, or the parameters of one."),
     "types": Command("lbrx.cli.types:types", "List quantization types."),
     "bench": Command("lbrx.cli.bench:bench", "Compare the speed of CPU and GPU."),
@@ -62,6 +63,7 @@ READS_WEIGHTS = (
     "lora",
     "score",
     "generate",
+    "chat",
 )
 """Commands with the option ``--raw``."""
 

@@ -115,6 +115,15 @@ class KeyValueCache:
         """Count this many tokens as stored by all layers."""
         self.length += tokens
 
+    def shorten(self, length: int) -> bool:
+        """Forget the tokens after the first ``length``. Returns False, and changes nothing, if a layer has a state,
+        which cannot go back.
+        """
+        if length != self.length and any(state.arrays for state in self.states):
+            return False
+        self.length = min(length, self.length)
+        return True
+
 
 def _aligned(shape: tuple[int, int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return an array that begins with a cache line, so that no vector of a row of 64 bytes crosses one."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
+from lbrx.models.inference.chat import Prompter
 from lbrx.models.inference.opening import open_model
 from lbrx.models.inference.sampling import Sampling
 from lbrx.models.inference.speed import Speed
@@ -25,7 +26,12 @@ def generate(
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
     seed: int = 0,
+    chat: bool = False,
+    system: str | None = None,
+    template: str | None = None,
     kv_type: str = "f32",
     threads: int | None = None,
     device: str | None = None,
@@ -34,7 +40,10 @@ def generate(
 ) -> str:
     """Generate text that continues a prompt.
 
-    A temperature of 0 takes the most likely token. ``top_k`` and ``top_p`` limit sampling. ``kv_type`` is the type of
+    A temperature of 0 takes the most likely token. ``top_k``, ``top_p`` and ``min_p`` limit sampling, and
+    ``repetition_penalty`` above 1 avoids tokens of the text so far. With ``chat``, the prompt is a message in the
+    model's chat template, after an optional ``system`` message, and the text is the answer; ``template`` is a file, a
+    known name or a template to use instead. See also ``lbrx.Chat``. ``kv_type`` is the type of
     the KV cache: f32, f16 or bf16. ``speed`` is filled in. ``progress`` is called with the number of tokens so far,
     ``max_tokens`` and the next piece of text. ``device`` is where products and attention are computed;
     None means the device of the settings.
@@ -43,9 +52,21 @@ def generate(
     >>> len(generate(demo_models().base, "Once", max_tokens=3)) > 0
     True
     """
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    sampling = Sampling(temperature, top_k, top_p, seed, min_p, repetition_penalty)
+    if not chat and (system is not None or template is not None):
+        raise UsageError("`system` and `template` need chat=True")
     opened, tokenizer = open_model(Path(model)), open_tokenizer(Path(model))
-    ids = tokenizer.encode(prompt)
+    stop_ids = tokenizer.stop_ids
+    if chat:
+        prompter = Prompter(Path(model), tokenizer, template)
+        messages = [{"role": "user", "content": prompt}]
+        try:
+            ids = prompter.ids(messages if system is None else [{"role": "system", "content": system}, *messages])
+        finally:
+            prompter.close()
+        stop_ids = prompter.stop_ids
+    else:
+        ids = tokenizer.encode(prompt)
     if not ids and tokenizer.bos_id is not None:
         ids = [tokenizer.bos_id]
     if not ids:
@@ -61,7 +82,7 @@ def generate(
 
     pieces = []
     with computing_on(device), using(threads=threads):
-        drawn_tokens = opened.generate(ids, max_tokens, sampling, stop_ids=tokenizer.stop_ids, kv_type=kv_type)
+        drawn_tokens = opened.generate(ids, max_tokens, sampling, stop_ids=stop_ids, kv_type=kv_type)
         tokens = map(drawn, (speed or Speed()).measured(len(ids), drawn_tokens))
         for piece in text_pieces(tokenizer.decode, tokens, before=ids):
             pieces.append(piece)

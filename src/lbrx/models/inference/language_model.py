@@ -87,18 +87,26 @@ class LanguageModel:
         *,
         stop_ids: Iterable[int] = (),
         kv_type: str = "f32",
+        cache: KeyValueCache | None = None,
+        before: Iterable[int] = (),
     ) -> Iterator[int]:
         """Yield new tokens one by one; a token of ``stop_ids`` ends the text and is not yielded.
 
-        ``kv_type`` is the type of the KV cache: f32, f16 or bf16.
+        ``kv_type`` is the type of the KV cache: f32, f16 or bf16. With a ``cache``, the tokens follow those in it, and
+        it remembers all new tokens except the last. ``before`` are tokens that a repetition penalty counts besides
+        ``ids``.
         """
         tokens = self.checked_ids(ids)
         if tokens.size == 0:
             raise UsageError("no tokens to continue from; expected at least one token")
         if max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens}; expected 0 or more")
-        cache = self.new_cache(tokens.size + min(max_tokens, _BLOCK_TOKENS), kv_type)
-        return self._generated(tokens, max_tokens, Sampler(sampling or Sampling()), frozenset(stop_ids), cache)
+        if cache is None:
+            cache = self.new_cache(tokens.size + min(max_tokens, _BLOCK_TOKENS), kv_type)
+        sampler = Sampler(sampling or Sampling())
+        sampler.see(before)
+        sampler.see(tokens)
+        return self._generated(tokens, max_tokens, sampler, frozenset(stop_ids), cache)
 
     def _generated(
         self,

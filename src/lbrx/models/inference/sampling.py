@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,9 @@ from lbrx.errors import UsageError
 class Sampling:
     """Sampling settings. A temperature of 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1 do not limit it.
 
+    ``min_p`` drops tokens that are less likely than this part of the most likely one. ``repetition_penalty`` makes
+    tokens of the text so far less likely: positive logits are divided by it, negative ones multiplied.
+
     >>> Sampling(temperature=-1)
     Traceback (most recent call last):
     lbrx.errors.UsageError: temperature is -1; expected 0 or more
@@ -22,6 +27,8 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -30,6 +37,10 @@ class Sampling:
             raise UsageError(f"top_k is {self.top_k}; expected 0 (all tokens) or more")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top_p is {self.top_p}; expected more than 0, at most 1")
+        if not 0 <= self.min_p <= 1:
+            raise UsageError(f"min_p is {self.min_p}; expected 0 to 1")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise UsageError(f"repetition_penalty is {self.repetition_penalty}; expected more than 0")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; expected 0 or more")
 
@@ -44,9 +55,28 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
         self._random = np.random.Generator(np.random.Philox(sampling.seed))
+        self._seen: set[int] = set()
+
+    def see(self, tokens: Iterable[int]) -> None:
+        """Count tokens as part of the text so far, which a repetition penalty makes less likely."""
+        if self._sampling.repetition_penalty != 1:
+            self._seen.update(map(int, tokens))
 
     def draw(self, logits: npt.NDArray[np.float32]) -> int:
-        """Sample a token from the logits of one position."""
+        """Sample a token from the logits of one position; it becomes part of the text so far."""
+        token = self._drawn(self._penalized(logits) if self._seen else logits)
+        self.see((token,))
+        return token
+
+    def _penalized(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        penalty = np.float32(self._sampling.repetition_penalty)
+        seen = np.fromiter(self._seen, np.int64, len(self._seen))
+        changed = logits.copy()
+        values = logits[seen]
+        changed[seen] = np.where(values > 0, values / penalty, values * penalty)
+        return changed
+
+    def _drawn(self, logits: npt.NDArray[np.float32]) -> int:
         sampling = self._sampling
         if sampling.temperature == 0:
             return int(np.argmax(logits))
@@ -58,5 +88,7 @@ class Sampler:
         shares = np.cumsum(weights / weights.sum())
         # The smallest set of tokens whose probability reaches top_p: at least one.
         count = min(int(np.searchsorted(shares, sampling.top_p)) + 1, kept.size)
+        if sampling.min_p:
+            count = min(count, max(1, int(np.count_nonzero(weights >= sampling.min_p))))  # the first weight is 1
         point = self._random.random() * shares[count - 1]
         return int(kept[min(int(np.searchsorted(shares[:count], point, side="right")), count - 1)])

@@ -1,4 +1,4 @@
-"""Chat templates as text (never executed): files of a directory, and keys of a GGUF file."""
+"""Chat templates as text (`chat_rendering` runs them): files of a directory, and keys of a GGUF file."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lbrx.errors import FileError
+from lbrx.errors import FileError, UsageError
+from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.formats.gguf_values import Typed
+from lbrx.files.formats.source import is_directory
 from lbrx.files.formats.strict_json import read_json
-from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME
+from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME, TEMPLATES
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 NAMES_KEY = "tokenizer.chat_templates"
@@ -76,3 +78,34 @@ def templates_of_keys(metadata: Mapping[str, Any]) -> dict[str, str]:
     templates = {name: metadata.get(f"{TEMPLATE_KEY}.{name}") for name in metadata.get(NAMES_KEY) or ()}
     templates = {DEFAULT: metadata.get(TEMPLATE_KEY), **templates}
     return {name: text for name, text in templates.items() if isinstance(text, str)}
+
+
+def model_templates(path: Path) -> dict[str, str]:
+    """Return the chat templates of a model directory or GGUF file by name."""
+    templates = read_templates(path) if is_directory(path) else {}
+    if templates or (is_directory(path) and not any(child.suffix == ".gguf" for child in path.iterdir())):
+        return templates
+    return templates_of_keys(open_checkpoint(path).metadata)
+
+
+def chosen_template(path: Path, wanted: str | None = None) -> str:
+    """Return the chat template to use for a model.
+
+    ``wanted`` is a file, a name among the model's templates, a known name such as ``chatml``, or a template itself.
+    Without it, this is the model's default.
+    """
+    templates = model_templates(path)
+    if wanted is None:
+        if not templates:
+            raise UsageError(
+                f"{path}: has no chat template, so it is probably not made for chats; name one with `template` "
+                f"({', '.join(TEMPLATES)}, or a file)"
+            )
+        return templates.get(DEFAULT) or next(iter(templates.values()))
+    found = templates.get(wanted) or TEMPLATES.get(wanted)
+    if found is not None or "{{" in wanted or "{%" in wanted:
+        return found or wanted
+    if not Path(wanted).is_file():
+        known = ", ".join(dict.fromkeys([*templates, *TEMPLATES]))
+        raise UsageError(f"there is no chat template {wanted!r}; expected a file, or one of {known}")
+    return _text(Path(wanted))

@@ -136,6 +136,10 @@ class RwkvTokenizer:
         """Return the id of a token, or None."""
         return self._special.get(text, self._ids.get(text.encode()))
 
+    def id_to_token(self, token_id: int) -> str | None:
+        """Return the text of a token, or None."""
+        return self._bytes[token_id].decode(errors="replace") if token_id < len(self._bytes) else None
+
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoded:
         """Return the ids of a text; special tokens that are written out become their ids."""
         del add_special_tokens  # which the caller adds

@@ -58,6 +58,11 @@ class TextTokenizer:
         """Return the id of a token, or None."""
         return self._library.token_to_id(text)
 
+    def special_texts(self) -> dict[str, str]:
+        """Return the texts of special tokens, as chat templates name them: ``bos_token``, ``eos_token`` and others."""
+        texts = {role: self._library.id_to_token(token_id) for role, token_id in self.special.ids.items()}
+        return {f"{role}_token": text for role, text in texts.items() if text is not None}
+
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Return the ids of a text. ``add_special`` adds the special tokens that the model expects around it.
 
