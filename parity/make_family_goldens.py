@@ -86,7 +86,7 @@ def make_golden(name: str, case: Case) -> dict[str, Any]:
         kept = present if is_same else {}
         values = None
         if case.auto in peer_transformers.DECODERS:
-            values = peer_transformers.compute(peer_transformers.load_model(case.auto, directory), IDS)
+            values = peer_transformers.compute(peer_transformers.load_model(case.auto, directory, case.attention), IDS)
         gguf, llama, found = _of_llama_cpp(case, directory, values, kept)
         values = found if values is None else values
     return {

@@ -49,10 +49,10 @@ def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
     return saved, shapes
 
 
-def load_model(auto: str, directory: str | os.PathLike[str]) -> Any:
+def load_model(auto: str, directory: str | os.PathLike[str], attention: str = "eager") -> Any:
     """Load a model; missing or unexpected tensors are an error."""
     model, info = getattr(transformers, auto).from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        directory, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
     )
     problems = {key: sorted(info[key]) for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
     if problems:

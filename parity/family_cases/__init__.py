@@ -30,7 +30,8 @@ class Case:
 
     ``config`` overrides ``SMALL``; ``without`` are keys of ``SMALL`` that the family does not have. ``saved`` are keys
     that transformers no longer writes into config.json, but models on the Hub and llama.cpp's converter have. ``auto``
-    is the class of transformers that makes and loads the model. ``peers`` are the other programs that run it.
+    is the class of transformers that makes and loads the model, and ``attention`` its implementation of attention.
+    ``peers`` are the other programs that run it.
 
     A family that transformers does not have has no ``auto``, a whole config.json in ``config``, and the names and
     shapes of its ``tensors``. Its logits come from llama.cpp.
@@ -43,6 +44,7 @@ class Case:
     saved: Mapping[str, Any] = field(default_factory=dict)
     peers: tuple[str, ...] = ("llama.cpp", "mlx")
     tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    attention: str = "eager"
 
     @property
     def settings(self) -> dict[str, Any]:

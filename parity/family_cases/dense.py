@@ -17,6 +17,8 @@ _LONG_FACTORS = {
     "short_factor": [1 + 0.1 * number for number in range(8)],
 }
 
+_NO_SIZES = ("intermediate_size", "num_key_value_heads")
+
 CASES: dict[str, Case] = {
     "llama": Case("llama"),
     "llama-tied-biases": Case("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -90,7 +92,9 @@ CASES: dict[str, Case] = {
     ),
     "stablelm": Case("stablelm", {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
     "stablelm-parallel-qk-norm": Case(
-        "stablelm", {"use_parallel_residual": True, "qk_layernorm": True, "partial_rotary_factor": 0.25}
+        "stablelm",
+        {"use_parallel_residual": True, "qk_layernorm": True, "partial_rotary_factor": 0.25},
+        peers=("mlx",),
     ),
     "llama-rope-dynamic": Case("llama", _rope("dynamic", factor=2.0), peers=()),
     "llama-rope-longrope": Case(
@@ -142,4 +146,50 @@ CASES: dict[str, Case] = {
         "hunyuan_v1_dense",
         {"head_dim": 16, "max_position_embeddings": 32768, **_rope("dynamic", alpha=1000.0, factor=1.0)},
     ),
+    "gpt2-scales": Case(
+        "gpt2",
+        {"scale_attn_by_inverse_layer_idx": True, "n_ctx": 64, "n_inner": 80},
+        without=("intermediate_size", "num_key_value_heads"),
+        peers=(),
+    ),
+    "gpt_bigcode": Case(
+        "gpt_bigcode",
+        {"attention_softmax_in_fp32": False},
+        without=("intermediate_size", "num_key_value_heads"),
+        peers=("llama.cpp",),
+    ),
+    "gpt_bigcode-heads": Case(
+        "gpt_bigcode", {"multi_query": False}, without=("intermediate_size", "num_key_value_heads"), peers=()
+    ),
+    "gptj": Case("gptj", {"rotary_dim": 8}, without=("intermediate_size", "num_key_value_heads"), peers=()),
+    "opt": Case("opt", {"ffn_dim": 96, "word_embed_proj_dim": 64}, without=_NO_SIZES, peers=()),
+    "opt-no-biases": Case(
+        "opt",
+        {"ffn_dim": 96, "word_embed_proj_dim": 64, "enable_bias": False, "activation_function": "gelu"},
+        without=_NO_SIZES,
+        peers=(),
+    ),
+    "biogpt": Case("biogpt", without=("num_key_value_heads",), peers=()),
+    "bloom": Case("bloom", {"num_attention_heads": 4}, without=(*_NO_SIZES, "max_position_embeddings")),
+    "bloom-six-heads": Case(
+        "bloom",
+        {"num_attention_heads": 6, "hidden_size": 48},
+        without=(*_NO_SIZES, "max_position_embeddings"),
+        peers=("llama.cpp",),
+    ),
+    "falcon-rw": Case(
+        "falcon",
+        {"multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
+        without=_NO_SIZES,
+        peers=(),
+        attention="sdpa",  # eager attention of transformers 5 adds the slopes twice
+    ),
+    "falcon-one-norm": Case(
+        "falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+        without=_NO_SIZES,
+        peers=("llama.cpp",),
+    ),
+    "stablelm-qk-norm": Case("stablelm", {"qk_layernorm": True, "partial_rotary_factor": 0.25}, peers=("mlx",)),
+    "vaultgemma": Case("vaultgemma", {**_GEMMA, "num_hidden_layers": 3}, peers=()),
 }

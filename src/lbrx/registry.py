@@ -117,6 +117,12 @@ FAMILIES: dict[str, str] = {
     "minimax_m2": "lbrx.models.architectures.families.minimax:MINIMAX_M2",
     "olmoe": "lbrx.models.architectures.families.olmoe:OLMOE",
     "phimoe": "lbrx.models.architectures.families.phimoe:PHIMOE",
+    "biogpt": "lbrx.models.architectures.families.opt:BIOGPT",
+    "bloom": "lbrx.models.architectures.families.bloom:BLOOM",
+    "gpt_bigcode": "lbrx.models.architectures.families.gpt2:GPT_BIGCODE",
+    "gptj": "lbrx.models.architectures.families.gptj:GPTJ",
+    "opt": "lbrx.models.architectures.families.opt:OPT",
+    "vaultgemma": "lbrx.models.architectures.families.gemma:VAULTGEMMA",
 }
 """Model families, as `lbrx.models.architectures.family.Family` records."""
 

@@ -18,7 +18,7 @@ from lbrx.jobs.convert.reading import read_contents
 from support.tiny_models import tiny_arrays, tiny_config, write_model
 
 NO_TOKENIZER: dict[str, Any] = {"tokenizer.ggml.model": "none"}
-TEN = "llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3_text, phi3"
+TEN = "llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3_text, phi3"
 
 
 def tiny(model_type: str, **changes: Any) -> Contents:
@@ -41,7 +41,7 @@ def without(contents: Contents, *names: str) -> Contents:
     return replace(contents, tensors=tuple(each for each in contents.tensors if each.name not in names))
 
 
-@pytest.mark.parametrize("model_type", ["bert", "gemma", None])
+@pytest.mark.parametrize("model_type", ["bert", "opt", None])
 def test_an_unknown_family_names_those_that_are_known(model_type: str | None) -> None:
     with pytest.raises(UsageError, match=f"model_type of config.json is {model_type!r}.*expected one of {TEN}"):
         convert(with_config(tiny("llama"), model_type=model_type))

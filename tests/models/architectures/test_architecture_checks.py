@@ -38,7 +38,8 @@ def test_vocabulary_that_the_config_does_not_tell_is_a_shape_problem() -> None:
     tiny = TINY["gpt2"]
     shapes = {**_header("a", tiny).shapes, "transformer.wte.weight": (70, 32)}
     assert check_shapes(find_family(tiny.config), tiny.config, shapes) == [
-        "tensor 'transformer.wte.weight' has shape (70, 32), expected (64, 32) from config.json's (vocab_size, n_embd)"
+        "tensor 'transformer.wte.weight' has shape (70, 32), expected (64, 32) "
+        "from config.json's (vocab_size, hidden_size)"
     ]
 
 

@@ -33,7 +33,10 @@ OTHER_RESULT = 1e-2  # llama.cpp computes something else if its logits differ by
 # Keys that the converter of llama.cpp writes and llama.cpp does not read.
 NOT_READ: frozenset[str] = frozenset()
 # Keys that lbrx writes in addition, with the value that llama.cpp assumes without them.
-ADDED = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length", "rope.freq_base")
+ADDED = (
+    *("vocab_size", "rope.dimension_count", "rope.freq_base"),
+    *("attention.key_length", "attention.value_length", "attention.head_count_kv"),
+)
 # Tensors of heads, whose sizes no key of the config tells, such as the number of labels.
 HEADS = (
     "text_projection.",

@@ -53,7 +53,7 @@ def tensor_pairs(family: Family, config: Config, prediction_count: int = 0) -> I
         yield pair(weight, None)
     layered = _in_gguf(family.layer)
     for layer in range(layers):
-        yield from (pair(weight, layer) for weight in layered)
+        yield from (pair(weight, layer) for weight in layered if _is_selected(family, weight, config, layer))
     predicting = _in_gguf((*family.layer, *family.prediction)) if prediction_count else []
     for layer in range(layers, layers + prediction_count):
         yield from (pair(weight, layer) for weight in predicting)
@@ -61,11 +61,17 @@ def tensor_pairs(family: Family, config: Config, prediction_count: int = 0) -> I
         yield pair(weight, None)
 
 
+def _is_selected(family: Family, weight: Weight, config: Config, layer: int) -> bool:
+    """Return whether the config needs this one of several weights with the same GGUF name."""
+    others = family.all_by_gguf_name[str(weight.gguf).removeprefix("blk.{layer}.")]
+    return len(others) == 1 or bool(config.evaluate(weight.needed_when or "True", layer=layer))
+
+
 def _is_needed(family: Family, weight: Weight, config: Config, layer: int | None) -> bool:
     if weight.optional or weight.tied_to is not None:
         return False
-    if weight.name.endswith(".bias"):  # some models have fewer biases than config.json says
-        return family.needs_by_default(weight)
+    if weight.name.endswith(".bias") and not family.needs_by_default(weight):
+        return False  # some models have fewer biases than config.json says
     return weight.needed_when is None or bool(config.evaluate(weight.needed_when, layer=layer))
 
 

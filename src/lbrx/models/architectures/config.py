@@ -83,7 +83,7 @@ class Config:
     Keys in the section of the language model take precedence over those at the top, then over defaults. Keys in the
     section ``vision_config`` have the prefix ``vision_``. A text default is an expression: ``head_dim`` may be
     ``hidden_size // num_attention_heads``. Null counts as absent.
-    Errors begin with ``where``.
+    Errors begin with ``where``. ``keys`` are the names that this family has for usual keys.
 
     >>> config = Config({"hidden_size": 8, "theta": None}, {"head_dim": "hidden_size // 2", "theta": 1e4})
     >>> config.count("hidden_size"), config.size("2 * head_dim"), config.number("theta")
@@ -101,9 +101,14 @@ class Config:
         defaults: Values | None = None,
         where: str = "config.json",
         error_class: type[LbrxError] = UsageError,
+        keys: Mapping[str, str] | None = None,
     ) -> None:
         given = {**_vision_values(values), **values, **text_section(values)}
         self._given = {key: value for key, value in given.items() if value is not None}
+        for usual, own in (keys or {}).items():  # two names of one value
+            for key, other in ((usual, own), (own, usual)):
+                if key not in self._given and other in self._given:
+                    self._given[key] = self._given[other]
         nulls = {key: value for key, value in _MEANINGS_OF_NULL.items() if given.get(key, "") is None}
         self._defaults = {**(defaults or {}), **nulls}
         self.error_class = error_class

@@ -80,7 +80,16 @@ class Family:
     @cached_property
     def by_gguf_name(self) -> dict[str, Weight]:
         """The weights by GGUF name; names in layers have no prefix."""
-        return {each.gguf.removeprefix("blk.{layer}."): each for each in self.weights if each.gguf is not None}
+        return {name: weights[0] for name, weights in self.all_by_gguf_name.items()}
+
+    @cached_property
+    def all_by_gguf_name(self) -> dict[str, list[Weight]]:
+        """All weights by GGUF name. The config needs at most one of several with the same name."""
+        found: dict[str, list[Weight]] = {}
+        for each in self.weights:
+            if each.gguf is not None:
+                found.setdefault(each.gguf.removeprefix("blk.{layer}."), []).append(each)
+        return found
 
     @property
     def expert_count(self) -> str | None:
@@ -97,7 +106,8 @@ class Family:
         """Return the values of a config.json with the defaults of the family."""
         class_name = first_class(values)
         has_head = not class_name or class_name.endswith(_CLASSES_WITH_HEAD)
-        return Config(values, {**self.keys, **self.defaults, "has_language_head": has_head}, where, error_class)
+        defaults = {**{own: usual for usual, own in self.keys.items()}, **self.defaults, "has_language_head": has_head}
+        return Config(values, defaults, where, error_class, self.keys)
 
     def whole_config(
         self, values: Values, names: Collection[str], where: str, error_class: type[LbrxError] = UsageError

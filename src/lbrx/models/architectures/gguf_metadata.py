@@ -71,7 +71,7 @@ def metadata_of_config(family: Family, config: Config, rope: Config, prediction_
     pairs["context_length"] = config.size(gguf_of(family).context_length)
     norm = _norm(family)
     pairs |= {_EPSILONS[norm.function]: config.real(norm.epsilon), "vocab_size": config.count("vocab_size")}
-    if "rope_theta" in family.defaults:
+    if family.defaults.get("rope_theta") is not None:
         pairs |= _rope_metadata(gguf_of(family), config, rope)
     pairs |= _window_metadata(family, config)
     pairs |= {key: config.number(key) for key in _SOFTCAPS if key in family.defaults and config.get(key) is not None}
@@ -113,7 +113,9 @@ def stored_prediction_count(family: Family, metadata: Mapping[str, Any]) -> int:
 
 
 def _norm(family: Family) -> Norm:
-    return Norm() if family.decoder is None else family.decoder.norm
+    """Return the norm of a family; variants have the same function and epsilon."""
+    norm = Norm() if family.decoder is None else family.decoder.norm
+    return norm if isinstance(norm, Norm) else next(iter(norm.parts.values()))
 
 
 def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
@@ -242,7 +244,7 @@ def config_of_metadata(
         config[norm.epsilon] = plain_float(values.number(prefix + _EPSILONS[norm.function], default=1e-6))
     rope: dict[str, Any] = {}
     warnings: list[str] = []
-    if "rope_theta" in family.defaults:
+    if family.defaults.get("rope_theta") is not None:
         rope, warnings = _rope_config(family, values, tensors, config)
     config |= _taken_for_granted(family, values, tensors, config) | rope
     return {family.keys.get(key, key): value for key, value in config.items()}, warnings
@@ -313,6 +315,9 @@ def _taken_for_granted(
         options["sliding_window"] = None
     elif gguf.full_attention_period is not None or (gguf.lists_windows and config.get("sliding_window")):
         options["layer_types"] = _layer_types(gguf, values, config)
+    stored = tuple(name.removeprefix("blk.0.") for name in tensors)
+    known = Config({**config, **options})
+    options |= {key: known.evaluate(expression, stored=stored) for key, expression in gguf.derived.items()}
     return {**options, **gguf.fixed}
 
 

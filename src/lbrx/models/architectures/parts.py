@@ -289,7 +289,7 @@ def token_prediction() -> tuple[Weight, ...]:
 
 
 def decoder_defaults(
-    vocab_size: int, hidden_size: int, intermediate_size: int, layers: int, heads: int, **others: Any
+    vocab_size: int, hidden_size: int, intermediate_size: int, layers: int, heads: int, /, **others: Any
 ) -> dict[str, Any]:
     """Return the values that transformers assumes for keys missing from a config.json with Llama's keys."""
     return {

@@ -67,7 +67,8 @@ class Weight:
         """Whether llama.cpp computes with this tensor in f32 only: vectors, norms and routers."""
         gguf = self.gguf or ""
         axes = [size for size in self.shape or () if size != 1]
-        return len(axes) < 2 or gguf.endswith("_norm.weight") or "ffn_gate_inp" in gguf
+        is_small = gguf.endswith("_norm.weight") or "ffn_gate_inp" in gguf or gguf == "position_embd.weight"
+        return len(axes) < 2 or is_small
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Gguf:
     has_output_when_tied: bool = False  # the head is required even if tied to the embedding
     never_has_output: bool = False
     layers_scaled_by_width: int | None = None  # queries of models with so many layers are scaled by hidden / heads
+    derived: Mapping[str, str] = field(default_factory=dict)  # keys of configs: expressions over usual keys, ``stored``
     true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor exists
     context_length: str = "max_position_embeddings"  # an expression over the config
     lists_windows: bool = False  # a list tells which layers have a window, if there is one
@@ -317,12 +319,13 @@ class Decoder:
     """How to run a model: each layer has a mixer, such as attention, and an MLP, with norms and residual connections.
 
     ``lbrx.models.inference.parts`` lists the records that ``mixer`` and ``mlp`` may be; None leaves one out.
-    ``PerLayer`` may stand for ``mixer``, ``mlp`` and ``positions``. Text fields are expressions over the config.
+    ``PerLayer`` may stand for ``mixer``, ``mlp``, ``norm`` (equal in all layers) and ``positions``. Text fields are
+    expressions over the config.
     """
 
     mixer: Any = GroupedAttention()
     mlp: Any = GatedMlp()
-    norm: Norm = Norm()
+    norm: Norm | PerLayer = Norm()
     positions: Rope | LearnedPositions | Alibi | PerLayer | None = Rope()
     layer_types: tuple[str, ...] = ("sliding_attention", "full_attention")  # what layer_types may list
     is_parallel: str = "False"  # mixer and MLP read the same hidden states
@@ -331,3 +334,4 @@ class Decoder:
     embedding_norm: bool = False  # after the embedding: the tensors ``token_embd_norm``
     residual_scale: str | None = None  # of the results of mixer and MLP
     logit_scale: str | None = None
+    requires: tuple[str, ...] = ()  # conditions on the config without which a model cannot be run

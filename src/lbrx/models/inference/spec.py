@@ -10,7 +10,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError, UsageError
 from lbrx.models.architectures.config import Config, Values
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.records import Alibi, Decoder, PerLayer, Rope
+from lbrx.models.architectures.records import Alibi, Decoder, Norm, PerLayer, Rope
 from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION
 from lbrx.models.architectures.table import all_families, family_of_model_type
 from lbrx.models.inference.parts import Memory, code_of
@@ -50,6 +50,7 @@ class ModelSpec:
     hidden: int
     vocabulary: int
     context_length: int
+    norm: Norm
     norm_epsilon: float
     norm_adds_one: bool
     layers: tuple[LayerSpec, ...]
@@ -90,6 +91,10 @@ def spec_of_config(
     family = family_to_run(values, where)
     assert family.decoder is not None
     decoder, config = family.decoder, family.whole_config(values, names, where, FormatError)
+    for condition in decoder.requires:
+        if not config.evaluate(condition):
+            raise UsageError(f"{where}: the model cannot be run; expected a config with {condition!r}")
+    norm: Norm = chosen(decoder.norm, config, {})
     config.flag("tie_word_embeddings", default=False)
 
     def optional(expression: str | None) -> float | None:
@@ -103,8 +108,9 @@ def spec_of_config(
         hidden=config.count("hidden_size"),
         vocabulary=config.count("vocab_size"),
         context_length=config.count("max_position_embeddings"),
-        norm_epsilon=config.real(decoder.norm.epsilon),
-        norm_adds_one=decoder.norm.adds_one and not is_gguf,  # GGUF weights include the one
+        norm=norm,
+        norm_epsilon=config.real(norm.epsilon),
+        norm_adds_one=norm.adds_one and not is_gguf,  # GGUF weights include the one
         layers=_layers(config, family, decoder, is_gguf),
         is_tied=family.is_tied(values),
         is_parallel=bool(config.evaluate(decoder.is_parallel)),

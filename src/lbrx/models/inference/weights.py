@@ -106,7 +106,7 @@ class TensorSource:
 
 def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
     """Return all tensors that the decoder of the family needs, with checked shapes."""
-    reader, norm = Reader(source, spec), spec.decoder.norm
+    reader, norm = Reader(source, spec), spec.norm
     embedding = reader.tensor("token_embd.weight")
     has_positions = isinstance(spec.decoder.positions, LearnedPositions)
     return ModelWeights(
@@ -123,14 +123,14 @@ def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
 def _read_layer(reader: Reader, layer: LayerSpec) -> LayerWeights:
     spec, number = reader.spec, layer.number
     is_shared = spec.is_parallel and spec.shares_norm
-    names = list(spec.decoder.norm.used)
+    names = list(spec.norm.used)
     if layer.mixer is None:
         names[2:], names[:2] = names[:2], [None, None]  # the only norms of the layer are those of its MLP
     elif layer.mlp is None or is_shared:
         names[2] = None
     if layer.mlp is None:
         names[3] = None
-    norms = tuple(None if name is None else reader.norm(name, number, spec.decoder.norm.function) for name in names)
+    norms = tuple(None if name is None else reader.norm(name, number, spec.norm.function) for name in names)
     parts = (layer.mixer, layer.mlp)
     mixer, mlp = (None if part is None else code_of(part).read(reader, part, layer) for part in parts)
     return LayerWeights(norms, mixer, mlp)
@@ -144,8 +144,9 @@ class Reader:
         self.naming = spec.family.naming(source.names)
 
     def weight(self, gguf_name: str) -> Weight:
-        """Return the record of a tensor; ``gguf_name`` has no prefix of a layer."""
-        return self.spec.family.by_gguf_name[gguf_name]
+        """Return the record of a tensor; ``gguf_name`` has no prefix of a layer. The config selects one of several."""
+        config, found = self.spec.config, self.spec.family.all_by_gguf_name[gguf_name]
+        return next((each for each in found[:-1] if config.evaluate(each.needed_when or ALWAYS, layer=0)), found[-1])
 
     def name(self, weight: Weight, layer: int | None, item: int | None = None) -> str:
         """Return the name of a tensor in this file."""
@@ -184,9 +185,9 @@ class Reader:
 
     def has(self, gguf_name: str, layer: int | None = None) -> bool:
         """Return whether the model has a tensor. GGUF files may omit the key of the config but contain the tensor."""
-        weight = self.spec.family.by_gguf_name.get(gguf_name)
-        if weight is None:
+        if gguf_name not in self.spec.family.by_gguf_name:
             return False
+        weight = self.weight(gguf_name)
         if (self.spec.is_gguf and weight.needed_when not in (None, ALWAYS)) or weight.optional:
             return self.source.has(self.name(weight, layer))
         return bool(self.spec.config.evaluate(weight.needed_when or ALWAYS, **self._local(layer)))

@@ -1,56 +1,115 @@
 """Falcon."""
 
-from lbrx.models.architectures.config import HEAD_DIM
+from dataclasses import replace
+
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.parts import buffers, embedding, in_layer, language_head, linear, norm
-from lbrx.models.architectures.records import Naming
+from lbrx.models.architectures.parts import (
+    buffers,
+    decoder_defaults,
+    embedding,
+    in_layer,
+    language_head,
+    linear,
+    norm,
+    plain_mlp,
+)
+from lbrx.models.architectures.records import (
+    Alibi,
+    Decoder,
+    Gguf,
+    GroupedAttention,
+    Naming,
+    Norm,
+    PerLayer,
+    PlainMlp,
+    Rope,
+)
 
 BLOCK = "{base}h.{layer}."
-FALCON_EMBEDDING = embedding("{base}word_embeddings.weight")
+EMBEDDING = embedding("{base}word_embeddings.weight")
 # Grouped keys, one key and value for all heads, or one for each head.
-FALCON_QKV_ROWS = (
-    "(2 * num_kv_heads + num_attention_heads) * head_dim if new_decoder_architecture"
-    " else hidden_size + 2 * head_dim if multi_query else 3 * hidden_size"
-)
-FALCON_TWO_NORMS = "parallel_attn and num_ln_in_parallel_attn == 2"
+KEY_HEADS = "num_kv_heads if new_decoder_architecture else 1 if multi_query else num_attention_heads"
+TWO_NORMS = "parallel_attn and num_ln_in_parallel_attn == 2"
+NORM = Norm(function="layer", epsilon="layer_norm_epsilon")
 
 FALCON = Family(
     name="falcon",
     model_types=("falcon", "RefinedWebModel", "RefinedWeb"),
     class_names=("FalconForCausalLM", "FalconModel", "RWForCausalLM"),
-    pre=(FALCON_EMBEDDING,),
+    pre=(EMBEDDING,),
     layer=in_layer(
-        norm("ln_attn", bias=True, when=FALCON_TWO_NORMS),
-        norm("ln_mlp", bias=True, when=FALCON_TWO_NORMS),
-        norm("input_layernorm", bias=True, when=f"not ({FALCON_TWO_NORMS})"),
-        norm("post_attention_layernorm", bias=True, when="not parallel_attn"),
-        linear("self_attention.query_key_value", FALCON_QKV_ROWS, "hidden_size", bias="bias"),
-        linear("self_attention.dense", "hidden_size", "hidden_size", bias="bias"),
+        norm("ln_attn", "attn_norm_2", bias=True, when=TWO_NORMS),
+        norm("ln_mlp", "attn_norm", bias=True, when=TWO_NORMS),
+        norm("input_layernorm", "attn_norm", bias=True, when=f"not ({TWO_NORMS})"),
+        tuple(
+            replace(weight, in_gguf=False)
+            for weight in norm("post_attention_layernorm", "ffn_norm", bias=True, when="not parallel_attn")
+        ),
+        linear(
+            "self_attention.query_key_value",
+            "(num_attention_heads + 2 * num_key_value_heads) * head_dim",
+            "hidden_size",
+            "attn_qkv",
+            bias="bias",
+            grouped_by=("num_attention_heads", "num_key_value_heads"),
+        ),
+        linear("self_attention.dense", "hidden_size", "hidden_size", "attn_output", bias="bias"),
         buffers("self_attention.rotary_emb.inv_freq", "self_attention.maybe_rotary.inv_freq"),
-        linear("mlp.dense_h_to_4h", "ffn_hidden_size", "hidden_size", bias="bias"),
-        linear("mlp.dense_4h_to_h", "hidden_size", "ffn_hidden_size", bias="bias"),
+        plain_mlp("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", bias="bias"),
         prefix=BLOCK,
     ),
-    post=(*norm("{base}ln_f", bias=True), language_head("{head}lm_head.weight", FALCON_EMBEDDING)),
+    post=(*norm("{base}ln_f", "output_norm", bias=True), language_head("{head}lm_head.weight", EMBEDDING)),
     layer_prefix=BLOCK,
     namings=(Naming("transformer."), Naming("")),
     tied_by_default=True,
-    defaults={
-        "model_type": "'falcon'",
-        "vocab_size": 65024,
-        "hidden_size": 4544,
-        "num_hidden_layers": "n_layer",
-        "n_layer": 32,
-        "num_attention_heads": "n_head",
-        "n_head": 71,
-        "num_kv_heads": "n_head_kv",
-        "n_head_kv": "num_attention_heads",
-        "head_dim": HEAD_DIM,
-        "ffn_hidden_size": "4 * hidden_size",
-        "new_decoder_architecture": "model_type == 'RefinedWeb'",
-        "num_ln_in_parallel_attn": "2 if new_decoder_architecture else 1",
-        "multi_query": True,
-        "parallel_attn": True,
-        "bias": False,
-    },
+    omitted_sizes=("intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    defaults=decoder_defaults(
+        65024,
+        4544,
+        0,
+        32,
+        71,
+        model_type="'falcon'",
+        num_hidden_layers="n_layer",
+        n_layer=32,
+        num_attention_heads="n_head",
+        n_head=71,
+        num_kv_heads="n_head_kv",
+        n_head_kv="num_attention_heads",
+        num_key_value_heads=KEY_HEADS,
+        intermediate_size="ffn_hidden_size",
+        ffn_hidden_size="4 * hidden_size",
+        hidden_act="activation",
+        activation="'gelu'",
+        layer_norm_epsilon=1e-5,
+        max_position_embeddings=2048,
+        new_decoder_architecture="model_type == 'RefinedWeb'",
+        num_ln_in_parallel_attn="2 if new_decoder_architecture else 1",
+        multi_query=True,
+        parallel_attn=True,
+        alibi=False,
+        bias=False,
+    ),
+    gguf=Gguf(
+        "falcon",
+        keys={"tensor_data_layout": "'jploski'"},
+        hard_coded={"alibi": "False", "bias": "False"},
+        context_length="2048",
+        derived={
+            "new_decoder_architecture": "True",
+            "num_kv_heads": "num_key_value_heads",
+            "num_ln_in_parallel_attn": "2 if 'attn_norm_2.weight' in stored else 1",
+        },
+    ),
+    decoder=Decoder(
+        GroupedAttention(joined="groups"),
+        PlainMlp("gelu"),
+        PerLayer(
+            TWO_NORMS,
+            {True: replace(NORM, names=("attn_norm_2", "", "attn_norm", "")), False: NORM},
+        ),
+        PerLayer("alibi", {True: Alibi(is_scaled=True), False: Rope()}),
+        is_parallel="parallel_attn",
+        shares_norm="num_ln_in_parallel_attn != 2",
+    ),
 )
