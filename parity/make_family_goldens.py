@@ -88,6 +88,7 @@ def make_golden(name: str, case: Case) -> dict[str, Any]:
         if case.auto in peer_transformers.DECODERS:
             values = peer_transformers.compute(peer_transformers.load_model(case.auto, directory, case.attention), IDS)
         gguf, llama, found = _of_llama_cpp(case, directory, values, kept)
+        projector = _projector(case, directory, kept)
         values = found if values is None else values
     return {
         "case": name,
@@ -101,6 +102,7 @@ def make_golden(name: str, case: Case) -> dict[str, Any]:
         "gguf": gguf,
         "llama.cpp": llama,
         "mlx": kept.get("mlx"),
+        **({} if projector is None else {"processor": case.processor, "mmproj": projector}),
     }
 
 
@@ -128,6 +130,18 @@ def _of_llama_cpp(
     except Exception as error:
         return described, _error(error), None
     return described, compared(found, found if values is None else values), found
+
+
+def _projector(case: Case, directory: Path, kept: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the converter writes with --mmproj; None for models without a projector in llama.cpp."""
+    import peer_llama_cpp
+
+    if case.processor is None or "LLAMA_CPP_SOURCE" not in os.environ:
+        return kept.get("mmproj")
+    files = {type_name: directory.parent / f"mmproj-{type_name}.gguf" for type_name in ("f32", "bf16")}
+    for type_name, path in files.items():
+        peer_llama_cpp.convert(directory, path, type_name, projector=True)
+    return peer_llama_cpp.described(files["f32"], files["bf16"])
 
 
 def _error(error: Exception) -> dict[str, str]:

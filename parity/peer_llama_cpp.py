@@ -24,6 +24,7 @@ import torch
 
 Values = npt.NDArray[np.float32]
 
+IMAGE_BREAK = "[IMG_BREAK]"  # token 2
 SPARE_ROWS = 16
 CONTEXT = 256  # the smallest context of llama.cpp
 # Tensors computed with a formula whose last bit depends on the library: their sums are compared, not their bytes.
@@ -71,12 +72,13 @@ def write_tokenizer(directory: Path, rows: int) -> None:
 
 
 def _write_tokenizer(directory: Path, count: int) -> None:
-    words = [chr(0x100 + number) for number in range(count - 3)]
-    vocabulary = {token: number for number, token in enumerate(["<s>", "</s>", *words, words[0] + words[1]])}
+    words = [chr(0x100 + number) for number in range(count - 4)]
+    names = ("<s>", "</s>", IMAGE_BREAK)
+    vocabulary = {token: number for number, token in enumerate([*names, *words, words[0] + words[1]])}
     special = [
         {"id": number, "content": name, "special": True, "single_word": False, "lstrip": False, "rstrip": False}
         | {"normalized": False}
-        for number, name in enumerate(("<s>", "</s>"))
+        for number, name in enumerate(names)
     ]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     document = {

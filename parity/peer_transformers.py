@@ -41,10 +41,15 @@ def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
     unexpected = {name: dtype for name, dtype in odd.items() if dtype != "F32"}
     if unexpected:
         raise ValueError(f"{case.model_type}: {unexpected}; expected tensors of F32 only")
+    for old, new in case.renamed.items():
+        shapes = {new + name[len(old) :] if name.startswith(old) else name: shape for name, shape in shapes.items()}
+    shapes = {name: shapes[name] for name in sorted(shapes)}
     write_seeded(path, shapes)
     text = (directory / "config.json").read_text(encoding="utf-8")
     saved = {key: value for key, value in json.loads(text).items() if key != "transformers_version"}
     saved |= case.saved
+    if case.processor is not None:
+        (directory / "preprocessor_config.json").write_text(json.dumps(case.processor), encoding="utf-8")
     (directory / "config.json").write_text(json.dumps(saved), encoding="utf-8")
     return saved, shapes
 

@@ -33,6 +33,9 @@ class Case:
     is the class of transformers that makes and loads the model, and ``attention`` its implementation of attention.
     ``peers`` are the other programs that run it.
 
+    ``renamed`` maps beginnings of names that transformers saves to those of models on the Hub. ``processor`` is the
+    preprocessor_config.json of a model that has a projector for llama.cpp (``--mmproj``).
+
     A family that transformers does not have has no ``auto``, a whole config.json in ``config``, and the names and
     shapes of its ``tensors``. Its logits come from llama.cpp.
     """
@@ -45,6 +48,8 @@ class Case:
     peers: tuple[str, ...] = ("llama.cpp", "mlx")
     tensors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attention: str = "eager"
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    processor: Mapping[str, Any] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -123,6 +123,9 @@ FAMILIES: dict[str, str] = {
     "gptj": "lbrx.models.architectures.families.gptj:GPTJ",
     "opt": "lbrx.models.architectures.families.opt:OPT",
     "vaultgemma": "lbrx.models.architectures.families.gemma:VAULTGEMMA",
+    "mistral3": "lbrx.models.architectures.families.vision_language:MISTRAL3",
+    "qwen2_vl": "lbrx.models.architectures.families.vision_language:QWEN2_VL",
+    "qwen3_vl": "lbrx.models.architectures.families.vision_language:QWEN3_VL",
 }
 """Model families, as `lbrx.models.architectures.family.Family` records."""
 

@@ -37,6 +37,8 @@ class Golden:
     gguf: dict[str, Any] | None
     llama_cpp: dict[str, Any] | None
     mlx: dict[str, Any] | None
+    processor: dict[str, Any] | None
+    mmproj: dict[str, Any] | None  # the file of the converter's option --mmproj
 
     @property
     def family(self) -> Family:
@@ -49,6 +51,8 @@ class Golden:
         """Write the model as a Hugging Face directory."""
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
+        if self.processor is not None:
+            (folder / "preprocessor_config.json").write_text(json.dumps(self.processor), encoding="utf-8")
         tensors = {name: lbrx.tensor(array) for name, array in self.arrays(copy).items()}
         lbrx.save(folder / "model.safetensors", tensors, {"format": "pt"})
         return folder
@@ -68,6 +72,8 @@ def golden(name: str) -> Golden:
         content["gguf"],
         content["llama.cpp"],
         content["mlx"],
+        content.get("processor"),
+        content.get("mmproj"),
     )
 
 

@@ -19,6 +19,9 @@ def convert(
     *,
     format: Format = None,
     type: Annotated[str | None, Option(help="Convert weights to f32, f16 or bf16.")] = None,
+    mmproj: Annotated[
+        bool, Option(help="Write the image tower and projector of a vision-language model, for llama.cpp's --mmproj.")
+    ] = False,
     dry_run: DryRun = False,
     limits: LimitOptions,
     options: RunOptions,
@@ -40,17 +43,22 @@ def convert(
       lbrx convert llama-q4_0.gguf restored --format safetensors --type bf16
 
       lbrx convert model resharded --shard-size 2GB
+
+      lbrx convert gemma-3-4b-it mmproj.gguf --mmproj --type f16
     """
     from lbrx.cli.dry_run import show_plan
     from lbrx.jobs.convert.convert import convert as convert_model
     from lbrx.jobs.convert.convert import plan_conversion
 
-    write = partial(convert_model, source, out, format=format, type=type, max_shard_bytes=limits.shard_size)
+    write = partial(
+        convert_model, source, out, format=format, type=type, mmproj=mmproj, max_shard_bytes=limits.shard_size
+    )
     with reporting("converting", options) as report:
         check_model(source)
         check_output_name(out, format)
         if not dry_run:
-            command = shlex.join(["lbrx", "compare", str(source), str(out)])
+            compared = ["inspect", str(out)] if mmproj else ["compare", str(source), str(out)]
+            command = shlex.join(["lbrx", *compared])
             write_output(write, report, limits, options, device=device, cluster=cluster, next_command=command)
             return
         with planning_for(limits, report, device, cluster):

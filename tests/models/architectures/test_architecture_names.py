@@ -56,7 +56,7 @@ def test_towers_are_carried_along_before_the_layers_with_their_own_numbers() -> 
     assert {(role.part, role.layer, role.is_known) for role in unclaimed} == {("pre", None, False)}
     modules = {role.name: role.module for role in unclaimed}
     assert modules["vision_tower.vision_model.post_layernorm.weight"] == "vision_tower"
-    assert modules["multi_modal_projector.mm_soft_emb_norm.weight"] == ""
+    assert modules["multi_modal_projector.mm_soft_emb_norm.weight"] == "multi_modal_projector"
 
 
 def test_names_with_other_prefixes_are_the_same_tensors() -> None:

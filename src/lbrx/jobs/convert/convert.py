@@ -43,15 +43,19 @@ def convert(
     *,
     format: str | None = None,
     type: str | None = None,
+    mmproj: bool = False,
     max_shard_bytes: int | str | None = None,
     **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Write a model in another format: ``"gguf"``, ``"mlx"`` or ``"safetensors"``, by default what ``out`` ends in.
 
     ``type`` converts all weights to ``"f32"``, ``"f16"`` or ``"bf16"``, also quantized ones. Without it, weights keep
-    their type, and stay quantized if the format has the same coding. The other options, ``threads``, ``memory``,
-    ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``, ``sync``, ``progress`` and ``planned``, are those
-    of `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
+    their type, and stay quantized if the format has the same coding. With ``mmproj`` the output is a GGUF file with the
+    tower and the projector of a vision-language model, which llama.cpp reads beside the language model.
+
+    The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``,
+    ``sync``, ``progress`` and ``planned``, are those of `lbrx.files.output.options.RunOptions`. Call it again with the
+    same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -60,7 +64,8 @@ def convert(
     32
     """
     return plan_and_execute(
-        partial(plan_conversion, source, out, format=format, type=type, max_shard_bytes=max_shard_bytes), options
+        partial(plan_conversion, source, out, format=format, type=type, mmproj=mmproj, max_shard_bytes=max_shard_bytes),
+        options,
     )
 
 
@@ -70,6 +75,7 @@ def plan_conversion(
     *,
     format: str | None = None,
     type: str | None = None,
+    mmproj: bool = False,
     max_shard_bytes: int | str | None = None,
 ) -> ModelPlan:
     """Plan a conversion. Reads headers, configs and tokenizers, but no weights."""
@@ -79,12 +85,19 @@ def plan_conversion(
     type = None if type is None else _float_type(type)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if wanted == "gguf" else DEFAULT_SHARD_BYTES)
     with reading(source):
-        keeps_codes = type is None and wanted != "safetensors"
+        keeps_codes = type is None and wanted != "safetensors" and not mmproj
         contents = read_contents(Path(source), keeps_codes=keeps_codes)
         if keeps_codes:
             contents = with_blocks(contents)
-        converted = in_format(contents, wanted, type)
-        return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity={"type": type})
+        converted = _mmproj(contents, type) if mmproj else in_format(contents, wanted, type)
+        settings = {"type": type, **({"mmproj": True} if mmproj else {})}
+        return plan_output(converted, target, max_shard_bytes=limit_bytes, settings_identity=settings)
+
+
+def _mmproj(contents: Contents, type: str | None) -> Contents:
+    from lbrx.jobs.convert.hf_to_mmproj import hf_to_mmproj
+
+    return hf_to_mmproj(contents, type_name=type)
 
 
 def in_format(contents: Contents, wanted: Format, type: str | None = None) -> Contents:

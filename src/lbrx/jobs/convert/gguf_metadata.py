@@ -29,7 +29,7 @@ from lbrx.models.architectures.gguf_metadata import (
     stored_prediction_count,
 )
 from lbrx.models.architectures.rope import rope_section
-from lbrx.models.architectures.table import family_of_type
+from lbrx.models.architectures.table import family_of_gguf, family_of_type
 from lbrx.registry import CODECS
 from lbrx.tensors.dtype import DTYPES
 
@@ -102,10 +102,11 @@ def text_config(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     ['Gemma3ForCausalLM']
     """
     section = text_section(config)
-    if section is config:
-        return dict(config)
+    if section is config and family.text_only is None:
+        return {key: value for key, value in config.items() if key != "vision_config"}
     outer = {key: config[key] for key in _SHARED_KEYS if config.get(key) is not None}
-    return {"architectures": [family.class_names[0]], **outer, **section, "model_type": family.model_type}
+    tied = {"tie_word_embeddings": family.is_tied(config)}
+    return {"architectures": [family.class_name], **outer, **section, **tied, "model_type": family.model_type}
 
 
 _SHARED_KEYS = ("dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
@@ -118,6 +119,8 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
         return None
     config = parse_object(text, f"{where}: key {CONFIG_KEY!r}", unique_keys=False)
     family = family_of_type(config.get("model_type"))
+    if family is not None and family.gguf is not None and family.gguf.name != metadata.get("general.architecture"):
+        family = family_of_gguf(metadata)
     if family is None or family.gguf is None:
         return None
     settings = family.whole_config(config, (), f"{where}: key {CONFIG_KEY!r}")

@@ -43,7 +43,8 @@ from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
-_OTHER_MODULES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+
+_TOWERS = ("vision_tower.", "model.vision_tower.", "visual.", "model.visual.")
 
 
 def hf_to_gguf(
@@ -67,7 +68,7 @@ def hf_to_gguf(
         raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(FLOAT_TYPES)}")
     family = convertible_family(contents.config, where)
     assert contents.config is not None
-    tensors, lost = _language_tensors(contents.tensors, family)
+    tensors, lost = _language_tensors(contents.tensors, family, contents.config)
     config = family.whole_config(contents.config, [each.name for each in tensors], f"{where}: config.json")
     rope = rope_section(config)
     check_supported(family, config)
@@ -122,13 +123,17 @@ def convertible_family(config: Values | None, where: str) -> Family:
     )
 
 
-def _language_tensors(tensors: Sequence[PlannedTensor], family: Family) -> tuple[list[PlannedTensor], list[str]]:
+def _language_tensors(
+    tensors: Sequence[PlannedTensor], family: Family, config: Values
+) -> tuple[list[PlannedTensor], list[str]]:
     """The tensors of the language model under the names that it has alone, and a word about those left behind."""
     language: list[PlannedTensor] = []
     others = unknown = 0
     buffers = tuple(weight.name.partition("{layer}")[2] for weight in family.layer if weight.is_buffer)
+    roles = family.tensors(config, [each.name for each in tensors])
+    towers = {role.name for role in roles if role.module and not role.is_known}
     for each in tensors:
-        if each.name.startswith(_OTHER_MODULES):
+        if each.name in towers or each.name.startswith(_TOWERS):
             others += 1
         elif each.name.startswith(gguf_of(family).left_out):
             unknown += 1

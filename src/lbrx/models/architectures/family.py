@@ -13,7 +13,15 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import LbrxError, UsageError
 from lbrx.models.architectures.config import MOST, Config, Values, first_class, text_section
 from lbrx.models.architectures.records import Decoder, Gguf, Joined, LayerRule, Naming, TensorRole, Weight
-from lbrx.models.architectures.stacks import Part, find_stacks, layer_number, module_of, part_by_name, side_modules
+from lbrx.models.architectures.stacks import (
+    Part,
+    find_stacks,
+    layer_number,
+    module_of,
+    part_by_name,
+    projector_modules,
+    side_modules,
+)
 
 _PART_ORDER = {"pre": 0, "layer": 1, "post": 2}
 _NUMBER = re.compile(r"\.(\d+)\.")
@@ -65,13 +73,19 @@ class Family:
     prediction: tuple[Weight, ...] = ()  # more weights of the layers after the others, which predict further tokens
     prediction_key: str = ""  # the config key for their number
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
+    text_only: tuple[str, str] | None = None  # model type and class of its language model alone, if others
     inferred_layer_count: int | None = None  # set when the layers were counted by their names
     prediction_layers: int = 0  # set when the layers after those were counted, too
 
     @property
     def model_type(self) -> str:
         """The model type of the text-only model."""
-        return self.model_types[0]
+        return self.model_types[0] if self.text_only is None else self.text_only[0]
+
+    @property
+    def class_name(self) -> str:
+        """The class of the text-only model."""
+        return self.class_names[0] if self.text_only is None else self.text_only[1]
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -257,7 +271,7 @@ class Family:
         unknown = present - {role.name for role in known}
         roles = [role for role in known if role.name in present or not role.optional]
         roles += self._unknown_roles(config, unknown, present, naming)
-        modules = self._side_modules(present, naming)
+        modules = (*projector_modules(present), *self._side_modules(present, naming))
         if modules:
             roles = [replace(role, module=module_of(role.name, modules)) for role in roles]
         return sorted(roles, key=lambda role: (_PART_ORDER[role.part], role.layer or 0))

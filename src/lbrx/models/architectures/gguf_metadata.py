@@ -41,6 +41,7 @@ _HEAD_SIZES = {"attention.key_length": "head_dim", "attention.value_length": "he
 _WINDOW = "attention.sliding_window"
 _PERIOD = "attention.sliding_window_pattern"
 _SOFTCAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_SECTIONS = "rope.dimension_sections"
 _EXPERT_SIZES = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
@@ -134,6 +135,7 @@ def _rope_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
     has_windows = gguf.full_attention_period is not None or gguf.lists_windows
     if rope.get("rope_local_base_freq") is not None and has_windows:
         pairs["rope.freq_base_swa"] = rope.number("rope_local_base_freq")
+    pairs |= _section_metadata(gguf, config, rope)
     context = config.count("max_position_embeddings")
     pairs |= {f"rope.scaling.{end}": value for end, value in scaling_metadata(rope, context).items()}
     if "longrope" in gguf.rope_types:
@@ -156,6 +158,21 @@ def _stretched_base(rope: Config, rotated: int) -> dict[str, Any]:
         "rope.scaling.original_context_length": length,
         "context_length": length,
     }
+
+
+def _section_metadata(gguf: Gguf, config: Config, rope: Config) -> dict[str, Any]:
+    """Return the elements of a head that positions in time, height and width rotate, and lengths of lists."""
+    pairs: dict[str, Any] = {}
+    for name, key in gguf.counted.items():
+        listed = config.get(key)
+        if isinstance(listed, list):
+            pairs[name] = len(listed)
+    if gguf.has_rope_sections:
+        given = rope.get("mrope_section")
+        if not isinstance(given, list) or not 1 <= len(given) <= 4 or any(type(each) is not int for each in given):
+            raise rope.wrong(f"'mrope_section' is {given!r:.60}; expected up to four whole numbers")
+        pairs[_SECTIONS] = [*given, 0, 0, 0][:4]
+    return pairs
 
 
 def rotated_elements(config: Config, rope: Config) -> int:
@@ -215,7 +232,7 @@ def config_of_metadata(
     """Build a config.json from key-values and tensors; also return warnings about missing facts."""
     prefix = f"{gguf_of(family).name}."
     values = Config(_uniform(metadata, prefix), where=where, error_class=FormatError)
-    config: dict[str, Any] = {"architectures": [family.class_names[0]], "model_type": family.model_type}
+    config: dict[str, Any] = {"architectures": [family.class_name], "model_type": family.model_type}
     most = {"block_count": most_items(tensors)}
     config |= {key: values.count(prefix + end, at_most=most.get(end, MOST)) for end, key in _COUNTS.items()}
     others = {"attention.key_length": "head_dim", _WINDOW: "sliding_window", **{key: key for key in _SOFTCAPS}}
@@ -275,7 +292,7 @@ def _uniform(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return the key-values of an architecture; a list with equal values for all layers becomes one number."""
 
     def plain(key: str, value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or not value.size or key.endswith(_PERIOD):
+        if not isinstance(value, np.ndarray) or not value.size or key.endswith((_PERIOD, _SECTIONS)):
             return value
         return value[0].item() if (value == value[0]).all() else value
 
@@ -349,6 +366,11 @@ def _rope_config(
             warnings.append(
                 f"{values.where}: {ROPE_FREQUENCIES} does not match Llama 3; 'rope_scaling' of config.json is empty"
             )
+    if gguf.has_rope_sections:
+        given_sections = values.get(f"{gguf.name}.{_SECTIONS}")
+        if not isinstance(given_sections, np.ndarray):
+            raise values.wrong(f"'{gguf.name}.{_SECTIONS}' is {given_sections!r:.60}; expected a list")
+        settings["rope_scaling"] = {"rope_type": "default", "mrope_section": given_sections.tolist()[:3]}
     rotated = int(values.number(prefix + "dimension_count", default=head))
     has_longrope = "longrope" in gguf.rope_types
     if has_longrope:

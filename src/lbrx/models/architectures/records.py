@@ -102,6 +102,8 @@ class Gguf:
     needs_window: bool = False  # the key is required, 0 for none
     has_output_when_tied: bool = False  # the head is required even if tied to the embedding
     never_has_output: bool = False
+    has_rope_sections: bool = False  # the elements of a head are rotated by positions in time, height and width
+    counted: Mapping[str, str] = field(default_factory=dict)  # key-values with the lengths of lists of the config
     layers_scaled_by_width: int | None = None  # queries of models with so many layers are scaled by hidden / heads
     derived: Mapping[str, str] = field(default_factory=dict)  # keys of configs: expressions over usual keys, ``stored``
     true_if_stored: Mapping[str, str] = field(default_factory=dict)  # keys that are true if a tensor exists

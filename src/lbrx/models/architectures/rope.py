@@ -59,7 +59,7 @@ def rope_section(config: Config, layer_type: str = FULL_ATTENTION) -> Config:
         "rope_local_base_freq": local_theta,
         "partial_rotary_factor": config.get("partial_rotary_factor"),
         **{name: value for name, value in section.items() if value is not None},
-        "rope_type": {"su": "longrope"}.get(rope_type, rope_type),
+        "rope_type": {"su": "longrope", "mrope": "default"}.get(rope_type, rope_type),
     }
     return Config(values, where=f"{config.where}: {key}" if given else config.where, error_class=config.error_class)
 

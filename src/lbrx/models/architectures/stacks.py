@@ -13,6 +13,8 @@ Part = Literal["pre", "layer", "post"]
 
 _LAYER_WORDS = frozenset({"layers", "layer", "h", "blocks", "block", "blk"})
 _NOT_TEXT = re.compile(r"vision|visual|image|audio|speech|clip")
+PROJECTORS = ("multi_modal_projector", "connector", "merger", "deepstack_merger_list")
+_PROJECTOR = re.compile(rf"((?:.*\.)?(?:{'|'.join(PROJECTORS)}))\.")
 _EMBEDDING = re.compile(r"embed(?!_out)|embd|wte|wpe")
 _AFTER_LAYERS = re.compile(r"norm|ln_|head|_out$|^out_|output|score|classifier")
 _VOCABULARY_MODULES = frozenset(
@@ -135,6 +137,16 @@ def side_modules(stacks: Iterable[Stack], main_container: str) -> tuple[str, ...
         next((path for path in _ancestors(stack.prefix.rstrip(".")) if path not in ancestors), "") for stack in stacks
     }
     return tuple(sorted(modules - {""}))
+
+
+def projector_modules(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules between a tower and the language model, such as ``multi_modal_projector``.
+
+    >>> projector_modules(["visual.merger.mlp.0.weight", "visual.blocks.0.norm1.weight"])
+    ('visual.merger',)
+    """
+    found = {match[1] for match in map(_PROJECTOR.match, names) if match is not None}
+    return tuple(sorted(found))
 
 
 def _ancestors(path: str) -> list[str]:

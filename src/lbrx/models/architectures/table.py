@@ -90,7 +90,7 @@ def find_family(config: Values) -> Family:
 
 def family_of_model_type(config: Values) -> Family | None:
     """Return the family of the language model that a config describes, by ``model_type`` alone."""
-    return family_of_type(text_section(config).get("model_type") or config.get("model_type"))
+    return family_of_type(config.get("model_type")) or family_of_type(text_section(config).get("model_type"))
 
 
 _ABSENT = {"expert_gating_func": 0, "expert_shared_feed_forward_length": 0, "attention_sliding_window": 0}

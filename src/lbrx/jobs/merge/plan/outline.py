@@ -9,6 +9,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.jobs.merge.plan.records import InputModel
 from lbrx.jobs.merge.recipe import EVERY_MODULE, ModelRef, Module, Recipe, Slice, SliceSource, layer_position
 from lbrx.models.architectures import Naming, TensorRole
+from lbrx.models.architectures.stacks import PROJECTORS
 
 _LANGUAGE_MODEL_NAMES = ("default", "decoder", "text_decoder", "language_model", "text_model")
 _VISION_MODEL_NAMES = ("vision_tower", "visual", "vision_model")  # mergekit calls each of them by the first name
@@ -141,6 +142,12 @@ class Outline:
             if matching[0] and not module.whole_model:
                 raise module.location.error(f"the layers of module {name!r} cannot be sliced; expected 'models'")
             names.update(dict.fromkeys(matching, name))
+        for path in known:
+            if path not in names and path.rpartition(".")[2] in PROJECTORS:  # merged like its tower, or like the text
+                parent = path.rpartition(".")[0]
+                neighbour = names.get(parent) or names.get("")
+                if neighbour is not None:
+                    names[path] = neighbour
         missing = [path or _LANGUAGE_MODEL_NAMES[0] for path in known if path not in names]
         if missing:
             raise self.recipe.location.error(
@@ -201,4 +208,6 @@ def _is_called(path: str, name: str) -> bool:
     if not path:
         return name in _LANGUAGE_MODEL_NAMES
     last = path.rpartition(".")[2]
+    if name == PROJECTORS[0]:
+        return last in PROJECTORS
     return name in (path, last) or (name == _VISION_MODEL_NAMES[0] and last in _VISION_MODEL_NAMES)
