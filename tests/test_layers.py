@@ -69,6 +69,7 @@ LAYERS = (
     "jobs.transplant",
     "jobs.verify",
     "jobs.score",
+    "jobs.search",
     "jobs.bench",
     "jobs.doctor",
     "cluster",

@@ -51,6 +51,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.score.choices import score_choices as score_choices
     from lbrx.jobs.score.records import compare_scores as compare_scores
     from lbrx.jobs.score.score import score as score
+    from lbrx.jobs.search.search import search as search
     from lbrx.jobs.transplant.transplant import transplant as transplant
     from lbrx.jobs.verify.verify import verify as verify
     from lbrx.models.inference import open_model as open_model

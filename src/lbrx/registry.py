@@ -161,6 +161,7 @@ CODECS: dict[str, str] = {
 RUNNERS: dict[str, str] = {
     "output": "lbrx.cluster.run:cluster_runner",
     "score": "lbrx.cluster.scoring:cluster_score_runner",
+    "search": "lbrx.cluster.searching:cluster_search_runner",
 }
 """Functions that run jobs on a cluster, given its address (see `lbrx.files.output.run` and `lbrx.jobs.score`)."""
 

@@ -39,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "diff": Command("lbrx.cli.diff:diff", "Compare two models layer by layer."),
     "lora": Command("lbrx.cli.lora:lora", "Extract, merge, combine or convert LoRA adapters."),
     "score": Command("lbrx.cli.score:score", "Measure how well models predict a text."),
+    "search": Command("lbrx.cli.search:search", "Find the values of a recipe whose merge scores best."),
     "generate": Command("lbrx.cli.generate:generate", "Generate text from a prompt."),
     "chat": Command("lbrx.cli.chat:chat", "Talk to a model, or to several side by side."),
     "methods": Command("lbrx.cli.methods:methods", "List merge methods, or the parameters of one."),
@@ -62,6 +63,7 @@ READS_WEIGHTS = (
     "diff",
     "lora",
     "score",
+    "search",
     "generate",
     "chat",
 )

@@ -11,7 +11,7 @@ from enum import Enum
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import click
 
@@ -140,7 +140,8 @@ def _declared(function: Callable[..., None]) -> Iterator[_Declared]:
 
 def _click_parameter(declared: _Declared) -> click.Parameter:
     annotation, described = get_args(declared.annotation)
-    plain = next((each for each in get_args(annotation) if each is not NoneType), annotation)
+    is_literal = get_origin(annotation) is Literal
+    plain = annotation if is_literal else next((x for x in get_args(annotation) if x is not NoneType), annotation)
     is_list = get_origin(annotation) is list or get_origin(plain) is list
     item = get_args(plain)[0] if get_origin(plain) is list else plain
     if isinstance(described, Argument):
@@ -182,6 +183,8 @@ def _click_type(annotation: Any, least: int | None = None) -> click.ParamType[An
         return click.Path(path_type=Path)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return click.Choice(list(annotation))
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
     return _TYPES[annotation]
 
 

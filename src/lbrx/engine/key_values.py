@@ -111,6 +111,12 @@ class KeyValueCache:
         self._capacity = capacity
         self.version += 1
 
+    def restart(self, number: int) -> None:
+        """Forget all tokens, for a text of its own in one layer."""
+        self.length = 0
+        for array in self.states[number].arrays.values():
+            array[...] = 0
+
     def advance(self, tokens: int) -> None:
         """Count this many tokens as stored by all layers."""
         self.length += tokens

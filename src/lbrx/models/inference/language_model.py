@@ -16,7 +16,7 @@ from lbrx.models.inference.passes import Compute, Passes
 from lbrx.models.inference.positions import Positions, Rotation
 from lbrx.models.inference.sampling import Sampler, Sampling
 from lbrx.models.inference.spec import ModelSpec
-from lbrx.models.inference.weights import Floats, ModelWeights, normalized, times
+from lbrx.models.inference.weights import Floats, LayerWeights, ModelWeights, normalized, times
 from lbrx.ops import embedding, softcap
 
 TokenIds = Sequence[int] | npt.NDArray[np.int64]
@@ -36,8 +36,8 @@ class LanguageModel:
         self.path = path
         self.spec = spec
         self._weights = weights
-        self._rotation = Rotation(weights.rope_factors)
-        self._passes = Passes(self._rotation)
+        self.rotation = Rotation(weights.rope_factors)
+        self._passes = Passes(self.rotation)
 
     def __repr__(self) -> str:
         spec = self.spec
@@ -78,6 +78,17 @@ class LanguageModel:
             hidden = self._hidden(block, cache)
             for first in range(max(first_row - start, 0), len(hidden), most_rows):
                 yield start + first, self._output(hidden[first : first + most_rows])
+
+    def output_blocks(self, hidden: Floats, first_row: int = 0) -> Iterator[tuple[int, Floats]]:
+        """Yield the logits for the outputs of the last layer in blocks of rows, as ``logit_blocks`` does."""
+        normed = normalized(hidden, self._weights.final_norm)
+        most_rows = max(1, _BLOCK_LOGIT_BYTES // (4 * self.spec.vocabulary))
+        for first in range(first_row, len(normed), most_rows):
+            yield first, self._output(normed[first : first + most_rows])
+
+    def layer_weights(self, number: int) -> LayerWeights:
+        """Return the weights of a layer."""
+        return self._weights.layers[number]
 
     def generate(
         self,
@@ -148,11 +159,15 @@ class LanguageModel:
         """Yield the hidden states ``[n, hidden]`` of a text before each layer, starting with the first."""
         tokens = self.checked_ids(ids)
         cache = self.new_cache(tokens.size)
-        positions = Positions(self._rotation, 0, tokens.size)
-        hidden = self._first(self._embedded(tokens), positions)
+        positions = Positions(self.rotation, 0, tokens.size)
+        hidden = self.first_hidden(tokens, positions)
         for number, weights in enumerate(self._weights.layers):
             yield hidden
             hidden = run_block(hidden, self.spec, number, weights, positions, cache)
+
+    def first_hidden(self, tokens: npt.NDArray[np.int64], positions: Positions) -> Floats:
+        """Return the hidden states of tokens before the first layer."""
+        return self._first(self._embedded(tokens), positions)
 
     def _hidden(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
         """Return the hidden states of new tokens after all layers and the last norm."""
@@ -168,7 +183,7 @@ class LanguageModel:
             if recorded is not None:
                 result = recorded.run(embedded, cache).copy()  # before another thread may run it
             else:
-                result = compute(embedded, Positions(self._rotation, cache.length, len(tokens)), cache)
+                result = compute(embedded, Positions(self.rotation, cache.length, len(tokens)), cache)
         cache.advance(len(tokens))
         return result
 

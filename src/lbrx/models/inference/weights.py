@@ -77,7 +77,7 @@ class ModelWeights:
     embedding: Tensor
     embedding_norm: NormWeights | None
     positions: Tensor | None
-    layers: tuple[LayerWeights, ...]
+    layers: Sequence[LayerWeights]
     final_norm: NormWeights
     output: Matrix
     rope_factors: Floats | None
@@ -106,21 +106,28 @@ class TensorSource:
 
 def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
     """Return all tensors that the decoder of the family needs, with checked shapes."""
-    reader, norm = Reader(source, spec), spec.norm
+    reader = Reader(source, spec)
+    return read_weights_outside_layers(reader, tuple(read_layer(reader, layer) for layer in spec.layers))
+
+
+def read_weights_outside_layers(reader: Reader, layers: Sequence[LayerWeights]) -> ModelWeights:
+    """Return all weights, given those of the layers."""
+    spec, norm = reader.spec, reader.spec.norm
     embedding = reader.tensor("token_embd.weight")
     has_positions = isinstance(spec.decoder.positions, LearnedPositions)
     return ModelWeights(
         embedding=embedding,
         embedding_norm=reader.norm("token_embd_norm", None, norm.function) if spec.decoder.embedding_norm else None,
         positions=reader.tensor("position_embd.weight") if has_positions else None,
-        layers=tuple(_read_layer(reader, layer) for layer in spec.layers),
+        layers=layers,
         final_norm=reader.norm("output_norm", None, norm.function),
         output=Matrix(embedding, reader.bias("output")) if spec.is_tied else reader.matrix("output"),
         rope_factors=reader.rope_factors(),
     )
 
 
-def _read_layer(reader: Reader, layer: LayerSpec) -> LayerWeights:
+def read_layer(reader: Reader, layer: LayerSpec) -> LayerWeights:
+    """Return the weights of one layer, with checked shapes."""
     spec, number = reader.spec, layer.number
     is_shared = spec.is_parallel and spec.shares_norm
     names = list(spec.norm.used)

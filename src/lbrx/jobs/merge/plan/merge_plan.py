@@ -43,11 +43,12 @@ def plan_merge(
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     seed: int = 0,
     allow_code: bool = False,
+    opener: ModelOpener | None = None,
 ) -> Plan:
     """Decide everything about a merge. Headers and configs are read, weights are not.
 
     ``directory`` is where models and custom methods are looked for if they are not in the current one. The files of
-    custom methods are run only with ``allow_code``. Of several
+    custom methods are run only with ``allow_code``. An ``opener`` of an earlier plan keeps the models open. Of several
     recipes the last is what none uses; the others are stages whose tensors feed it as expressions.
 
     >>> import lbrx, tempfile
@@ -59,7 +60,7 @@ def plan_merge(
     >>> [(job.name, job.dtype.name) for job in plan.jobs]
     [('w', 'f32')]
     """
-    opener = ModelOpener((Path(), Path(directory)), rounds=False)
+    opener = opener or ModelOpener((Path(), Path(directory)), rounds=False)
     last = last_recipe(recipes)
     stages: dict[str, StagePlan] = {}
     for recipe in recipes:

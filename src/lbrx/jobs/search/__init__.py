@@ -1,0 +1,1 @@
+"""``lbrx.search``: find the recipe whose merge scores best."""

@@ -1,0 +1,118 @@
+"""The report of a search, in Markdown: what was found, what mattered, and how it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lbrx.base.atomic_write import write_atomically
+from lbrx.jobs.search.loop import SearchLoop, Trial, pareto_front
+
+REPORT_NAME = "report.md"
+_LEAST_TRIALS = 8
+_MOST_FRONT_ROWS = 20
+
+
+def write_report(out: Path, loop: SearchLoop, held_out: Mapping[str, Mapping[str, float]]) -> None:
+    """Write the report of a search into its directory."""
+    write_atomically(out / REPORT_NAME, ("\n".join(_lines(loop, held_out)) + "\n").encode())
+
+
+def _lines(loop: SearchLoop, held_out: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    assert loop.best is not None
+    settings, first = loop.settings, loop.trials[0]
+    whole = loop.finished
+    yield "# Search"
+    yield ""
+    yield (
+        f"{len(loop.trials)} candidates, {len(whole)} of them measured on all texts. Optimizer {settings.optimizer}, "
+        f"seed {settings.seed}, {settings.max_tokens} tokens per text."
+    )
+    yield ""
+    yield from _finding(loop, first)
+    yield "## Best recipe"
+    yield ""
+    yield "```yaml"
+    yield loop.space.recipe(loop.best.values).rstrip()
+    yield "```"
+    yield ""
+    yield "## Figures"
+    yield ""
+    yield from _table(
+        ["candidate", *loop.best.figures],
+        [[name, *_numbers(trial.figures)] for name, trial in (("best", loop.best), ("middle of the ranges", first))],
+    )
+    if held_out:
+        yield "## Texts that were not searched on"
+        yield ""
+        names = list(next(iter(held_out.values())))
+        yield from _table(["model", *names], [[label, *_numbers(figures)] for label, figures in held_out.items()])
+    if settings.goal == "pareto":
+        yield "## Pareto front"
+        yield ""
+        rows = [[f"{trial.number + 1}", *_numbers(trial.figures)] for trial in pareto_front(whole)[:_MOST_FRONT_ROWS]]
+        yield from _table(["candidate", *loop.best.figures], rows)
+    yield from _importance_section(loop)
+
+
+def _finding(loop: SearchLoop, first: Trial) -> Iterator[str]:
+    assert loop.best is not None
+    if len(first.measured) < loop.settings.rungs:
+        return
+    gain = loop.score(first.figures) - loop.score(loop.best.figures)
+    yield f"The best candidate is number {loop.best.number + 1}. The middle of the ranges scores {gain:.4f} worse."
+    edges = [
+        dimension.name
+        for dimension, value in zip(loop.space.dimensions, loop.best.values, strict=True)
+        if not dimension.choices and value in (dimension.low, dimension.high) and dimension.low < dimension.high
+    ]
+    if edges:
+        yield f"At the end of their range: {', '.join(edges)}. A wider range may give a better result."
+    yield ""
+
+
+def _importance_section(loop: SearchLoop) -> Iterator[str]:
+    found = importances(loop)
+    if not found:
+        return
+    yield "## What mattered"
+    yield ""
+    yield "Share of the variance of the scores that each value explains alone, with a parabola or by choice."
+    yield ""
+    ranked = sorted(found.items(), key=lambda pair: -pair[1])
+    yield from _table(["value", "share"], [[name, f"{share:.0%}"] for name, share in ranked])
+
+
+def importances(loop: SearchLoop) -> dict[str, float]:
+    """Return the share of the variance of the scores on the first rung that each dimension explains alone."""
+    trials = [trial for trial in loop.trials if trial.measured]
+    scores = np.array([loop.score(trial.measured[0].figures) for trial in trials])
+    usable = np.isfinite(scores) & (scores < np.median(scores) + 10 * max(np.median(scores), 1.0))
+    if usable.sum() < _LEAST_TRIALS or scores[usable].std() == 0:
+        return {}
+    scores = scores[usable]
+    found = {}
+    for number, dimension in enumerate(loop.space.dimensions):
+        values = np.array([float(trial.values[number]) for trial in trials])[usable]
+        if dimension.choices:
+            columns = np.stack([values == choice for choice in range(dimension.choices)], axis=1).astype(np.float64)
+        else:
+            columns = np.stack([np.ones_like(values), values, values * values], axis=1)
+        solution = np.linalg.lstsq(columns, scores, rcond=None)[0]
+        rest = scores - columns @ solution
+        found[dimension.name] = float(max(1.0 - rest.var() / scores.var(), 0.0))
+    return found
+
+
+def _numbers(figures: Mapping[str, float]) -> list[str]:
+    return [f"{value:.4f}" for value in figures.values()]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""

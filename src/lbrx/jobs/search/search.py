@@ -1,0 +1,273 @@
+"""``lbrx.search``: find the values of a recipe whose merge scores best."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from lbrx.base.atomic_write import write_atomically
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, UsageError
+from lbrx.jobs.merge.plan.models import ModelOpener
+from lbrx.jobs.merge.recipe import ModelRef
+from lbrx.jobs.score.score import read_text
+from lbrx.jobs.search.genome import recipe_of_genome
+from lbrx.jobs.search.journal import JOURNAL_NAME, Journal
+from lbrx.jobs.search.loop import Run, SearchLoop, Task, Trial, pareto_front
+from lbrx.jobs.search.objectives import Measure
+from lbrx.jobs.search.optimizers import make_optimizer
+from lbrx.jobs.search.report import importances, write_report
+from lbrx.jobs.search.settings import Goal, Measurer, SearchSettings
+from lbrx.registry import RUNNERS, load
+from lbrx.settings import using
+
+BEST_NAME = "best.yml"
+
+SearchProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The result of a search: the best recipe and its figures on all texts.
+
+    ``history`` has the number and the score of every candidate that was measured on all texts, ``front`` the values and
+    figures of the Pareto front, ``importances`` the share of the variance of scores that each value explains.
+    """
+
+    out: Path
+    recipe: str
+    values: Mapping[str, float]
+    figures: Mapping[str, float]
+    score: float
+    candidates: int
+    is_complete: bool
+    history: tuple[tuple[int, float], ...] = field(default=(), repr=False)
+    importances: Mapping[str, float] = field(default_factory=dict, repr=False)
+    front: tuple[tuple[Mapping[str, float], Mapping[str, float]], ...] = ()
+    held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def search(
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
+    out: str | os.PathLike[str],
+    *,
+    texts: Sequence[str | os.PathLike[str]] = (),
+    choices: str | os.PathLike[str] | None = None,
+    function: str | None = None,
+    measure: Measure = "loss",
+    reference: str | os.PathLike[str] | None = None,
+    goal: Goal = "mean",
+    limits: Mapping[str, float] | None = None,
+    held_out: Sequence[str | os.PathLike[str]] = (),
+    optimizer: str = "cma",
+    candidates: int = 100,
+    budget_seconds: float | None = None,
+    seed: int = 0,
+    context: int = 512,
+    max_tokens: int = 2048,
+    rungs: int = 3,
+    eta: int = 4,
+    allow_code: bool = False,
+    restart: bool = False,
+    threads: int | None = None,
+    cluster: str | None = None,
+    progress: SearchProgress | None = None,
+) -> SearchResult:
+    """Try many values for the ranges and choices of a recipe, and write the best recipe to ``out``.
+
+    A range is ``{search: [0, 1]}``, a choice ``{choose: [ties, linear]}``. ``texts`` are files to predict; figures are
+    named after them. ``goal`` is the ``mean`` of all figures, the ``worst``, or ``pareto``. ``limits`` are figures that
+    must not be exceeded, by name. Nothing but the journal is written until the end; call it again with the same
+    arguments to resume.
+
+    >>> import tempfile
+    >>> from lbrx.demo.models import demo_models
+    >>> shipped, folder = demo_models(), tempfile.mkdtemp()
+    >>> recipe = f'''
+    ... merge_method: linear
+    ... models:
+    ...   - {{model: {shipped.prose}, parameters: {{weight: {{search: [0, 1]}}}}}}
+    ...   - {{model: {shipped.code}, parameters: {{weight: 0.5}}}}
+    ... '''
+    >>> found = search(recipe, folder + "/found", texts=[shipped.prose_text], candidates=6, optimizer="coordinate",
+    ...     max_tokens=256, context=128)
+    >>> found.values["prose.weight"] > 0.7
+    True
+    """
+    directory, text, source = _read_recipe(recipe)
+    settings = SearchSettings(
+        recipe=text,
+        source=source,
+        directory=directory.resolve(),
+        texts=tuple((Path(path).name, read_text(Path(path))) for path in texts),
+        choices=None if choices is None else Path(choices).resolve(),
+        function=function,
+        measure=measure,
+        reference=None if reference is None else Path(reference).resolve(),
+        goal=goal,
+        limits=tuple(sorted((limits or {}).items())),
+        optimizer=optimizer,
+        seed=seed,
+        context=context,
+        max_tokens=max_tokens,
+        rungs=rungs,
+        eta=eta,
+        allow_code=allow_code,
+    )
+    _check(settings, candidates)
+    with using(threads=threads):
+        return _searched(settings, Path(out), held_out, candidates, budget_seconds, restart, cluster, progress)
+
+
+def _searched(
+    settings: SearchSettings,
+    out: Path,
+    held_out: Sequence[str | os.PathLike[str]],
+    candidates: int,
+    budget_seconds: float | None,
+    restart: bool,
+    cluster: str | None,
+    progress: SearchProgress | None,
+) -> SearchResult:
+    deadline = math.inf if budget_seconds is None else time.monotonic() + budget_seconds
+    measurer = Measurer(settings)
+    space = measurer.space
+    if not space.dimensions:
+        raise UsageError(f"{settings.source}: nothing to search; expected a value such as {{search: [0, 1]}}")
+    middle = tuple(dimension.share(dimension.at(0.5)) for dimension in space.dimensions)
+    optimizer = make_optimizer(settings.optimizer, len(space.dimensions), middle, settings.seed)
+    _prepare(out, restart)
+    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), "models": measurer.models})
+    run: Run = _local(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
+    loop = SearchLoop(settings, space, optimizer, journal, run)
+    if progress is not None:
+        loop.on_measured = lambda state: progress(len(state.trials), candidates, _line(state))
+    is_complete = True
+    try:
+        loop.search(candidates, deadline)
+    except KeyboardInterrupt:
+        is_complete = False
+        if loop.best is None:
+            raise
+    finally:
+        journal.close()
+    return _finish(loop, measurer, out, held_out, is_complete)
+
+
+def _local(measurer: Measurer) -> Run:
+    def run(tasks: Sequence[Task]) -> Iterable[Mapping[str, float]]:
+        return (measurer.figures(recipe, share) for recipe, share in tasks)
+
+    return run
+
+
+def _finish(
+    loop: SearchLoop, measurer: Measurer, out: Path, held_out: Sequence[str | os.PathLike[str]], is_complete: bool
+) -> SearchResult:
+    if loop.best is None:
+        raise UsageError(f"{out}: no candidate was measured on all texts; allow more time")
+    recipe = loop.space.recipe(loop.best.values)
+    write_atomically(out / BEST_NAME, recipe.encode())
+    front = pareto_front(loop.finished) if loop.settings.goal == "pareto" else []
+    for number, trial in enumerate(front, start=1):
+        write_atomically(out / f"front-{number}.yml", loop.space.recipe(trial.values).encode())
+    named = [_named(loop, trial) for trial in front]
+    result = SearchResult(
+        out=out,
+        recipe=recipe,
+        values=_named(loop, loop.best),
+        figures=dict(loop.best.figures),
+        score=loop.score(loop.best.figures),
+        candidates=len(loop.trials),
+        is_complete=is_complete,
+        history=tuple((trial.number, loop.score(trial.figures)) for trial in loop.finished),
+        importances=importances(loop),
+        front=tuple((values, dict(trial.figures)) for values, trial in zip(named, front, strict=True)),
+        held_out=_held_out(loop, measurer, held_out),
+    )
+    write_report(out, loop, result.held_out)
+    return result
+
+
+def _held_out(
+    loop: SearchLoop, measurer: Measurer, paths: Sequence[str | os.PathLike[str]]
+) -> dict[str, dict[str, float]]:
+    """Figures of the best candidate, the middle of all ranges and the inputs on texts that were not searched on."""
+    if not paths:
+        return {}
+    from lbrx.jobs.search.held_out import losses_of_candidate, losses_of_model
+
+    texts = [(Path(path).name, read_text(Path(path))) for path in paths]
+    assert loop.best is not None
+    middle = loop.space.recipe([dimension.at(0.5) for dimension in loop.space.dimensions])
+    found = {
+        "best": losses_of_candidate(measurer, loop.space.recipe(loop.best.values), texts),
+        "middle of the ranges": losses_of_candidate(measurer, middle, texts),
+    }
+    for label, path in measurer.labels().items():
+        found[label] = losses_of_model(measurer, path, texts)
+    return found
+
+
+def _named(loop: SearchLoop, trial: Trial) -> dict[str, float]:
+    return {dimension.name: value for dimension, value in zip(loop.space.dimensions, trial.values, strict=True)}
+
+
+def _line(loop: SearchLoop) -> str:
+    if loop.best is None:
+        return "measuring the first candidate"
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in loop.best.figures.items())
+    return f"best so far: candidate {loop.best.number + 1}, {figures}"
+
+
+def _prepare(out: Path, restart: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise FileError(f"{out}: is a file; expected a directory for the search")
+    journal = out / JOURNAL_NAME
+    if out.is_dir() and any(out.iterdir()) and not journal.exists():
+        raise UsageError(f"{out}: exists and is not the directory of a search; expected a new or empty one")
+    if restart:
+        journal.unlink(missing_ok=True)
+
+
+def _read_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Path, str, str]:
+    """Return the directory that models are relative to, the text of the recipe, and its name for messages."""
+    if isinstance(recipe, Mapping):
+        return Path(), json.dumps(recipe, default=os.fspath), "<recipe>"
+    if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
+        return Path(), recipe_of_genome(recipe, "<recipe>", _layer_counter(Path())), "<recipe>"
+    path = Path(recipe)
+    return path.parent, recipe_of_genome(read_text(path), str(path), _layer_counter(path.parent)), str(path)
+
+
+def _layer_counter(directory: Path) -> Callable[[str], int]:
+    opener = ModelOpener((Path(), directory))
+    return lambda model: opener.open(ModelRef(model)).layer_count
+
+
+def _check(settings: SearchSettings, candidates: int) -> None:
+    if not settings.texts and settings.choices is None and settings.function is None:
+        raise UsageError("nothing to measure; expected a text, questions or a function")
+    names = [name for name, _ in settings.texts]
+    if len(set(names)) < len(names):
+        raise UsageError("two texts have the same name; expected different names")
+    known = {*names, "choices", "function"}
+    for name, _ in settings.limits:
+        if name not in known:
+            raise UsageError(f"there is no figure {name!r} to limit; expected one of {', '.join(sorted(known))}")
+    if settings.function is not None and not settings.allow_code:
+        file = settings.function.rpartition(":")[0]
+        raise UsageError(f"the search would run the Python file {file}; pass --allow-code to allow it")
+    for label, value, least in (("candidates", candidates, 1), ("context", settings.context, 2)):
+        if value < least:
+            raise UsageError(f"{label} is {value}; expected at least {least}")
+    if not 1 <= settings.rungs <= 6 or not 2 <= settings.eta <= 16:
+        raise UsageError(f"{settings.rungs} rungs and eta {settings.eta}; expected 1 to 6 rungs and eta 2 to 16")
+    if settings.goal == "pareto" and settings.optimizer in ("coordinate", "soup", "tpe"):
+        raise UsageError("a Pareto front needs the optimizer 'cma' or 'random'")

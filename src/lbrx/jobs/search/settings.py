@@ -1,0 +1,111 @@
+"""What a search measures and how: everything that its result depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import UsageError
+from lbrx.files.output.plan import digest, file_state
+from lbrx.jobs.merge.plan.models import ModelOpener
+from lbrx.jobs.score.choices import read_questions
+from lbrx.jobs.search.candidate import Candidate, HiddenCache
+from lbrx.jobs.search.objectives import Measure, Objectives, load_function, pieces_of
+from lbrx.jobs.search.space import Space, read_space
+from lbrx.models.inference import open_model
+from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
+
+Goal = Literal["mean", "worst", "pareto"]
+
+_CACHE_BYTES = 192 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """The settings that figures depend on. ``texts`` are contents by name."""
+
+    recipe: str
+    source: str
+    directory: Path
+    texts: tuple[tuple[str, str], ...] = ()
+    choices: Path | None = None
+    function: str | None = None
+    measure: Measure = "loss"
+    reference: Path | None = None
+    goal: Goal = "mean"
+    limits: tuple[tuple[str, float], ...] = ()
+    optimizer: str = "cma"
+    seed: int = 0
+    context: int = 512
+    max_tokens: int = 2048
+    rungs: int = 3
+    eta: int = 4
+    allow_code: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings for the journal; long texts by their digest."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["recipe"] = digest(self.recipe.encode())
+        values["texts"] = [[name, digest(content.encode())] for name, content in self.texts]
+        del values["directory"], values["source"]  # the journal has the absolute paths of the models
+        values |= {name: str(value) for name, value in values.items() if isinstance(value, Path)}
+        return values
+
+
+class Measurer:
+    """Measures candidates of a search. Models, texts and the reference are opened once."""
+
+    def __init__(self, settings: SearchSettings) -> None:
+        self.settings = settings
+        self.space: Space = read_space(settings.recipe, settings.source)
+        self._opener = ModelOpener((Path(), settings.directory), rounds=False)
+        middle = [dimension.at(0.5) for dimension in self.space.dimensions]
+        try:
+            first = self.candidate(self.space.recipe(middle))
+        except UsageError as error:
+            raise UsageError(f"{settings.source}: with the middle of all ranges: {error}") from error
+        where = first.donor.directory
+        if where is None:
+            raise UsageError("the first model has no tokenizer; expected a directory or a GGUF file with one")
+        self.tokenizer: TextTokenizer = open_tokenizer(where)
+        self.context = min(settings.context, first.model.spec.context_length)
+        ids = [self._ids(name, content) for name, content in settings.texts]
+        self.objectives = Objectives(
+            [name for name, _ in settings.texts],
+            pieces_of(ids, self.context, settings.max_tokens),
+            measure=settings.measure,
+            reference=None if settings.reference is None else open_model(settings.reference),
+            questions=[] if settings.choices is None else read_questions(settings.choices),
+            tokenizer=self.tokenizer,
+            function=None if settings.function is None else load_function(settings.function),
+            cache=HiddenCache(_CACHE_BYTES),
+        )
+
+    def candidate(self, recipe: str) -> Candidate:
+        """Return the merged model of a recipe without searched values."""
+        settings = self.settings
+        return Candidate(recipe, settings.directory, self._opener, seed=settings.seed, allow_code=settings.allow_code)
+
+    def figures(self, recipe: str, share: float = 1.0) -> dict[str, float]:
+        """Measure a recipe on a share of the texts."""
+        return self.objectives.measured(self.candidate(recipe), share)
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """Name and state of the files of all models, for the journal."""
+
+        headers = [header for model in self._opener.opened for header in model.files]
+        return {str(header.path.resolve()): file_state(header.path) for header in headers}
+
+    def labels(self) -> Mapping[str, Path]:
+        """The directories or files of the models that were opened, by name."""
+        return {model.label: model.directory for model in self._opener.opened if model.directory is not None}
+
+    def _ids(self, name: str, content: str) -> list[int]:
+        ids = self.tokenizer.encode(content[: 16 * self.settings.max_tokens])
+        if len(ids) < 2:
+            raise UsageError(f"{name}: has {len(ids)} tokens; expected at least 2")
+        return ids

@@ -1,0 +1,279 @@
+"""Searches on the demo models: scores are those of written merges, searches are resumed, known optima are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.demo.models import demo_models
+from lbrx.errors import FormatError, LbrxError, UsageError
+from lbrx.jobs.merge.plan.models import ModelOpener
+from lbrx.jobs.search.candidate import Candidate, HiddenCache
+from lbrx.jobs.search.objectives import Objectives, pieces_of
+from lbrx.jobs.search.search import search
+from lbrx.models.inference import open_model
+from lbrx.models.tokenizers.text import open_tokenizer
+from support.cli_running import lbrx_command
+
+SHIPPED = demo_models()
+PROSE = SHIPPED.prose_text.read_text(encoding="utf-8")[:5000]
+CODE = SHIPPED.code_text.read_text(encoding="utf-8")[:5000]
+QUICK: dict[str, Any] = {"context": 64, "max_tokens": 256}
+
+
+def recipe(weight: str, method: str = "task_arithmetic", more: str = "") -> str:
+    return (
+        f"merge_method: {method}\nbase_model: {SHIPPED.base}\nmodels:\n"
+        f"  - {{model: {SHIPPED.prose}, parameters: {{weight: {weight}}}}}\n"
+        f"  - {{model: {SHIPPED.code}, parameters: {{weight: {{search: [0, 1]}}}}}}\ndtype: bfloat16\n{more}"
+    )
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    for name, content in (("prose.txt", PROSE), ("code.txt", CODE)):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    return [tmp_path / "prose.txt", tmp_path / "code.txt"]
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def plain(weight: float, first_layers: str = "") -> str:
+    value = f"{weight}" if not first_layers else f"[{{filter: {first_layers}, value: {weight}}}, {{value: 0.5}}]"
+    return recipe(value).replace("{search: [0, 1]}", "0.25")
+
+
+def test_logits_are_those_of_the_written_merge(tmp_path: Path) -> None:
+    ids = [open_tokenizer(SHIPPED.base).encode(text)[:100] for text in (PROSE, CODE)]
+    lbrx.merge(plain(0.7), tmp_path / "merged")
+    written = open_model(tmp_path / "merged")
+    run = Candidate(plain(0.7), Path(), ModelOpener((Path(),))).run(ids)
+    for number, tokens in enumerate(ids):
+        found = np.concatenate([rows for _, rows in run.logit_blocks(number)])
+        np.testing.assert_array_equal(found, written.logits(tokens))
+
+
+def test_layers_that_did_not_change_are_not_run_again() -> None:
+    opener, cache = ModelOpener((Path(),)), HiddenCache(64 << 20)
+    ids = [open_tokenizer(SHIPPED.base).encode(PROSE)[:60]]
+    layers = len(open_model(SHIPPED.base).spec.layers)
+    last = f"layers.{layers - 1}."
+    Candidate(plain(0.1, last), Path(), opener).run(ids, cache)
+    assert (cache.layers_run, cache.layers_reused) == (layers, 0)
+    run = Candidate(plain(0.9, last), Path(), opener).run(ids, cache)
+    assert (cache.layers_run, cache.layers_reused) == (layers + 1, layers - 1)
+    fresh = Candidate(plain(0.9, last), Path(), opener).run(ids)
+    np.testing.assert_array_equal(run.hidden[0], fresh.hidden[0])
+    Candidate(plain(0.9), Path(), opener).run(ids, cache)  # other first layers
+    assert cache.layers_run == 2 * layers + 1
+
+
+def test_the_cache_of_hidden_states_is_bounded() -> None:
+    states = [np.zeros(1000, np.float32)]
+    cache = HiddenCache(10_000)
+    for number in range(5):
+        cache.store(bytes([number]), states)
+    assert cache.deepest([b"", b"\x00", b"\x01"]) is None
+    assert cache.deepest([b"", b"\x03", b"\x01"]) is not None
+    cache.store(b"large", [np.zeros(10_000, np.float32)])
+    assert cache.deepest([b"", b"large"]) is None
+
+
+def test_figures_are_losses_of_the_pieces() -> None:
+    ids = open_tokenizer(SHIPPED.base).encode(PROSE)[:201]
+    objectives = Objectives(["prose"], pieces_of([ids], 51, 200))
+    candidate = Candidate(plain(0.7), Path(), ModelOpener((Path(),)))
+    expected = []
+    for start in range(0, 200, 50):
+        logits = candidate.model.logits(ids[start : start + 50]).astype(np.float64)
+        shares = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        expected.append(-shares[np.arange(50), ids[start + 1 : start + 51]])
+    assert objectives.measured(candidate)["prose"] == pytest.approx(np.concatenate(expected).mean(), rel=1e-5)
+    assert objectives.measured(candidate, 0.25)["prose"] == pytest.approx(expected[0].mean(), rel=1e-5)
+
+
+# -- searches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_known_optimum_is_found(tmp_path: Path, texts: list[Path]) -> None:
+    known = recipe("0.63").replace("{search: [0, 1]}", "0.37").replace("bfloat16", "float32")
+    lbrx.merge(known, tmp_path / "known")
+    searched = recipe("{search: [0, 1]}").replace("bfloat16", "float32")
+    found = search(
+        searched,
+        tmp_path / "out",
+        texts=texts,
+        measure="kl",
+        reference=tmp_path / "known",
+        candidates=70,
+        rungs=1,
+        context=64,
+        max_tokens=63,
+    )
+    assert found.values["prose.weight"] == pytest.approx(0.63, abs=0.02)
+    assert found.values["code.weight"] == pytest.approx(0.37, abs=0.02)
+    assert found.score < 2e-4
+    lbrx.merge(tmp_path / "out" / "best.yml", tmp_path / "merged")  # an ordinary recipe
+
+
+def test_searches_are_repeatable_and_resumed(tmp_path: Path, texts: list[Path]) -> None:
+    settings: dict[str, Any] = {"texts": texts, "candidates": 12, **QUICK}
+    whole = search(recipe("{search: [0, 1]}"), tmp_path / "whole", **settings)
+    again = search(recipe("{search: [0, 1]}"), tmp_path / "again", threads=1, **settings)
+    journal = (tmp_path / "whole" / "search.jsonl").read_bytes()
+    assert (tmp_path / "again" / "search.jsonl").read_bytes() == journal
+    assert again.recipe == whole.recipe
+    for cut in (10, len(journal) // 3, len(journal) // 2 + 7, len(journal) - 1):
+        folder = tmp_path / f"cut-{cut}"
+        folder.mkdir()
+        (folder / "search.jsonl").write_bytes(journal[:cut])
+        assert search(recipe("{search: [0, 1]}"), folder, **settings).recipe == whole.recipe
+        assert (folder / "search.jsonl").read_bytes() == journal
+
+
+def test_a_killed_search_is_resumed(tmp_path: Path, texts: list[Path]) -> None:
+    (tmp_path / "recipe.yml").write_text(recipe("{search: [0, 1]}"))
+    command = [sys.executable, "-m", "lbrx", "search", "recipe.yml", "out", "--candidates", "24", "--max-tokens", "256"]
+    command += ["--context", "64", "--text", "prose.txt", "--text", "code.txt"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    journal = tmp_path / "out" / "search.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b"\n") < 8):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["search.jsonl"]
+    found = search(tmp_path / "recipe.yml", tmp_path / "out", texts=texts, candidates=24, **QUICK)
+    assert found.candidates == 24
+    whole = search(tmp_path / "recipe.yml", tmp_path / "whole", texts=texts, candidates=24, **QUICK)
+    assert journal.read_bytes().splitlines()[1:] == (tmp_path / "whole" / "search.jsonl").read_bytes().splitlines()[1:]
+    assert found.recipe == whole.recipe
+
+
+def test_limits_reject_candidates(tmp_path: Path, texts: list[Path]) -> None:
+    settings: dict[str, Any] = {"texts": texts, "candidates": 21, "rungs": 1, "context": 64, "max_tokens": 126}
+    free = search(recipe("{search: [0, 1]}"), tmp_path / "free", **settings)
+    limit = free.figures["prose.txt"] - 0.03
+    bound = search(recipe("{search: [0, 1]}"), tmp_path / "bound", limits={"prose.txt": limit}, **settings)
+    assert bound.figures["prose.txt"] <= limit
+    assert bound.figures["code.txt"] > free.figures["code.txt"]
+    assert bound.score == pytest.approx(bound.figures["code.txt"])  # a limit is not also a goal
+
+
+def test_a_pareto_front_has_no_dominated_candidates(tmp_path: Path, texts: list[Path]) -> None:
+    found = search(
+        recipe("{search: [0, 1]}"),
+        tmp_path / "out",
+        texts=texts,
+        goal="pareto",
+        candidates=21,
+        rungs=1,
+        context=64,
+        max_tokens=126,
+    )
+    figures = [(each["prose.txt"], each["code.txt"]) for _, each in found.front]
+    assert len(figures) >= 3
+    assert figures == sorted(figures)
+    assert [second for _, second in figures] == sorted((second for _, second in figures), reverse=True)
+    assert (tmp_path / "out" / "front-1.yml").exists()
+
+
+def test_questions_and_functions_are_figures(tmp_path: Path) -> None:
+    rows = [{"ctx": "And the king said", "endings": ["unto him, Go", "import numpy as"], "label": 0}] * 2
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "own.py").write_text("def size(model, tokenizer):\n    return len(tokenizer.encode('And the king'))\n")
+    settings: dict[str, Any] = {"choices": tmp_path / "q.jsonl", "function": f"{tmp_path / 'own.py'}:size"}
+    found = search(
+        recipe("{search: [0, 1]}"),
+        tmp_path / "out",
+        candidates=3,
+        optimizer="random",
+        allow_code=True,
+        **settings,
+        **QUICK,
+    )
+    assert found.figures == {
+        "choices": 0.0,
+        "function": float(len(open_tokenizer(SHIPPED.base).encode("And the king"))),
+    }
+    with pytest.raises(UsageError, match=r"would run the Python file .*own\.py; pass --allow-code"):
+        search(recipe("{search: [0, 1]}"), tmp_path / "other", **settings)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
+    searched = recipe("{search: [0, 1]}")
+    for arguments, message in [
+        ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
+        ({"measure": "kl"}, "compares with a reference; expected one"),
+        ({"limits": {"poetry.txt": 1.0}}, "no figure 'poetry.txt' to limit; expected one of choices, code.txt"),
+        ({"optimizer": "magic"}, "unknown optimizer 'magic'"),
+        ({"goal": "pareto", "optimizer": "soup"}, "a Pareto front needs the optimizer"),
+        ({"rungs": 0}, "0 rungs and eta 4"),
+        ({"candidates": 0}, "candidates is 0; expected at least 1"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            search(searched, tmp_path / "out", **{"texts": texts, **QUICK, **arguments})
+    with pytest.raises(UsageError, match="nothing to search"):
+        search(plain(0.5), tmp_path / "out", texts=texts)
+    with pytest.raises(UsageError, match=r"with the middle of all ranges: candidate\.yml:2: model .* has no 'weight'"):
+        search(recipe("{search: [0, 1]}", "{choose: [linear]}"), tmp_path / "bad", texts=texts, **QUICK)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("")
+    with pytest.raises(UsageError, match="not the directory of a search"):
+        search(searched, tmp_path / "taken", texts=texts)
+
+
+def test_a_journal_of_another_search_or_a_damaged_one_is_refused(tmp_path: Path, texts: list[Path]) -> None:
+    settings: dict[str, Any] = {"texts": texts, "candidates": 2, "optimizer": "random", **QUICK}
+    search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
+    with pytest.raises(UsageError, match="journal of a search with other settings or models"):
+        search(recipe("{search: [0, 1]}"), tmp_path / "out", seed=5, **settings)
+    journal = tmp_path / "out" / "search.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(lines[0] + b'{"candidate": []}\n' + lines[2])
+    with pytest.raises(FormatError, match="line 2 is damaged; use --restart"):
+        search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
+    assert search(recipe("{search: [0, 1]}"), tmp_path / "out", restart=True, **settings).candidates == 2
+
+
+@pytest.mark.usefixtures("texts")
+def test_the_command_writes_recipe_report_and_model(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yml").write_text(recipe("{search: [0, 1]}"))
+    arguments = ["search", "recipe.yml", "out", "--text", "prose.txt", "--held-out", "code.txt", "--candidates", 4]
+    arguments += ["--optimizer", "random", "--context", 64, "--max-tokens", 128, "--merge", "--json"]
+    done = lbrx_command(capsys, *arguments)
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert found["candidates"] == 4
+    assert set(found["values"]) == {"prose.weight", "code.weight"}
+    assert Path("out/best.yml").read_text() == found["recipe"]
+    assert Path("out/search.png").read_bytes().startswith(b"\x89PNG")
+    report = Path("out/report.md").read_text()
+    assert "## Texts that were not searched on" in report
+    assert str(SHIPPED.code) in report
+    (merged,) = lbrx.score(Path("out/merged"), Path("code.txt"), context=64, stride=63, max_tokens=8193)
+    assert found["held_out"]["best"]["code.txt"] == pytest.approx(merged.loss, rel=1e-4)
+    for wrong, message in (("--budget=10", "is not a time"), ("--at-most=prose.txt", "is not a limit")):
+        failed = lbrx_command(capsys, *arguments[:-1], wrong)
+        assert failed.code == 1
+        assert message in failed.err
+
+
+def test_errors_are_errors_of_lbrx(tmp_path: Path) -> None:
+    with pytest.raises(LbrxError, match=r"none\.txt"):
+        search(recipe("{search: [0, 1]}"), tmp_path / "out", texts=[tmp_path / "none.txt"])
