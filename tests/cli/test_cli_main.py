@@ -62,6 +62,9 @@ def test_a_command_calls_the_public_function_of_its_name(
     models = demo_models()
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(f"{{merge_method: linear, models: [{{model: {models.base}}}], parameters: {{weight: 1}}}}")
+    searched = tmp_path / "searched.yml"
+    weights = f"{{model: {models.base}, parameters: {{weight: {{search: [1, 2]}}}}}}"
+    searched.write_text(f"{{merge_method: linear, models: [{weights}]}}")
     mixture = tmp_path / "mixture.yml"
     experts = f"[{{source_model: {models.prose}}}, {{source_model: {models.code}}}]"
     mixture.write_text(f"{{base_model: {models.base}, gate_mode: random, experts: {experts}}}")
@@ -79,6 +82,7 @@ def test_a_command_calls_the_public_function_of_its_name(
         "convert": [models.base, tmp_path / "out", "--strict"],
         "quantize": [models.base, tmp_path / "out.gguf", "--to=q8_0", "--memory=1GiB"],
         "score": [models.base, f"--text={recipe}", "--device=cpu"],
+        "search": [searched, tmp_path / "out", f"--text={recipe}", "--candidates=1", "--rungs=1", "--threads=1"],
         "transplant": [models.code, models.base, tmp_path / "out", "--threads=1"],
         "verify": [models.base, "--quick"],
     }
