@@ -58,6 +58,7 @@ LAYERS = (
     "models.inference",
     "jobs.convert",
     "jobs.compare",
+    "jobs.imatrix",
     "jobs.quantize",
     "jobs.lora",
     "jobs.merge.methods",

@@ -18,9 +18,9 @@ from lbrx.demo.models import demo_models
 from lbrx.errors import FormatError, LbrxError, UsageError
 from lbrx.files.formats.strict_json import MAX_DEPTH, parse_object
 from lbrx.jobs.convert.convert import plan_conversion
+from lbrx.jobs.imatrix.files import read_imatrix
 from lbrx.jobs.lora.config import read_config
 from lbrx.jobs.merge.merge import read_and_plan
-from lbrx.jobs.quantize.imatrix import read_imatrix
 from lbrx.jobs.verify import verify
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.byte_fallback import merges_of_scores

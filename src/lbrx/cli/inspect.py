@@ -62,6 +62,8 @@ def inspect(
         sys.stdout.write(json.dumps(as_json(summary), indent=2) + "\n")
         return
     _print_summary(summary, is_part=pattern is not None)
+    if summary.metadata.get("general.type") == "imatrix" and pattern is None:
+        _print_importances(path)
     if tensors or pattern is not None:
         _print_tensors(summary)
 
@@ -83,6 +85,30 @@ def _print_summary(summary: Summary, is_part: bool) -> None:
         console.print()
         console.print(Text(f"metadata, {plural(len(summary.metadata), 'entry', 'entries')}", style="dim"))
         console.print(facts(_metadata_rows(summary.metadata, min(value_width, MAX_PIPED_VALUE_WIDTH))))
+
+
+def _print_importances(path: Path) -> None:
+    """Print statistics of an importance matrix, one line per tensor, those with the largest sums first."""
+    from lbrx.jobs.imatrix.files import read_sums
+    from lbrx.jobs.imatrix.statistics import statistics
+
+    headings = ("sum", "min", "max", "mean", "deviation", "active", "columns", "entropy", "even", "above", "similar")
+    table = columns("tensor", *headings, left=("tensor",), dropped_first=("above", "deviation", "min", "columns"))
+    for row in statistics(read_sums(path).entries):
+        similar = "" if row.similarity is None else f"{row.similarity:.4f}"
+        table.add_row(
+            printable(row.name),
+            *(f"{value:.4g}" for value in (row.total, row.least, row.most, row.mean, row.deviation)),
+            f"{row.active:.1%}",
+            f"{row.columns:,}",
+            f"{row.entropy:.2f}",
+            f"{row.evenness:.1%}",
+            f"{row.above:.1%}",
+            similar,
+        )
+    output_console().print()
+    output_console().print("importance matrix: mean squares of the inputs of each tensor")
+    output_console().print(table)
 
 
 def _facts(summary: Summary, is_part: bool) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
     "merge": Command("lbrx.cli.merge:merge", "Merge models according to a recipe."),
     "convert": Command("lbrx.cli.convert:convert", "Convert a model to another format."),
     "quantize": Command("lbrx.cli.quantize:quantize", "Quantize a model to GGUF, MLX or integers."),
+    "imatrix": Command("lbrx.cli.imatrix:imatrix", "Measure the importance of columns of weights."),
     "moe": Command("lbrx.cli.moe:moe", "Build a mixture of experts from dense models."),
     "transplant": Command("lbrx.cli.transplant:transplant", "Give a model the tokenizer of another model."),
     "verify": Command("lbrx.cli.verify:verify", "Check a model for damage and inconsistencies."),

@@ -58,6 +58,10 @@ def quantize(
     pure: Annotated[bool, Option("--pure", help="Use one type for all tensors instead of a mix.")] = False,
     leave_output: Annotated[bool, Option("--leave-output", help="Do not quantize the output matrix.")] = False,
     imatrix: Annotated[Path | None, Option(metavar="FILE", help="An importance matrix from llama.cpp.")] = None,
+    calibrate: Annotated[
+        list[Path] | None,
+        Option(metavar="FILE", help="Measure an importance matrix for this text first. Can be repeated."),
+    ] = None,
     include_weights: Annotated[
         list[str] | None, Option(metavar="TEXT", help="Use importances only of tensors whose names contain TEXT.")
     ] = None,
@@ -98,7 +102,7 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
     """
     from lbrx.jobs.quantize.options import parse_options
-    from lbrx.jobs.quantize.quantize import plan_quantize
+    from lbrx.jobs.quantize.quantize import calibrated_imatrix, plan_quantize
     from lbrx.jobs.quantize.quantize import quantize as quantize_model
 
     choices: dict[str, Any] = {
@@ -122,6 +126,9 @@ def quantize(
         "allow_requantize": allow_requantize,
     }
     with reporting("quantizing", options) as report:
+        if calibrate:
+            with shown_progress("calibrating") as calibrating:
+                choices["imatrix"] = calibrated_imatrix(source, out, calibrate, imatrix, device, calibrating)
         parsed = parse_options(**choices)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)

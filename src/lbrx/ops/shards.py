@@ -132,7 +132,7 @@ def matrix(stack: Tensor, number: int) -> Tensor:
     number %= stack.shape[0]
     one = _part(stack, 0, number, number + 1)
     if not isinstance(one.expr, Blocks):
-        return one[0]
+        return Tensor(one[0].expr, stack.metadata)
     return Tensor(Blocks(one.expr.storage, one.expr.codec, one.shape[1:]), one.metadata)
 
 

@@ -12,10 +12,10 @@ from lbrx.files.formats.gguf_values import Typed
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType
 from lbrx.jobs.convert.gguf_retype import FILE_TYPE_KEY, retyped_metadata
+from lbrx.jobs.imatrix.files import Importance
 from lbrx.jobs.quantize.budget import Measuring, choose_for_size
 from lbrx.jobs.quantize.choice import Choice, choose_types
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, misfit_warnings, refuse_to_requantize
-from lbrx.jobs.quantize.imatrix import Importance
 from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
 from lbrx.jobs.quantize.pruning import pruned

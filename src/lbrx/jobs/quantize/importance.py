@@ -14,8 +14,8 @@ from lbrx.errors import FormatError, UsageError
 from lbrx.files.formats.gguf_values import Typed
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType
+from lbrx.jobs.imatrix.files import Importance, ImportanceMatrix, read_imatrix
 from lbrx.jobs.quantize.choice import Choice
-from lbrx.jobs.quantize.imatrix import Importance, ImportanceMatrix, read_imatrix
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.models.architectures.gguf_roles import EMBEDDING_NAMES, OUTPUT_NAME
 from lbrx.tensors.codecs.codec import codec

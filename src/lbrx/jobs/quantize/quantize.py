@@ -62,6 +62,7 @@ def quantize(
     pure: bool = False,
     leave_output: bool = False,
     imatrix: str | Path | None = None,
+    calibrate: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     include_weights: Sequence[str] = (),
     exclude_weights: Sequence[str] = (),
     group_size: int | None = None,
@@ -77,8 +78,9 @@ def quantize(
 
     ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
     (``"int4"``); ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
-    and ``measuring`` is called for each tensor that is measured. ``tensor_types`` are texts such as ``"ffn_down=q6_k"``
-    and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
+    and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a text, or texts, for which an
+    importance matrix is measured first; it stays beside ``out`` and is used again. ``tensor_types`` are texts such as
+    ``"ffn_down=q6_k"`` and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
     `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
     >>> import lbrx, tempfile
@@ -90,6 +92,8 @@ def quantize(
     >>> lbrx.open(f"{folder}/b.gguf")["blk.0.ffn_up.weight"].type_name
     'q4_k'
     """
+    if calibrate is not None:
+        imatrix = calibrated_imatrix(source, out, calibrate, imatrix, options.get("device"), measuring)
     choices = parse_options(
         to,
         target_bpw=target_bpw,
@@ -112,6 +116,24 @@ def quantize(
     )
     plan_call = partial(plan_output_of_quantize, source, out, choices, max_shard_bytes=max_shard_bytes)
     return plan_and_execute(plan_call, options, measuring=measuring)
+
+
+def calibrated_imatrix(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    imatrix: str | Path | None,
+    device: str | None = None,
+    measuring: Measuring | None = None,
+) -> Path:
+    """Measure the importance matrix of a model for a text, unless that was done before; returns its path."""
+    from lbrx.engine.device import computing_on
+    from lbrx.jobs.imatrix.imatrix import calibrated
+
+    if imatrix is not None:
+        raise UsageError("--calibrate and --imatrix cannot be used together")
+    with computing_on(device, None):
+        return calibrated(source, Path(out), text, measuring)
 
 
 def plan_output_of_quantize(

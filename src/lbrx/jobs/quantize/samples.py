@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
-from lbrx.jobs.quantize.imatrix import Importance
+from lbrx.jobs.imatrix.files import Importance
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.tensor import Tensor, tensor
 

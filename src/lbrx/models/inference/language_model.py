@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from lbrx.models.inference.passes import Compute, Passes
 from lbrx.models.inference.positions import Positions, Rotation
 from lbrx.models.inference.sampling import Sampler, Sampling
 from lbrx.models.inference.spec import ModelSpec
-from lbrx.models.inference.weights import Floats, LayerWeights, ModelWeights, normalized, times
+from lbrx.models.inference.weights import Floats, LayerWeights, Matrix, ModelWeights, normalized, times, watching
 from lbrx.ops import embedding, softcap
 
 TokenIds = Sequence[int] | npt.NDArray[np.int64]
@@ -168,6 +168,23 @@ class LanguageModel:
     def first_hidden(self, tokens: npt.NDArray[np.int64], positions: Positions) -> Floats:
         """Return the hidden states of tokens before the first layer."""
         return self._first(self._embedded(tokens), positions)
+
+    @property
+    def weights(self) -> ModelWeights:
+        """The matrices and small vectors, for functions that watch them."""
+        return self._weights
+
+    def run_watched(self, ids: TokenIds, watcher: Callable[[Matrix, Floats], None], *, with_output: bool) -> None:
+        """Run a text through all layers, one operation after the other; see `lbrx.models.inference.weights.watching`.
+
+        ``with_output`` shows the output matrix as well; logits are not computed.
+        """
+        tokens = self.checked_ids(ids)
+        with watching(watcher):
+            cache = self.new_cache(tokens.size)
+            hidden = self._hidden_of(self._embedded(tokens), Positions(self._rotation, 0, tokens.size), cache)
+            if with_output:
+                watcher(self._weights.output, hidden)
 
     def _hidden(self, tokens: npt.NDArray[np.int64], cache: KeyValueCache) -> Floats:
         """Return the hidden states of new tokens after all layers and the last norm."""

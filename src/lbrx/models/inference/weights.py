@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,8 +32,24 @@ class Matrix:
     bias: Floats | None = None
 
 
+_watcher: ContextVar[Callable[[Matrix, Floats], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watching(watcher: Callable[[Matrix, Floats], None]) -> Iterator[None]:
+    """Call a function with each matrix and the rows that are multiplied by it, while a ``with`` block computes."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 def times(values: Floats, matrix: Matrix) -> Floats:
     """Multiply rows by a matrix and add its bias."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(matrix, values)
     return linear(values, matrix.weight, matrix.bias)
 
 
@@ -81,6 +99,7 @@ class ModelWeights:
     final_norm: NormWeights
     output: Matrix
     rope_factors: Floats | None
+    names: frozenset[str] = frozenset()  # of all tensors in the file or directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +120,7 @@ class TensorSource:
         weight = self.take(name)
         if weight.shape != tuple(shape):
             raise ShapeError(f"{self.where}: tensor {name!r} has shape {weight.shape}; expected {tuple(shape)}")
-        return weight
+        return weight if weight.name == name else Tensor(weight.expr, replace(weight.metadata, name=name))
 
 
 def read_weights(source: TensorSource, spec: ModelSpec) -> ModelWeights:
@@ -123,6 +142,7 @@ def read_weights_outside_layers(reader: Reader, layers: Sequence[LayerWeights]) 
         final_norm=reader.norm("output_norm", None, norm.function),
         output=Matrix(embedding, reader.bias("output")) if spec.is_tied else reader.matrix("output"),
         rope_factors=reader.rope_factors(),
+        names=reader.source.names,
     )
 
 
@@ -176,7 +196,7 @@ class Reader:
         if weight.is_transposed and self.spec.is_gguf:
             shape = shape[::-1]
         tensor = self.source.tensor(self.name(weight, layer), shape)
-        return tensor.T if is_transposed else tensor
+        return Tensor(tensor.T.expr, tensor.metadata) if is_transposed else tensor
 
     def vector(self, gguf_name: str, layer: int | None = None) -> Floats:
         """Return the numbers of a small tensor."""

@@ -10,7 +10,7 @@ import pytest
 
 import lbrx
 from lbrx.errors import FormatError, TensorNotFound
-from lbrx.jobs.quantize.imatrix import read_imatrix
+from lbrx.jobs.imatrix.files import read_imatrix
 
 
 def legacy_entry(name: bytes, calls: int, values: list[float]) -> bytes:
@@ -27,8 +27,8 @@ def test_legacy_file(tmp_path: Path) -> None:
     tail = struct.pack("<ii8s", 17, 8, b"wiki.raw")
     matrix = read_imatrix(legacy_file(tmp_path / "imatrix.dat", entries, tail))
     assert list(matrix) == ["a.weight", "b.weight"]
-    assert matrix["a.weight"].tolist() == [1.0, 2.0]
-    assert matrix["b.weight"].tolist() == [5.0]
+    assert matrix["a.weight"].tolist() == [[1.0, 2.0]]
+    assert matrix["b.weight"].tolist() == [[5.0]]
     assert (matrix.chunk_count, matrix.datasets) == (17, ("wiki.raw",))
 
 
