@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lbrx
+import support
 from lbrx.cli.main import run as run_command
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, FormatError, LbrxError, UsageError
@@ -61,6 +62,18 @@ def test_sums_are_those_of_the_inputs_of_each_layer(text: Path, measured: Path) 
             sums = raw.entries[f"blk.{number}.{part}.weight"]
             np.testing.assert_allclose(sums.squares[0], expected[number], rtol=1e-4)
             assert sums.counts.tolist() == [16 * len(chunks)]
+
+
+def test_sums_are_those_of_llama_imatrix(tmp_path: Path) -> None:
+    """``demo_imatrix.gguf`` is of llama-imatrix, from three chunks of 64 tokens at the start of our calibration text."""
+    imatrix(demo_models().base, tmp_path / "i.gguf", context=64, max_chunks=3)
+    ours, theirs = read_sums(tmp_path / "i.gguf"), read_sums(support.GOLDEN / "llama_cpp" / "demo_imatrix.gguf")
+    assert set(ours.entries) == set(theirs.entries)
+    assert (ours.chunk_count, ours.chunk_size) == (theirs.chunk_count, theirs.chunk_size) == (3, 64)
+    for name, sums in ours.entries.items():
+        expected = theirs.entries[name]
+        assert sums.counts.tolist() == expected.counts.tolist() == [192]
+        np.testing.assert_allclose(sums.squares, expected.squares, rtol=1e-2, atol=1e-3 * expected.squares.mean())
 
 
 def test_other_formats_of_a_model_have_the_same_names(tmp_path: Path, text: Path, measured: Path) -> None:
