@@ -65,7 +65,7 @@ def test_sums_are_those_of_the_inputs_of_each_layer(text: Path, measured: Path) 
 
 
 def test_sums_are_those_of_llama_imatrix(tmp_path: Path) -> None:
-    """``demo_imatrix.gguf`` is of llama-imatrix, from three chunks of 64 tokens at the start of our calibration text."""
+    """``demo_imatrix.gguf`` is of llama-imatrix: three chunks of 64 tokens, the first of our calibration text."""
     imatrix(demo_models().base, tmp_path / "i.gguf", context=64, max_chunks=3)
     ours, theirs = read_sums(tmp_path / "i.gguf"), read_sums(support.GOLDEN / "llama_cpp" / "demo_imatrix.gguf")
     assert set(ours.entries) == set(theirs.entries)

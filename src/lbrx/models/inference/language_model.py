@@ -182,7 +182,7 @@ class LanguageModel:
         tokens = self.checked_ids(ids)
         with watching(watcher):
             cache = self.new_cache(tokens.size)
-            hidden = self._hidden_of(self._embedded(tokens), Positions(self._rotation, 0, tokens.size), cache)
+            hidden = self._hidden_of(self._embedded(tokens), Positions(self.rotation, 0, tokens.size), cache)
             if with_output:
                 watcher(self._weights.output, hidden)
 
