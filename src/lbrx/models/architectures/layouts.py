@@ -107,16 +107,16 @@ def _swapped(tensor: Tensor) -> Tensor:
     return tensor.transpose(*range(tensor.ndim - 2), tensor.ndim - 1, tensor.ndim - 2)
 
 
-def is_joined(names: Iterable[str], family: Family, config: Config) -> bool:
-    """Return whether a model has joined tensors that the family can also have separately.
+def layout_of(names: Iterable[str], family: Family, config: Config) -> frozenset[str]:
+    """Return the records of the joined tensors that a model has, by their names.
 
     >>> from lbrx.models.architectures import find_family
     >>> qwen = find_family({"model_type": "qwen3_moe"})
-    >>> is_joined(["model.layers.0.mlp.experts.down_proj"], qwen, qwen.config({"num_hidden_layers": 1}))
-    True
+    >>> layout_of(["model.layers.0.mlp.experts.down_proj"], qwen, qwen.config({"num_hidden_layers": 1}))
+    frozenset({'{base}layers.{layer}.mlp.experts.down_proj'})
     """
     present = frozenset(names)
-    return any(whole.name in present for whole in _wholes(family, config, present))
+    return frozenset(whole.record.name for whole in _wholes(family, config, present) if whole.name in present)
 
 
 def separated(tensors: Sequence[PlannedTensor], family: Family, config: Config) -> tuple[PlannedTensor, ...]:

@@ -11,7 +11,7 @@ from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
-from lbrx.models.architectures.layouts import is_joined, separated
+from lbrx.models.architectures.layouts import layout_of, separated
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES
 from lbrx.models.architectures.table import all_families, family_of_gguf
 from lbrx.models.inference.language_model import LanguageModel
@@ -51,7 +51,7 @@ def _open(model_path: Path) -> LanguageModel:
 
 def _opened(model_path: Path, tensors: Mapping[str, Tensor], spec: ModelSpec) -> LanguageModel:
     source = TensorSource(str(model_path), frozenset(tensors), tensors.__getitem__)
-    if not spec.is_gguf and is_joined(tensors, spec.family, spec.config):
+    if not spec.is_gguf and layout_of(tensors, spec.family, spec.config):
         planned = [PlannedTensor.of(name, tensor) for name, tensor in tensors.items()]
         parts = {each.name: each for each in separated(planned, spec.family, spec.config)}
         source = TensorSource(str(model_path), frozenset(parts), lambda name: parts[name].make())

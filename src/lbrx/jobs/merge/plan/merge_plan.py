@@ -128,6 +128,10 @@ def _plan_stage(
     tokenizer_model = _opened(tokenizer_donor(recipe), stages, opener, seed)
     opened = {ref: _opened(ref, stages, opener, seed) for ref in recipe.models}
     models = with_common_architecture(recipe, opened)
+    if any(model.architecture.joined for model in models.values()):
+        from lbrx.jobs.merge.plan.layouts import with_common_layout
+
+        models = with_common_layout(models)
     raise_problems(recipe, list(model_problems(models)))
     outline = Outline(recipe, models)
     raise_problems(recipe, list(layer_problems(recipe, outline)))
