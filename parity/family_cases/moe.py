@@ -75,7 +75,15 @@ CASES: dict[str, Case] = {
     "granitemoe": Case("granitemoe", _GRANITE),
     "granitemoeshared": Case("granitemoeshared", {**_GRANITE, "shared_intermediate_size": 48}),
     "phimoe": Case("phimoe", {**_LOCAL, "attention_bias": True, "lm_head_bias": True}),
+    "phimoe-hub": Case(
+        "phimoe",
+        {**_LOCAL, "attention_bias": True, "lm_head_bias": True},
+        saved={"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": 64},
+    ),
     "deepseek_v2": Case("deepseek_v2", {**_LATENT, "topk_method": "greedy", "routed_scaling_factor": 1.5}),
+    "deepseek_v2-yarn": Case(
+        "deepseek_v2", {**_LATENT, "rope_parameters": {**_YARN, "mscale": 0.707, "mscale_all_dim": 0.707}}
+    ),
     "deepseek_v2-groups": Case(
         "deepseek_v2", {**_LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2}
     ),
@@ -93,15 +101,21 @@ CASES: dict[str, Case] = {
     "gpt_oss": Case("gpt_oss", {**_LOCAL, "head_dim": 16, "sliding_window": 8, "intermediate_size": 64}),
     "glm4_moe": Case("glm4_moe", {**_GLM, "use_qk_norm": True, "attention_bias": True}),
     "glm4_moe-groups": Case("glm4_moe", {**_GLM, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}),
-    "llama4_text": Case("llama4_text", _LLAMA4),
-    "llama4_text-chunks": Case("llama4_text", {**_LLAMA4, "attention_chunk_size": 8, "floor_scale": 4}),
+    "llama4_text": Case("llama4_text", _LLAMA4, peers=("llama.cpp",)),
+    "llama4_text-chunks": Case(
+        "llama4_text", {**_LLAMA4, "attention_chunk_size": 8, "floor_scale": 4}, peers=("llama.cpp",)
+    ),
     "ernie4_5_moe": Case("ernie4_5_moe", _ERNIE),
     "dots1": Case(
         "dots1", {**_ROUTED, "head_dim": 16, "num_key_value_heads": 4, "norm_topk_prob": True}, saved=_SIGMOID
     ),
-    "minimax": Case("minimax", {**_LOCAL, "head_dim": 16, "block_size": 16}),
-    "minimax_m2": Case("minimax_m2", {**_LOCAL, "head_dim": 16, "rotary_dim": 8}, saved=_SIGMOID),
-    "hunyuan_v1_moe": Case("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2, "head_dim": 16}),
+    "minimax": Case("minimax", {**_LOCAL, "head_dim": 16, "block_size": 16}, peers=("llama.cpp",)),
+    "minimax_m2": Case(
+        "minimax_m2",
+        {**_LOCAL, "head_dim": 16, "rotary_dim": 8},
+        saved={**_SIGMOID, "shared_intermediate_size": 0},
+    ),
+    "hunyuan_v1_moe": Case("hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2, "head_dim": 16}, peers=("llama.cpp",)),
     "afmoe": Case(
         "afmoe",
         {

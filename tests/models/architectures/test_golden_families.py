@@ -52,7 +52,7 @@ WITH_TOWERS = ("clip", "siglip")  # families whose records list the tensors of t
 # Models whose layers depend on their position in a way that no config describes.
 UNDESCRIBED_STACKS = ("modernbert", "modernbert-masked-lm")
 # Models that llama.cpp runs otherwise than transformers, and lbrx like transformers.
-OTHERWISE_IN_LLAMA_CPP = ("deepseek_v2-groups",)
+OTHERWISE_IN_LLAMA_CPP = ("deepseek_v2-groups", "phimoe-hub")
 _CLASS_KEYS = ("architectures", "model_type", "tie_word_embeddings")
 _GENERAL = ("general.name", "general.size_label", "general.type", "general.file_type", "general.quantization_version")
 

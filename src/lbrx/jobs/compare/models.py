@@ -8,7 +8,7 @@ from pathlib import Path
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.reading import read_contents
-from lbrx.models.architectures.mlx_experts import separate_experts
+from lbrx.models.architectures.mlx_experts import separate_experts, with_separate_weights
 from lbrx.models.architectures.mlx_modes import described
 from lbrx.models.architectures.mlx_weights import coded_weights
 from lbrx.tensors.tensor import Tensor
@@ -56,7 +56,7 @@ def _with_hf_names(contents: Contents) -> ComparedModel:
     if contents.format == "gguf":
         return ComparedModel(gguf_to_hf(contents, type_name="f32", keep_quantized=True).tensors, {})
     if contents.format != "mlx":
-        return ComparedModel(contents.tensors, {})
+        return ComparedModel(with_separate_weights(contents.tensors, contents.config), {})
     tensors: list[PlannedTensor] = []
     types: dict[str, str] = {}
     for part in coded_weights(contents):
@@ -67,7 +67,7 @@ def _with_hf_names(contents: Contents) -> ComparedModel:
             settings = described(part.mode)
             affine = f"mlx {settings['bits']}-bit/{settings['group_size']}"
             type_name = affine if part.mode.mode == "affine" else part.mode.mode
-        separated = separate_experts([plain])
+        separated = separate_experts([plain], contents.config)
         tensors += separated
         types |= {tensor.name: type_name for tensor in separated}
     return ComparedModel(tuple(tensors), types)

@@ -13,7 +13,7 @@ from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.mlx_repack import repacked
 from lbrx.jobs.convert.mlx_units import LOSSLESS
 from lbrx.models.architectures.mlx_config import mlx_config, tied_embeddings
-from lbrx.models.architectures.mlx_experts import stack_experts
+from lbrx.models.architectures.mlx_experts import stack_experts, with_separate_weights
 from lbrx.models.architectures.mlx_modes import SETTING_KEYS, settings_of, weight_parts
 from lbrx.ops.difference import Sums, compare
 from lbrx.registry import CODECS
@@ -50,7 +50,7 @@ def hf_to_mlx(contents: Contents) -> Contents:
     modes: dict[str, MlxMode] = {}
     recoded: list[PlannedTensor] = []
     tensors: list[PlannedTensor] = []
-    for tensor in stack_experts(wanted):
+    for tensor in stack_experts(with_separate_weights(wanted, config), config):
         if tensor.codes is not None and tensor.name.endswith(_WEIGHT):
             modes[tensor.name.removesuffix(_WEIGHT)] = tensor.codes.mode
             tensors += weight_parts(tensor, tensor.codes.mode, partial(_stored, tensor.codes), "u8")

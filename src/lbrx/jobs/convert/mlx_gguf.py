@@ -54,7 +54,7 @@ def mlx_to_gguf(contents: Contents, *, tokenizer_metadata: Mapping[str, Any] | N
             return plain
         return PlannedTensor(part.name, type_name, part.shape, lambda: as_blocks(part.parts(), mode, type_name))
 
-    tensors = separate_experts([moved(part) for part in coded_weights(contents)])
+    tensors = separate_experts([moved(part) for part in coded_weights(contents)], contents.config)
     converted = hf_to_gguf(as_hf(contents, tensors), tokenizer_metadata=tokenizer_metadata)
     notes = tuple(f"{count} {what}" for what, count in decoded.items())
     return replace(converted, warnings=(*converted.warnings, *notes))

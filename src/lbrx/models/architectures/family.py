@@ -72,6 +72,7 @@ class Family:
     joined: tuple[Joined, ...] = ()  # tensors of layers that contain several weights
     prediction: tuple[Weight, ...] = ()  # more weights of the layers after the others, which predict further tokens
     prediction_key: str = ""  # the config key for their number
+    needed_in_mlx: tuple[str, ...] = ()  # config keys without which mlx_lm does not load a model
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     text_only: tuple[str, str] | None = None  # model type and class of its language model alone, if others
     inferred_layer_count: int | None = None  # set when the layers were counted by their names

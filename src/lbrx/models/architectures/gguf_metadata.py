@@ -257,7 +257,7 @@ def config_of_metadata(
         if token_id is not None:
             config[f"{key}_token_id"] = int(token_id)
     norm = _norm(family)
-    if norm.epsilon.isidentifier():
+    if norm.epsilon.isidentifier() and norm.epsilon not in gguf_of(family).keys.values():
         config[norm.epsilon] = plain_float(values.number(prefix + _EPSILONS[norm.function], default=1e-6))
     rope: dict[str, Any] = {}
     warnings: list[str] = []

@@ -6,7 +6,7 @@ different layouts have the same weights, so that they can be merged. Converting 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -119,12 +119,18 @@ def layout_of(names: Iterable[str], family: Family, config: Config) -> frozenset
     return frozenset(whole.record.name for whole in _wholes(family, config, present) if whole.name in present)
 
 
-def separated(tensors: Sequence[PlannedTensor], family: Family, config: Config) -> tuple[PlannedTensor, ...]:
-    """Return the tensors of a model with one for each weight; joined tensors are cut up while they are read."""
+def separated(
+    tensors: Sequence[PlannedTensor], family: Family, config: Config, keep: Collection[Joined] = ()
+) -> tuple[PlannedTensor, ...]:
+    """Return the tensors of a model with one for each weight; joined tensors are cut up while they are read.
+
+    Those that ``keep`` lists are not.
+    """
     if not family.joined:
         return tuple(tensors)
     names = frozenset(each.name for each in tensors)
-    wholes = {whole.name: whole for whole in _wholes(family, config, names) if whole.name in names}
+    candidates = (whole for whole in _wholes(family, config, names) if whole.record not in keep)
+    wholes = {whole.name: whole for whole in candidates if whole.name in names}
     result: list[PlannedTensor] = []
     for tensor in tensors:
         whole = wholes.get(tensor.name)

@@ -28,7 +28,17 @@ def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
     wanted |= _rope_settings(config.get("rope_parameters"))
     experts = next((config[key] for key in _EXPERT_COUNTS if config.get(key) is not None), None)
     wanted |= {} if experts is None else dict.fromkeys(_EXPERT_COUNTS, experts)
+    wanted |= _demanded(config)
     return {**config, **{key: value for key, value in wanted.items() if config.get(key) is None}}
+
+
+def _demanded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys without which mlx_lm does not load a model of the family, with the defaults of transformers."""
+    family = known_family(config)
+    if family is None:
+        return {}
+    values = family.config(config)
+    return {key: None if key == "rope_scaling" else values.get(key) for key in family.needed_in_mlx}
 
 
 def tied_embeddings(config: Mapping[str, Any] | None) -> bool | None:

@@ -12,7 +12,7 @@ from lbrx.errors import DTypeError, FormatError
 from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.formats.header import quoted
 from lbrx.files.output.contents import Contents, PlannedTensor, side_files
-from lbrx.models.architectures.mlx_experts import separate_experts
+from lbrx.models.architectures.mlx_experts import separate_experts, with_usual_tensors
 from lbrx.models.architectures.mlx_modes import mode_of, without_settings
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight, dequantize
 from lbrx.tensors.dtype import DTYPES, dtype
@@ -72,9 +72,10 @@ class CodedWeight:
         return PlannedTensor(self.name, dtype_name, self.shape, make)
 
 
-def mlx_to_hf(contents: Contents, *, type_name: str | None = None) -> Contents:
+def mlx_to_hf(contents: Contents, *, type_name: str | None = None, keep_separate: bool = False) -> Contents:
     """Convert an MLX model to the Hugging Face form: weights decoded to the dtype of their scales, or to
-    ``type_name``; experts are separate.
+    ``type_name``; experts are separate, or joined if checkpoints of the family have them so. With ``keep_separate``,
+    nothing is joined.
     """
     value_type = _value_type(contents.config)
 
@@ -83,8 +84,8 @@ def mlx_to_hf(contents: Contents, *, type_name: str | None = None) -> Contents:
             return part
         return part.decoded(type_name or (part.scales.type_name if part.mode.mode == "affine" else value_type))
 
-    tensors = separate_experts([plain(part) for part in coded_weights(contents)])
-    return as_hf(contents, tensors)
+    tensors = separate_experts([plain(part) for part in coded_weights(contents)], contents.config)
+    return as_hf(contents, tensors if keep_separate else with_usual_tensors(tensors, contents.config))
 
 
 def as_hf(contents: Contents, tensors: tuple[PlannedTensor, ...]) -> Contents:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.errors import FormatError, UsageError
-from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
+from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
@@ -44,7 +44,7 @@ def _open(model_path: Path) -> LanguageModel:
             f"{model_path}: has no config.json next to it; expected the directory of a model, or a GGUF file"
         )
     spec = spec_of_config(checkpoint.config, str(model_path / "config.json"), frozenset(checkpoint))
-    if "quantization" in checkpoint.config:
+    if contents_format(checkpoint) == "mlx":
         return _open_mlx(model_path, spec)
     return _opened(model_path, checkpoint, spec)
 
@@ -86,6 +86,7 @@ def spec_of_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], whe
 def _open_mlx(model_path: Path, spec: ModelSpec) -> LanguageModel:
     from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 
-    contents = mlx_to_hf(read_mlx(model_path), type_name="f32")  # as it is stored, decoded when it is used
+    # Coded weights are decoded when they are used.
+    contents = mlx_to_hf(read_mlx(model_path), type_name="f32", keep_separate=True)
     source = TensorSource(str(model_path), frozenset(contents.by_name), lambda name: contents.by_name[name].make())
     return LanguageModel(model_path, spec, read_weights(source, spec))

@@ -1,5 +1,7 @@
 """DeepSeek V2, V3 (also Kimi K2) and GLM 4.7 Flash: latent attention, and experts after the first layers."""
 
+from dataclasses import replace
+
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import (
     PROJECTIONS,
@@ -71,11 +73,22 @@ LATENT_ATTENTION = (
     ),
 )
 FUSED = fused_experts("n_routed_experts", "moe_intermediate_size")
-EXPERTS = (
-    *experts("mlp", PROJECTIONS, count="n_routed_experts", size="moe_intermediate_size", when=IS_SPARSE, joined=FUSED),
-    *gated_mlp("mlp.shared_experts", "moe_intermediate_size * n_shared_experts", "ffn_{}_shexp", when=IS_SPARSE),
-    *gated_mlp(when=IS_DENSE),
-)
+
+
+def routed_experts(mlx: str = "{}.switch_mlp.{}_proj.weight") -> tuple[Weight, ...]:
+    """Return routed and shared experts, and the MLPs of dense layers."""
+    size = "moe_intermediate_size"
+    return (
+        *experts("mlp", PROJECTIONS, count="n_routed_experts", size=size, when=IS_SPARSE, joined=FUSED, mlx=mlx),
+        *gated_mlp("mlp.shared_experts", f"{size} * n_shared_experts", "ffn_{}_shexp", when=IS_SPARSE),
+        *gated_mlp(when=IS_DENSE),
+    )
+
+
+EXPERTS = routed_experts()
+# The names of the maps of latent vectors in MLX; that of V2 has them joined.
+MLX_MAPS = {KEY_BASIS: "self_attn.embed_q.weight", VALUE_BASIS: "self_attn.unembed_out.weight"}
+V3_ATTENTION = tuple(replace(weight, mlx=MLX_MAPS.get(weight.name)) for weight in LATENT_ATTENTION)
 CORRECTION = Weight(
     "mlp.gate.e_score_correction_bias", ("n_routed_experts",), needed_when=IS_SPARSE, gguf="exp_probs_b.bias"
 )
@@ -190,7 +203,7 @@ DEEPSEEK_V3 = Family(
     model_types=("deepseek_v3", "kimi_k2"),
     class_names=("DeepseekV3ForCausalLM",),
     pre=(embedding(),),
-    layer=in_layer(TWO_NORMS, LATENT_ATTENTION, EXPERTS, (CORRECTION,)),
+    layer=in_layer(TWO_NORMS, V3_ATTENTION, EXPERTS, (CORRECTION,)),
     post=final_norm_and_head(),
     defaults=decoder_defaults(
         129280,

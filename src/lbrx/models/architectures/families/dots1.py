@@ -1,6 +1,13 @@
 """dots.llm1: experts chosen by sigmoids, shared experts, dense first layers, norms of queries and keys."""
 
-from lbrx.models.architectures.families.deepseek import CORRECTION, DENSE_LAYERS, EXPERTS, FUSED, IS_DENSE, V3_EXPERTS
+from lbrx.models.architectures.families.deepseek import (
+    CORRECTION,
+    DENSE_LAYERS,
+    FUSED,
+    IS_DENSE,
+    V3_EXPERTS,
+    routed_experts,
+)
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import (
     TWO_NORMS,
@@ -25,7 +32,7 @@ DOTS1 = Family(
         TWO_NORMS,
         attention(output_bias="attention_bias", biases_in_gguf=""),
         qk_norms("head_dim", "head_dim"),
-        EXPERTS,
+        routed_experts("{}.experts.{}_proj.weight"),
         (CORRECTION,),
     ),
     post=final_norm_and_head(),

@@ -53,6 +53,7 @@ GLM4_MOE = Family(
     ),
     layer_rules=(DENSE_LAYERS,),
     joined=joined_in_layer(*joined_experts(FUSED, "mlp")),
+    needed_in_mlx=("rope_scaling",),
     prediction=in_layer(token_prediction()),
     prediction_key="num_nextn_predict_layers",
     gguf=Gguf(

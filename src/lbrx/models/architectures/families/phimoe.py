@@ -70,6 +70,8 @@ PHIMOE = Family(
         needs_window=True,
         true_if_stored={"attention_bias": "attn_q.bias"},
         fixed={"lm_head_bias": True},
+        differs={"True": "llama.cpp normalizes without means and weights the experts of phimoe otherwise"},
+        keys={"attention.layer_norm_rms_epsilon": "rms_norm_eps", "attention.layer_norm_epsilon": "None"},
     ),
     decoder=Decoder(mlp=Experts(scoring="sparsemixer"), norm=Norm(function="layer")),
 )
