@@ -87,6 +87,8 @@ def make_golden(name: str, case: Case) -> dict[str, Any]:
         values = None
         if case.auto in peer_transformers.DECODERS:
             values = peer_transformers.compute(peer_transformers.load_model(case.auto, directory, case.attention), IDS)
+        elif case.packed:
+            values = peer_transformers.compute_as_llama(case, directory, IDS)
         gguf, llama, found = _of_llama_cpp(case, directory, values, kept)
         projector = _projector(case, directory, kept)
         values = found if values is None else values
@@ -117,13 +119,15 @@ def _of_llama_cpp(
     peer_llama_cpp.write_tokenizer(directory, VOCABULARY)
     files = {type_name: directory.parent / f"{type_name}.gguf" for type_name in ("f32", "bf16")}
     try:
-        is_known = all(peer_llama_cpp.convert(directory, path, type_name) for type_name, path in files.items())
+        is_known = all(
+            peer_llama_cpp.convert(directory, path, type_name, more=case.forgotten) for type_name, path in files.items()
+        )
     except Exception as error:
         return _error(error), None, None
     if not is_known:
         return None, None, None
     described = peer_llama_cpp.described(files["f32"], files["bf16"])
-    if case.auto is not None and values is None:
+    if case.packed or (case.auto is not None and values is None):
         return described, None, None
     try:
         found = peer_llama_cpp.logits(files["f32"], IDS)

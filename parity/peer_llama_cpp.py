@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,20 @@ def _conversion() -> Any:
         return {**saved, **usual(directory, is_mistral_format)}
 
     conversion.ModelBase.load_hparams = staticmethod(load_hparams)
+    _repair_baichuan(conversion)
     return conversion
+
+
+def _repair_baichuan(conversion: Any) -> None:
+    """Make the class of Baichuan ask its base class about most tensors; it asks itself without end."""
+    baichuan = importlib.import_module("conversion.baichuan").BaichuanModel
+    usual = baichuan.modify_tensors
+
+    def modify_tensors(self: Any, data: Any, name: str, layer: int | None) -> Any:
+        is_packed = name.endswith("W_pack.weight")
+        yield from (usual if is_packed else conversion.TextModel.modify_tensors)(self, data, name, layer)
+
+    baichuan.modify_tensors = modify_tensors
 
 
 def write_tokenizer(directory: Path, rows: int) -> None:
@@ -97,8 +111,18 @@ def _write_tokenizer(directory: Path, count: int) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def convert(directory: Path, out: Path, type_name: str = "f32", *, projector: bool = False) -> bool:
-    """Write the GGUF file that llama.cpp makes of a model; return False if it does not know the architecture."""
+def convert(
+    directory: Path,
+    out: Path,
+    type_name: str = "f32",
+    *,
+    projector: bool = False,
+    more: Mapping[str, float] | None = None,
+) -> bool:
+    """Write the GGUF file that llama.cpp makes of a model; return False if it does not know the architecture.
+
+    ``more`` are further key-values.
+    """
     conversion = _conversion()
     gguf = importlib.import_module("gguf")
     file_type = {"f32": gguf.LlamaFileType.ALL_F32, "bf16": gguf.LlamaFileType.MOSTLY_BF16}[type_name]
@@ -112,6 +136,8 @@ def convert(directory: Path, out: Path, type_name: str = "f32", *, projector: bo
         model = model_class(directory, file_type, out)
         if not projector:
             model.set_vocab = _forgiving(model)
+        for key, value in (more or {}).items():
+            model.gguf_writer.add_float32(key, value)
         model.write()
     return True
 
@@ -123,7 +149,7 @@ def _forgiving(model: Any) -> Any:
     def set_vocab() -> None:
         try:
             usual()
-        except Exception:
+        except (Exception, SystemExit):
             model._set_vocab_gpt2()
 
     return set_vocab

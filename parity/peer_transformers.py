@@ -65,6 +65,21 @@ def load_model(auto: str, directory: str | os.PathLike[str], attention: str = "e
     return model.eval()
 
 
+def compute_as_llama(case: Case, directory: Path, ids: list[int]) -> Values:
+    """Return the logits that Llama computes with the tensors of a model that only differs in their names."""
+    from safetensors.torch import load_file
+
+    known = {key: value for key, value in case.config.items() if key not in ("architectures", "model_type")}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**known, attn_implementation="eager"))
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(directory / "model.safetensors").items():
+        part = next((part for part in case.packed if part in name), None)
+        names = [name] if part is None else [name.replace(part, each) for each in case.packed[part]]
+        tensors |= dict(zip(names, tensor.chunk(len(names)), strict=True))
+    model.load_state_dict(tensors)
+    return compute(model.eval(), ids)
+
+
 def compute(model: Any, ids: list[int]) -> Values:
     """Return the logits of a decoder."""
     with torch.no_grad():

@@ -31,7 +31,9 @@ class Case:
     ``config`` overrides ``SMALL``; ``without`` are keys of ``SMALL`` that the family does not have. ``saved`` are keys
     that transformers no longer writes into config.json, but models on the Hub and llama.cpp's converter have. ``auto``
     is the class of transformers that makes and loads the model, and ``attention`` its implementation of attention.
-    ``peers`` are the other programs that run it.
+    ``peers`` are the other programs that run it. ``forgotten`` are key-values that llama.cpp needs, but its converter
+    does not write. ``packed``: the family is Llama, but these parts of names stand for several tensors of Llama, one
+    above the other. Transformers' Llama then computes the logits.
 
     ``renamed`` maps beginnings of names that transformers saves to those of models on the Hub. ``processor`` is the
     preprocessor_config.json of a model that has a projector for llama.cpp (``--mmproj``).
@@ -50,6 +52,8 @@ class Case:
     attention: str = "eager"
     renamed: Mapping[str, str] = field(default_factory=dict)
     processor: Mapping[str, Any] | None = None
+    forgotten: Mapping[str, float] = field(default_factory=dict)
+    packed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from family_cases import Case
+from family_cases import SMALL, Case
 
 
 def _rope(rope_type: str, theta: float = 10_000.0, **more: Any) -> dict[str, Any]:
@@ -16,6 +17,92 @@ _LONG_FACTORS = {
     "long_factor": [1 + 0.3 * number for number in range(8)],
     "short_factor": [1 + 0.1 * number for number in range(8)],
 }
+
+_NAMES_OF_LLAMA = {
+    "model.embed_tokens.weight": (64, 64),
+    "model.norm.weight": (64,),
+    "lm_head.weight": (64, 64),
+    "model.layers.{}.input_layernorm.weight": (64,),
+    "model.layers.{}.post_attention_layernorm.weight": (64,),
+    "model.layers.{}.self_attn.o_proj.weight": (64, 64),
+    "model.layers.{}.mlp.gate_proj.weight": (96, 64),
+    "model.layers.{}.mlp.up_proj.weight": (96, 64),
+    "model.layers.{}.mlp.down_proj.weight": (64, 96),
+}
+_BAICHUAN = {"rms_norm_eps": 1e-6, "num_key_value_heads": None}
+_BAICHUAN_TENSORS = {**_NAMES_OF_LLAMA, "model.layers.{}.self_attn.W_pack.weight": (192, 64)}
+_MINICPM = {
+    "rms_norm_eps": 1e-5,
+    "scale_emb": 12,
+    "scale_depth": 1.4,
+    "dim_model_base": 16,
+    "tie_word_embeddings": False,
+}
+_MINICPM_TENSORS = {
+    **_NAMES_OF_LLAMA,
+    "model.layers.{}.self_attn.q_proj.weight": (64, 64),
+    "model.layers.{}.self_attn.k_proj.weight": (32, 64),
+    "model.layers.{}.self_attn.v_proj.weight": (32, 64),
+}
+_INTERNLM_TENSORS = {
+    "model.tok_embeddings.weight": (64, 64),
+    "model.norm.weight": (64,),
+    "output.weight": (64, 64),
+    "model.layers.{}.attention_norm.weight": (64,),
+    "model.layers.{}.ffn_norm.weight": (64,),
+    "model.layers.{}.attention.wqkv.weight": (128, 64),
+    "model.layers.{}.attention.wo.weight": (64, 64),
+    "model.layers.{}.feed_forward.w1.weight": (96, 64),
+    "model.layers.{}.feed_forward.w3.weight": (96, 64),
+    "model.layers.{}.feed_forward.w2.weight": (64, 96),
+}
+_EXAONE = {"layer_norm_epsilon": 1e-5, "activation_function": "silu", "num_layers": 2, "num_hidden_layers": None}
+_EXAONE_TENSORS = {
+    "transformer.wte.weight": (64, 64),
+    "transformer.ln_f.weight": (64,),
+    "lm_head.weight": (64, 64),
+    "transformer.h.{}.ln_1.weight": (64,),
+    "transformer.h.{}.ln_2.weight": (64,),
+    "transformer.h.{}.attn.attention.q_proj.weight": (64, 64),
+    "transformer.h.{}.attn.attention.k_proj.weight": (32, 64),
+    "transformer.h.{}.attn.attention.v_proj.weight": (32, 64),
+    "transformer.h.{}.attn.attention.out_proj.weight": (64, 64),
+    "transformer.h.{}.mlp.c_fc_0.weight": (96, 64),
+    "transformer.h.{}.mlp.c_fc_1.weight": (96, 64),
+    "transformer.h.{}.mlp.c_proj.weight": (64, 96),
+}
+_QWEN = {
+    "intermediate_size": 192,
+    "kv_channels": 16,
+    "layer_norm_epsilon": 1e-6,
+    "seq_length": 64,
+    "num_key_value_heads": None,
+    "tie_word_embeddings": False,
+}
+_QWEN_TENSORS = {
+    "transformer.wte.weight": (64, 64),
+    "transformer.ln_f.weight": (64,),
+    "lm_head.weight": (64, 64),
+    "transformer.h.{}.ln_1.weight": (64,),
+    "transformer.h.{}.ln_2.weight": (64,),
+    "transformer.h.{}.attn.c_attn.weight": (192, 64),
+    "transformer.h.{}.attn.c_attn.bias": (192,),
+    "transformer.h.{}.attn.c_proj.weight": (64, 64),
+    "transformer.h.{}.mlp.w1.weight": (96, 64),
+    "transformer.h.{}.mlp.w2.weight": (96, 64),
+    "transformer.h.{}.mlp.c_proj.weight": (64, 96),
+}
+
+
+def _remote(
+    model_type: str, class_name: str, config: dict[str, Any], tensors: dict[str, tuple[int, ...]], **forgotten: float
+) -> Case:
+    """A family that transformers does not have: the names of its tensors, ``{}`` for the two layers."""
+    whole = {"model_type": model_type, "architectures": [class_name], **SMALL, "dtype": "float32", **config}
+    shapes = {name.format(layer): shape for name, shape in tensors.items() for layer in range(2)}
+    kept = {key: value for key, value in whole.items() if value is not None}
+    return Case(model_type, kept, auto=None, tensors=shapes, peers=("llama.cpp",), forgotten=forgotten)
+
 
 _NO_SIZES = ("intermediate_size", "num_key_value_heads")
 
@@ -192,4 +279,35 @@ CASES: dict[str, Case] = {
     ),
     "stablelm-qk-norm": Case("stablelm", {"qk_layernorm": True, "partial_rotary_factor": 0.25}, peers=("mlx",)),
     "vaultgemma": Case("vaultgemma", {**_GEMMA, "num_hidden_layers": 3}, peers=()),
+    "ministral3": Case(
+        "ministral3",
+        {
+            "head_dim": 16,
+            **_rope(
+                "yarn",
+                1e6,
+                factor=4.0,
+                original_max_position_embeddings=16,
+                max_position_embeddings=64,
+                beta_fast=32.0,
+                beta_slow=1.0,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+                llama_4_scaling_beta=0.25,
+            ),
+        },
+    ),
+    "exaone": _remote(
+        "exaone", "ExaoneForCausalLM", _EXAONE, _EXAONE_TENSORS, **{"exaone.attention.layer_norm_rms_epsilon": 1e-5}
+    ),
+    "internlm2": _remote(
+        "internlm2", "InternLM2ForCausalLM", {"rms_norm_eps": 1e-5, "bias": False, "rope_theta": 1e6}, _INTERNLM_TENSORS
+    ),
+    # llama.cpp has positions only with 32 or 40 layers.
+    "baichuan": replace(
+        _remote("baichuan", "BaichuanForCausalLM", _BAICHUAN, _BAICHUAN_TENSORS),
+        packed={"W_pack": ("q_proj", "k_proj", "v_proj")},
+    ),
+    "minicpm": _remote("minicpm", "MiniCPMForCausalLM", _MINICPM, _MINICPM_TENSORS),
+    "qwen": _remote("qwen", "QWenLMHeadModel", _QWEN, _QWEN_TENSORS, **{"qwen.attention.layer_norm_rms_epsilon": 1e-6}),
 }

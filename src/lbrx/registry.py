@@ -126,6 +126,12 @@ FAMILIES: dict[str, str] = {
     "mistral3": "lbrx.models.architectures.families.vision_language:MISTRAL3",
     "qwen2_vl": "lbrx.models.architectures.families.vision_language:QWEN2_VL",
     "qwen3_vl": "lbrx.models.architectures.families.vision_language:QWEN3_VL",
+    "baichuan": "lbrx.models.architectures.families.baichuan:BAICHUAN",
+    "exaone": "lbrx.models.architectures.families.exaone:EXAONE",
+    "internlm2": "lbrx.models.architectures.families.internlm2:INTERNLM2",
+    "minicpm": "lbrx.models.architectures.families.minicpm:MINICPM",
+    "ministral3": "lbrx.models.architectures.families.mistral:MINISTRAL3",
+    "qwen": "lbrx.models.architectures.families.qwen1:QWEN1",
 }
 """Model families, as `lbrx.models.architectures.family.Family` records."""
 

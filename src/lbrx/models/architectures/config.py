@@ -1,8 +1,8 @@
 """Typed access to config values with bounds, and expressions such as ``heads * head_dim``.
 
 Families are data: shapes and conditions are written as text and evaluated here. The language is a small subset of
-Python: names, numbers, strings, ``+ - * / // %``, ``** 0.5``, comparisons, ``in``, ``and or not``, ``a if b else c``
-and ``list[number]``. It has no calls or attributes.
+Python: names, numbers, strings, ``+ - * / // %``, ``** 0.5``, comparisons, ``in``, ``and or not``, ``a if b else c``,
+``list[number]`` and ``object[text]``. It has no calls or attributes.
 """
 
 from __future__ import annotations
@@ -273,6 +273,8 @@ class Config:
         return math.sqrt(value)
 
     def _item(self, values: Any, index: Any, name: str) -> Any:
+        if isinstance(values, Mapping) and isinstance(index, str):
+            return values.get(index)
         if not isinstance(values, list | tuple) or not isinstance(index, int) or not 0 <= index < len(values):
             raise self.wrong(f"{name!r} is {values!r:.60}; expected a list with more than {index!r:.20} items")
         return values[index]

@@ -6,6 +6,7 @@ different layouts have the same weights, so that they can be merged. Converting 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -58,7 +59,9 @@ class _Whole:
             sizes = [self._size(part) for part in range(count)]
             run = slice(sum(sizes[:number]), sum(sizes[: number + 1]))
         piece = tensor if count == 1 else tensor[(*(slice(None) for _ in range(axis)), run)]
-        return _swapped(piece) if record.parts[number] in record.swapped else piece
+        piece = _swapped(piece) if record.parts[number] in record.swapped else piece
+        wanted = self.parts[number].whole_shape
+        return piece if piece.shape == wanted else piece.reshape(wanted)
 
     def cut_blocks(self, tensor: Tensor, number: int) -> Tensor:
         """Return all items of a part of GGML blocks whose rows are those of the items."""
@@ -70,10 +73,11 @@ class _Whole:
         return reshaped(picked, (items, mine, columns))
 
     def _size(self, number: int) -> int:
-        shape, axis = self.parts[number].whole_shape, self.record.axis
-        if self.record.parts[number] in self.record.swapped:
-            shape = (*shape[:-2], shape[-1], shape[-2])
-        return shape[axis]
+        others = math.prod(self.view) // self.view[self.record.axis]
+        if self.record.is_swapped:
+            swapped = (*self.view[:-2], self.view[-1], self.view[-2])
+            others = math.prod(swapped) // swapped[self.record.axis]
+        return math.prod(self.parts[number].whole_shape) // others
 
     def assemble(self, parts: Sequence[Sequence[Tensor]]) -> Tensor:
         """Return the joined tensor of the items of each part."""
@@ -90,6 +94,9 @@ class _Whole:
             )
         if record.axis == 0:
             return concatenate([part[0] for part in items]).reshape(self.shape)
+        if record.view is not None:
+            sizes = [(self.view[0], self._size(number), *self.view[2:]) for number in range(len(items))]
+            items = [[part[0].reshape(size)] for part, size in zip(items, sizes, strict=True)]
         heads = range(items[0][0].shape[0])
         pieces = [concatenate([part[0][head] for part in items], record.axis - 1) for head in heads]
         return concatenate(pieces).reshape(self.shape)

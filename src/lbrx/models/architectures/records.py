@@ -200,6 +200,7 @@ class GroupedAttention:
     clip: str | None = None  # queries, keys and values are cut off at plus and minus this number, if it is one
     chunk: str | None = None  # a token sees only those of its chunk of so many positions; 0: of all
     temperature: tuple[str, str, str] | None = None  # a condition, and the step and the scale of growing queries
+    first_position: int = 1  # with ``temperature``
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,15 @@ def family_of_model_type(config: Values) -> Family | None:
     return family_of_type(config.get("model_type")) or family_of_type(text_section(config).get("model_type"))
 
 
-_ABSENT = {"expert_gating_func": 0, "expert_shared_feed_forward_length": 0, "attention_sliding_window": 0}
+_ABSENT = dict.fromkeys(
+    (
+        "expert_gating_func",
+        "expert_shared_feed_forward_length",
+        "attention_sliding_window",
+        "attention_temperature_scale",
+    ),
+    0,
+)
 
 
 def family_of_gguf(metadata: Values) -> Family | None:

@@ -39,7 +39,7 @@ class AttentionWeights:
     slopes: Floats | None  # of ALiBi, [heads, 1, 2]
     chunk: int | None
     sinks: Floats | None
-    growth: tuple[int, float] | None  # of queries with their positions: how many positions are a step, and its weight
+    growth: tuple[int, float, int] | None  # of queries with positions: those of a step, its weight, the first
 
 
 def attention_memory(part: GroupedAttention, config: Config, local: dict[str, Any]) -> Memory:
@@ -85,13 +85,13 @@ def read_attention(reader: Reader, part: GroupedAttention, layer: LayerSpec) -> 
     )
 
 
-def _growth(part: GroupedAttention, config: Config, local: dict[str, Any]) -> tuple[int, float] | None:
+def _growth(part: GroupedAttention, config: Config, local: dict[str, Any]) -> tuple[int, float, int] | None:
     if part.temperature is None:
         return None
     condition, step, weight = part.temperature
     if not config.evaluate(condition, **local):
         return None
-    return max(config.size(step), 1), config.real(weight)
+    return max(config.size(step), 1), config.real(weight), part.first_position
 
 
 def _scale(part: GroupedAttention, config: Config, head_size: int, local: dict[str, Any]) -> float:
@@ -192,10 +192,10 @@ def _with_positions(queries: Floats, keys: Floats, slopes: Floats, run: LayerRun
     return queries, np.concatenate([keys, np.broadcast_to(positions, (len(keys), tokens, 2))], axis=2)
 
 
-def _factors(growth: tuple[int, float], first: int, tokens: int) -> tuple[Floats, ...]:
+def _factors(growth: tuple[int, float, int], first: int, tokens: int) -> tuple[Floats, ...]:
     """Return what the queries of each position are multiplied by: one plus a weighted logarithm of its step."""
-    step, weight = growth
-    steps = (np.arange(first, first + tokens) + 1) // step
+    step, weight, first_position = growth
+    steps = (np.arange(first, first + tokens) + first_position) // step
     return ((1 + weight * np.log1p(steps.astype(np.float64))).astype(np.float32)[:, None],)
 
 

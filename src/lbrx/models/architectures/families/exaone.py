@@ -1,19 +1,55 @@
-"""EXAONE 4: norms after attention and MLP; layers with full attention have no positions if others have windows."""
+"""EXAONE 3: Llama under other names. EXAONE 4: norms after attention and MLP, and layers without positions."""
 
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import (
+    KEY_VALUE_ROWS,
     NEVER,
+    QUERY_ROWS,
     attention,
+    buffers,
     decoder_defaults,
     embedding,
     final_norm_and_head,
     gated_mlp,
     in_layer,
+    language_head,
+    linear,
     norm,
     qk_norms,
     window_rule,
 )
-from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, Norm, Rope
+from lbrx.models.architectures.records import Decoder, Gguf, GroupedAttention, Naming, Norm, Rope
+
+EMBEDDING, BLOCK = embedding("{base}wte.weight"), "{base}h.{layer}."
+LLAMA_ROPE = ("default", "linear", "yarn", "llama3")
+
+EXAONE = Family(
+    name="exaone",
+    model_types=("exaone",),
+    class_names=("ExaoneForCausalLM",),
+    pre=(EMBEDDING,),
+    layer=in_layer(
+        norm("ln_1", "attn_norm"),
+        norm("ln_2", "ffn_norm"),
+        linear("attn.attention.q_proj", QUERY_ROWS, "hidden_size", "attn_q"),
+        linear("attn.attention.k_proj", KEY_VALUE_ROWS, "hidden_size", "attn_k"),
+        linear("attn.attention.v_proj", KEY_VALUE_ROWS, "hidden_size", "attn_v"),
+        linear("attn.attention.out_proj", "hidden_size", QUERY_ROWS, "attn_output"),
+        buffers("attn.attention.rotary.inv_freq"),
+        linear("mlp.c_fc_0", "intermediate_size", "hidden_size", "ffn_gate"),
+        linear("mlp.c_fc_1", "intermediate_size", "hidden_size", "ffn_up"),
+        linear("mlp.c_proj", "hidden_size", "intermediate_size", "ffn_down"),
+        prefix=BLOCK,
+    ),
+    post=(*norm("{base}ln_f", "output_norm"), language_head("{head}lm_head.weight", EMBEDDING)),
+    layer_prefix=BLOCK,
+    layers_key="num_layers",
+    namings=(Naming("transformer."),),
+    keys={"num_hidden_layers": "num_layers", "hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilon"},
+    defaults=decoder_defaults(102400, 2048, 8192, 32, 32, max_position_embeddings=2048),
+    gguf=Gguf("exaone", rope_types=LLAMA_ROPE, keys={"attention.layer_norm_epsilon": "rms_norm_eps"}),
+    decoder=Decoder(),
+)
 
 EXAONE4 = Family(
     name="exaone4",
@@ -42,7 +78,7 @@ EXAONE4 = Family(
     layer_rules=(window_rule("(layer + 1) % sliding_window_pattern != 0 if sliding_window else False"),),
     gguf=Gguf(
         "exaone4",
-        rope_types=("default", "linear", "yarn", "llama3"),
+        rope_types=LLAMA_ROPE,
         lists_windows=True,
         windows_when="num_hidden_layers == 64",
     ),

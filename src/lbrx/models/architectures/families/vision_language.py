@@ -32,5 +32,5 @@ MISTRAL3 = replace(
     model_types=("mistral3",),
     class_names=("Mistral3ForConditionalGeneration",),
     text_only=("mistral", "MistralForCausalLM"),
-    gguf=Gguf("mistral3", rope_types=("default", "linear", "yarn", "llama3")),
+    gguf=Gguf("mistral3", rope_types=("default", "linear", "yarn", "llama3"), when="not attention_temperature_scale"),
 )
