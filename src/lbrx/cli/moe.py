@@ -29,8 +29,8 @@ def moe(
     """Build a mixture of experts from dense models.
 
     Takes attention, norms and embeddings from the base model, and the feed-forward matrices of the experts from models
-    of the same shape. The recipe's 'gate_mode' sets how gates are computed. The result is a Mixtral model, or a
-    Qwen2-MoE model if the recipe has a shared expert. If the run stops, run the same command to resume.
+    of the same shape. The recipe's 'gate_mode' sets how gates are computed. The result is a Mixtral,
+    Qwen2-MoE, Qwen3-MoE or DeepSeek model. If the run stops, run the same command to resume.
 
     Examples:
 

@@ -285,8 +285,8 @@ def test_hidden_states_without_a_tokenizer(tmp_path: Path) -> None:
     ("more", "problem"),
     [
         (
-            ", architecture: deepseek",
-            "unknown 'architecture' 'deepseek' of a mixture; expected one of mixtral, qwen2_moe",
+            ", architecture: phimoe",
+            "unknown 'architecture' 'phimoe' of a mixture; expected one of mixtral, qwen2_moe",
         ),
         (", architecture: qwen", "no layout fits llama models and no shared experts"),
         (
@@ -375,3 +375,53 @@ def test_prompts_need_a_tokenizer() -> None:
     prompted = "{source_model: a, positive_prompts: [x]}, {source_model: b, positive_prompts: [y]}"
     with pytest.raises(LbrxError, match=r"base: has no tokenizer\.json, which the gate mode 'cheap_embed' needs"):
         plan_of(f"{{base_model: base, gate_mode: cheap_embed, experts: [{prompted}]}}")
+
+
+def qwen3_tensors(seed: int) -> dict[str, Array]:
+    random = np.random.default_rng(50 + seed)
+    made = tensors(seed)
+    for layer in range(LAYERS):
+        for part in "qk":
+            made[f"model.layers.{layer}.self_attn.{part}_norm.weight"] = random.random(2).astype(np.float32)
+    return made
+
+
+def test_a_qwen3_moe_model(tmp_path: Path) -> None:
+    made = {name: qwen3_tensors(seed) for seed, name in enumerate(("base", "a", "b"))}
+    dense = config("qwen2", head_dim=2) | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    for name, values in made.items():
+        write_model(tmp_path / name, values, dense)
+    written, settings = write(random_recipe("a", "b"), tmp_path / "out", tmp_path)
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}."
+        for number, name in enumerate("ab"):
+            expected = made[name][f"{prefix}mlp.up_proj.weight"]
+            np.testing.assert_array_equal(written[f"{prefix}mlp.experts.{number}.up_proj.weight"], expected)
+        norm = f"{prefix}self_attn.q_norm.weight"
+        np.testing.assert_array_equal(written[norm], made["base"][norm])
+        assert written[f"{prefix}mlp.gate.weight"].shape == (2, HIDDEN)
+    expected_keys = {"num_experts": 2, "moe_intermediate_size": INNER, "norm_topk_prob": True, "head_dim": 2}
+    assert settings.items() >= {"model_type": "qwen3_moe", "decoder_sparse_step": 1, **expected_keys}.items()
+    assert lbrx.open_model(tmp_path / "out").logits([1, 2]).shape == (2, settings["vocab_size"])
+
+
+@pytest.mark.parametrize("has_shared", [False, True])
+def test_a_deepseek_model(tmp_path: Path, has_shared: bool) -> None:
+    made = {name: tensors(seed) for seed, name in enumerate(("base", "a", "b", "c"))}
+    for name, values in made.items():
+        write_model(tmp_path / name, values, config("llama"))
+    shared = ", shared_experts: [{source_model: c, residual_scale: 0.5}]" if has_shared else ""
+    written, settings = write(
+        random_recipe("a", "b", more=f"{shared}, architecture: deepseek"), tmp_path / "out", tmp_path
+    )
+    names = {f"model.layers.{layer}.mlp.shared_experts.down_proj.weight" for layer in range(LAYERS)}
+    assert (names <= written.keys()) is has_shared
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}.mlp."
+        expected = made["b"][f"{prefix}gate_proj.weight"]
+        np.testing.assert_array_equal(written[f"{prefix}experts.1.gate_proj.weight"], expected)
+        if has_shared:
+            expected = made["c"][f"{prefix}down_proj.weight"] * np.float32(0.5)
+            np.testing.assert_array_equal(written[f"{prefix}shared_experts.down_proj.weight"], expected)
+    assert settings["architectures"] == ["DeepseekForCausalLM"]
+    assert (settings["n_routed_experts"], settings["n_shared_experts"]) == (2, 1 if has_shared else None)

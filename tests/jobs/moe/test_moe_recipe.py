@@ -68,7 +68,6 @@ def test_the_defaults() -> None:
         ("noise_scale: 1e-2", "noise_scale: loud", 10, "'noise_scale' must be a number, found 'loud'"),
         ("[poem]\nshared", "poem\nshared", 12, "'positive_prompts' must be a list, found the text 'poem'"),
         ("[poem]\nshared", "[7]\nshared", 12, "an item of 'positive_prompts' must be text, found the number 7; quote"),
-        ("    positive_prompts: [of]\n", "", 14, "expert 2 has no 'positive_prompts', which the gate mode"),
         ("- source_model: models/b\n    ", "- ", 11, "an item of 'experts' has no 'source_model', which it needs"),
         ("base_model: models/base\n", "", 1, "the recipe has no 'base_model', which it needs"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lbrx.jobs.merge.plan.records import InputModel
@@ -38,20 +39,58 @@ def moe_config(recipe: MoeRecipe, layout: MoeLayout, base: InputModel) -> dict[s
     config["tie_word_embeddings"] = base.architecture.is_tied(base.config)
     config["sliding_window"] = None
     config["num_experts_per_tok"] = recipe.experts_per_token
-    if layout.shared_count:
-        config |= {
-            "num_experts": len(recipe.experts),
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "norm_topk_prob": True,
-            "moe_intermediate_size": config["intermediate_size"],
-            "shared_expert_intermediate_size": config["intermediate_size"],
-            "qkv_bias": True,
-            "use_sliding_window": False,
-        }
-    else:
-        config["num_local_experts"] = len(recipe.experts)
-    return config
+    if isinstance(base.architecture.defaults.get("head_dim"), int):
+        config["head_dim"] = dense.size("head_dim")
+    return config | _KEYS_OF_LAYOUTS[layout.name](config, recipe)
+
+
+def _mixtral_keys(_config: Mapping[str, Any], recipe: MoeRecipe) -> dict[str, Any]:
+    return {"num_local_experts": len(recipe.experts)}
+
+
+def _qwen3_keys(config: Mapping[str, Any], recipe: MoeRecipe) -> dict[str, Any]:
+    return {
+        "num_experts": len(recipe.experts),
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+        "moe_intermediate_size": config["intermediate_size"],
+        "use_sliding_window": False,
+    }
+
+
+def _qwen2_keys(config: Mapping[str, Any], recipe: MoeRecipe) -> dict[str, Any]:
+    return _qwen3_keys(config, recipe) | {
+        "shared_expert_intermediate_size": config["intermediate_size"],
+        "qkv_bias": True,
+    }
+
+
+def _deepseek_keys(config: Mapping[str, Any], recipe: MoeRecipe) -> dict[str, Any]:
+    """The keys of the first DeepSeek mixtures, whose code is in a repository of the hub."""
+    code = "deepseek-ai/deepseek-moe-16b-base--"
+    return {
+        "n_routed_experts": len(recipe.experts),
+        "n_shared_experts": len(recipe.shared_experts) or None,
+        "first_k_dense_replace": 0,
+        "moe_layer_freq": 1,
+        "scoring_func": "softmax",
+        "norm_topk_prob": True,
+        "moe_intermediate_size": config["intermediate_size"],
+        "auto_map": {
+            "AutoConfig": f"{code}configuration_deepseek.DeepseekConfig",
+            "AutoModel": f"{code}modeling_deepseek.DeepseekModel",
+            "AutoModelForCausalLM": f"{code}modeling_deepseek.DeepseekForCausalLM",
+        },
+    }
+
+
+_KEYS_OF_LAYOUTS: dict[str, Callable[[Mapping[str, Any], MoeRecipe], dict[str, Any]]] = {
+    "mixtral": _mixtral_keys,
+    "qwen2_moe": _qwen2_keys,
+    "qwen3_moe": _qwen3_keys,
+    "deepseek": _deepseek_keys,
+}
 
 
 def lost_windows(base: InputModel) -> list[str]:

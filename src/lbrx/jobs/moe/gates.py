@@ -38,7 +38,9 @@ Vector = npt.NDArray[np.float64]
 class Gates:
     """Makes the gates of every layer; ``warnings`` says what makes them useless."""
 
-    def __init__(self, recipe: MoeRecipe, base: InputModel, embedding_name: str, seed: int) -> None:
+    def __init__(
+        self, recipe: MoeRecipe, base: InputModel, embedding_name: str, seed: int, *, has_shared: bool
+    ) -> None:
         self._mode = recipe.gate_mode
         self._seed = seed
         self._columns = base.infos[embedding_name].shape[1]
@@ -51,7 +53,8 @@ class Gates:
         directions = (
             _Embeddings(base, embedding_name) if self._mode == "cheap_embed" else _HiddenStates(base, self._mode)
         )
-        experts = [_direction(prompts, directions, expert) for expert in (*recipe.experts, *recipe.shared_experts)]
+        gated = (*recipe.experts, *(recipe.shared_experts if has_shared else ()))
+        experts = [_direction(prompts, directions, expert) for expert in gated]
         self._vectors = [np.stack(rows) for rows in zip(*experts, strict=True)]
         self._check_directions([vectors[: self._experts] for vectors in self._vectors])
 

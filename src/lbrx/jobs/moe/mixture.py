@@ -18,7 +18,7 @@ from lbrx.jobs.moe.config import lost_windows, moe_config
 from lbrx.jobs.moe.gates import Gates
 from lbrx.jobs.moe.layouts import MATRICES, MoeLayout, choose_layout
 from lbrx.jobs.moe.recipe import PROMPTED_GATES, Expert, MoeRecipe
-from lbrx.models.architectures import Naming, TensorRole, check_names, check_shapes, find_family
+from lbrx.models.architectures import Family, Naming, TensorRole, check_names, check_shapes
 from lbrx.tensors.creation import full, normal
 from lbrx.tensors.dtype import DType
 from lbrx.tensors.tensor import Tensor
@@ -66,10 +66,10 @@ def plan_moe(
     _raise_problems(recipe, list(_misplaced(layout, recipe, models)))
     embedding_name = base.find("model.embed_tokens.weight")
     assert embedding_name is not None  # the checks of the base demand it
-    gates = Gates(recipe, base, embedding_name, seed)
+    gates = Gates(recipe, base, embedding_name, seed, has_shared=layout.gates_shared)
     tensors = dict(_Mixer(recipe, layout, models, gates, seed).tensors())
     config = moe_config(recipe, layout, base)
-    _check_output(recipe, config, tensors)
+    _check_output(recipe, layout.family, config, tensors)
     warnings = (*_recipe_warnings(recipe), *lost_windows(base), *gates.warnings)
     side_files = _side_files(recipe, base, recipe_text)
     return MoePlan(layout, tuple(models.values()), tensors, config, side_files, warnings, recipe_text, seed)
@@ -165,10 +165,11 @@ class _Mixer:
         yield gate, self._gates.routed(gate).to(dtype)
         for number, expert in enumerate(self._recipe.experts):
             yield from self._expert(expert, layer, layout.names_of_matrices("exps", layer, number))
-        if layout.shared_count:
+        if layout.gates_shared:
             gate = layout.name_of("ffn_gate_inp_shexp.weight", layer)
             yield gate, self._gates.shared(gate).to(dtype)
-            yield from self._expert(self._recipe.shared_experts[0], layer, layout.names_of_matrices("shexp", layer))
+        for expert in self._recipe.shared_experts:
+            yield from self._expert(expert, layer, layout.names_of_matrices("shexp", layer))
         for part in layout.attention_biases:
             if self._base.find(f"{prefix}self_attn.{part}.bias") is None:
                 weight = self._base.find(f"{prefix}self_attn.{part}.weight")
@@ -201,9 +202,10 @@ class _Mixer:
         return tensor if dtype is None or not tensor.dtype.is_float else tensor.to(dtype)
 
 
-def _check_output(recipe: MoeRecipe, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _check_output(
+    recipe: MoeRecipe, architecture: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
     """The output is checked as an input would be."""
-    architecture = find_family(config)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     problems = [*check_names(architecture, config, shapes), *check_shapes(architecture, config, shapes)]
     _raise_problems(recipe, problems)

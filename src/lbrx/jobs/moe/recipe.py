@@ -193,7 +193,7 @@ def _check(recipe: MoeRecipe, mapping: YamlMap) -> None:
         )
     if recipe.gate_mode not in PROMPTED_GATES:
         return
-    for number, expert in enumerate((*recipe.experts, *recipe.shared_experts)):
+    for number, expert in enumerate(recipe.experts):
         if not expert.positive_prompts:
             chosen = "" if "gate_mode" in mapping.entries else ", the one that holds without 'gate_mode',"
             others = ", ".join(repr(mode) for mode in GATE_MODES if mode not in PROMPTED_GATES)
