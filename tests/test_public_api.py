@@ -80,6 +80,7 @@ COMMANDS = (
     "convert",
     "quantize",
     "moe",
+    "shuffle",
     "transplant",
     "verify",
     "compare",

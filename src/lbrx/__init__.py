@@ -45,6 +45,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.merge.merge import merge as merge
     from lbrx.jobs.merge.methods.method import MergeContext as MergeContext
     from lbrx.jobs.merge.recipe.yaml_lines import RecipeError as RecipeError
+    from lbrx.jobs.merge.shuffle import shuffle as shuffle
     from lbrx.jobs.moe.moe import moe as moe
     from lbrx.jobs.quantize.quantize import quantize as quantize
     from lbrx.jobs.score import lm_eval as lm_eval

@@ -83,6 +83,7 @@ def test_a_command_calls_the_public_function_of_its_name(
         "quantize": [models.base, tmp_path / "out.gguf", "--to=q8_0", "--memory=1GiB"],
         "score": [models.base, f"--text={recipe}", "--device=cpu"],
         "search": [searched, tmp_path / "out", f"--text={recipe}", "--candidates=1", "--rungs=1", "--threads=1"],
+        "shuffle": [models.code, models.base, "--out", tmp_path / "out", "--threads=1"],
         "transplant": [models.code, models.base, tmp_path / "out", "--threads=1"],
         "verify": [models.base, "--quick"],
     }

@@ -59,6 +59,17 @@ def merge(
             values=_quantizations,
         ),
     ] = None,
+    tensors: Annotated[
+        str | None,
+        Option(
+            metavar="union|intersection",
+            help="Merge checkpoints of any kind by tensor names: all tensors, or those that all models have.",
+            values=lambda: ("union", "intersection"),
+        ),
+    ] = None,
+    stages: Annotated[
+        str | None, Option(metavar="DIR", help="Also write the recipe's named stages to DIR/NAME.")
+    ] = None,
     dry_run: DryRun = False,
     limits: LimitOptions,
     seed: Annotated[int, Option(help="Random seed, for methods that use one.")] = 0,
@@ -87,6 +98,8 @@ def merge(
 
       lbrx merge recipe.yml merged.gguf --quantize q4_k_m
 
+      lbrx merge unet.yml merged --tensors union
+
       lbrx merge recipe.yml merged --json > events.jsonl
 
       lbrx merge recipe.yml /shared/merged --cluster auto
@@ -110,6 +123,8 @@ def merge(
             max_shard_bytes=limits.shard_size,
             seed=seed,
             allow_code=allow_code or method is not None,  # --method names the file itself
+            tensors=tensors,
+            stages=stages,
         )
         if not dry_run:
             inputs = [recipe] if isinstance(recipe, Path) else []
@@ -130,6 +145,7 @@ def merge(
                 max_shard_bytes=limits.shard_size,
                 seed=seed,
                 allow_code=allow_code or method is not None,
+                tensors=tensors,
                 strict=options.strict,
             )
             plan = in_output_format(merged, format=format, quantize=quantize, max_shard_bytes=limits.shard_size)

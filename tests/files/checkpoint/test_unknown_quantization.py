@@ -98,6 +98,7 @@ COMMANDS = {
     "convert": ["convert", "{model}", "{out}.gguf"],
     "quantize": ["quantize", "{model}", "{out}.gguf", "--to", "q8_0"],
     "moe": ["moe", "{moe}", "{out}"],
+    "shuffle": ["shuffle", "{model}", "--out", "{out}"],
     "transplant": ["transplant", "{model}", "{model}", "{out}"],
     "verify": ["verify", "{model}"],
     "compare": ["compare", "{model}", "{model}"],

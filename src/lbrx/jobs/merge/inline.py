@@ -47,12 +47,12 @@ def inline_recipe(models: Sequence[str], method: str, base: str | None, values: 
         else:
             for each, part in zip(own, parts, strict=True):
                 each[name] = part
-    lines = [f"merge_method: {_scalar(method)}", *(f"{key}: {values[key]}" for key in _KEYS if key in values)]
+    lines = [f"merge_method: {yaml_scalar(method)}", *(f"{key}: {values[key]}" for key in _KEYS if key in values)]
     if base is not None:
-        lines.append(f"base_model: {_scalar(base)}")
+        lines.append(f"base_model: {yaml_scalar(base)}")
     lines.append("models:")
     for model, each in zip(models, own, strict=True):
-        lines.append(f"  - model: {_scalar(model)}")
+        lines.append(f"  - model: {yaml_scalar(model)}")
         if each:
             lines.append(f"    parameters: {_mapping(each)}")
     if shared:
@@ -79,10 +79,10 @@ def _mapping(values: Mapping[str, str]) -> str:
     return "{" + ", ".join(f"{name}: {value}" for name, value in values.items()) + "}"
 
 
-def _scalar(text: str) -> str:
+def yaml_scalar(text: str) -> str:
     """A text of YAML, in quotes if it could be read as something else.
 
-    >>> _scalar("models/a"), _scalar("a: b"), _scalar("no")
+    >>> yaml_scalar("models/a"), yaml_scalar("a: b"), yaml_scalar("no")
     ('models/a', '"a: b"', '"no"')
     """
     return text if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT else json.dumps(text, ensure_ascii=False)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+from lbrx.errors import UsageError
 from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import OutputPlan, shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
-from lbrx.jobs.merge.recipe import load_recipes, parse_recipes
+from lbrx.jobs.merge.plan.jobs import SELECTIONS
+from lbrx.jobs.merge.plan.merge_plan import last_recipe
+from lbrx.jobs.merge.plan.side_files import CARD_NAME
+from lbrx.jobs.merge.recipe import Recipe, load_recipes, parse_recipes
 
 
 @takes_run_options
@@ -28,6 +32,8 @@ def merge(
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
     allow_code: bool = False,
+    tensors: str | None = None,
+    stages: str | os.PathLike[str] | None = None,
     **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
@@ -39,6 +45,9 @@ def merge(
     ``"q4_k_m"``, or ``"same"`` for that of the inputs if they are quantized (FP8 and others). Both are done in one
     pass, without intermediate files. The bytes depend on the recipe, the models
     and the ``seed`` only. ``allow_code`` lets the recipe run the Python file that its ``merge_method`` names.
+    ``tensors`` is ``"union"`` or ``"intersection"`` for checkpoints of any kind, without regard to their architecture:
+    tensors that not all models have are merged from those that have them, or left out. ``stages`` is a directory for
+    the results of the recipe's named stages, which are not written otherwise.
     The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``,
     ``sync``, ``progress`` and ``planned``, are those of `lbrx.files.output.options.RunOptions`. Call it again with the
     same arguments to resume a run that was stopped.
@@ -67,9 +76,39 @@ def merge(
         max_shard_bytes=max_shard_bytes,
         seed=seed,
         allow_code=allow_code,
+        tensors=tensors,
         strict=options.get("strict", False),
     )
+    if stages is not None:
+        write_stages(recipe, Path(stages), plan_call.keywords, options)
     return plan_and_execute(plan_call, options)
+
+
+def write_stages(
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
+    directory: Path,
+    keywords: Mapping[str, Any],
+    options: RunKeywords,
+) -> None:
+    """Write the result of each named stage but the last one; stages that this recipe has written are kept."""
+    own: RunKeywords = {**options}
+    own.pop("planned", None)
+    named = {name: keywords[name] for name in ("max_shard_bytes", "seed", "allow_code", "tensors", "strict")}
+    for name in _stage_names(recipe, keywords["allow_code"]):
+        if "/" in name or name in (".", ".."):
+            raise UsageError(f"the stage {name!r} cannot be the name of a directory; expected a name without slashes")
+        target = directory / name
+        plan = read_and_plan(recipe, target, stage=name, **named)
+        card = next(file.read() for file in plan.side_files if file.name == CARD_NAME)
+        written = target / CARD_NAME
+        if not (written.is_file() and written.read_bytes() == card):
+            plan_and_execute(partial(read_and_plan, recipe, target, stage=name, **named), own)
+
+
+def _stage_names(recipe: str | os.PathLike[str] | Mapping[str, Any], allow_code: bool) -> list[str]:
+    recipes, _, _ = _read(recipe, allow_code, strict=False)
+    last = last_recipe(recipes)
+    return [each.name for each in recipes if each is not last and each.name is not None]
 
 
 def read_and_plan(
@@ -79,20 +118,17 @@ def read_and_plan(
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
     allow_code: bool = False,
+    tensors: str | None = None,
     strict: bool = False,
+    stage: str | None = None,
 ) -> Plan:
-    """The plan of a recipe's file or text; see ``merge``."""
+    """The plan of a recipe's file or text, or of one of its stages; see ``merge``."""
     limit_bytes = shard_limit(max_shard_bytes)
-    if isinstance(recipe, Mapping):
-        recipe = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
-    if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
-        directory, text = Path(), recipe
-        recipes = parse_recipes(recipe, source="<recipe>", lookup=method_lookup(allow_code=allow_code), strict=strict)
-    else:
-        path = Path(recipe)
-        directory = path.parent
-        recipes = load_recipes(path, lookup=method_lookup(directory, allow_code=allow_code), strict=strict)
-        text = path.read_text(encoding="utf-8-sig")
+    if tensors is not None and tensors not in SELECTIONS:
+        raise UsageError(f"tensors is {tensors!r}; expected one of {', '.join(SELECTIONS)}")
+    recipes, text, directory = _read(recipe, allow_code, strict)
+    if stage is not None:
+        recipes = _needed_for(stage, recipes)
     restore_replaced(Staging(Path(out)))  # it may be one of the inputs
     return plan_merge(
         recipes,
@@ -102,7 +138,36 @@ def read_and_plan(
         max_shard_bytes=limit_bytes,
         seed=seed,
         allow_code=allow_code,
+        tensors=tensors,
     )
+
+
+def _read(
+    recipe: str | os.PathLike[str] | Mapping[str, Any], allow_code: bool, strict: bool
+) -> tuple[Sequence[Recipe], str, Path]:
+    """The recipes in a file or text, the text, and where their models may be."""
+    if isinstance(recipe, Mapping):
+        recipe = json.dumps(recipe, default=os.fspath, ensure_ascii=False)
+    if isinstance(recipe, str) and any(mark in recipe for mark in "\n{"):
+        lookup = method_lookup(allow_code=allow_code)
+        return parse_recipes(recipe, source="<recipe>", lookup=lookup, strict=strict), recipe, Path()
+    path = Path(recipe)
+    lookup = method_lookup(path.parent, allow_code=allow_code)
+    recipes = load_recipes(path, lookup=lookup, strict=strict)
+    return recipes, path.read_text(encoding="utf-8-sig"), path.parent
+
+
+def _needed_for(stage: str, recipes: Sequence[Recipe]) -> list[Recipe]:
+    """A stage and the stages that it uses, in their order."""
+    by_name = {recipe.name: recipe for recipe in recipes}
+    needed: set[str | None] = set()
+    waiting: list[str | None] = [stage]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting += by_name[name].uses
+    return [recipe for recipe in recipes if recipe.name in needed]
 
 
 def plan_output_of_merge(
@@ -114,10 +179,19 @@ def plan_output_of_merge(
     max_shard_bytes: int | str | None = None,
     seed: int = 0,
     allow_code: bool = False,
+    tensors: str | None = None,
     strict: bool = False,
 ) -> OutputPlan:
     """What ``merge`` writes for these arguments."""
-    plan = read_and_plan(recipe, out, max_shard_bytes=max_shard_bytes, seed=seed, allow_code=allow_code, strict=strict)
+    plan = read_and_plan(
+        recipe,
+        out,
+        max_shard_bytes=max_shard_bytes,
+        seed=seed,
+        allow_code=allow_code,
+        tensors=tensors,
+        strict=strict,
+    )
     return in_output_format(plan, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes)
 
 

@@ -172,6 +172,25 @@ def automatic(names: Iterable[str], config: Values | None = None) -> Family:
     )
 
 
+def flat(names: Iterable[str]) -> Family:
+    """A family whose tensors are exactly those named, without layers and modules.
+
+    >>> [role.part for role in flat(["blocks.0.w", "blocks.1.w"]).tensors({})]
+    ['pre', 'pre']
+    """
+    return Family(
+        name=AUTOMATIC,
+        model_types=(),
+        class_names=(),
+        pre=tuple(Weight(name) for name in names),
+        layer=(),
+        post=(),
+        layer_prefix="",
+        namings=(Naming(""),),
+        inferred_layer_count=0,
+    )
+
+
 def _prediction_layers(config: Values, stack_size: int) -> int:
     """How many layers at the end of a stack are those that ``num_nextn_predict_layers`` counts."""
     section = text_section(config)

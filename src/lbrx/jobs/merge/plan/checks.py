@@ -15,6 +15,7 @@ from lbrx.jobs.merge.recipe import ModelRef, Recipe
 from lbrx.models.architectures import AUTOMATIC, automatic, check_names, check_shapes
 from lbrx.models.architectures.config import HEAD_DIM, Config, text_section
 from lbrx.models.architectures.stacked_config import described_layers
+from lbrx.models.architectures.table import flat
 
 _LISTED_PROBLEMS = 3
 # Settings that shapes do not show; the names in a group mean the same.
@@ -82,6 +83,13 @@ def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputMode
             )
     raise_problems(recipe, problems)
     return recognized
+
+
+def without_architecture(recipe: Recipe, models: Mapping[ModelRef, InputModel]) -> dict[ModelRef, InputModel]:
+    """The models as sets of named tensors: any checkpoints, whatever their configs say."""
+    if not recipe.whole_model or recipe.tokenizer is not None:
+        raise recipe.location.error("the union or intersection of tensors needs whole 'models' and keeps vocabularies")
+    return {ref: replace(model, architecture=flat(model.infos)) for ref, model in models.items()}
 
 
 def _architecture_text(model: InputModel) -> str:

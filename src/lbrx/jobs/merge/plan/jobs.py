@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
@@ -12,7 +12,11 @@ from lbrx.jobs.merge.methods.parameters import TensorParameters
 from lbrx.jobs.merge.plan.outline import Outline, OutputTensor
 from lbrx.jobs.merge.plan.records import InputModel, Job, JobInput, TensorInfo
 from lbrx.jobs.merge.recipe import ModelRef, Recipe, base_index, filters, resolve_tensor
+from lbrx.jobs.merge.recipe.yaml_lines import FrozenMap
 from lbrx.tensors.dtype import DType, promote
+
+SELECTIONS = ("union", "intersection")
+"""What happens to tensors that not all models have: they are merged from those that have them, or left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class JobPlanner:
     method: Method
     models: Mapping[ModelRef, InputModel]
     resizes_vocabulary: bool = False
+    selection: str | None = None  # of tensors that not all models have, see `SELECTIONS`
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -44,12 +49,16 @@ class JobPlanner:
         self._filters = filters(self.recipe)
         self._parameters: dict[tuple[Any, ...], TensorParameters] = {}
         self._extra: list[_Input] = []  # tensors that only some models have
+        self._left_out: list[str] = []
+        self._parts: dict[tuple[int, ...], JobPlanner] = {}  # for tensors that only these sources have
 
     def jobs(self, outline: Outline) -> list[Job]:
         """The jobs in the order in which the donor's files hold their tensors, so that they are read in order."""
         planned = [(self._order(tensor), job) for tensor in outline.tensors() if (job := self._job(tensor))]
         self._check_vocabulary(outline, [job for _, job in planned])
         self._warn_of_extra_tensors()
+        for part in self._parts.values():
+            self.problems += part.problems
         return [job for _, job in sorted(planned, key=lambda pair: pair[0])]
 
     def _order(self, tensor: OutputTensor) -> tuple[int, int, int]:
@@ -77,6 +86,11 @@ class JobPlanner:
         # The base speaks for buffers and types, else the first model.
         speaker = next((given for given in inputs if given.is_base), inputs[0])
         dtype = speaker.info.dtype
+        if len(inputs) < len(tensor.names) and self.selection is not None:
+            if self.selection == "union":
+                return self._job_of_present(tensor, inputs, speaker)
+            self._left_out.append(tensor.role.name)
+            return None
         if dtype is not None and (tensor.role.is_buffer or not dtype.is_float):
             return _copy_job(tensor, speaker, dtype)
         if dtype is not None and len(inputs) < len(tensor.names) and _is_beside_model(tensor, speaker.model):
@@ -85,6 +99,33 @@ class JobPlanner:
         if self._has_problem(tensor, inputs, speaker) or dtype is None:
             return None
         return self._merge_job(tensor, inputs, self.recipe.output_dtype or _common_dtype(inputs, dtype))
+
+    def _job_of_present(self, tensor: OutputTensor, inputs: Sequence[_Input], speaker: _Input) -> Job | None:
+        """The job of a tensor that not all sources have: a merge of those that have it, or a copy of the only one."""
+        spec, dtype = self.method.spec, speaker.info.dtype
+        has_base = any(given.is_base for given in inputs)
+        count = len(inputs) - (has_base and spec.needs_base != "ignored")
+        least, most = spec.model_count
+        fits = least <= count and (most is None or count <= most) and (has_base or spec.needs_base != "required")
+        if not fits:
+            if len(inputs) > 1 or dtype is None:
+                self.problems.append(
+                    f"tensor {tensor.role.name!r} is in {len(inputs)} of {len(tensor.names)} models, "
+                    f"which {spec.name!r} cannot merge without the others"
+                )
+                return None
+            self._extra.append(speaker)
+            return _copy_job(tensor, speaker, dtype)
+        places = tuple(place for place, name in enumerate(tensor.names) if name is not None)
+        sources = tuple(tensor.part.sources[place] for place in places)
+        part = replace(tensor.part, sources=sources)
+        planner = self._parts.get(places)
+        if planner is None:
+            module = replace(self.recipe.module(tensor.module), slices=(part,))
+            recipe = replace(self.recipe, modules=FrozenMap({tensor.module: module}))
+            planner = self._parts[places] = JobPlanner(recipe, self.method, self.models)
+        names = tuple(name for name in tensor.names if name is not None)
+        return planner._job(replace(tensor, part=part, names=names))
 
     def _merge_job(self, tensor: OutputTensor, inputs: Sequence[_Input], dtype: DType) -> Job:
         return Job(
@@ -176,6 +217,10 @@ class JobPlanner:
                 )
 
     def _warn_of_extra_tensors(self) -> None:
+        if self._left_out:
+            self.warnings.append(
+                f"{len(self._left_out)} tensors are not in all models and are left out, such as {self._left_out[0]!r}"
+            )
         if self._extra:
             first = self._extra[0]
             self.warnings.append(

@@ -21,6 +21,7 @@ from lbrx.jobs.merge.plan.checks import (
     raise_problems,
     undescribed_layers,
     with_common_architecture,
+    without_architecture,
 )
 from lbrx.jobs.merge.plan.jobs import JobPlanner
 from lbrx.jobs.merge.plan.models import ModelOpener, stage_model
@@ -44,8 +45,11 @@ def plan_merge(
     seed: int = 0,
     allow_code: bool = False,
     opener: ModelOpener | None = None,
+    tensors: str | None = None,
 ) -> Plan:
     """Decide everything about a merge. Headers and configs are read, weights are not.
+
+    With ``tensors`` ("union" or "intersection") the models are sets of named tensors without an architecture.
 
     ``directory`` is where models and custom methods are looked for if they are not in the current one. The files of
     custom methods are run only with ``allow_code``. An ``opener`` of an earlier plan keeps the models open. Of several
@@ -65,7 +69,7 @@ def plan_merge(
     stages: dict[str, StagePlan] = {}
     for recipe in recipes:
         check_code_allowed(recipe.method, directory, allow_code)
-        stage = _plan_stage(recipe, stages, opener, Path(directory), seed, is_last=recipe is last)
+        stage = _plan_stage(recipe, stages, opener, Path(directory), seed, is_last=recipe is last, tensors=tensors)
         stages[recipe.name or ""] = stage
     stage = stages[last.name or ""]
     donor = next(model for model in stage.models if model.ref == last.donor)
@@ -122,12 +126,18 @@ def _opened(ref: ModelRef, stages: dict[str, StagePlan], opener: ModelOpener, se
 
 
 def _plan_stage(
-    recipe: Recipe, stages: dict[str, StagePlan], opener: ModelOpener, directory: Path, seed: int, is_last: bool
+    recipe: Recipe,
+    stages: dict[str, StagePlan],
+    opener: ModelOpener,
+    directory: Path,
+    seed: int,
+    is_last: bool,
+    tensors: str | None = None,
 ) -> StagePlan:
     method = load_method(recipe.method, directory)
     tokenizer_model = _opened(tokenizer_donor(recipe), stages, opener, seed)
     opened = {ref: _opened(ref, stages, opener, seed) for ref in recipe.models}
-    models = with_common_architecture(recipe, opened)
+    models = with_common_architecture(recipe, opened) if tensors is None else without_architecture(recipe, opened)
     if any(model.architecture.joined for model in models.values()):
         from lbrx.jobs.merge.plan.layouts import with_common_layout
 
@@ -135,7 +145,7 @@ def _plan_stage(
     raise_problems(recipe, list(model_problems(models)))
     outline = Outline(recipe, models)
     raise_problems(recipe, list(layer_problems(recipe, outline)))
-    planner = JobPlanner(recipe, method, models, resizes_vocabulary=recipe.tokenizer is not None)
+    planner = JobPlanner(recipe, method, models, resizes_vocabulary=recipe.tokenizer is not None, selection=tensors)
     planned = planner.jobs(outline)
     raise_problems(recipe, planner.problems)
     vocabulary = stage_vocabulary(recipe, models, tokenizer_model)
