@@ -29,7 +29,8 @@ from lbrx.jobs.transplant.options import SHARED_METHODS, TransplantOptions
 from lbrx.jobs.transplant.rows import Matrix, RowMaker
 from lbrx.jobs.transplant.tokens import NO_ROW, Matches, Vocabulary, match, read_vocabulary
 from lbrx.models.architectures import stacked_config
-from lbrx.models.tokenizers.tokenizer_file import TokenizerFile, read_tokenizer
+from lbrx.models.tokenizers.any_tokenizer import read_any_tokenizer
+from lbrx.models.tokenizers.tokenizer_file import TokenizerFile
 from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor, tensor
 
@@ -179,7 +180,7 @@ def _donor_tensor(donor: InputModel, *, is_head: bool) -> Tensor:
 
 
 def _vocabulary(directory: Path | None, label: str, rows: int | None) -> Vocabulary:
-    found: TokenizerFile | None = None if directory is None else read_tokenizer(directory)
+    found: TokenizerFile | None = None if directory is None else read_any_tokenizer(directory)
     if found is None or directory is None:
         raise UsageError(f"{label}: has no tokenizer.json; expected the tokenizer of the model in its directory")
     return read_vocabulary(found, directory, found.end if rows is None else rows)

@@ -242,6 +242,6 @@ def test_an_unknown_family_has_no_known_embedding(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.usefixtures("models")
 def test_a_sentencepiece_model_only() -> None:
-    Path("b/tokenizer.json").rename("b/tokenizer.model")
-    with pytest.raises(LbrxError, match=r"has tokenizer\.model, a SentencePiece model, but no tokenizer\.json"):
+    Path("b/tokenizer.json").rename("b/spiece.model")
+    with pytest.raises(LbrxError, match=r"has spiece\.model, a SentencePiece model, but no tokenizer\.json"):
         read_and_plan(LINEAR + "tokenizer_source: union\n", "out")

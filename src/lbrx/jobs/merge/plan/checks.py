@@ -74,6 +74,8 @@ def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputMode
             recognized[ref] = model
         elif not donor.config:
             recognized[ref] = replace(model, architecture=automatic(model.infos, model.config))
+        elif _has_equal_tensors(model, donor):
+            recognized[ref] = replace(model, architecture=donor.architecture)
         elif not model.config:
             recognized[ref] = replace(model, architecture=donor.architecture, config=donor.config)
         else:
@@ -83,6 +85,25 @@ def with_common_architecture(recipe: Recipe, models: Mapping[ModelRef, InputMode
             )
     raise_problems(recipe, problems)
     return recognized
+
+
+def _has_equal_tensors(model: InputModel, donor: InputModel) -> bool:
+    """Whether models of two architectures, such as Llama and Mistral, have tensors of the same names and shapes."""
+    shapes = model.header.shapes
+    return (
+        AUTOMATIC not in (model.architecture.name, donor.architecture.name)
+        and shapes == donor.header.shapes
+        and not list(check_names(model.architecture, model.config, shapes.keys()))
+    )
+
+
+def differing_architectures(donor: InputModel, models: Sequence[InputModel]) -> Iterator[str]:
+    """A warning for each model of another architecture with the donor's tensors."""
+    own = donor.config.get("model_type")
+    for model in models:
+        other = model.config.get("model_type")
+        if other != own and own is not None and other is not None:
+            yield f"{model.label} is a {other!r} model and is merged as a {own!r} one, because its tensors are equal"
 
 
 def without_architecture(recipe: Recipe, models: Mapping[ModelRef, InputModel]) -> dict[ModelRef, InputModel]:

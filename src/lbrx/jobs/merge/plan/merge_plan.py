@@ -13,6 +13,7 @@ from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, SideFile
 from lbrx.jobs.merge.methods import check_code_allowed, load_method
 from lbrx.jobs.merge.plan.checks import (
     copied_tensors,
+    differing_architectures,
     differing_settings,
     differing_tokenizers,
     dropped_tensors,
@@ -153,7 +154,7 @@ def _plan_stage(
     merged = tuple(models.values())
     donor = models[recipe.donor]
     warnings = (*recipe.warnings, *planner.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
-    warnings += (*differing_settings(donor, merged),)
+    warnings += (*differing_architectures(donor, merged), *differing_settings(donor, merged))
     warnings += (*differing_tokenizers(donor, merged),) if vocabulary is None else vocabulary.warnings
     config = with_special_ids(output_config(recipe, outline, jobs), recipe, tokenizer_model)
     warnings += (*undescribed_layers(outline, jobs, config),)

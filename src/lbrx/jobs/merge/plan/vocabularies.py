@@ -64,9 +64,9 @@ def _tokenizer_of(model: InputModel) -> TokenizerFile | None:
     made = made_vocabulary(model)
     if made is not None:
         return made.tokenizer
-    from lbrx.models.tokenizers.tokenizer_file import read_tokenizer
+    from lbrx.models.tokenizers.any_tokenizer import read_any_tokenizer
 
-    return None if model.directory is None else read_tokenizer(model.directory)
+    return None if model.directory is None else read_any_tokenizer(model.directory)
 
 
 def made_vocabulary(model: InputModel) -> VocabularyPlan | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lbrx.files.formats.strict_json import json_bytes, read_json
 from lbrx.jobs.merge.vocabulary.records import VocabularyPlan
+from lbrx.models.tokenizers.any_tokenizer import made_tokenizer
 from lbrx.models.tokenizers.chat_templates import CONFIG_NAME, OLD_TEMPLATE_NAME, TEMPLATE_NAME
 from lbrx.models.tokenizers.tokenizer_file import ADDED_TOKENS_NAME, TOKENIZER_NAME, TokenizerFile
 
@@ -43,7 +44,10 @@ def tokenizer_changes(
 
 def _holds(directory: Path, tokenizer: TokenizerFile) -> bool:
     path = directory / TOKENIZER_NAME
-    return path.is_file() and path.read_bytes() == tokenizer.text.encode()
+    if path.is_file():
+        return path.read_bytes() == tokenizer.text.encode()
+    made = made_tokenizer(directory)
+    return made is not None and made.text == tokenizer.text
 
 
 def _vocabulary_changes(directory: Path, tokenizer: TokenizerFile) -> dict[str, bytes | None]:
