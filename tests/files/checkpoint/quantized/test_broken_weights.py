@@ -169,6 +169,20 @@ REFUSED = {
     "version 'gemv_fast'": ("awq", with_settings(version="gemv_fast")),
     "5 bits": (GPTQ, with_settings(bits=5)),
     "checkpoint_format 'marlin'": (GPTQ, with_settings(checkpoint_format="marlin")),
+    "format 'marlin'": (GPTQ, with_settings(format="marlin")),
+    "contradictory settings: checkpoint_format 'gptq', format 'gptq_v2'": (GPTQ, with_settings(format="gptq_v2")),
+    "pack_dtype 'int64'": (GPTQ, with_settings(pack_dtype="int64")),
+    "Marlin's layout": (GPTQ, with_settings(is_marlin_format=True)),
+    "format 'gemv'": ("awq", with_settings(version=None, format="gemv")),
+    "llm-awq's layout": ("awq", with_settings(backend="llm-awq")),
+    "sparse weights ('sparse-24-bitmask')": (
+        "compressed 4 bits",
+        with_settings(sparsity_config={"format": "sparse-24-bitmask"}),
+    ),
+    "'transform_config': activations are transformed while it runs": (
+        "compressed 4 bits",
+        with_settings(transform_config={"config_groups": {"u": {"type": "hadamard"}}}),
+    ),
     "format 'marlin-24'": ("compressed 4 bits", with_settings(format="marlin-24")),
     "quant_algo 'W4A8_AWQ'": ("modelopt nvfp4", with_settings(quant_algo="W4A8_AWQ")),
     "linear_class 'other'": ("bitnet", with_settings(linear_class="other")),
@@ -183,6 +197,35 @@ def test_unknown_formats_of_known_schemes_are_refused(what: str, tmp_path: Path)
     path = write_model(tmp_path / "m", named("l", weight), weight.settings)
     with pytest.raises(FormatError, match=re.escape(f"and {what}, which lbrx cannot decode")):
         lbrx.open(path)
+
+
+@pytest.mark.parametrize("key", ["checkpoint_format", "format"])
+def test_the_second_version_of_gptq_by_either_key(key: str, tmp_path: Path) -> None:
+    weight = SCHEMES["gptq 4 bits v2"](np.random.default_rng(1), (48, 128))
+    version = weight.settings.pop("checkpoint_format")
+    path = write_model(tmp_path / "m", named("l", weight), {**weight.settings, key: version})
+    np.testing.assert_array_equal(lbrx.open(path)["l.weight"].to("f32").numpy(), weight.values.astype(np.float32))
+
+
+def test_settings_of_mlx_do_not_hide_another_quantization(tmp_path: Path) -> None:
+    weight = SCHEMES["fp8 blocks"](np.random.default_rng(1), (48, 128))
+    mlx = {"quantization": {"group_size": 64, "bits": 4}}
+    for number, settings in enumerate((weight.settings, None)):
+        path = write_model(tmp_path / str(number), named("l", weight), settings, mlx)
+        assert list(lbrx.open(path)) == ["l.weight"]
+    weight = SCHEMES["bitnet"](np.random.default_rng(1), (48, 128))
+    path = write_model(tmp_path / "bitnet", named("l", weight), None, mlx)
+    with pytest.raises(FormatError, match="is quantized with u8 codes and scales"):
+        lbrx.open(path)
+
+
+def test_codes_of_bitsandbytes_in_another_type_are_not_values(tmp_path: Path) -> None:
+    weight = SCHEMES["bitsandbytes"](np.random.default_rng(1), (48, 128))
+    weight.parts[".weight"] = np.ones((48 * 32, 1), np.float16)
+    for number, settings in enumerate((weight.settings, None)):
+        source = "names of tensors say" if settings is None else "config.json says"
+        with pytest.raises(FormatError, match=f"{source} .* but none of its tensors has the type of its codes"):
+            lbrx.open(write_model(tmp_path / str(number), named("l", weight), settings))
 
 
 def test_a_config_of_a_quantization_that_no_tensor_has(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lbrx.tensors.shape import Shape
 WORD_BITS, WORD_BYTES = 32, 4
 GPTQ_BITS = (2, 3, 4, 8)
 AWQ_BITS = 4
+GPTQ_FORMATS = ("gptq", "gptq_v2")
 _NUMBERS = {"qzeros": ("i32",), "scales": ("f32", *HALVES)}
 _OVERRIDES = ("dynamic", "extra_config")  # settings of modules, in GPTQModel and AutoRound
 _NO_GROUPS = -1  # the group size of a weight whose columns are one group
@@ -37,12 +38,35 @@ class _Weight:
 
 def unknown_gptq(settings: Mapping[str, Any]) -> str | None:
     """Return what of the settings of GPTQ lbrx cannot decode."""
-    return _unknown_bits(settings, GPTQ_BITS) or _unknown(settings, "checkpoint_format", ("gptq", "gptq_v2"))
+    return (
+        _unknown_bits(settings, GPTQ_BITS)
+        or _unknown_layout(settings, GPTQ_FORMATS)
+        or _unknown(settings, "pack_dtype", ("int32", "torch.int32"))
+        or ("Marlin's layout" if settings.get("is_marlin_format") else None)
+    )
 
 
 def unknown_awq(settings: Mapping[str, Any]) -> str | None:
     """Return what of the settings of AWQ lbrx cannot decode."""
-    return _unknown_bits(settings, (AWQ_BITS,)) or _unknown(settings, "version", ("gemm",))
+    return (
+        _unknown_bits(settings, (AWQ_BITS,))
+        or _unknown_layout(settings, ("gemm",))
+        or ("llm-awq's layout" if settings.get("backend") == "llm-awq" else None)
+    )
+
+
+def _layouts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the layout: libraries have used three keys."""
+    given = {key: settings.get(key) for key in ("checkpoint_format", "format", "version")}
+    return {key: str(value).lower() for key, value in given.items() if value}
+
+
+def _unknown_layout(settings: Mapping[str, Any], known: tuple[str, ...]) -> str | None:
+    layouts = _layouts(settings)
+    unknown = next((f"{key} {settings[key]!r:.40}" for key, name in layouts.items() if name not in known), None)
+    if unknown is None and len(set(layouts.values())) > 1:
+        return "contradictory settings: " + ", ".join(f"{key} {name!r}" for key, name in layouts.items())
+    return unknown
 
 
 def _unknown_bits(settings: Mapping[str, Any], known: tuple[int, ...]) -> str | None:
@@ -72,7 +96,7 @@ def decode_gptq(name: str, parts: Parts) -> Expr:
         if parts.integers(name, index_name) != [column // group_size for column in range(inputs)]:
             weight = _Weight(name, module, (outputs, inputs), bits, group_size, index)
     values = unpacked(codes, weight.shape, Packing(bits, WORD_BYTES, WORD_BYTES * outputs), integers(bits))
-    is_second = str(parts.settings.get("checkpoint_format")).lower() == "gptq_v2"
+    is_second = "gptq_v2" in _layouts(parts.settings).values()
     largest = (1 << bits) - 1
     zeros = integers(bits) if is_second else Table(tuple(float(code + 1 & largest) for code in range(largest + 1)))
     return _scaled(values, weight, zeros, "", parts)

@@ -29,6 +29,7 @@ _CODE_ENDINGS = {
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale", "input_scale", "qscale")
 _TYPES_OF_CODES = ("f8", "i", "u")
 _SETTINGS_KEYS = ("quantization_config", "compression_config")
+_MLX_WORDS = "u32"
 
 
 class Recognized(NamedTuple):
@@ -46,8 +47,11 @@ def recognize(
     types = {entry.name: entry.type_name for entry in entries}
     if format.startswith("gguf"):
         return _separate_nvfp4(types)
-    if QUANTIZATION_KEY in metadata or isinstance(config.get("quantization"), Mapping):
+    if QUANTIZATION_KEY in metadata:
         return None
+    if _is_mlx(config):
+        types = {name: type_name for name, type_name in types.items() if type_name != _MLX_WORDS}
+        return next((found for name in types if (found := _by_name(name, types)) is not None), None)
     sections = [config, *(section for section in config.values() if isinstance(section, Mapping))]
     for section in sections:
         for key in _SETTINGS_KEYS:
@@ -56,6 +60,14 @@ def recognize(
     if not any(type_name.startswith(_TYPES_OF_CODES) for type_name in set(types.values())):
         return None
     return next((found for name in types if (found := _by_name(name, types)) is not None), None)
+
+
+def _is_mlx(config: Mapping[str, Any]) -> bool:
+    """Whether a config has the settings of MLX, which are in ``quantization_config``, too, without a method."""
+    if not isinstance(config.get("quantization"), Mapping):
+        return False
+    others = (config.get(key) for key in _SETTINGS_KEYS)
+    return not any(isinstance(each, Mapping) and {"quant_method", "quant_algo"} & each.keys() for each in others)
 
 
 def without_settings(config: Mapping[str, Any]) -> dict[str, Any]:

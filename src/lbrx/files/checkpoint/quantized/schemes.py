@@ -48,8 +48,15 @@ class Scheme:
 
 def _unknown_format(settings: Settings) -> str | None:
     format = settings.get("format")
-    is_known = format is None or format in compressed_tensors.FORMATS
-    return None if is_known else f"format {str(format)[:40]!r}"
+    if format is not None and format not in compressed_tensors.FORMATS:
+        return f"format {str(format)[:40]!r}"
+    sparsity, transforms = settings.get("sparsity_config"), settings.get("transform_config")
+    layout = sparsity.get("format") if isinstance(sparsity, Mapping) else None
+    if layout not in (None, "dense"):
+        return f"sparse weights ({str(layout)[:40]!r})"
+    if isinstance(transforms, Mapping) and transforms.get("config_groups"):
+        return "'transform_config': activations are transformed while it runs"
+    return None
 
 
 _SCALES = ("_scale_inv", "_scale")

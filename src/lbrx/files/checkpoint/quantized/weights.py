@@ -60,9 +60,12 @@ class QuantizedWeights(Mapping[str, Tensor]):
                 if self.scheme.fills_biases and bias in entries and self._parts.is_zero(bias):
                     hidden.add(bias)
         if not coded:
+            source, cure = "names of tensors say", "--raw takes them as they are"
+            if self._is_named:
+                source, cure = "config.json says", "remove 'quantization_config' if they are plain"
             raise FormatError(
-                f"{self._parts.where}: config.json says that the model is quantized with {self.scheme.name}, but "
-                "none of its tensors is; expected quantized weights (remove 'quantization_config' if they are plain)"
+                f"{self._parts.where}: {source} that the model is quantized with {self.scheme.name}, but none of its "
+                f"tensors has the type of its codes; expected quantized weights ({cure})"
             )
         self._decoded = frozenset(coded)
         is_hidden = hidden.__contains__
