@@ -12,11 +12,22 @@ from functools import partial
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.files.checkpoint.quantized import compressed_tensors, fp8
-from lbrx.files.checkpoint.quantized.schemes import ACTIVATIONS, BITSANDBYTES, COMPRESSED_TENSORS, FP8, MODELOPT
+from lbrx.files.checkpoint.quantized import compressed_tensors, fp8, integer_words
+from lbrx.files.checkpoint.quantized.schemes import (
+    ACTIVATIONS,
+    AWQ,
+    BITNET,
+    BITSANDBYTES,
+    COMPRESSED_TENSORS,
+    GPT_OSS,
+    GPTQ,
+    MODELOPT,
+)
 from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 from lbrx.files.formats.header import quoted
 from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.quantize import packed_codes
+from lbrx.jobs.quantize.packed_codes import can_pack
 from lbrx.tensors.codecs.codec import Part
 from lbrx.tensors.codecs.mlx import MlxMode, mlx_codec
 from lbrx.tensors.coded import Encode, Encoding
@@ -60,6 +71,8 @@ def in_same_scheme(contents: Contents, model: QuantizedWeights) -> Contents:
         tensors += [planned] if template is None else _parts(planned, template, model)
     activations = tuple(_activation_scales(contents, model))
     warnings = contents.warnings
+    if any(model.parts.type_of(template.stored) == "i32" for template in templates.values()):
+        warnings = (*warnings, "codes of integers in words are rounded without calibration, unlike those of the inputs")
     if activations:
         warnings = (*warnings, f"the {len(activations)} scales of activations are those of {model.parts.where}")
     settings = dict(model.parts.settings)
@@ -70,10 +83,10 @@ def in_same_scheme(contents: Contents, model: QuantizedWeights) -> Contents:
 
 
 def _check_scheme(model: QuantizedWeights) -> None:
-    if model.scheme not in (FP8, COMPRESSED_TENSORS, MODELOPT, BITSANDBYTES):
+    if model.scheme is BITNET:
         raise UsageError(
-            f"{model.parts.where}: is quantized with {model.scheme.name}, which cannot be written; expected FP8, "
-            "compressed-tensors, ModelOpt or int8 of bitsandbytes (without 'same', the output has plain weights)"
+            f"{model.parts.where}: is quantized with {model.scheme.name}, which cannot be written, because merged "
+            "weights are not -1, 0 and 1; expected another quantization (without 'same', the output has plain weights)"
         )
 
 
@@ -136,6 +149,12 @@ def _encoder(shape: Shape, template: _Template, model: QuantizedWeights) -> Enco
     weight = stored.removesuffix("_packed")
     if model.scheme is BITSANDBYTES and type_name == "i8":
         return lambda values: _int8_of_bitsandbytes(values, stored)
+    if model.scheme is GPT_OSS:
+        return lambda values: _gpt_oss(values, stored)
+    if type_name == "i32":
+        packed = _packed_encoder(shape, template, model)
+        if packed is not None:
+            return packed
     if model.scheme is MODELOPT and type_name == "u8":
         whole = parts.shape_of(f"{stored}_scale_2")
         if whole in ((), (1,)) and len(shape) == 2:
@@ -156,8 +175,47 @@ def _encoder(shape: Shape, template: _Template, model: QuantizedWeights) -> Enco
             return _blocks_encoder(shape, template, scales, model)
     raise UsageError(
         f"{parts.where}: tensor {quoted(stored)} is quantized in a way that cannot be written; expected codes of 8 "
-        "bits with float scales and no zero points, or 4-bit floats (without 'same', the output has plain weights)"
+        "bits with float scales and no zero points, 4-bit floats, or 2, 4 or 8 bits in whole words (without "
+        "'same', the output has plain weights)"
     )
+
+
+def _packed_encoder(shape: Shape, template: _Template, model: QuantizedWeights) -> Encoder | None:
+    """The encoder of integers in words; None if the rows or columns of the weight do not fill them."""
+    parts, stored = model.parts, template.stored
+    if model.scheme is COMPRESSED_TENSORS:
+        weight, words = stored.removesuffix("_packed"), parts.shape_of(stored)[-1]
+        bits = compressed_tensors.bits_of(stored, words, template.shape[-1], parts)
+        start, scales = f"{weight}_", f"{weight}_scale"
+        group_size = template.shape[-1] // parts.shape_of(scales)[-1]
+        zeros = f"{weight}_zero_point"
+        has_zeros = parts.has(zeros)
+        is_known = len(parts.shape_of(scales)) == 2 and (not has_zeros or parts.type_of(zeros) == "i32")
+    else:
+        module = stored.removesuffix(".qweight")
+        start, scales, is_known, has_zeros = f"{module}.", f"{module}.scales", True, True
+        bits = 4 if model.scheme is AWQ else integer_words.bits_of(stored, module, parts)
+        group_size = integer_words.group_size_of(stored, module, template.shape[-1], parts)
+    if group_size == template.shape[-1]:
+        group_size = shape[-1]
+    scale_type = parts.type_of(scales)
+    if not is_known or scale_type not in _SCALE_TYPES or not can_pack(shape, bits, group_size):
+        return None
+    has_index = parts.has(f"{start}g_idx")
+
+    def encode(values: Tensor) -> Encoded:
+        if model.scheme is AWQ:
+            found = packed_codes.awq(values, group_size, scale_type)
+        elif model.scheme is GPTQ:
+            is_second = integer_words.is_second_version(parts.settings)
+            found = packed_codes.gptq(values, bits, group_size, scale_type, is_second=is_second, has_index=has_index)
+        else:
+            found = packed_codes.compressed(
+                values, bits, group_size, scale_type, has_zero_points=has_zeros, has_index=has_index
+            )
+        return {start + ending: part for ending, part in found.items()}
+
+    return encode
 
 
 # -- codes of 8 bits ---------------------------------------------------------------------------------------------------
@@ -235,6 +293,14 @@ def _pairs(values: Tensor, mode: MlxMode, scale_type: str) -> tuple[Tensor, Tens
 def _mxfp4(values: Tensor, stored: str, scales: str) -> Encoded:
     codes, exponents = _pairs(values, MlxMode("mxfp4", 4, 32), "u8")
     return {stored: codes, scales: exponents}
+
+
+def _gpt_oss(values: Tensor, stored: str) -> Encoded:
+    """Experts have their inputs as rows; blocks are along inputs."""
+    experts, inputs, outputs = values.shape
+    codes, exponents = _pairs(values.transpose(0, 2, 1), MlxMode("mxfp4", 4, 32), "u8")
+    scales = f"{stored.removesuffix('_blocks')}_scales"
+    return {stored: codes.reshape(experts, outputs, inputs // 32, 16), scales: exponents}
 
 
 def _nvfp4(values: Tensor, stored: str, scales: str, whole: str, shape: Shape, *, is_inverse: bool) -> Encoded:

@@ -80,7 +80,7 @@ def _packed_integers(name: str, weight: str, parts: Parts) -> Expr:
     codes = parts.part(name, name, ("i32",))
     scales = f"{weight}_scale"
     shape = _shape(name, weight, codes.shape, parts)
-    bits = _bits(name, codes.shape[-1], shape[-1], parts)
+    bits = bits_of(name, codes.shape[-1], shape[-1], parts)
     offset = -(1 << (bits - 1))
     values = unpacked(codes, shape, Packing(bits, 4 * codes.shape[-1]), integers(bits, offset))
     group_index = f"{weight}_g_idx"
@@ -103,7 +103,8 @@ def _shape(name: str, weight: str, packed: Shape, parts: Parts) -> Shape:
     return shape
 
 
-def _bits(name: str, words: int, columns: int, parts: Parts) -> int:
+def bits_of(name: str, words: int, columns: int, parts: Parts) -> int:
+    """Return the bits of a code: those of the settings, if as many words hold a row."""
     given = [bits for bits in _weight_settings(parts.settings, "num_bits") if type(bits) is int and 1 <= bits <= 8]
     fitting: list[int] = [bits for bits in (*given, *range(1, 9)) if -(-columns * bits // 32) == words]
     if not fitting:

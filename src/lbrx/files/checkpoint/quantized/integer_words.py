@@ -61,6 +61,11 @@ def _layouts(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value).lower() for key, value in given.items() if value}
 
 
+def is_second_version(settings: Mapping[str, Any]) -> bool:
+    """Return whether zero points are stored as they are; the first version stores them less one."""
+    return "gptq_v2" in _layouts(settings).values()
+
+
 def _unknown_layout(settings: Mapping[str, Any], known: tuple[str, ...]) -> str | None:
     layouts = _layouts(settings)
     unknown = next((f"{key} {settings[key]!r:.40}" for key, name in layouts.items() if name not in known), None)
@@ -83,11 +88,11 @@ def decode_gptq(name: str, parts: Parts) -> Expr:
     """Return the values: (code - zero point) scale, rounded to the dtype of the scales. Columns may be in any group."""
     codes = parts.part(name, name, ("i32",))
     module = name.removesuffix(".qweight")
-    bits = _bits(name, module, parts)
+    bits = bits_of(name, module, parts)
     if len(codes.shape) != 2 or codes.shape[0] * WORD_BITS % bits or 0 in codes.shape:
         raise parts.error(name, f"has shape {codes.shape}, expected words of {bits} bits for inputs by outputs")
     inputs, outputs = codes.shape[0] * WORD_BITS // bits, codes.shape[1]
-    group_size = _group_size(name, module, inputs, parts)
+    group_size = group_size_of(name, module, inputs, parts)
     index_name = f"{module}.g_idx"
     weight = _Weight(name, module, (outputs, inputs), bits, group_size, None)
     if parts.has(index_name):
@@ -96,7 +101,7 @@ def decode_gptq(name: str, parts: Parts) -> Expr:
         if parts.integers(name, index_name) != [column // group_size for column in range(inputs)]:
             weight = _Weight(name, module, (outputs, inputs), bits, group_size, index)
     values = unpacked(codes, weight.shape, Packing(bits, WORD_BYTES, WORD_BYTES * outputs), integers(bits))
-    is_second = "gptq_v2" in _layouts(parts.settings).values()
+    is_second = is_second_version(parts.settings)
     largest = (1 << bits) - 1
     zeros = integers(bits) if is_second else Table(tuple(float(code + 1 & largest) for code in range(largest + 1)))
     return _scaled(values, weight, zeros, "", parts)
@@ -110,14 +115,14 @@ def decode_awq(name: str, parts: Parts) -> Expr:
     inputs, words = codes.shape
     shape = (words * WORD_BITS // AWQ_BITS, inputs)
     module = name.removesuffix(".qweight")
-    weight = _Weight(name, module, shape, AWQ_BITS, _group_size(name, module, inputs, parts), None)
+    weight = _Weight(name, module, shape, AWQ_BITS, group_size_of(name, module, inputs, parts), None)
     packing = Packing(AWQ_BITS, WORD_BYTES * words, is_across=True, order="even first")
     values = unpacked(codes, shape, packing, integers(AWQ_BITS))
     return _scaled(values, weight, integers(AWQ_BITS), "even first", parts)
 
 
-def _bits(name: str, module: str, parts: Parts) -> int:
-    """The bits of a code: those of the settings, unless these may differ between modules."""
+def bits_of(name: str, module: str, parts: Parts) -> int:
+    """Return the bits of a code: those of the settings, unless these may differ between modules."""
     bits: int = parts.settings.get("bits", 4)
     zeros, scales = (parts.part(name, f"{module}.{part}", types) for part, types in _NUMBERS.items())
     if not any(parts.settings.get(key) for key in _OVERRIDES) or not scales.shape[-1:]:
@@ -126,8 +131,8 @@ def _bits(name: str, module: str, parts: Parts) -> int:
     return next(fitting, bits)
 
 
-def _group_size(name: str, module: str, inputs: int, parts: Parts) -> int:
-    """The columns of a group: those of the settings, unless these may differ between modules."""
+def group_size_of(name: str, module: str, inputs: int, parts: Parts) -> int:
+    """Return the columns of a group: those of the settings, unless these may differ between modules."""
     groups = parts.part(name, f"{module}.scales", _NUMBERS["scales"]).shape[:1]
     if any(parts.settings.get(key) for key in _OVERRIDES) and groups and groups[0] and inputs % groups[0] == 0:
         return inputs // groups[0]
