@@ -1,5 +1,6 @@
 """Checkpoints whose quantization lbrx cannot decode: every command refuses them, ``--raw`` takes the codes."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -100,28 +101,37 @@ COMMANDS = {
     "moe": ["moe", "{moe}", "{out}"],
     "shuffle": ["shuffle", "{model}", "--out", "{out}"],
     "transplant": ["transplant", "{model}", "{model}", "{out}"],
+    "search": ["search", "{search}", "{out}", "--text", "{text}", "--candidates", "1"],
     "verify": ["verify", "{model}"],
     "compare": ["compare", "{model}", "{model}"],
     "diff": ["diff", "{model}", "{model}"],
     "lora": ["lora", "extract", "{model}", "{model}", "{out}", "--rank", "1"],
     "score": ["score", "{model}", "--text", "{text}", "--max-tokens", "8"],
+    "chat": ["chat", "{model}", "--max-tokens", "1", "--template", "chatml"],
     "generate": ["generate", "{model}", "--prompt", "In", "--max-tokens", "1"],
 }
 
 
 @pytest.mark.parametrize("name", READS_WEIGHTS)
 def test_every_command_refuses_it(
-    name: str, quark_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    quark_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe, moe, text, out = tmp_path / "r.yml", tmp_path / "moe.yml", tmp_path / "t.txt", tmp_path / "out"
+    search = tmp_path / "search.yml"
     recipe.write_text(f"merge_method: linear\nmodels: [{{model: {quark_model}, parameters: {{weight: 1}}}}]\n")
+    search.write_text(recipe.read_text().replace("weight: 1", "weight: {search: [0, 1]}"))
     moe.write_text(
         f"base_model: {quark_model}\ngate_mode: random\n"
         f"experts: [{{source_model: {quark_model}}}, {{source_model: {quark_model}}}]\n"
     )
     text.write_text("In the beginning was the word. " * 8)
-    names = {"model": quark_model, "recipe": recipe, "moe": moe, "text": text, "out": out}
+    names = {"model": quark_model, "recipe": recipe, "search": search, "moe": moe, "text": text, "out": out}
     arguments = [part.format(**names) for part in COMMANDS[name]]
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
     assert run(arguments) == 1
     printed = capsys.readouterr()
     assert "the method 'quark'" in " ".join((printed.out + printed.err).split())
