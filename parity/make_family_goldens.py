@@ -120,7 +120,8 @@ def _of_llama_cpp(
     files = {type_name: directory.parent / f"{type_name}.gguf" for type_name in ("f32", "bf16")}
     try:
         is_known = all(
-            peer_llama_cpp.convert(directory, path, type_name, more=case.forgotten) for type_name, path in files.items()
+            peer_llama_cpp.convert(directory, path, type_name, more=case.forgotten, dropped=case.dropped)
+            for type_name, path in files.items()
         )
     except Exception as error:
         return _error(error), None, None

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import safe_open
 
 Values = npt.NDArray[np.float32]
 
@@ -44,6 +45,9 @@ def source() -> Path:
     return Path(given)
 
 
+_dropped: set[str] = set()  # keys that the converter does not see
+
+
 @cache
 def _conversion() -> Any:
     """Import the converter. It accepts any tokenizer, and sees keys that this version of transformers leaves out."""
@@ -57,7 +61,8 @@ def _conversion() -> Any:
 
     def load_hparams(directory: Path, is_mistral_format: bool) -> dict[str, Any]:
         saved = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        return {**saved, **usual(directory, is_mistral_format)}
+        found = {**saved, **usual(directory, is_mistral_format)}
+        return {key: value for key, value in found.items() if key not in _dropped}
 
     conversion.ModelBase.load_hparams = staticmethod(load_hparams)
     _repair_baichuan(conversion)
@@ -118,12 +123,15 @@ def convert(
     *,
     projector: bool = False,
     more: Mapping[str, float] | None = None,
+    dropped: tuple[str, ...] = (),
 ) -> bool:
     """Write the GGUF file that llama.cpp makes of a model; return False if it does not know the architecture.
 
-    ``more`` are further key-values.
+    ``more`` are further key-values. The converter does not see the ``dropped`` keys of the config.
     """
     conversion = _conversion()
+    _dropped.clear()
+    _dropped.update(dropped)
     gguf = importlib.import_module("gguf")
     file_type = {"f32": gguf.LlamaFileType.ALL_F32, "bf16": gguf.LlamaFileType.MOSTLY_BF16}[type_name]
     kind = conversion.ModelType.MMPROJ if projector else conversion.ModelType.TEXT
@@ -132,6 +140,7 @@ def convert(
         model_class = conversion.get_model_class(conversion.get_model_architecture(config, kind), mmproj=projector)
     except NotImplementedError:
         return False
+    model_class.no_mtp = not _predicts(directory)
     with torch.inference_mode(), contextlib.redirect_stderr(io.StringIO()):
         model = model_class(directory, file_type, out)
         if not projector:
@@ -140,6 +149,12 @@ def convert(
             model.gguf_writer.add_float32(key, value)
         model.write()
     return True
+
+
+def _predicts(directory: Path) -> bool:
+    """Return whether a model has tensors for predicting further tokens, which transformers does not load."""
+    with safe_open(directory / "model.safetensors", "np") as file:
+        return any(name.startswith(("mtp.", "model.mtp.")) for name in file.keys())  # noqa: SIM118
 
 
 def _forgiving(model: Any) -> Any:

@@ -46,7 +46,9 @@ def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
     shapes = {name: shapes[name] for name in sorted(shapes)}
     write_seeded(path, shapes)
     text = (directory / "config.json").read_text(encoding="utf-8")
-    saved = {key: value for key, value in json.loads(text).items() if key != "transformers_version"}
+    saved = {
+        key: value for key, value in json.loads(text).items() if key not in ("transformers_version", *case.dropped)
+    }
     saved |= case.saved
     if case.processor is not None:
         (directory / "preprocessor_config.json").write_text(json.dumps(case.processor), encoding="utf-8")

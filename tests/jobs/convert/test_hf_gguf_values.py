@@ -19,6 +19,7 @@ from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
 from lbrx.jobs.convert.reading import read_contents
+from lbrx.models.architectures.records import Decoder, Norm, Rope
 from lbrx.models.architectures.table import all_families
 from lbrx.tensors.expr import Stored
 from support.tiny_models import MODEL_TYPES, tiny_arrays, tiny_config, write_model
@@ -284,7 +285,12 @@ def test_the_language_model_of_a_multimodal_gemma3(prefixes: tuple[str, str]) ->
 def test_every_family_has_a_default_for_what_configs_leave_out() -> None:
     for family in all_families():
         if family.gguf is not None:
-            assert {"rms_norm_eps", "rope_theta", "max_position_embeddings"} <= set(family.defaults), family.name
+            decoder = family.decoder or Decoder()
+            needed = {"max_position_embeddings"}
+            if isinstance(decoder.norm, Norm) and decoder.norm.epsilon.isidentifier():
+                needed.add(decoder.norm.epsilon)
+            needed |= {"rope_theta"} if isinstance(decoder.positions, Rope) else set()
+            assert needed <= set(family.defaults), family.name
 
 
 @pytest.mark.parametrize(("type_name", "expected"), [("f8_e4m3", "bf16"), ("f64", "f32"), ("f16", "f16")])

@@ -123,7 +123,8 @@ def test_roots_quotients_and_items() -> None:
     assert config.evaluate("a ** 0.5 / b") == 1.0
     assert config.evaluate("layers[layer]", layer=1) == "y"
     assert config.real("1 / b") == 0.25
-    for expression in ("layers[2]", "layers[text]", "text[0]"):
+    assert config.evaluate("text[0]") == "x"
+    for expression in ("layers[2]", "layers[text]", "text[2]"):
         with pytest.raises(UsageError, match="expected a list with more than"):
             config.evaluate(expression)
     with pytest.raises(UsageError, match="cannot compute 'a / 0'"):

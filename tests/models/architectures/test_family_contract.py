@@ -98,6 +98,8 @@ def write_gguf(folder: Path) -> Path:
 def test_a_family_is_found_by_its_names(name: str) -> None:
     family = load_family(name)
     assert family.name == name
+    if any(name in other.variants for other in all_families()):
+        return  # found by a condition on the config, which golden files test
     for class_name in family.class_names:
         assert find_family({"architectures": [class_name]}) is family
     for model_type in family.model_types:
@@ -144,7 +146,7 @@ def test_llama_cpp_knows_the_names(family: Family) -> None:
     known |= {"output"} if family.gguf.never_has_output else set()
     for weight in family.weights:
         if weight.gguf is not None and weight.in_gguf:
-            assert weight.gguf.rpartition(".")[0] in known
+            assert weight.gguf in known or weight.gguf.rpartition(".")[0] in known
 
 
 # -- models of the families in tiny_architectures.py -------------------------------------------------------------------

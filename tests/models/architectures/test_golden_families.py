@@ -50,7 +50,7 @@ HEADS = (
 )
 WITH_TOWERS = ("clip", "siglip")  # families whose records list the tensors of the tower
 # Models whose layers depend on their position in a way that no config describes.
-UNDESCRIBED_STACKS = ("modernbert", "modernbert-masked-lm")
+UNDESCRIBED_STACKS = ("jamba", "modernbert", "modernbert-masked-lm")
 # Models that llama.cpp runs otherwise than transformers, and lbrx like transformers.
 OTHERWISE_IN_LLAMA_CPP = ("deepseek_v2-groups", "phimoe-hub")
 _CLASS_KEYS = ("architectures", "model_type", "tie_word_embeddings")
@@ -287,8 +287,13 @@ def test_gguf_comes_back_byte_by_byte(golden: Golden, models: Models) -> None:
     else:
         assert back.config == golden.config
     assert set(back.by_name) == set(arrays)
+    scaled = {weight.name.rpartition("}")[2] for weight in golden.family.weights if weight.gguf_scales}
     for name, array in arrays.items():
-        assert back.by_name[name].make().numpy().tobytes() == array.tobytes(), name
+        values = back.by_name[name].make().numpy()
+        if any(name.endswith(end) for end in scaled):  # products with factors of the config are rounded
+            np.testing.assert_allclose(values, array, rtol=3e-7)
+        else:
+            assert values.tobytes() == array.tobytes(), name
 
 
 @cases(lambda golden: is_converted(golden) and is_run(golden))

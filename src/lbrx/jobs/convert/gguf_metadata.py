@@ -29,7 +29,7 @@ from lbrx.models.architectures.gguf_metadata import (
     stored_prediction_count,
 )
 from lbrx.models.architectures.rope import rope_section
-from lbrx.models.architectures.table import family_of_gguf, family_of_type
+from lbrx.models.architectures.table import family_of_gguf, family_of_model_type
 from lbrx.registry import CODECS
 from lbrx.tensors.dtype import DTYPES
 
@@ -118,7 +118,7 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
     if not isinstance(text, str):
         return None
     config = parse_object(text, f"{where}: key {CONFIG_KEY!r}", unique_keys=False)
-    family = family_of_type(config.get("model_type"))
+    family = family_of_model_type(config)
     if family is not None and family.gguf is not None and family.gguf.name != metadata.get("general.architecture"):
         family = family_of_gguf(metadata)
     if family is None or family.gguf is None:
@@ -133,7 +133,7 @@ def stored_config(metadata: Mapping[str, Any], where: str) -> tuple[Family, dict
 def _is_alike(value: Any, expected: Any) -> bool:
     if isinstance(expected, float) and isinstance(value, int | float):
         return bool(np.float32(value) == np.float32(expected))
-    return bool(np.array_equal(value, expected))
+    return bool(np.array_equal(np.asarray(value), np.asarray(expected)))
 
 
 def with_dtype(config: Mapping[str, Any], type_name: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from lbrx.models.architectures.layouts import joined
 from lbrx.models.architectures.records import Weight
 from lbrx.models.architectures.rope import ROPE_TENSORS
 from lbrx.models.architectures.table import family_of_gguf, gguf_names
-from lbrx.models.architectures.value_changes import stack_part, to_hf
+from lbrx.models.architectures.value_changes import reshaped, stack_part, to_hf
 from lbrx.tensors.dtype import DTYPES, dtype
 from lbrx.tensors.tensor import Tensor, tensor
 
@@ -164,9 +164,9 @@ class _Making:
         def make() -> Tensor:
             value = source.make() if number is None else stack_part(source.make(), number)
             value = to_hf(value, pair.weight, self.config)
+            value = value if value.shape == pair.shape else reshaped(value, pair.shape)
             if rest is not None:
-                value = value + tensor(rest)
-            value = value if value.shape == pair.shape else value.reshape(pair.shape)
+                value = value + tensor(rest).reshape(pair.shape)
             return value if value.type_name == wanted else value.to(wanted)
 
         return make

@@ -38,7 +38,7 @@ from lbrx.models.architectures.rope import (
     rope_section,
 )
 from lbrx.models.architectures.table import all_families, family_of_model_type
-from lbrx.models.architectures.value_changes import stacked, to_gguf
+from lbrx.models.architectures.value_changes import reshaped, stacked, to_gguf, to_hf
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
 
@@ -92,7 +92,7 @@ def hf_to_gguf(
         **vocabulary,
         **source_metadata(text_config(contents.config, family), {each.name: _hf_type(each) for each in tensors}),
         **head_metadata,
-        **_norm_rests(matches),
+        **_rests(matches, config),
     }
     return Contents(
         "gguf",
@@ -177,10 +177,13 @@ def _planned(match: Match, config: Config, type_name: str | None) -> PlannedTens
     def make() -> Tensor:
         values = [to_gguf(part.make(), weight, config) for part in parts]
         values = [value if value.type_name == wanted else value.to(wanted) for value in values]
-        return stacked(values) if is_stack else values[0]
+        value = stacked(values) if is_stack else values[0]
+        return value if value.shape == shape else reshaped(value, shape)
 
     own_shape = parts[0].shape[::-1] if weight.is_transposed else parts[0].shape
     shape = (len(parts), *own_shape) if is_stack else own_shape
+    if weight.gguf_shape is not None:
+        shape = match.pair.gguf_shape
     return PlannedTensor(match.pair.gguf_name, wanted, shape, make)
 
 
@@ -215,19 +218,20 @@ def _vector(name: str, values: npt.NDArray[np.float32]) -> PlannedTensor:
     return PlannedTensor.of(name, tensor(values))
 
 
-def _norm_rests(matches: Sequence[Match]) -> dict[str, Any]:
-    """What f32 cannot hold of 1 + weight, for norms that would not come back as they were."""
+def _rests(matches: Sequence[Match], config: Config) -> dict[str, Any]:
+    """What rounding loses of values that a formula changes, for tensors that would not come back as they were."""
     rests: dict[str, Any] = {}
     for match in matches:
-        if not match.pair.weight.adds_one:
+        weight = match.pair.weight
+        if not weight.adds_one and not weight.is_log:
             continue
         stored = match.tensors[0].make()
         if not stored.is_view:
             continue
-        weights = stored.numpy().astype(np.float64)
-        rest = weights - ((weights.astype(np.float32) + np.float32(1)).astype(np.float64) - 1)
-        if rest.any():
-            rests[NORM_REST_PREFIX + match.pair.gguf_name] = rest.astype(np.float32)
+        back = to_hf(to_gguf(stored, weight, config).realize(), weight, config).to("f64")
+        if (back.to(stored.type_name) != stored).any():
+            rest = stored.to("f64") - back
+            rests[NORM_REST_PREFIX + match.pair.gguf_name] = rest.to("f32").numpy().reshape(-1)
     return rests
 
 

@@ -24,9 +24,12 @@ class Pair:
     hf_names: tuple[str, ...]
     shape: tuple[int, ...]  # of each Hugging Face tensor
     is_required: bool
+    own_gguf_shape: tuple[int, ...] | None = None
 
     @property
     def gguf_shape(self) -> tuple[int, ...]:
+        if self.own_gguf_shape is not None:
+            return self.own_gguf_shape
         if self.weight.is_transposed:
             return self.shape[::-1]
         return self.shape if self.weight.items is None else (len(self.hf_names), *self.shape)
@@ -47,7 +50,8 @@ def tensor_pairs(family: Family, config: Config, prediction_count: int = 0) -> I
         names = tuple(family.namings[0].expand(weight.name, layer, item) for item in items)
         gguf_name = weight.gguf.replace("{layer}", str(layer))
         is_required = (layer is None or layer < layers) and _is_needed(family, weight, config, layer)
-        return Pair(weight, gguf_name, names, config.shape(weight.shape, layer=layer), is_required)
+        gguf_shape = None if weight.gguf_shape is None else config.shape(weight.gguf_shape, layer=layer)
+        return Pair(weight, gguf_name, names, config.shape(weight.shape, layer=layer), is_required, gguf_shape)
 
     for weight in _in_gguf(family.pre):
         yield pair(weight, None)
@@ -70,7 +74,8 @@ def _is_selected(family: Family, weight: Weight, config: Config, layer: int) -> 
 def _is_needed(family: Family, weight: Weight, config: Config, layer: int | None) -> bool:
     if weight.optional or weight.tied_to is not None:
         return False
-    if weight.name.endswith(".bias") and not family.needs_by_default(weight):
+    depends_on_layer = "layer" in (weight.needed_when or "")
+    if weight.name.endswith(".bias") and not depends_on_layer and not family.needs_by_default(weight):
         return False  # some models have fewer biases than config.json says
     return weight.needed_when is None or bool(config.evaluate(weight.needed_when, layer=layer))
 

@@ -220,6 +220,8 @@ class Config:
         32
         """
         value = self.evaluate(expression, **local)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= at_most:
             bound = "" if at_most == MOST else f" of at most {at_most}"
             raise self.wrong(f"{expression!r} is {value!r:.60}; expected a whole number{bound}")
@@ -275,7 +277,7 @@ class Config:
     def _item(self, values: Any, index: Any, name: str) -> Any:
         if isinstance(values, Mapping) and isinstance(index, str):
             return values.get(index)
-        if not isinstance(values, list | tuple) or not isinstance(index, int) or not 0 <= index < len(values):
+        if not isinstance(values, list | tuple | str) or not isinstance(index, int) or not 0 <= index < len(values):
             raise self.wrong(f"{name!r} is {values!r:.60}; expected a list with more than {index!r:.20} items")
         return values[index]
 

@@ -75,6 +75,8 @@ class Family:
     needed_in_mlx: tuple[str, ...] = ()  # config keys without which mlx_lm does not load a model
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     text_only: tuple[str, str] | None = None  # model type and class of its language model alone, if others
+    variants: Mapping[str, str] = field(default_factory=dict)  # other families of the same type: conditions on configs
+    layer_lists: tuple[str, ...] = ()  # keys with one entry per layer, which tell their number if layers_key is absent
     inferred_layer_count: int | None = None  # set when the layers were counted by their names
     prediction_layers: int = 0  # set when the layers after those were counted, too
 
@@ -109,7 +111,7 @@ class Family:
     @property
     def expert_count(self) -> str | None:
         """The config key for the number of experts per layer, or None."""
-        stack = self.by_gguf_name.get("ffn_gate_exps.weight")
+        stack = self.by_gguf_name.get("ffn_down_exps.weight")
         return None if stack is None else str(stack.items)
 
     def needs_by_default(self, weight: Weight) -> bool:
@@ -122,6 +124,10 @@ class Family:
         class_name = first_class(values)
         has_head = not class_name or class_name.endswith(_CLASSES_WITH_HEAD)
         defaults = {**{own: usual for usual, own in self.keys.items()}, **self.defaults, "has_language_head": has_head}
+        lists = (text_section(values).get(key) for key in self.layer_lists)
+        listed = next((each for each in lists if isinstance(each, str | list | tuple)), None)
+        if listed is not None:
+            defaults[self.layers_key] = len(listed)
         return Config(values, defaults, where, error_class, self.keys)
 
     def whole_config(

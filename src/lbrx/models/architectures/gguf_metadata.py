@@ -13,6 +13,7 @@ from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.activations import config_name, usual_activation
 from lbrx.models.architectures.config import MOST, Config
 from lbrx.models.architectures.family import Family, most_items
+from lbrx.models.architectures.gguf_layers import list_metadata, listed_config, periods_of, with_numbers
 from lbrx.models.architectures.records import Gguf, Norm
 from lbrx.models.architectures.rope import (
     FULL_ATTENTION,
@@ -68,12 +69,14 @@ def metadata_of_config(family: Family, config: Config, rope: Config, prediction_
 
     ``prediction_count`` is the number of layers that predict further tokens, after the others.
     """
-    pairs: dict[str, Any] = {end: config.count(key) for end, key in (_COUNTS | _HEAD_SIZES).items()}
-    pairs["context_length"] = config.size(gguf_of(family).context_length)
+    gguf = gguf_of(family)
+    counts = {end: key for end, key in (_COUNTS | _HEAD_SIZES).items() if end not in gguf.without}
+    pairs: dict[str, Any] = {end: config.count(key) for end, key in counts.items()}
+    pairs["context_length"] = config.size(gguf.context_length)
     norm = _norm(family)
     pairs |= {_EPSILONS[norm.function]: config.real(norm.epsilon), "vocab_size": config.count("vocab_size")}
     if family.defaults.get("rope_theta") is not None:
-        pairs |= _rope_metadata(gguf_of(family), config, rope)
+        pairs |= _rope_metadata(gguf, config, rope)
     pairs |= _window_metadata(family, config)
     pairs |= {key: config.number(key) for key in _SOFTCAPS if key in family.defaults and config.get(key) is not None}
     if family.expert_count is not None:
@@ -81,11 +84,13 @@ def metadata_of_config(family: Family, config: Config, rope: Config, prediction_
         pairs["expert_used_count"] = config.count("num_experts_per_tok")
         sizes = {end: key for end, key in _EXPERT_SIZES.items() if key in family.defaults}
         pairs |= {end: config.count(key) for end, key in sizes.items() if config.get(key) is not None}
+    pairs = {key: value for key, value in pairs.items() if key not in gguf.without}
     further = _more_metadata(family, config)
     pairs |= {key: value for key, value in further.items() if key not in pairs or not isinstance(value, str)}
-    multiplier = gguf_of(family).yarn_log_multiplier
+    multiplier = gguf.yarn_log_multiplier
     if multiplier is not None and rope.get("mscale_all_dim") is not None:
         pairs[_YARN_LOG_MULTIPLIER] = multiplier * rope.number("mscale_all_dim")
+    pairs |= list_metadata(gguf, config, rope, config.count(family.layers_key))
     if prediction_count:
         pairs |= {"block_count": pairs["block_count"] + prediction_count, _PREDICTING: prediction_count}
     return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items() if value is not None}
@@ -101,6 +106,8 @@ def _more_metadata(family: Family, config: Config) -> dict[str, Any]:
             continue
         if not isinstance(value, int | float) or not -MOST < value < MOST:
             raise config.wrong(f"{expression!r} is {value!r:.60}; expected a number, or true or false")
+        if name in _COUNTS and isinstance(value, float):
+            value = config.size(expression)
         is_real = isinstance(family.defaults.get(expression), float) or name.endswith(_REAL_ENDS)
         pairs[name] = float(value) if is_real and not isinstance(value, bool) else value
     return pairs
@@ -230,11 +237,14 @@ def config_of_metadata(
     family: Family, metadata: Mapping[str, Any], tensors: Mapping[str, PlannedTensor], where: str
 ) -> tuple[dict[str, Any], list[str]]:
     """Build a config.json from key-values and tensors; also return warnings about missing facts."""
-    prefix = f"{gguf_of(family).name}."
-    values = Config(_uniform(metadata, prefix), where=where, error_class=FormatError)
+    gguf = gguf_of(family)
+    prefix = f"{gguf.name}."
+    per_layer = [prefix + end for end in gguf.layer_keys]
+    values = Config(with_numbers(_uniform(metadata, prefix), per_layer), where=where, error_class=FormatError)
     config: dict[str, Any] = {"architectures": [family.class_name], "model_type": family.model_type}
     most = {"block_count": most_items(tensors)}
-    config |= {key: values.count(prefix + end, at_most=most.get(end, MOST)) for end, key in _COUNTS.items()}
+    counts = {end: key for end, key in _COUNTS.items() if end not in gguf.without}
+    config |= {key: values.count(prefix + end, at_most=most.get(end, MOST)) for end, key in counts.items()}
     others = {"attention.key_length": "head_dim", _WINDOW: "sliding_window", **{key: key for key in _SOFTCAPS}}
     others |= {"expert_count": family.expert_count or "num_experts", "expert_used_count": "num_experts_per_tok"}
     others |= {end: key for end, key in _EXPERT_SIZES.items() if key in family.defaults}
@@ -243,6 +253,9 @@ def config_of_metadata(
             is_real = key in _SOFTCAPS
             config[key] = plain_float(values.number(name)) if is_real else values.count(name, at_least=0)
     config |= _more_config(family, values, prefix, config)
+    given = {name.removeprefix(prefix): value for name, value in metadata.items() if name.startswith(prefix)}
+    config |= listed_config(gguf, given, config["num_hidden_layers"], where)
+    config |= periods_of(gguf, given, tensors.keys(), config["num_hidden_layers"])
     if not config.get("sliding_window"):
         config["sliding_window"] = None
     embedding = tensors.get("token_embd.weight")
@@ -257,7 +270,8 @@ def config_of_metadata(
         if token_id is not None:
             config[f"{key}_token_id"] = int(token_id)
     norm = _norm(family)
-    if norm.epsilon.isidentifier() and norm.epsilon not in gguf_of(family).keys.values():
+    is_read = norm.epsilon in gguf.keys.values() or _EPSILONS[norm.function] in gguf.without
+    if norm.epsilon.isidentifier() and not is_read:
         config[norm.epsilon] = plain_float(values.number(prefix + _EPSILONS[norm.function], default=1e-6))
     rope: dict[str, Any] = {}
     warnings: list[str] = []

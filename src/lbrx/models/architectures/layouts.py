@@ -18,7 +18,7 @@ from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.records import Joined, Weight
-from lbrx.models.architectures.value_changes import picked_rows, reshaped, stack_part
+from lbrx.models.architectures.value_changes import RowNumbers, picked_rows, reshaped, stack_part
 from lbrx.tensors.creation import concatenate
 from lbrx.tensors.tensor import Tensor
 
@@ -46,10 +46,14 @@ class _Whole:
     shape: tuple[int, ...]
     view: tuple[int, ...]
     parts: tuple[_Part, ...]
+    rows: RowNumbers | None = None  # the order of rows in the parts
 
     def cut(self, tensor: Tensor, number: int) -> Tensor:
         """Return all items of a part."""
         record, axis = self.record, self.record.axis
+        if self.rows is not None:
+            sizes = [part.shape[0] for part in self.parts]
+            return picked_rows(tensor, self.rows[sum(sizes[:number]) : sum(sizes[: number + 1])])
         tensor = tensor if self.view == self.shape else tensor.reshape(self.view)
         tensor = _swapped(tensor) if record.is_swapped else tensor
         count = len(self.parts)
@@ -93,7 +97,8 @@ class _Whole:
                 self.shape
             )
         if record.axis == 0:
-            return concatenate([part[0] for part in items]).reshape(self.shape)
+            joined = concatenate([part[0] for part in items]).reshape(self.shape)
+            return joined if self.rows is None else picked_rows(joined, np.argsort(self.rows))
         if record.view is not None:
             sizes = [(self.view[0], self._size(number), *self.view[2:]) for number in range(len(items))]
             items = [[part[0].reshape(size)] for part, size in zip(items, sizes, strict=True)]
@@ -213,6 +218,7 @@ def _wholes(family: Family, config: Config, names: frozenset[str]) -> Iterator[_
         parts = [_part_shape(weights[name], config) for name in record.parts]
         shape = config.shape(weights[record.name].shape or ())
         view = shape if record.view is None else config.shape(record.view)
+        rows = None if record.groups is None else _rows(config.count(record.groups), config.shape(record.runs))
         for layer in range(count):
             yield _Whole(
                 naming.expand(record.name, layer),
@@ -223,7 +229,17 @@ def _wholes(family: Family, config: Config, names: frozenset[str]) -> Iterator[_
                     _Part(tuple(naming.expand(name, layer, item) for item in items), part_shape, items != (None,))
                     for name, (items, part_shape) in zip(record.parts, parts, strict=True)
                 ),
+                rows,
             )
+
+
+def _rows(groups: int, runs: Sequence[int]) -> RowNumbers:
+    """Return the rows of the first runs of all groups, then those of the second ones, and so on."""
+    starts = np.arange(groups, dtype=np.int64)[:, None] * sum(runs)
+    ends = np.cumsum(runs)
+    return np.concatenate(
+        [(starts + np.arange(end - size, end)).reshape(-1) for size, end in zip(runs, ends, strict=True)]
+    )
 
 
 def _part_shape(weight: Weight, config: Config) -> tuple[Sequence[int | None], tuple[int, ...]]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """``gelu`` is the exact function, ``gelu_tanh`` its usual approximation, ``relu2`` the square of ``relu``."""
 Dimension = str | int  # an expression over the config's keys, or a number
+Scales = tuple[str | tuple[tuple[Dimension, str], ...], ...]
+"""Factors that are multiplied one after the other: expressions for all rows, or for runs of so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,25 @@ class Naming:
         if layer is not None:
             name = name.replace("{layer}", str(layer))
         return name if item is None else name.replace("{item}", str(item))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOrder:
+    """Heads that share a head of keys are next to each other in Hugging Face files; GGUF has the first heads of all
+    groups, then the second ones, and so on.
+
+    From position ``first`` on, an axis (0 or 1) consists of ``heads`` runs of ``size``. Fields are expressions over the
+    config.
+
+    >>> HeadOrder(size=1).axis
+    0
+    """
+
+    groups: str = "linear_num_key_heads"
+    heads: str = "linear_num_value_heads"
+    size: Dimension = "linear_value_head_dim"
+    first: Dimension = 0
+    axis: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +82,20 @@ class Weight:
     adds_one: bool = False  # GGUF has 1 + weight
     is_transposed: bool = False  # Hugging Face files have one column per output
     grouped_by: tuple[str, str] | None = None  # numbers of heads and of heads of keys: rows are in groups, see to_gguf
+    is_log: bool = False  # GGUF has -exp(weight)
+    order: HeadOrder | None = None  # GGUF has heads in another order
+    gguf_shape: tuple[Dimension, ...] | None = None  # if it differs by more than axes of size 1
+    gguf_scales: Scales = ()  # factors that values in GGUF include
+    is_conv: bool = False  # weights of a convolution [channels, 1, taps]: MLX swaps the last two axes
 
     @property
     def is_always_f32(self) -> bool:
-        """Whether llama.cpp computes with this tensor in f32 only: vectors, norms and routers."""
+        """Whether llama.cpp computes with this tensor in f32 only: vectors, norms, routers and convolutions."""
         gguf = self.gguf or ""
         axes = [size for size in self.shape or () if size != 1]
+        is_vector = len(axes) < 2 or not gguf.endswith(".weight")
         is_small = gguf.endswith("_norm.weight") or "ffn_gate_inp" in gguf or gguf == "position_embd.weight"
-        return len(axes) < 2 or is_small
+        return is_vector or self.is_conv or is_small
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +117,8 @@ class Joined:
     is_swapped: bool = False
     view: tuple[Dimension, ...] | None = None
     swapped: tuple[str, ...] = ()
+    groups: str | None = None  # rows are in so many groups, each of which has ``runs`` of rows: the first runs of all
+    runs: tuple[Dimension, ...] = ()  # groups come first in the parts, then the second ones, and so on
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +150,13 @@ class Gguf:
     yarn_log_multiplier: float | None = None  # that of ``mscale_all_dim`` in its key-value; None: there is none
     config: Mapping[str, str] = field(default_factory=dict)  # config keys as expressions over key-values ("a_b": "a.b")
     stored_defaults: Mapping[str, Any] = field(default_factory=dict)  # for key-values that a file omits
+    without: tuple[str, ...] = ()  # usual key-values that do not apply; ``keys`` may give them a value
+    layer_keys: Mapping[str, str] = field(default_factory=dict)  # lists: expressions over the config and ``layer``
+    layer_config: Mapping[str, str] = field(default_factory=dict)  # lists of the config: over key-values and ``layer``
+    rope_lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # lists of expressions over rope settings
+    periods: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # config keys for period and offset of layers
+    # with a tensor of this name, or with a number above 0 in this list
+    rope_defaults: Mapping[str, Any] = field(default_factory=dict)  # for those
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +237,7 @@ class GroupedAttention:
     chunk: str | None = None  # a token sees only those of its chunk of so many positions; 0: of all
     temperature: tuple[str, str, str] | None = None  # a condition, and the step and the scale of growing queries
     first_position: int = 1  # with ``temperature``
+    is_gated: bool = False  # the matrix of queries has a gate behind the query of each head
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +259,8 @@ class GatedMlp:
     activation: Activation = "silu"
     is_joined: bool = False
     alternatives: tuple[Activation, ...] = ()
+    gate_scale: str | None = None  # of the input of the activation, an expression over the config
+    scale: str | None = None  # of the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +294,7 @@ class Experts:
     group_score: Literal["best", "two_best"] = "two_best"
     scales_inputs: bool = False  # the inputs of experts are multiplied by the weights, not the results
     clamp: tuple[str, str] | None = None
+    is_gated: bool = True  # MLPs have a gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +375,7 @@ class Decoder:
     shares_norm: str = "False"  # the MLP reads what the norm before the mixer returns
     embedding_scale: str | None = None
     embedding_norm: bool = False  # after the embedding: the tensors ``token_embd_norm``
+    final_norm: str = "output_norm"  # its GGUF name
     residual_scale: str | None = None  # of the results of mixer and MLP
     logit_scale: str | None = None
     requires: tuple[str, ...] = ()  # conditions on the config without which a model cannot be run

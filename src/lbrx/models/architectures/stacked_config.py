@@ -35,7 +35,9 @@ _LAYER_INDEX_KEYS = (
     "rope_scaling_layers",
     "attn_layer_indices",
     "hybrid_layer_ids",
+    "full_attn_idxs",
 )
+_LAYER_TEXTS = ("hybrid_override_pattern",)  # one letter per layer
 _LAYER_INDEX_NAME = re.compile(r"_(ids|idxs|indices|indexes|layers)$")
 
 
@@ -145,6 +147,9 @@ def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Famil
     updates: dict[str, Any] = {_layers_key(section, architecture): len(layers)}
     if section.get("num_nextn_predict_layers"):
         updates["num_nextn_predict_layers"] = 0  # a stack has none of them
+    for key in _LAYER_TEXTS:
+        if isinstance(section.get(key), str):
+            updates[key] = "".join(_letter(key, layer, architecture) for layer in layers)
     for key in _per_layer_keys(config, layers, architecture):
         updates[key] = [_listed_value(key, layer, architecture) for layer in layers]
     for rule in rules:
@@ -155,6 +160,14 @@ def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Famil
         if is_used and all(rule.key != key for rule in rules):
             updates[key] = [i for i, layer in enumerate(layers) if _is_indexed(key, layer)]
     return updates | _window_updates(config, layers, updates, architecture)
+
+
+def _letter(key: str, layer: _Layer, architecture: Family) -> str:
+    """Return the letter of a layer in a text of its config."""
+    text, layer_count = text_section(layer.config).get(key), _layer_count(layer.config, architecture)
+    if not isinstance(text, str) or len(text) != layer_count:
+        raise UsageError(f"config.json: {key!r} is {text!r:.60}; expected a letter for each of {layer_count} layers")
+    return text[layer.number]
 
 
 def _configs(config: Values, layers: Sequence[_Layer]) -> tuple[Values, ...]:

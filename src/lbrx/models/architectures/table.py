@@ -66,7 +66,7 @@ def known_family(config: Values) -> Family | None:
         named = (family for family in _candidates(model_type) if class_name in family.class_names)
         family = next(named, None) or family_of_type(model_type)
         if family is not None:
-            return family
+            return _variant(family, config)
     return None
 
 
@@ -90,11 +90,21 @@ def find_family(config: Values) -> Family:
 
 def family_of_model_type(config: Values) -> Family | None:
     """Return the family of the language model that a config describes, by ``model_type`` alone."""
-    return family_of_type(config.get("model_type")) or family_of_type(text_section(config).get("model_type"))
+    family = family_of_type(config.get("model_type")) or family_of_type(text_section(config).get("model_type"))
+    return None if family is None else _variant(family, config)
+
+
+def _variant(family: Family, config: Values) -> Family:
+    """Return the family of the same type that a config describes."""
+    values = family.config(config) if family.variants else None
+    names = (name for name, when in family.variants.items() if values is not None and values.evaluate(when))
+    name = next(names, None)
+    return family if name is None else load_family(name)
 
 
 _ABSENT = dict.fromkeys(
     (
+        "expert_count",
         "expert_gating_func",
         "expert_shared_feed_forward_length",
         "attention_sliding_window",
@@ -116,7 +126,7 @@ def family_of_gguf(metadata: Values) -> Family | None:
     for family in _candidates(name):
         if family.gguf is None or family.gguf.name != name or (family.expert_count is not None) != is_mixture:
             continue
-        if Config(pairs, _ABSENT).evaluate(family.gguf.when):
+        if Config(pairs, {**_ABSENT, **family.gguf.stored_defaults}).evaluate(family.gguf.when):
             return family
     return None
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.models.architectures.config import Config
-from lbrx.models.architectures.records import Weight
+from lbrx.models.architectures.records import HeadOrder, Weight
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import stack
 from lbrx.tensors.storage_views import GatheredStorage, JoinedStorage
 from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.tensor import tensor as as_tensor
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -120,15 +122,58 @@ def _ggml_blocks(tensor: Tensor) -> Blocks | None:
     return expr if isinstance(expr, Blocks) and expr.codec in GGML_TYPES else None
 
 
+def ordered(tensor: Tensor, order: HeadOrder, config: Config, *, back: bool = False) -> Tensor:
+    """Return a tensor with its heads in the order of GGUF, or ``back`` in that of Hugging Face."""
+    groups, heads = config.count(order.groups), config.count(order.heads)
+    if groups == heads or heads % groups:
+        return tensor
+    size, shape = config.size(order.size), tensor.shape
+    numbers = np.arange(heads).reshape(groups, -1).T.reshape(-1)
+    if back:
+        numbers = np.argsort(numbers)
+    if order.axis == 0:
+        first = config.size(order.first)
+        rows = (numbers[:, None] * size + np.arange(size)).reshape(-1) + first
+        matrix = tensor if tensor.ndim == 2 else tensor.reshape(shape[0], -1)
+        picked = picked_rows(matrix, np.concatenate([np.arange(first), rows]))
+        return picked if tensor.ndim == 2 else picked.reshape(shape)
+    runs = (np.arange(shape[0])[:, None] * heads + numbers).reshape(-1)
+    blocks = _ggml_blocks(tensor)
+    if blocks is not None and size % codec(blocks.codec).block_elements:
+        tensor = tensor.dequantize()
+    return reshaped(picked_rows(reshaped(tensor, (shape[0] * heads, size)), runs), shape)
+
+
+def _factors(weight: Weight, config: Config, type_name: str) -> Iterator[float | Tensor]:
+    """Yield the factors that values in GGUF include, but for ones."""
+    for scale in weight.gguf_scales:
+        if isinstance(scale, str):
+            factor = config.real(scale)
+            if factor != 1:
+                yield float(np.float32(factor))
+            continue
+        factors = [np.float32(config.real(expression)) for _, expression in scale]
+        if any(each != 1 for each in factors):
+            column = np.repeat(np.array(factors, np.float32), config.shape([size for size, _ in scale]))
+            yield as_tensor(column[:, None]).to(type_name)
+
+
 def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
     """Return the values of a tensor as GGUF stores them.
 
     llama.cpp rotates adjacent elements of a head, transformers those that are half a head apart. The norms of
     Gemma multiply by 1 + weight; GGUF stores the sum. GPT-2 stores matrices transposed. GPT-NeoX stores queries, keys
     and values of each head next to each other; GGUF has all queries first, then all keys.
+    The decays of state spaces are stored as logarithms of their negation.
     """
     if weight.grouped_by is not None:
         return picked_rows(tensor, _separate_rows(tensor.shape[0], weight.grouped_by, config))
+    if weight.order is not None:
+        tensor = ordered(tensor, weight.order, config)
+    if weight.is_log:
+        return -tensor.to("f32").exp()
+    for factor in _factors(weight, config, "f32"):
+        tensor = tensor.to("f32") * factor
     if weight.is_transposed:
         return tensor.T
     if weight.paired_by is not None:
@@ -137,9 +182,15 @@ def to_gguf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
 
 
 def to_hf(tensor: Tensor, weight: Weight, config: Config) -> Tensor:
-    """Return the inverse of ``to_gguf``. Subtracting 1 in f64 is exact."""
+    """Return the inverse of ``to_gguf``. Subtracting 1 in f64 is exact; logarithms and quotients are not."""
     if weight.grouped_by is not None:
         return picked_rows(tensor, np.argsort(_separate_rows(tensor.shape[0], weight.grouped_by, config)))
+    for factor in _factors(weight, config, "f64"):
+        tensor = tensor.to("f64") / factor
+    if weight.is_log:
+        tensor = (-tensor.to("f64")).log()
+    if weight.order is not None:
+        return ordered(tensor, weight.order, config, back=True)
     if weight.is_transposed:
         return tensor.T
     if weight.paired_by is not None:

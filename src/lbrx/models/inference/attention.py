@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.recording import run_in_step
 from lbrx.errors import FormatError
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.records import Alibi, GroupedAttention
@@ -116,6 +117,9 @@ def _slopes(alibi: Alibi | None, config: Config, heads: int, scale: float) -> Fl
 def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> Floats:
     tokens, layer, part = len(values), run.layer, weights.part
     queries, keys, new_values = _projected(values, weights)
+    gate = None
+    if part.is_gated:
+        queries, gate = queries[:, :, : weights.head_size], queries[:, :, weights.head_size :]
     norms = (weights.query_norm, weights.key_norm)
     if not part.norms_after_rope:
         queries, keys = (_normed(each, norm) for each, norm in zip((queries, keys), norms, strict=True))
@@ -140,7 +144,14 @@ def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> F
         chunk=weights.chunk,
         sinks=weights.sinks,
     )
+    if gate is not None:
+        mixed = run_in_step(_gated, mixed, gate)
     return times(mixed.transpose(1, 0, 2).reshape(tokens, weights.heads * weights.head_size), weights.output)
+
+
+def _gated(values: Floats, gate: Floats) -> Floats:
+    one = np.float32(1)
+    return values * (one / (one + np.exp(-gate)))
 
 
 def _projected(values: Floats, weights: AttentionWeights) -> list[Floats]:
@@ -159,7 +170,8 @@ def _projected(values: Floats, weights: AttentionWeights) -> list[Floats]:
         results = [each if norm is None else normalized(each, norm) for each, norm in zip(results, norms, strict=True)]
         if weights.clip is not None:
             results = [np.clip(each, np.float32(-weights.clip), np.float32(weights.clip)) for each in results]
-    return [each.reshape(tokens, -1, size).transpose(1, 0, 2) for each in results]
+    widths = (2 * size if weights.part.is_gated else size, size, size)
+    return [each.reshape(tokens, -1, width).transpose(1, 0, 2) for each, width in zip(results, widths, strict=True)]
 
 
 def _groups(joined: Floats, weights: AttentionWeights) -> list[Floats]:

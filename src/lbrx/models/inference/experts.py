@@ -90,13 +90,16 @@ def _routing(part: Experts, config: Config) -> Routing:
 
 def read_experts(reader: Reader, part: Experts, layer: LayerSpec) -> ExpertWeights:
     number, activation = layer.number, activation_of(part, reader.spec.config)
-    roles = (_matrices(reader, f"ffn_{role}_exps", number) for role in ("gate", "up", "down"))
-    experts = tuple(MlpWeights((gate, up), down, activation) for gate, up, down in zip(*roles, strict=True))
+    roles = ("gate", "up", "down") if part.is_gated else ("up", "down")
+    matrices = (_matrices(reader, f"ffn_{role}_exps", number) for role in roles)
+    experts = tuple(
+        MlpWeights(tuple(inner), down, activation, part.is_gated) for *inner, down in zip(*matrices, strict=True)
+    )
     correction = reader.bias("exp_probs_b", number)
     shared, shared_gate = None, None
     if reader.has("ffn_up_shexp.weight", number):
-        gate, up, down = (reader.matrix(f"ffn_{role}_shexp", number) for role in ("gate", "up", "down"))
-        shared = MlpWeights((gate, up), down, activation)
+        *inner, down = (reader.matrix(f"ffn_{role}_shexp", number) for role in roles)
+        shared = MlpWeights(tuple(inner), down, activation, part.is_gated)
     if reader.has("ffn_gate_inp_shexp.weight", number):
         row = reader.tensor("ffn_gate_inp_shexp.weight", number)
         shared_gate = Matrix(row.reshape(1, -1) if row.ndim == 1 else row)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.models.architectures.activations import activation_of
 from lbrx.models.architectures.records import Activation, GatedMlp, PlainMlp
@@ -36,6 +38,8 @@ class MlpWeights:
     down: Matrix
     activation: Activation = "silu"
     is_gated: bool = True
+    gate_scale: float | None = None
+    scale: float | None = None
 
 
 def read_mlp(reader: Reader, part: GatedMlp | PlainMlp, layer: LayerSpec) -> MlpWeights:
@@ -44,7 +48,9 @@ def read_mlp(reader: Reader, part: GatedMlp | PlainMlp, layer: LayerSpec) -> Mlp
     names = ("ffn_gate", "ffn_up") if isinstance(part, GatedMlp) and not part.is_joined else ("ffn_up",)
     matrices = tuple(reader.matrix(name, layer.number) for name in names)
     down = reader.matrix("ffn_down", layer.number)
-    return MlpWeights(matrices, down, activation_of(part, reader.spec.config), is_gated)
+    scales = (part.gate_scale, part.scale) if isinstance(part, GatedMlp) else (None, None)
+    factors = (None if each is None else reader.spec.config.real(each) for each in scales)
+    return MlpWeights(matrices, down, activation_of(part, reader.spec.config), is_gated, *factors)
 
 
 def run_mlp(values: Floats, weights: MlpWeights, _run: LayerRun | None = None) -> Floats:
@@ -55,7 +61,9 @@ def run_mlp(values: Floats, weights: MlpWeights, _run: LayerRun | None = None) -
     if len(inner) == 1:
         half = inner[0].shape[1] // 2
         inner = [inner[0][:, :half], inner[0][:, half:]]
-    return times(gated(inner[0], inner[1], weights.activation), weights.down)
+    gate = inner[0] if weights.gate_scale is None else inner[0] * np.float32(weights.gate_scale)
+    result = times(gated(gate, inner[1], weights.activation), weights.down)
+    return result if weights.scale is None else result * np.float32(weights.scale)
 
 
 def gated(gate: Floats, up: Floats, activation: Activation) -> Floats:

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, str] = {
     "Experts": "lbrx.models.inference.experts:EXPERTS",
+    "GatedDeltaNet": "lbrx.models.inference.delta_net:DELTA_NET",
     "GatedMlp": "lbrx.models.inference.mlp:MLP",
     "GroupedAttention": "lbrx.models.inference.attention:GROUPED_ATTENTION",
     "LatentAttention": "lbrx.models.inference.latent_attention:LATENT_ATTENTION",
+    "Mamba": "lbrx.models.inference.mamba:MAMBA",
+    "Mamba2": "lbrx.models.inference.mamba:MAMBA2",
     "PlainMlp": "lbrx.models.inference.mlp:MLP",
+    "ShortConv": "lbrx.models.inference.short_conv:SHORT_CONV",
+    "Sum": "lbrx.models.inference.sums:SUM",
 }
 """The class of a record, and its `PartCode`."""
 

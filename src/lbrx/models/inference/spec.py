@@ -18,6 +18,8 @@ from lbrx.models.inference.rotations import rope_of_layer
 from lbrx.tensors.rope import RopeConfig, RopeStyle
 from lbrx.tensors.shape import Shape
 
+_WINDOW_TYPES = {SLIDING_ATTENTION, FULL_ATTENTION}
+
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
@@ -181,7 +183,7 @@ def _layer_types(config: Config, family: Family, decoder: Decoder) -> tuple[Sequ
     width = None
     if rule is not None and config.flag("use_sliding_window", default=True) and config.get("sliding_window"):
         width = config.count("sliding_window")
-    has_types = rule is not None and (width is not None or len(decoder.layer_types) > 2)
+    has_types = rule is not None and (width is not None or set(decoder.layer_types) - _WINDOW_TYPES)
     if not has_types:
         return [FULL_ATTENTION] * count, width
     listed = config.per_layer("layer_types", count, decoder.layer_types)

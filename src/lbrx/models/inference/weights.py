@@ -139,7 +139,7 @@ def read_weights_outside_layers(reader: Reader, layers: Sequence[LayerWeights]) 
         embedding_norm=reader.norm("token_embd_norm", None, norm.function) if spec.decoder.embedding_norm else None,
         positions=reader.tensor("position_embd.weight") if has_positions else None,
         layers=layers,
-        final_norm=reader.norm("output_norm", None, norm.function),
+        final_norm=reader.norm(spec.decoder.final_norm, None, norm.function),
         output=Matrix(embedding, reader.bias("output")) if spec.is_tied else reader.matrix("output"),
         rope_factors=reader.rope_factors(),
         names=reader.source.names,
@@ -195,6 +195,8 @@ class Reader:
         shape = self.shape(weight, layer)
         if weight.is_transposed and self.spec.is_gguf:
             shape = shape[::-1]
+        if weight.gguf_shape is not None and self.spec.is_gguf:
+            shape = self.spec.config.shape(weight.gguf_shape, **self._local(layer))
         tensor = self.source.tensor(self.name(weight, layer), shape)
         return Tensor(tensor.T.expr, tensor.metadata) if is_transposed else tensor
 
@@ -230,8 +232,9 @@ class Reader:
 
     def norm(self, gguf_name: str, layer: int | None, function: Literal["rms", "layer"]) -> NormWeights:
         """Return a norm; a weight that the family does not have is 1 everywhere."""
-        name = f"{gguf_name}.weight"
-        weight = self.vector(name, layer) if name in self.spec.family.by_gguf_name else None
+        known = self.spec.family.by_gguf_name
+        name = next((each for each in (f"{gguf_name}.weight", gguf_name) if each in known), None)
+        weight = None if name is None else self.vector(name, layer)
         bias, adds_one = self.bias(gguf_name, layer), self.spec.norm_adds_one
         if weight is not None and function == "layer" and adds_one:
             weight, adds_one = weight + np.float32(1.0), False
