@@ -28,10 +28,10 @@ from lbrx.files.remote.paths import RemotePath, as_path, is_remote, without_secr
 from lbrx.files.remote.settings import remote_settings
 from lbrx.jobs.convert.convert import plan_conversion
 from lbrx.jobs.convert.reading import read_contents
+from lbrx.jobs.imatrix.files import read_imatrix
 from lbrx.jobs.lora.adapter import open_with_adapter
 from lbrx.jobs.merge.merge import read_and_plan
 from lbrx.jobs.moe.moe import plan_recipe
-from lbrx.jobs.quantize.imatrix import read_imatrix
 from lbrx.jobs.verify import verify
 from lbrx.models.architectures.table import known_family
 from lbrx.models.inference import open_model
