@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,6 +63,13 @@ def quantize(
         list[Path] | None,
         Option(metavar="FILE", help="Measure an importance matrix for this text first. Can be repeated."),
     ] = None,
+    feedback: Annotated[
+        bool, Option("--feedback", help="With --calibrate: let later columns make up for the errors of earlier ones.")
+    ] = False,
+    shrink: Annotated[
+        float,
+        Option(help="With --feedback: 0 for texts like those of later use, up to 1 for others."),
+    ] = 0.5,
     include_weights: Annotated[
         list[str] | None, Option(metavar="TEXT", help="Use importances only of tensors whose names contain TEXT.")
     ] = None,
@@ -126,10 +134,8 @@ def quantize(
         "allow_requantize": allow_requantize,
     }
     with reporting("quantizing", options) as report:
-        if calibrate:
-            with shown_progress("calibrating") as calibrating:
-                choices["imatrix"] = calibrated_imatrix(source, out, calibrate, imatrix, device, calibrating)
-        parsed = parse_options(**choices)
+        matrix = {"imatrix": out} if calibrate else {}  # it is measured later
+        parsed = parse_options(**choices | matrix)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
         check_output_name(out, None)
@@ -137,7 +143,8 @@ def quantize(
             measuring = status.enter_context(shown_progress("measuring"))
             planning: dict[str, Any] = {"max_shard_bytes": limits.shard_size, "measuring": measuring}
             if not dry_run:
-                write = partial(quantize_model, source, out, **choices, **planning)
+                calibration: dict[str, Any] = {"calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
+                write = partial(quantize_model, source, out, **choices, **calibration, **planning)
                 write_output(
                     write,
                     report,
@@ -150,6 +157,10 @@ def quantize(
                 )
                 return
             with planning_for(limits, report, device, cluster):
+                if calibrate:
+                    parsed = replace(
+                        parsed, imatrix=calibrated_imatrix(source, out, calibrate, imatrix, device, measuring)
+                    )
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
                 report.warnings(plan.output.warnings)

@@ -136,7 +136,7 @@ class _Run:
         self._model = open_model(source)
         tokenizer = open_tokenizer(source)
         context = min(context, self._model.spec.context_length)
-        self._chunks, self._context = _chunks(self._model, tokenizer, paths, context, max_chunks), context
+        self._chunks, self._context = calibration_chunks(self._model, tokenizer, paths, context, max_chunks), context
         self._datasets = tuple(str(path) for path in paths) or (CALIBRATION_NAME,)
         self._with_output = process_output
         self._names = matrix_names(self._model.spec, self._model.weights)
@@ -215,7 +215,7 @@ class _Watcher:
         sums.counts[name.item] += math.prod(values.shape[:-1])
 
 
-def _chunks(
+def calibration_chunks(
     model: LanguageModel, tokenizer: TextTokenizer, paths: Sequence[Path], context: int, max_chunks: int | None
 ) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
     """The tokens of each chunk. A text that is shorter than a chunk is one."""

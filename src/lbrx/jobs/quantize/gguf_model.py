@@ -16,6 +16,7 @@ from lbrx.jobs.imatrix.files import Importance
 from lbrx.jobs.quantize.budget import Measuring, choose_for_size
 from lbrx.jobs.quantize.choice import Choice, choose_types
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, misfit_warnings, refuse_to_requantize
+from lbrx.jobs.quantize.feedback import stored_blocks
 from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
 from lbrx.jobs.quantize.pruning import pruned
@@ -66,6 +67,9 @@ def _coded(tensor: PlannedTensor, choice: Choice, options: QuantizeOptions, impo
         return CodedTensor(tensor, choice, (tensor,))
     if is_coded(tensor.type_name) and not options.allow_requantize:
         refuse_to_requantize(tensor, choice.type_name)
+    blocks = None if options.feedback is None else stored_blocks(options.feedback, tensor, choice.type_name)
+    if blocks is not None:
+        return CodedTensor(tensor, choice, (PlannedTensor.of(tensor.name, blocks),))
     weights = importances.for_type(tensor, choice.type_name)
     part = tensor.mapped(lambda values: _recoded(values, choice.type_name, weights), type_name=choice.type_name)
     return CodedTensor(tensor, choice, (part,))

@@ -120,6 +120,7 @@ class QuantizeOptions:
     imatrix: Path | None = None
     include_weights: tuple[str, ...] = ()
     exclude_weights: tuple[str, ...] = ()
+    feedback: Path | None = None  # a folder of blocks that `lbrx.jobs.quantize.feedback` has encoded
     group_size: int | None = None
     target_bpw: float | None = None
     target_bytes: int | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import Contents
@@ -23,12 +24,14 @@ from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.feedback import DEFAULT_SHRINK, encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
 from lbrx.jobs.quantize.mlx_model import quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
 from lbrx.jobs.quantize.targets import MlxTarget
+from lbrx.memory.limits import limited
 
 _CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
@@ -63,6 +66,8 @@ def quantize(
     leave_output: bool = False,
     imatrix: str | Path | None = None,
     calibrate: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    feedback: bool = False,
+    shrink: float = DEFAULT_SHRINK,
     include_weights: Sequence[str] = (),
     exclude_weights: Sequence[str] = (),
     group_size: int | None = None,
@@ -79,7 +84,9 @@ def quantize(
     ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
     (``"int4"``); ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
     and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a text, or texts, for which an
-    importance matrix is measured first; it stays beside ``out`` and is used again. ``tensor_types`` are texts such as
+    importance matrix is measured first; it stays beside ``out`` and is used again. With ``feedback``, errors of columns
+    are made up for by later columns, as these texts say; ``shrink`` is 0 if the texts are like those that the model
+    will see, up to 1. ``tensor_types`` are texts such as
     ``"ffn_down=q6_k"`` and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
     `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
@@ -114,8 +121,34 @@ def quantize(
         keep_split=keep_split,
         allow_requantize=allow_requantize,
     )
+    if feedback:
+        choices = _with_feedback(source, Path(out), choices, calibrate, shrink, options, measuring)
     plan_call = partial(plan_output_of_quantize, source, out, choices, max_shard_bytes=max_shard_bytes)
-    return plan_and_execute(plan_call, options, measuring=measuring)
+    result = plan_and_execute(plan_call, options, measuring=measuring)
+    if choices.feedback is not None:
+        forget(choices.feedback)
+    return result
+
+
+def _with_feedback(
+    source: str | os.PathLike[str],
+    out: Path,
+    choices: QuantizeOptions,
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    shrink: float,
+    options: RunKeywords,
+    measuring: Measuring | None,
+) -> QuantizeOptions:
+    """Encode the layers first; the options then name their folder."""
+    if text is None:
+        raise UsageError("--feedback needs --calibrate, a text whose inputs of layers are measured")
+    if not isinstance(choices.target, FileType) or choices.prune_layers or options.get("cluster") is not None:
+        raise UsageError("--feedback is for GGUF files, without --prune-layers and --cluster")
+    texts = [Path(one) for one in ([text] if isinstance(text, str | os.PathLike) else text)]
+    with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
+        plan = plan_quantize(source, out, choices, measuring=measuring)
+        folder = encode_layers(Path(source), out, plan.quantization, texts, shrink, measuring)
+    return replace(choices, feedback=folder)
 
 
 def calibrated_imatrix(
@@ -127,7 +160,6 @@ def calibrated_imatrix(
     measuring: Measuring | None = None,
 ) -> Path:
     """Measure the importance matrix of a model for a text, unless that was done before; returns its path."""
-    from lbrx.engine.device import computing_on
     from lbrx.jobs.imatrix.imatrix import calibrated
 
     if imatrix is not None:
@@ -243,4 +275,6 @@ def _identity(options: QuantizeOptions) -> dict[str, Any]:
     identity = options.identity()
     if options.imatrix is not None:
         identity["importance matrix (--imatrix)"] = [str(options.imatrix), *file_state(options.imatrix)]
+    if options.feedback is not None:
+        identity["error feedback (--feedback)"] = folder_identity(options.feedback)
     return identity

@@ -1,0 +1,89 @@
+"""Quantizing with error feedback: better models of the same size, layer by layer, resumable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lbrx
+from lbrx.cli.main import run as run_command
+from lbrx.demo.models import demo_models
+from lbrx.errors import UsageError
+from lbrx.jobs.imatrix.calibration import calibration_text
+from lbrx.jobs.quantize import quantize
+from lbrx.jobs.score.score import score
+
+HELD_OUT = (
+    "And the LORD spake unto Moses, saying, Speak unto the children of Israel, and say unto them, When a man or woman "
+    "shall separate themselves to vow a vow of a Nazarite, he shall separate himself from wine and strong drink."
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(calibration_text()[:2500])
+    return path
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q3_k_m"])
+def test_the_model_is_closer_to_the_original_at_the_same_size(tmp_path: Path, text: Path, name: str) -> None:
+    base, plain, better = demo_models().base, tmp_path / "plain.gguf", tmp_path / "better.gguf"
+    quantize(base, plain, name, calibrate=text)
+    quantize(base, better, name, calibrate=text, feedback=True)
+    first, second = lbrx.open(plain), lbrx.open(better)
+    types = {key: (first[key].type_name, first[key].shape) for key in first}
+    assert {key: (second[key].type_name, second[key].shape) for key in second} == types
+    divergences = [one.divergence for one in score([plain, better], HELD_OUT, reference=base)[1:]]
+    assert divergences[0] is not None
+    assert divergences[1] is not None
+    assert divergences[1].mean < 0.75 * divergences[0].mean
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "better.gguf",
+        "better.imatrix.gguf",
+        "plain.gguf",
+        "plain.imatrix.gguf",
+    ]
+
+
+def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lbrx.jobs.quantize.feedback as module
+
+    original, calls = module.encode_with_feedback, []
+
+    def counted(*given: object) -> object:
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return original(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "encode_with_feedback", counted)
+    arguments = (demo_models().base, tmp_path / "b.gguf", "q4_0")
+    with pytest.raises(KeyboardInterrupt):
+        quantize(*arguments, calibrate=text, feedback=True)
+    assert len(list((tmp_path / ".b.gguf.feedback").glob("*.blocks"))) == 4
+    quantize(*arguments, calibrate=text, feedback=True)
+    resumed = lbrx.open(tmp_path / "b.gguf")
+    matrices = [name for name in resumed if name.startswith("blk.") and resumed[name].type_name in ("q4_0", "q4_1")]
+    assert len(calls) == 1 + len(matrices)
+    assert not (tmp_path / ".b.gguf.feedback").exists()
+
+
+def test_feedback_needs_a_text_and_a_gguf_file(tmp_path: Path, text: Path) -> None:
+    base = demo_models().base
+    with pytest.raises(UsageError, match="--feedback needs --calibrate"):
+        quantize(base, tmp_path / "a.gguf", "q4_0", feedback=True)
+    with pytest.raises(UsageError, match="without --prune-layers"):
+        quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, prune_layers="1")
+    with pytest.raises(UsageError, match="shrinkage of 2"):
+        quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, shrink=2)
+
+
+def test_the_command(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, out = str(demo_models().base), str(tmp_path / "a.gguf")
+    command = ["quantize", base, out, "--to", "q4_0", "--calibrate", str(text)]
+    assert run_command([*command, "--dry-run"]) == 0
+    assert run_command([*command, "--feedback", "--shrink", "0.3"]) == 0
+    assert run_command([*command, "--imatrix", str(tmp_path / "a.imatrix.gguf"), "--overwrite"]) == 1
+    assert "cannot be used together" in capsys.readouterr().err
