@@ -77,6 +77,18 @@ def test_a_merge_into_a_bucket_uploads_shards_and_the_index_last(
     assert list((folder / "uploads").iterdir()) == []
 
 
+def test_folders_of_sentence_transformers_are_uploaded(bucket: Bucket, folder: Path) -> None:
+    models(folder)
+    (folder / "a" / "modules.json").write_text('[{"path": "1_Pooling"}]')
+    (folder / "a" / "1_Pooling").mkdir()
+    (folder / "a" / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (folder / "recipe.yml").write_text(LINEAR)
+    lbrx.merge(folder / "recipe.yml", f"{bucket.url}/out/model")
+    uploaded = bucket.contents("out/model")
+    assert uploaded["1_Pooling/config.json"] == b'{"pooling_mode_cls_token": true}'
+    assert uploaded["modules.json"] == b'[{"path": "1_Pooling"}]'
+
+
 def test_large_shards_are_uploaded_in_parts(bucket: Bucket, folder: Path, proxy: FaultyProxy) -> None:
     values = lbrx.uniform((3 << 20,), seed=1)
     for name in "ab":

@@ -11,6 +11,8 @@ INDEX_NAME = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
     TOKENIZER_CONFIG_NAME,
     "special_tokens_map.json",
     "added_tokens.json",

@@ -12,6 +12,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.header import FileHeader, TensorSpec
 from lbrx.files.formats.model_files import OTHER_FILES, TOKENIZER_FILES
 from lbrx.files.output.plan import SideFile
+from lbrx.files.output.sentence_modules import sentence_modules
 from lbrx.tensors.codecs.mlx import StoredCodes
 from lbrx.tensors.tensor import Tensor
 
@@ -100,4 +101,5 @@ def side_files(directory: Path) -> tuple[SideFile, ...]:
     ['generation_config.json']
     """
     names = (*OTHER_FILES, *TOKENIZER_FILES)
-    return tuple(SideFile(name, source=directory / name) for name in names if (directory / name).is_file())
+    files = [SideFile(name, source=directory / name) for name in names if (directory / name).is_file()]
+    return (*files, *sentence_modules(directory))

@@ -16,6 +16,7 @@ from lbrx.base import atomic_write, system
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.files.formats.detect import detect_format
 from lbrx.files.output.plan import digest
+from lbrx.files.output.sentence_modules import is_module_folder
 from lbrx.files.remote.paths import is_remote
 
 _ASIDE = "replaced"  # a directory of old files, while those of a split model are replaced
@@ -161,8 +162,10 @@ class Staging:
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove files that are not part of the output: a power failure can bring removed ones back."""
-        for file in self.partial.iterdir():
-            if file.name in names:
+        folders = {name.partition("/")[0] for name in names if "/" in name}
+        children = [child for folder in folders for child in (self.partial / folder).iterdir()]
+        for file in (*self.partial.iterdir(), *children):
+            if file.name in folders or file.relative_to(self.partial).as_posix() in names:
                 continue
             if file.is_dir() and not file.is_symlink():
                 system.remove_tree(file)
@@ -233,7 +236,12 @@ class Staging:
 
     def write_file(self, name: str, content: bytes, sync: bool) -> None:
         """Write a small file of the output."""
-        system.write_file(self.partial / name, content, sync=sync)
+        path = self.partial / name
+        if path.parent != self.partial:
+            system.make_directory(path.parent)
+        system.write_file(path, content, sync=sync)
+        if sync and path.parent != self.partial:
+            system.sync_directory(path.parent)
 
     def open_file(self, name: str, file_bytes: int, header: bytes) -> int:
         """Open a file of the output for reading and writing, in its full size and with its header."""
@@ -271,7 +279,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _is_of_model(file: Path) -> bool:
     if file.is_dir():
-        return file.name == ".cache"  # of downloads from the hub
+        return file.name == ".cache" or is_module_folder(file)  # of downloads from the hub, or of sentence-transformers
     return file.name in _MODEL_FILES or file.name.endswith(_MODEL_ENDINGS)
 
 

@@ -84,7 +84,8 @@ class RemoteStaging(Staging):
     def publish(self, sync: bool) -> None:
         """Upload the small files, the index last, and remove old shards that the output does not have."""
         del sync  # uploaded bytes are already on a disk
-        waiting = sorted(file.name for file in self.partial.iterdir() if file.name != _RECORD_NAME)
+        files = [file.relative_to(self.partial).as_posix() for file in self.partial.rglob("*") if file.is_file()]
+        waiting = sorted(name for name in files if name != _RECORD_NAME)
         for name in sorted(waiting, key=lambda name: name.endswith(_INDEX_SUFFIX)):
             self.upload(name)
         if self._file_names is None:

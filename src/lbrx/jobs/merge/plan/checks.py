@@ -9,6 +9,7 @@ from typing import Any
 
 from lbrx.errors import LbrxError, UsageError
 from lbrx.files.formats.strict_json import read_json, reading
+from lbrx.files.output.sentence_modules import is_module_weight, sentence_modules
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.records import InputModel, Job
 from lbrx.jobs.merge.recipe import ModelRef, Recipe
@@ -219,6 +220,13 @@ def copied_tensors(models: Sequence[InputModel], jobs: Sequence[Job]) -> Iterato
             f"{len(copied)} tensors of whole numbers are copied and not merged, such as {first.name!r} "
             f"({first.dtype}) from {models[first.inputs[0].model].label}"
         )
+
+
+def copied_modules(donor: InputModel, models: Sequence[InputModel]) -> Iterator[str]:
+    """A warning if modules of sentence-transformers have weights, which are not merged."""
+    weights = [file.name for file in sentence_modules(donor.directory) if is_module_weight(file.name)]
+    if weights and len(models) > 1:
+        yield f"{weights[0]} is copied from {donor.label} and not merged"
 
 
 def differing_settings(donor: InputModel, models: Sequence[InputModel]) -> Iterator[str]:

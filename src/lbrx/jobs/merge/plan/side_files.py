@@ -13,6 +13,7 @@ from lbrx.files.formats.model_files import CONFIG_NAME, INDEX_NAME, OTHER_FILES,
 from lbrx.files.formats.shards import index_json
 from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.plan import SideFile
+from lbrx.files.output.sentence_modules import sentence_modules
 from lbrx.files.remote.paths import without_secrets
 from lbrx.jobs.merge.plan.outline import Outline
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
@@ -83,6 +84,7 @@ def side_files(stage: StagePlan, donor: InputModel, layouts: Sequence[FileLayout
     if stage.recipe.tokenizer is not None:  # the ids of special tokens are those of the tokenizer
         others |= {file.name: file for file in _copied(stage.tokenizer_model.directory, ("generation_config.json",))}
     files += others.values()
+    files += sentence_modules(donor.directory)
     files += _tokenizer_files(stage)
     if len(layouts) > 1:
         files.append(SideFile(INDEX_NAME, index_json(layouts)))
