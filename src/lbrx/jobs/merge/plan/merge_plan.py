@@ -155,11 +155,8 @@ def _plan_stage(
     merged = tuple(models.values())
     donor = models[recipe.donor]
     warnings = (*recipe.warnings, *planner.warnings, *dropped_tensors(outline, jobs), *copied_tensors(merged, jobs))
-<<<<<<< HEAD
     warnings += (*differing_architectures(donor, merged), *differing_settings(donor, merged))
-=======
-    warnings += (*differing_settings(donor, merged), *copied_modules(donor, merged))
->>>>>>> 220c45a (Folders of sentence-transformers beside a model are kept)
+    warnings += (*copied_modules(donor, merged),)
     warnings += (*differing_tokenizers(donor, merged),) if vocabulary is None else vocabulary.warnings
     config = with_special_ids(output_config(recipe, outline, jobs), recipe, tokenizer_model)
     warnings += (*undescribed_layers(outline, jobs, config),)
