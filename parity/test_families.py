@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from family_cases import Case, all_cases
-from peer_transformers import compute, load_model, make_model
+from peer_transformers import DECODERS, compute, load_model, make_model
 
 import lbrx
 from lbrx.models.architectures import find_family
@@ -44,7 +44,7 @@ def test_a_merged_model_loads(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(values, (a[each] + b[each]) / 2)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].auto == "AutoModelForCausalLM"])
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].auto in DECODERS])
 def test_a_stacked_model_loads_and_its_layers_are_those_of_the_source(name: str, tmp_path: Path) -> None:
     case, config = made(name, tmp_path / "a")
     family = find_family(config)
@@ -67,8 +67,10 @@ def test_a_stacked_model_loads_and_its_layers_are_those_of_the_source(name: str,
 
 
 def layers(model: Any) -> Any:
-    """Return the longest list of modules that is not inside of another one."""
-    lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
+    """Return the first list of modules that is not part of a tower."""
+    lists = [
+        each for name, each in model.named_modules() if isinstance(each, torch.nn.ModuleList) and "vis" not in name
+    ]
     return lists[0]
 
 

@@ -53,11 +53,12 @@ def _case(
     *,
     renamed: dict[str, str] | None = None,
     processor: dict[str, Any] | None = None,
+    peers: tuple[str, ...] = ("llama.cpp", "mlx"),
     **more: Any,
 ) -> Case:
     config = {"text_config": {**_TEXT, **text}, "vision_config": vision, **more}
     auto = "AutoModelForImageTextToText"
-    return Case(model_type, config, auto, without=tuple(SMALL), renamed=renamed or {}, processor=processor)
+    return Case(model_type, config, auto, without=tuple(SMALL), renamed=renamed or {}, processor=processor, peers=peers)
 
 
 CASES: dict[str, Case] = {
@@ -126,7 +127,7 @@ CASES: dict[str, Case] = {
             "num_local_experts": 4,
             "num_experts_per_tok": 1,
             "interleave_moe_layer_step": 2,
-            "attention_chunk_size": 8,
+            "attention_chunk_size": 8192,
             "num_hidden_layers": 4,
             "no_rope_layer_interval": 4,
         },
@@ -137,6 +138,7 @@ CASES: dict[str, Case] = {
             "projector_output_dim": 32,
             "pixel_shuffle_ratio": 0.5,
         },
+        peers=("llama.cpp",),
         image_token_index=60,
     ),
 }

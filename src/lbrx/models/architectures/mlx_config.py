@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lbrx.models.architectures import known_family
+from lbrx.models.architectures.config import text_section
 
 _EXPERT_COUNTS = (
     "num_experts",
@@ -23,13 +24,18 @@ def mlx_config(config: Mapping[str, Any]) -> dict[str, Any]:
     >>> made["rope_theta"], made["rope_scaling"], made["tie_word_embeddings"]
     (500000.0, {'rope_type': 'llama3', 'factor': 8.0}, False)
     """
-    is_tied = tied_embeddings(config)
-    wanted: dict[str, Any] = {} if is_tied is None else {"tie_word_embeddings": is_tied}
-    wanted |= _rope_settings(config.get("rope_parameters"))
-    experts = next((config[key] for key in _EXPERT_COUNTS if config.get(key) is not None), None)
+    section, is_tied = text_section(config), tied_embeddings(config)
+    tied = {} if is_tied is None else {"tie_word_embeddings": is_tied}
+    wanted = tied | _rope_settings(section.get("rope_parameters"))
+    experts = next((section[key] for key in _EXPERT_COUNTS if section.get(key) is not None), None)
     wanted |= {} if experts is None else dict.fromkeys(_EXPERT_COUNTS, experts)
     wanted |= _demanded(config)
-    return {**config, **{key: value for key, value in wanted.items() if config.get(key) is None}}
+    completed = {**section, **{key: value for key, value in wanted.items() if section.get(key) is None}}
+    if section is config:
+        return completed
+    # mlx_lm takes some values of the language model from the top, and whether embeddings are tied from its section.
+    vocabulary = {key: section[key] for key in ("vocab_size",) if key in section and key not in config}
+    return {**config, **vocabulary, **tied, "text_config": {**completed, **tied}}
 
 
 def _demanded(config: Mapping[str, Any]) -> dict[str, Any]:
