@@ -13,6 +13,7 @@ def _rope(rope_type: str, theta: float = 10_000.0, **more: Any) -> dict[str, Any
 
 
 _GEMMA: dict[str, Any] = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}
+_GEMMA4: dict[str, Any] = {"head_dim": 16, "global_head_dim": 32, "sliding_window": 8}
 _LONG_FACTORS = {
     "long_factor": [1 + 0.3 * number for number in range(8)],
     "short_factor": [1 + 0.1 * number for number in range(8)],
@@ -310,4 +311,32 @@ CASES: dict[str, Case] = {
     ),
     "minicpm": _remote("minicpm", "MiniCPMForCausalLM", _MINICPM, _MINICPM_TENSORS),
     "qwen": _remote("qwen", "QWenLMHeadModel", _QWEN, _QWEN_TENSORS, **{"qwen.attention.layer_norm_rms_epsilon": 1e-6}),
+    "gemma4": Case(
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "final_logit_softcapping": 30.0,
+        },
+        saved={"global_head_dim": 32, "num_global_key_value_heads": 1},
+        peers=(),
+    ),
+    "gemma4-inputs": Case(
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 64,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+        },
+        saved={"global_head_dim": 32},
+        peers=(),
+    ),
 }

@@ -145,6 +145,7 @@ FAMILIES: dict[str, str] = {
     "minicpm": "lbrx.models.architectures.families.minicpm:MINICPM",
     "ministral3": "lbrx.models.architectures.families.mistral:MINISTRAL3",
     "qwen": "lbrx.models.architectures.families.qwen1:QWEN1",
+    "gemma4": "lbrx.models.architectures.families.gemma4:GEMMA4",
 }
 """Model families, as `lbrx.models.architectures.family.Family` records."""
 

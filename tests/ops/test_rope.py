@@ -140,3 +140,8 @@ def test_yarn_may_blend_between_fractions_of_pairs() -> None:
     )
     assert not np.array_equal(whole, exact)
     np.testing.assert_array_equal(whole[[0, -1]], exact[[0, -1]])
+
+
+def test_proportional_positions_turn_the_first_pairs_only() -> None:
+    config = RopeConfig(1e4, 8, "proportional", rotated_pairs=1)
+    np.testing.assert_array_equal(rope_frequencies(config).radians, [1.0, 0.0, 0.0, 0.0])

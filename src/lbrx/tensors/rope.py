@@ -12,15 +12,15 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError
 
 RopeStyle = Literal["neox", "interleaved"]
-ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
 
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """How positions rotate the first ``dims`` elements of queries and keys.
 
-    ``rope_type`` is default, linear, llama3, yarn, longrope or dynamic. The fields after it belong to the types that
-    extend a model to longer contexts. ``truncate``: yarn blends between whole pairs.
+    ``rope_type`` is one of ``ROPE_TYPES``. The fields after it belong to types that extend a model to longer contexts,
+    or turn only some pairs. ``truncate``: yarn blends between whole pairs.
     """
 
     theta: float
@@ -34,6 +34,7 @@ class RopeConfig:
     beta_slow: float = 1.0
     attention_factor: float | None = None
     truncate: bool = True
+    rotated_pairs: int = 0  # of proportional: the pairs after these do not turn
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
 
@@ -106,6 +107,8 @@ def rope_frequencies(config: RopeConfig, factors: npt.ArrayLike | None = None, t
         raise UsageError("longrope needs its factors, one for each pair of elements")
     if config.rope_type in ("default", "dynamic", "longrope"):
         return RopeFrequencies(radians, _longrope_scale(config) if config.rope_type == "longrope" else 1.0)
+    if config.rope_type == "proportional":
+        return RopeFrequencies(np.where(np.arange(radians.size) < config.rotated_pairs, radians / config.factor, 0.0))
     if config.rope_type == "linear":
         return RopeFrequencies(radians / config.factor)
     if config.rope_type == "llama3":

@@ -129,7 +129,7 @@ def test_defaults_are_enough_for_every_shape_and_condition(family: Family) -> No
     config = family.config({})
     for weight in family.weights:
         if weight.shape is not None and family.needs_by_default(weight):
-            assert all(size > 0 for size in config.shape(weight.shape))
+            assert all(size > 0 for size in config.shape(weight.shape, layer=0))
         if weight.needed_when is not None:
             assert config.evaluate(weight.needed_when, layer=0) in (True, False)
     for rule in family.layer_rules:

@@ -238,6 +238,9 @@ class GroupedAttention:
     temperature: tuple[str, str, str] | None = None  # a condition, and the step and the scale of growing queries
     first_position: int = 1  # with ``temperature``
     is_gated: bool = False  # the matrix of queries has a gate behind the query of each head
+    normalizes_values: bool = False  # each head, without a weight
+    keys_are_values: str = "False"  # values are the keys before their norm
+    shares_keys: str = "False"  # keys and values are those of the last layer of the same type that has its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +361,17 @@ class Alibi:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputs:
+    """Adds ``norm(proj(activation(gate(x)) * input))`` after a layer, with an input for each layer and token.
+
+    Then the result is multiplied by a number of the layer. The inputs come from a table with a row for each token, and
+    from the embedding.
+    """
+
+    activation: Activation = "gelu_tanh"
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """How to run a model: each layer has a mixer, such as attention, and an MLP, with norms and residual connections.
 
@@ -371,6 +385,7 @@ class Decoder:
     norm: Norm | PerLayer = Norm()
     positions: Rope | LearnedPositions | Alibi | PerLayer | None = Rope()
     layer_types: tuple[str, ...] = ("sliding_attention", "full_attention")  # what layer_types may list
+    after: Any = None  # a part that changes the hidden states after each layer
     is_parallel: str = "False"  # mixer and MLP read the same hidden states
     shares_norm: str = "False"  # the MLP reads what the norm before the mixer returns
     embedding_scale: str | None = None

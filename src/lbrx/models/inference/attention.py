@@ -33,6 +33,9 @@ class AttentionWeights:
     heads: int
     key_heads: int
     head_size: int
+    is_joined: bool
+    shares_keys: bool  # those of an earlier layer are used
+    value_norm: NormWeights | None
     is_grouped: bool  # the joined matrix has the queries, key and value of a head of keys next to each other
     scale: float
     softcap: float | None
@@ -59,11 +62,17 @@ def attention_memory(part: GroupedAttention, config: Config, local: dict[str, An
 def read_attention(reader: Reader, part: GroupedAttention, layer: LayerSpec) -> AttentionWeights:
     config, number, local = reader.spec.config, layer.number, layer.local
     is_joined = part.joined != "no" and reader.has("attn_qkv.weight", number)
-    names = ("attn_qkv",) if is_joined else ("attn_q", "attn_k", "attn_v")
+    shares_keys, keys_are_values = (
+        bool(config.evaluate(each, **local)) for each in (part.shares_keys, part.keys_are_values)
+    )
+    names: tuple[str, ...] = ("attn_qkv",) if is_joined else ("attn_q", "attn_k", "attn_v")
+    if not is_joined:
+        names = names[: 1 if shares_keys else 2 if keys_are_values else 3]
     heads, key_heads, head_size = (config.size(each, **local) for each in (part.heads, part.key_heads, part.head_size))
     norms: list[NormWeights | None] = [None, None]
     if part.qk_norm != "none" and config.evaluate(part.qk_norm_when, **local):
-        norms = [reader.norm(f"attn_{each}_norm", number, part.qk_norm_function) for each in "qk"]
+        for index, each in enumerate("q" if shares_keys else "qk"):
+            norms[index] = reader.norm(f"attn_{each}_norm", number, part.qk_norm_function)
     scale = _scale(part, config, head_size, local)
     clip = None if part.clip is None or config.evaluate(part.clip) is None else config.real(part.clip)
     return AttentionWeights(
@@ -75,6 +84,9 @@ def read_attention(reader: Reader, part: GroupedAttention, layer: LayerSpec) -> 
         heads=heads,
         key_heads=key_heads,
         head_size=head_size,
+        is_joined=is_joined,
+        shares_keys=shares_keys,
+        value_norm=NormWeights("rms", reader.spec.norm_epsilon) if part.normalizes_values else None,
         is_grouped=part.joined == "groups" and not reader.spec.is_gguf,
         scale=scale,
         softcap=None if config.get("attn_logit_softcapping") is None else config.number("attn_logit_softcapping"),
@@ -115,19 +127,19 @@ def _slopes(alibi: Alibi | None, config: Config, heads: int, scale: float) -> Fl
 
 
 def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> Floats:
-    tokens, layer, part = len(values), run.layer, weights.part
-    queries, keys, new_values = _projected(values, weights)
+    tokens, layer = len(values), run.layer
+    queries, *others = _projected(values, weights)
     gate = None
-    if part.is_gated:
+    if weights.part.is_gated:
         queries, gate = queries[:, :, : weights.head_size], queries[:, :, weights.head_size :]
-    norms = (weights.query_norm, weights.key_norm)
-    if not part.norms_after_rope:
-        queries, keys = (_normed(each, norm) for each, norm in zip((queries, keys), norms, strict=True))
-    if layer.rope is not None:
-        cosines, sines = run.positions.turns(layer.rope)
-        queries, keys = (rotate(each, cosines, sines, layer.rope_style) for each in (queries, keys))
-    if part.norms_after_rope:
-        queries, keys = (_normed(each, norm) for each, norm in zip((queries, keys), norms, strict=True))
+    queries = _turned(queries, weights.query_norm, weights, run)
+    if weights.shares_keys:
+        keys, new_values = run.positions.shared[layer.layer_type]
+    else:
+        keys, new_values = others[0], others[-1]
+        keys = _turned(keys, weights.key_norm, weights, run)
+        new_values = new_values if weights.value_norm is None else normalized(new_values, weights.value_norm)
+        run.positions.shared[layer.layer_type] = keys, new_values
     if weights.growth is not None:
         (factors,) = run.positions.tables(("growth", weights.growth), partial(_factors, weights.growth))
         queries = queries * factors
@@ -154,15 +166,25 @@ def _gated(values: Floats, gate: Floats) -> Floats:
     return values * (one / (one + np.exp(-gate)))
 
 
+def _turned(values: Floats, norm: NormWeights | None, weights: AttentionWeights, run: LayerRun) -> Floats:
+    """Normalize and rotate queries or keys."""
+    if not weights.part.norms_after_rope:
+        values = _normed(values, norm)
+    if run.layer.rope is not None:
+        cosines, sines = run.positions.turns(run.layer.rope)
+        values = rotate(values, cosines, sines, run.layer.rope_style)
+    return _normed(values, norm) if weights.part.norms_after_rope else values
+
+
 def _projected(values: Floats, weights: AttentionWeights) -> list[Floats]:
     """Return queries, keys and values ``[heads, n, head_size]``."""
     tokens, size = len(values), weights.head_size
     results = [times(values, matrix) for matrix in weights.projections]
     if weights.clip is not None and weights.part.qk_norm != "row":
         results = [np.clip(each, np.float32(-weights.clip), np.float32(weights.clip)) for each in results]
-    if len(results) == 1 and weights.is_grouped:
+    if weights.is_joined and weights.is_grouped:
         return _groups(results[0], weights)
-    if len(results) == 1:
+    if weights.is_joined:
         ends = np.cumsum([weights.heads * size, weights.key_heads * size, weights.key_heads * size]).tolist()
         results = [results[0][:, start:end] for start, end in zip([0, *ends], ends, strict=False)]
     if weights.part.qk_norm == "row":
@@ -171,7 +193,7 @@ def _projected(values: Floats, weights: AttentionWeights) -> list[Floats]:
         if weights.clip is not None:
             results = [np.clip(each, np.float32(-weights.clip), np.float32(weights.clip)) for each in results]
     widths = (2 * size if weights.part.is_gated else size, size, size)
-    return [each.reshape(tokens, -1, width).transpose(1, 0, 2) for each, width in zip(results, widths, strict=True)]
+    return [each.reshape(tokens, -1, width).transpose(1, 0, 2) for each, width in zip(results, widths, strict=False)]
 
 
 def _groups(joined: Floats, weights: AttentionWeights) -> list[Floats]:

@@ -25,6 +25,13 @@ def run_block(
 ) -> Floats:
     """Return the hidden states ``[n, hidden]`` of new tokens after a layer; store what it remembers in the cache."""
     run = LayerRun(spec, spec.layers[number], positions, cache)
+    hidden = _run_layer(hidden, weights, run)
+    after = spec.decoder.after
+    return hidden if after is None else code_of(after).run(hidden, weights.after, run)
+
+
+def _run_layer(hidden: Floats, weights: LayerWeights, run: LayerRun) -> Floats:
+    spec = run.spec
     before_mixer, after_mixer, before_mlp, after_mlp = weights.norms
     mixer, mlp = run.layer.mixer, run.layer.mlp
     inputs, normed = hidden, None

@@ -12,6 +12,7 @@ from lbrx.errors import UsageError
 from lbrx.models.architectures.records import LearnedPositions
 from lbrx.models.inference.cache import KeyValueCache
 from lbrx.models.inference.decoder import run_block
+from lbrx.models.inference.layer_inputs import share_inputs
 from lbrx.models.inference.passes import Compute, Passes
 from lbrx.models.inference.positions import Positions, Rotation
 from lbrx.models.inference.sampling import Sampler, Sampling
@@ -211,12 +212,19 @@ class LanguageModel:
         return normalized(hidden, self._weights.final_norm)
 
     def _embedded(self, tokens: npt.NDArray[np.int64]) -> Floats:
-        return embedding(tokens, self._weights.embedding)
+        """Return the rows of the tokens; behind them are those of the inputs of all layers, if there are any."""
+        rows, inputs = embedding(tokens, self._weights.embedding), self._weights.layer_inputs
+        return rows if inputs is None else np.concatenate([rows, embedding(tokens, inputs.table)], axis=1)
 
     def _first(self, embedded: Floats, positions: Positions) -> Floats:
         """Return the hidden states before the first layer."""
         scale, norm = self.spec.embedding_scale, self._weights.embedding_norm
+        inputs = self._weights.layer_inputs
+        looked_up = None if inputs is None else embedded[:, self.spec.hidden :]
+        embedded = embedded if inputs is None else embedded[:, : self.spec.hidden]
         hidden = embedded if scale is None else embedded * np.float32(scale)
+        if inputs is not None and looked_up is not None:
+            share_inputs(hidden, looked_up, inputs, positions.shared)
         if self._weights.positions is not None:
             hidden = hidden + positions.tables("learned", self._learned_positions)[0]
         return hidden if norm is None else normalized(hidden, norm)

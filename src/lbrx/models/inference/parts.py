@@ -28,6 +28,7 @@ PARTS: dict[str, str] = {
     "LatentAttention": "lbrx.models.inference.latent_attention:LATENT_ATTENTION",
     "Mamba": "lbrx.models.inference.mamba:MAMBA",
     "Mamba2": "lbrx.models.inference.mamba:MAMBA2",
+    "LayerInputs": "lbrx.models.inference.layer_inputs:LAYER_INPUTS",
     "PlainMlp": "lbrx.models.inference.mlp:MLP",
     "ShortConv": "lbrx.models.inference.short_conv:SHORT_CONV",
     "Sum": "lbrx.models.inference.sums:SUM",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Positions:
     def __init__(self, rotation: Rotation, first: int, tokens: int) -> None:
         self._rotation, self._first, self._tokens = rotation, first, tokens
         self._tables: dict[Hashable, tuple[Floats, ...]] = {}
+        self.shared: dict[str, Any] = {}  # what layers have computed for others
 
     def turns(self, rope: RopeConfig) -> tuple[Floats, ...]:
         """Return cosines and sines for layers of a type."""

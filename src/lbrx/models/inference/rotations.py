@@ -11,7 +11,7 @@ from lbrx.models.architectures.records import Rope
 from lbrx.models.architectures.rope import FULL_ATTENTION, SLIDING_ATTENTION, longrope_factors, rope_section
 from lbrx.tensors.rope import RopeConfig
 
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic", "proportional")
 
 
 def rope_of_layer(config: Config, rope: Rope, local: dict[str, Any]) -> RopeConfig:
@@ -28,6 +28,10 @@ def rope_of_layer(config: Config, rope: Rope, local: dict[str, Any]) -> RopeConf
         rope_type == "dynamic" and section.get("alpha") is not None and dims > 2
     ):  # a base for longer texts, whatever their length
         return RopeConfig(theta * section.number("alpha") ** (dims / (dims - 2)), dims)
+    if rope_type == "proportional":
+        pairs = int(section.number("partial_rotary_factor", default=1.0) * dims // 2)
+        factor = section.number("factor", default=1.0)
+        return RopeConfig(theta, dims, rope_type, factor=factor, rotated_pairs=pairs)
     context = config.count("max_position_embeddings")
     given = section.get("original_max_position_embeddings")
     original = config.get("original_max_position_embeddings") if given is None else given

@@ -86,6 +86,17 @@ class LayerWeights:
     norms: tuple[NormWeights | None, ...]
     mixer: Any
     mlp: Any
+    after: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputWeights:
+    """The table of inputs for all layers, and the projection and norm of those from the embedding."""
+
+    table: Tensor
+    projection: Matrix
+    norm: NormWeights
+    size: int  # of the input of a layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,7 @@ class ModelWeights:
     output: Matrix
     rope_factors: Floats | None
     names: frozenset[str] = frozenset()  # of all tensors in the file or directory
+    layer_inputs: InputWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,17 @@ def read_weights_outside_layers(reader: Reader, layers: Sequence[LayerWeights]) 
         output=Matrix(embedding, reader.bias("output")) if spec.is_tied else reader.matrix("output"),
         rope_factors=reader.rope_factors(),
         names=reader.source.names,
+        layer_inputs=_read_layer_inputs(reader),
     )
+
+
+def _read_layer_inputs(reader: Reader) -> InputWeights | None:
+    if not reader.has("per_layer_token_embd.weight"):
+        return None
+    norm = reader.norm("per_layer_proj_norm", None, "rms")
+    size = reader.spec.config.count("hidden_size_per_layer_input")
+    projection = reader.matrix("per_layer_model_proj")
+    return InputWeights(reader.tensor("per_layer_token_embd.weight"), projection, norm, size)
 
 
 def read_layer(reader: Reader, layer: LayerSpec) -> LayerWeights:
@@ -158,9 +180,9 @@ def read_layer(reader: Reader, layer: LayerSpec) -> LayerWeights:
     if layer.mlp is None:
         names[3] = None
     norms = tuple(None if name is None else reader.norm(name, number, spec.norm.function) for name in names)
-    parts = (layer.mixer, layer.mlp)
-    mixer, mlp = (None if part is None else code_of(part).read(reader, part, layer) for part in parts)
-    return LayerWeights(norms, mixer, mlp)
+    parts = (layer.mixer, layer.mlp, spec.decoder.after)
+    mixer, mlp, after = (None if part is None else code_of(part).read(reader, part, layer) for part in parts)
+    return LayerWeights(norms, mixer, mlp, after)
 
 
 class Reader:

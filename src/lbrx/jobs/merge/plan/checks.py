@@ -177,7 +177,9 @@ def undescribed_layers(outline: Outline, jobs: Sequence[Job], config: Mapping[st
             yield f"config.json has {key!r}, which depends on the layers and is not changed: the output may not load"
     names = [job.name for job in jobs]
     if donor.architecture.name != AUTOMATIC:
-        yield from (f"the output: {problem}" for problem in check_names(donor.architecture, config, names))
+        shapes = {job.name: job.shape for job in jobs}
+        problems = check_names(donor.architecture, config, names) + check_shapes(donor.architecture, config, shapes)
+        yield from (f"the output: {problem}" for problem in problems)
         return
     own = _layer_shapes(donor, {name: info.shape for name, info in donor.infos.items()}, donor.layer_count)
     made = _layer_shapes(donor, {job.name: job.shape for job in jobs}, len(sources))
