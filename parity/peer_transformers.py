@@ -43,6 +43,7 @@ def make_model(case: Case, directory: Path) -> tuple[dict[str, Any], Shapes]:
         raise ValueError(f"{case.model_type}: {unexpected}; expected tensors of F32 only")
     for old, new in case.renamed.items():
         shapes = {new + name[len(old) :] if name.startswith(old) else name: shape for name, shape in shapes.items()}
+    shapes |= {name: list(shape) for name, shape in case.tensors.items()}
     shapes = {name: shapes[name] for name in sorted(shapes)}
     write_seeded(path, shapes)
     text = (directory / "config.json").read_text(encoding="utf-8")

@@ -72,6 +72,33 @@ _NEMOTRON_EXPERTS = (
     "topk_group",
 )
 
+
+def _prediction(experts: int) -> dict[str, tuple[int, ...]]:
+    """Return the tensors that predict further tokens, which transformers does not load."""
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (64,),
+        "post_attention_layernorm.weight": (64,),
+        "self_attn.q_proj.weight": (256, 64),
+        "self_attn.k_proj.weight": (64, 64),
+        "self_attn.v_proj.weight": (64, 64),
+        "self_attn.o_proj.weight": (64, 128),
+        "self_attn.q_norm.weight": (32,),
+        "self_attn.k_norm.weight": (32,),
+    }
+    mlps = {"mlp.": 96}
+    if experts:
+        mlps = {f"mlp.experts.{number}.": 32 for number in range(experts)} | {"mlp.shared_expert.": 48}
+        layer |= {"mlp.gate.weight": (experts, 64), "mlp.shared_expert_gate.weight": (1, 64)}
+    for prefix, size in mlps.items():
+        layer |= {f"{prefix}gate_proj.weight": (size, 64), f"{prefix}up_proj.weight": (size, 64)}
+        layer |= {f"{prefix}down_proj.weight": (64, size)}
+    modules = {"norm": (64,), "pre_fc_norm_embedding": (64,), "pre_fc_norm_hidden": (64,), "fc": (64, 128)}
+    return {
+        **{f"mtp.{name}.weight": shape for name, shape in modules.items()},
+        **{f"mtp.layers.0.{name}": shape for name, shape in layer.items()},
+    }
+
+
 CASES: dict[str, Case] = {
     "lfm2": Case(
         "lfm2",
@@ -107,6 +134,10 @@ CASES: dict[str, Case] = {
     "qwen3_5_text-tied": Case(
         "qwen3_5_text",
         {**_DENSE_DELTA, "linear_num_value_heads": 6, "tie_word_embeddings": True},
+    ),
+    "qwen3_next-prediction": Case("qwen3_next", {**_DELTA, "head_dim": 32}, tensors=_prediction(4)),
+    "qwen3_5_text-prediction": Case(
+        "qwen3_5_text", _DENSE_DELTA, tensors=_prediction(0), saved={"mtp_num_hidden_layers": 1}
     ),
     "qwen3_5_moe_text": Case("qwen3_5_moe_text", _DELTA_3_5),
     "mamba2": Case(

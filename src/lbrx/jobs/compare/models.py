@@ -9,6 +9,7 @@ from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_experts import separate_experts, with_separate_weights
+from lbrx.models.architectures.mlx_forms import from_mlx_forms
 from lbrx.models.architectures.mlx_modes import described
 from lbrx.models.architectures.mlx_weights import coded_weights
 from lbrx.tensors.tensor import Tensor
@@ -67,7 +68,7 @@ def _with_hf_names(contents: Contents) -> ComparedModel:
             settings = described(part.mode)
             affine = f"mlx {settings['bits']}-bit/{settings['group_size']}"
             type_name = affine if part.mode.mode == "affine" else part.mode.mode
-        separated = separate_experts([plain], contents.config)
+        separated = separate_experts(from_mlx_forms([plain], contents.config, contents.tensors), contents.config)
         tensors += separated
         types |= {tensor.name: type_name for tensor in separated}
     return ComparedModel(tuple(tensors), types)

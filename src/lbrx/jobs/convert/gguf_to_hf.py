@@ -25,6 +25,7 @@ from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.gguf_metadata import config_of_metadata, main_type, stored_prediction_count
 from lbrx.models.architectures.layouts import joined
+from lbrx.models.architectures.prediction import module_name
 from lbrx.models.architectures.records import Weight
 from lbrx.models.architectures.rope import ROPE_TENSORS
 from lbrx.models.architectures.table import family_of_gguf, gguf_names
@@ -71,6 +72,9 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
     tensors = tuple(_Making(family, settings, types, metadata).all(matches, is_tied=family.is_tied(config)))
     if not keep_quantized:
         tensors = joined(tensors, family, settings)
+    if family.prediction_names:
+        layers = family.layer_count(config)
+        tensors = tuple(each.renamed(module_name(each.name, family, layers)) for each in tensors)
     return Contents(
         "safetensors",
         tensors,

@@ -29,6 +29,7 @@ from lbrx.models.architectures.config import Config, Values, text_section
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.gguf_metadata import gguf_of, metadata_of_config, rotated_elements
 from lbrx.models.architectures.layouts import separated
+from lbrx.models.architectures.prediction import layer_name
 from lbrx.models.architectures.rope import (
     LONG_FACTORS,
     ROPE_FREQUENCIES,
@@ -130,6 +131,9 @@ def _language_tensors(
     language: list[PlannedTensor] = []
     others = unknown = 0
     buffers = tuple(weight.name.partition("{layer}")[2] for weight in family.layer if weight.is_buffer)
+    if family.prediction_names:
+        layers = family.layer_count(config, [each.name for each in tensors])
+        tensors = [each.renamed(layer_name(each.name, family, layers)) for each in tensors]
     roles = family.tensors(config, [each.name for each in tensors])
     towers = {role.name for role in roles if role.module and not role.is_known}
     for each in tensors:

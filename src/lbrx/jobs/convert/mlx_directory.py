@@ -14,6 +14,7 @@ from lbrx.jobs.convert.mlx_repack import repacked
 from lbrx.jobs.convert.mlx_units import LOSSLESS
 from lbrx.models.architectures.mlx_config import mlx_config, tied_embeddings
 from lbrx.models.architectures.mlx_experts import stack_experts, with_separate_weights
+from lbrx.models.architectures.mlx_forms import to_mlx_forms
 from lbrx.models.architectures.mlx_modes import SETTING_KEYS, settings_of, weight_parts
 from lbrx.ops.difference import Sums, compare
 from lbrx.registry import CODECS
@@ -50,7 +51,8 @@ def hf_to_mlx(contents: Contents) -> Contents:
     modes: dict[str, MlxMode] = {}
     recoded: list[PlannedTensor] = []
     tensors: list[PlannedTensor] = []
-    for tensor in stack_experts(with_separate_weights(wanted, config), config):
+    formed, notes = to_mlx_forms(stack_experts(with_separate_weights(wanted, config), config), config)
+    for tensor in formed:
         if tensor.codes is not None and tensor.name.endswith(_WEIGHT):
             modes[tensor.name.removesuffix(_WEIGHT)] = tensor.codes.mode
             tensors += weight_parts(tensor, tensor.codes.mode, partial(_stored, tensor.codes), "u8")
@@ -69,7 +71,7 @@ def hf_to_mlx(contents: Contents) -> Contents:
         else:
             tensors += weight_parts(tensor, mode, partial(_recoded, mode=mode), _RECODED_VALUES)
             recoded.append(tensor)
-    warnings = (*contents.warnings, *_recoding_warnings(recoded))
+    warnings = (*contents.warnings, *notes, *_recoding_warnings(recoded))
     if config is not None:
         config = mlx_config(config)
         if modes:

@@ -13,6 +13,7 @@ from lbrx.jobs.convert.mlx_directory import hf_to_mlx
 from lbrx.jobs.convert.mlx_repack import as_blocks, ggml_type_of
 from lbrx.models.architectures.gguf_metadata import main_type
 from lbrx.models.architectures.mlx_experts import separate_experts
+from lbrx.models.architectures.mlx_forms import from_mlx_forms
 from lbrx.models.architectures.mlx_weights import CodedWeight, as_hf, coded_weights
 from lbrx.tensors.dtype import DTYPES
 
@@ -54,7 +55,8 @@ def mlx_to_gguf(contents: Contents, *, tokenizer_metadata: Mapping[str, Any] | N
             return plain
         return PlannedTensor(part.name, type_name, part.shape, lambda: as_blocks(part.parts(), mode, type_name))
 
-    tensors = separate_experts([moved(part) for part in coded_weights(contents)], contents.config)
+    formed = from_mlx_forms([moved(part) for part in coded_weights(contents)], contents.config, contents.tensors)
+    tensors = separate_experts(formed, contents.config)
     converted = hf_to_gguf(as_hf(contents, tensors), tokenizer_metadata=tokenizer_metadata)
     notes = tuple(f"{count} {what}" for what, count in decoded.items())
     return replace(converted, warnings=(*converted.warnings, *notes))

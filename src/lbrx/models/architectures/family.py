@@ -72,6 +72,8 @@ class Family:
     joined: tuple[Joined, ...] = ()  # tensors of layers that contain several weights
     prediction: tuple[Weight, ...] = ()  # more weights of the layers after the others, which predict further tokens
     prediction_key: str = ""  # the config key for their number
+    prediction_names: Mapping[str, str] = field(default_factory=dict)  # modules of ``mtp`` and their names in layers
+    has_mlx_forms: bool = False  # MLX has other values; see ``mlx_forms``
     needed_in_mlx: tuple[str, ...] = ()  # config keys without which mlx_lm does not load a model
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     text_only: tuple[str, str] | None = None  # model type and class of its language model alone, if others
@@ -162,6 +164,9 @@ class Family:
         """
         if not self.prediction_key or self.inferred_layer_count is not None:
             return self.prediction_layers
+        if self.prediction_names:  # some configs do not tell
+            layers = self.layer_count(config, names)
+            return max((layer - layers + 1 for layer in map(self.layer_of, names) if layer is not None), default=0)
         values = self.config(config)
         if not values.get(self.prediction_key):
             return 0

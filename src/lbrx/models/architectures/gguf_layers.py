@@ -11,8 +11,8 @@ from lbrx.models.architectures.config import Config, Values
 from lbrx.models.architectures.records import Gguf
 
 
-def list_metadata(gguf: Gguf, config: Config, rope: Config, layers: int) -> dict[str, Any]:
-    """Return the lists that the record of a family describes.
+def list_metadata(gguf: Gguf, config: Config, rope: Config, layers: int, predicting: int = 0) -> dict[str, Any]:
+    """Return the lists that the record of a family describes; layers that predict further tokens have 0 or False.
 
     >>> gguf = Gguf("lfm2", layer_keys={"attention.head_count_kv": "kv if layer % 2 else 0"})
     >>> list_metadata(gguf, Config({"kv": 8}), Config({}), 3)
@@ -22,6 +22,7 @@ def list_metadata(gguf: Gguf, config: Config, rope: Config, layers: int) -> dict
         key: [config.evaluate(expression, layer=layer) for layer in range(layers)]
         for key, expression in gguf.layer_keys.items()
     }
+    lists = {key: values + [type(values[0])()] * predicting if values else values for key, values in lists.items()}
     given = Config(rope.given, gguf.rope_defaults, rope.where, rope.error_class)
     return lists | {key: [given.evaluate(each) for each in items] for key, items in gguf.rope_lists.items()}
 

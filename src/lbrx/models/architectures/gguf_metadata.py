@@ -90,7 +90,7 @@ def metadata_of_config(family: Family, config: Config, rope: Config, prediction_
     multiplier = gguf.yarn_log_multiplier
     if multiplier is not None and rope.get("mscale_all_dim") is not None:
         pairs[_YARN_LOG_MULTIPLIER] = multiplier * rope.number("mscale_all_dim")
-    pairs |= list_metadata(gguf, config, rope, config.count(family.layers_key))
+    pairs |= list_metadata(gguf, config, rope, config.count(family.layers_key), prediction_count)
     if prediction_count:
         pairs |= {"block_count": pairs["block_count"] + prediction_count, _PREDICTING: prediction_count}
     return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items() if value is not None}

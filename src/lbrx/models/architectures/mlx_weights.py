@@ -13,6 +13,7 @@ from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.formats.header import quoted
 from lbrx.files.output.contents import Contents, PlannedTensor, side_files
 from lbrx.models.architectures.mlx_experts import separate_experts, with_usual_tensors
+from lbrx.models.architectures.mlx_forms import from_mlx_forms
 from lbrx.models.architectures.mlx_modes import mode_of, without_settings
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight, dequantize
 from lbrx.tensors.dtype import DTYPES, dtype
@@ -84,7 +85,8 @@ def mlx_to_hf(contents: Contents, *, type_name: str | None = None, keep_separate
             return part
         return part.decoded(type_name or (part.scales.type_name if part.mode.mode == "affine" else value_type))
 
-    tensors = separate_experts([plain(part) for part in coded_weights(contents)], contents.config)
+    decoded = from_mlx_forms([plain(part) for part in coded_weights(contents)], contents.config, contents.tensors)
+    tensors = separate_experts(decoded, contents.config)
     return as_hf(contents, tensors if keep_separate else with_usual_tensors(tensors, contents.config))
 
 

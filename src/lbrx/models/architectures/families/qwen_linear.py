@@ -158,12 +158,29 @@ def gguf_record(name: str, *, has_sections: bool) -> Gguf:
     )
 
 
+PREDICTION = in_layer(
+    norm("enorm", "nextn.enorm", adds_one=True),
+    norm("hnorm", "nextn.hnorm", adds_one=True),
+    linear("eh_proj", "hidden_size", "2 * hidden_size", "nextn.eh_proj"),
+    norm("shared_head.norm", "nextn.shared_head_norm", adds_one=True),
+)
+PREDICTION_KEY = "mtp_num_hidden_layers"
+PREDICTION_NAMES = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+}
+
 QWEN3_NEXT = Family(
     name="qwen3_next",
     model_types=("qwen3_next",),
     class_names=("Qwen3NextForCausalLM",),
     pre=(embedding(),),
     layer=in_layer(NORMS, IN_GROUPS, ATTENTION, EXPERTS),
+    prediction=PREDICTION,
+    prediction_key=PREDICTION_KEY,
+    prediction_names=PREDICTION_NAMES,
     post=POST,
     defaults=decoder_defaults(
         151936, 2048, 5632, 48, 16, num_key_value_heads=2, num_experts_per_tok=10, num_local_experts=512, **DEFAULTS
@@ -174,6 +191,7 @@ QWEN3_NEXT = Family(
         *JOINED_EXPERTS,
         *joined_in_layer(Joined(BOTH.name, (QKV.name, GATE.name), axis=0, groups=GROUPS, runs=RUNS)),
     ),
+    has_mlx_forms=True,
     gguf=gguf_record("qwen3next", has_sections=False),
     decoder=Decoder(
         mixer=mixers(GatedDeltaNet()),
@@ -189,6 +207,9 @@ QWEN3_5 = Family(
     class_names=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     pre=(embedding(),),
     layer=in_layer(NORMS, ORDERED, ATTENTION, gated_mlp()),
+    prediction=PREDICTION,
+    prediction_key=PREDICTION_KEY,
+    prediction_names=PREDICTION_NAMES,
     post=POST,
     defaults=decoder_defaults(
         248320, 4096, 12288, 32, 16, num_key_value_heads=4, max_position_embeddings=32768, **DEFAULTS
@@ -204,6 +225,9 @@ QWEN3_5_MOE = Family(
     class_names=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     pre=(embedding(),),
     layer=in_layer(NORMS, ORDERED, ATTENTION, EXPERTS),
+    prediction=PREDICTION,
+    prediction_key=PREDICTION_KEY,
+    prediction_names=PREDICTION_NAMES,
     post=POST,
     omitted_sizes=("intermediate_size",),
     defaults=decoder_defaults(
