@@ -16,6 +16,7 @@ from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.gguf_to_hf import gguf_to_hf
 from lbrx.jobs.convert.hf_to_gguf import hf_to_gguf
+from lbrx.jobs.convert.mlx_repack import with_blocks
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.layouts import joined, separated
 from lbrx.models.inference import open_model
@@ -202,3 +203,75 @@ def test_layers_that_predict_are_never_dropped(name: str, tmp_path: Path) -> Non
     assert_equal(back.tensors, arrays)
     expected = open_model(paths[0]).logits(golden.ids)
     np.testing.assert_allclose(open_model(path).logits(golden.ids), expected, rtol=1e-3, atol=1e-3)
+
+
+# -- MXFP4 of gpt-oss --------------------------------------------------------------------------------------------------
+
+
+def coded_gpt_oss(folder: Path) -> tuple[Golden, Path, Arrays]:
+    """A gpt-oss model whose experts are blocks of 4-bit codes, and the bytes of blocks and scales."""
+    golden = GOLDENS["gpt_oss"]
+    random = np.random.default_rng(3)
+    arrays: dict[str, Any] = golden.arrays()
+    codes: dict[str, Any] = {}
+    for name in [name for name in arrays if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = arrays.pop(name).shape
+        codes[f"{name}_blocks"] = random.integers(0, 256, (experts, outputs, inputs // 32, 16), dtype=np.uint8)
+        codes[f"{name}_scales"] = random.integers(122, 126, (experts, outputs, inputs // 32), dtype=np.uint8)
+    config = {**golden.config, "quantization_config": {"quant_method": "mxfp4"}}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    lbrx.save(folder / "model.safetensors", {name: lbrx.tensor(array) for name, array in (arrays | codes).items()})
+    return golden, folder, codes
+
+
+def ggml_blocks(blocks: npt.NDArray[np.uint8], scales: npt.NDArray[np.uint8]) -> bytes:
+    """The exponent and the codes of each block: element i in the low half of byte i, element i + 16 in the high one."""
+    elements = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(*blocks.shape[:-1], 32)
+    packed = elements[..., :16] | (elements[..., 16:] << 4)
+    return np.concatenate([scales[..., None], packed], axis=-1).tobytes()
+
+
+def test_codes_of_gpt_oss_become_blocks_of_gguf(tmp_path: Path) -> None:
+    golden, folder, codes = coded_gpt_oss(tmp_path / "model")
+    path = tmp_path / "model.gguf"
+    tokenizer = {"tokenizer.ggml.model": "none"}
+    made = hf_to_gguf(with_blocks(read_contents(folder, keeps_codes=True)), tokenizer_metadata=tokenizer)
+    lbrx.save(path, {each.name: each.make() for each in made.tensors}, made.metadata)
+    stored, layers = lbrx.open(path), golden.config["num_hidden_layers"]
+    for layer in range(layers):
+        name = f"model.layers.{layer}.mlp.experts"
+        gate_up, scales = codes[f"{name}.gate_up_proj_blocks"], codes[f"{name}.gate_up_proj_scales"]
+        down = codes[f"{name}.down_proj_blocks"], codes[f"{name}.down_proj_scales"]
+        expected = {
+            "gate": ggml_blocks(gate_up[:, ::2], scales[:, ::2]),
+            "up": ggml_blocks(gate_up[:, 1::2], scales[:, 1::2]),
+            "down": ggml_blocks(*down),
+        }
+        for role, content in expected.items():
+            weight = stored[f"blk.{layer}.ffn_{role}_exps.weight"]
+            assert weight.type_name == "mxfp4"
+            assert weight.raw().numpy().tobytes() == content
+    exact = hf_to_gguf(read_contents(folder), tokenizer_metadata=tokenizer, type_name="f32")
+    lbrx.save(tmp_path / "f32.gguf", {each.name: each.make() for each in exact.tensors}, exact.metadata)
+    logits = open_model(tmp_path / "f32.gguf").logits(golden.ids)
+    assert np.abs(open_model(path).logits(golden.ids) - logits).max() <= 1e-3 * np.abs(logits).max()
+    plain = {each.name: each.make() for each in gguf_to_hf(read_contents(path), type_name="f32").tensors}
+    for name, values in lbrx.open(folder).items():
+        np.testing.assert_array_equal(plain[name].numpy(), values.to("f32").numpy(), err_msg=name)
+
+
+def test_codes_of_gpt_oss_become_codes_of_mlx(tmp_path: Path) -> None:
+    _, folder, codes = coded_gpt_oss(tmp_path / "model")
+    lbrx.convert(folder, tmp_path / "mlx", format="mlx")
+    stored = lbrx.open(tmp_path / "mlx", raw=True)
+    name = "model.layers.1.mlp.experts"
+    expected = {
+        "up_proj.weight": codes[f"{name}.gate_up_proj_blocks"][:, 1::2],
+        "up_proj.scales": codes[f"{name}.gate_up_proj_scales"][:, 1::2],
+        "down_proj.weight": codes[f"{name}.down_proj_blocks"],
+    }
+    for part, content in expected.items():
+        storage = stored[f"{name}.{part}"].storage
+        assert storage is not None
+        assert storage.read_at(0, storage.nbytes).tobytes() == content.tobytes()

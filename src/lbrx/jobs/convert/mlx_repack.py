@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.mlx_units import LOSSLESS, PACKERS, Numbers, unpack_bits
 from lbrx.tensors.codecs.codec import codec
-from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight
+from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight, StoredCodes
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.creation import evaluate
 from lbrx.tensors.dtype import DTYPES
@@ -158,12 +159,22 @@ def _with_blocks(planned: PlannedTensor) -> PlannedTensor:
     if codes is None or codes.mode.mode not in LOSSLESS:
         return planned
     type_name = codes.mode.mode
+    if codes.is_swapped:
+        return _with_swapped_blocks(planned, codes)
     if planned.shape[-1] % codec(type_name).block_elements:
         return planned
     make = codes.make
     return PlannedTensor(
         planned.name, type_name, planned.shape, lambda: as_blocks(make(), codes.mode, type_name), planned.unit
     )
+
+
+def _with_swapped_blocks(planned: PlannedTensor, codes: StoredCodes) -> PlannedTensor:
+    shape, type_name = (*planned.shape[:-2], planned.shape[-1], planned.shape[-2]), codes.mode.mode
+    if shape[-1] % codec(type_name).block_elements:
+        return replace(planned, codes=None)
+    make = cache(lambda: as_blocks(codes.make(), codes.mode, type_name))  # scales are checked once
+    return replace(planned, codes=None, blocks=PlannedTensor(planned.name, type_name, shape, make))
 
 
 def _reader(tensor: Tensor | None) -> Callable[[int, int], Numbers]:

@@ -18,7 +18,7 @@ from lbrx.files.output.contents import PlannedTensor
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.records import Joined, Weight
-from lbrx.models.architectures.value_changes import RowNumbers, picked_rows, reshaped, stack_part
+from lbrx.models.architectures.value_changes import RowNumbers, picked_rows, stack_part
 from lbrx.tensors.creation import concatenate
 from lbrx.tensors.tensor import Tensor
 
@@ -48,33 +48,33 @@ class _Whole:
     parts: tuple[_Part, ...]
     rows: RowNumbers | None = None  # the order of rows in the parts
 
-    def cut(self, tensor: Tensor, number: int) -> Tensor:
-        """Return all items of a part."""
+    def cut(self, tensor: Tensor, number: int, item: int) -> Tensor:
+        """Return an item of a part, or the whole part if it is no stack."""
         record, axis = self.record, self.record.axis
         if self.rows is not None:
             sizes = [part.shape[0] for part in self.parts]
             return picked_rows(tensor, self.rows[sum(sizes[:number]) : sum(sizes[: number + 1])])
         tensor = tensor if self.view == self.shape else tensor.reshape(self.view)
+        if self.parts[number].is_stack:
+            tensor, axis = stack_part(tensor, item), axis - 1
         tensor = _swapped(tensor) if record.is_swapped else tensor
-        count = len(self.parts)
-        if record.is_interleaved:
-            run = slice(number, None, count)
-        else:
-            sizes = [self._size(part) for part in range(count)]
-            run = slice(sum(sizes[:number]), sum(sizes[: number + 1]))
-        piece = tensor if count == 1 else tensor[(*(slice(None) for _ in range(axis)), run)]
-        piece = _swapped(piece) if record.parts[number] in record.swapped else piece
-        wanted = self.parts[number].whole_shape
-        return piece if piece.shape == wanted else piece.reshape(wanted)
+        if len(self.parts) > 1:
+            tensor = tensor[(*(slice(None) for _ in range(axis)), self._run(number))]
+        tensor = _swapped(tensor) if record.parts[number] in record.swapped else tensor
+        wanted = self.parts[number].shape
+        return tensor if tensor.shape == wanted else tensor.reshape(wanted)
 
-    def cut_blocks(self, tensor: Tensor, number: int) -> Tensor:
-        """Return all items of a part of GGML blocks whose rows are those of the items."""
-        count, (items, rows, columns) = len(self.parts), tensor.shape
-        numbers = np.arange(items * rows, dtype=np.int64).reshape(items, rows)
-        mine = rows // count
-        run = slice(number, None, count) if self.record.is_interleaved else slice(number * mine, (number + 1) * mine)
-        picked = picked_rows(reshaped(tensor, (items * rows, columns)), numbers[:, run].reshape(-1))
-        return reshaped(picked, (items, mine, columns))
+    def cut_blocks(self, tensor: Tensor, number: int, item: int) -> Tensor:
+        """Return an item of a part of GGML blocks, whose rows are those of the items."""
+        rows = stack_part(tensor, item)
+        return picked_rows(rows, np.arange(rows.shape[0], dtype=np.int64)[self._run(number)])
+
+    def _run(self, number: int) -> slice:
+        """Return the elements of a part along the axis."""
+        if self.record.is_interleaved:
+            return slice(number, None, len(self.parts))
+        sizes = [self._size(part) for part in range(len(self.parts))]
+        return slice(sum(sizes[:number]), sum(sizes[: number + 1]))
 
     def _size(self, number: int) -> int:
         others = math.prod(self.view) // self.view[self.record.axis]
@@ -157,23 +157,15 @@ def _cut(tensor: PlannedTensor, whole: _Whole, names: frozenset[str], config: Co
             "that it contains"
         )
     for number, part in enumerate(whole.parts):
-        if tensor.blocks is not None:
-            type_name, make = tensor.blocks.type_name, partial(_made, tensor.blocks.make, whole.cut_blocks, number)
-        else:
-            type_name, make = tensor.type_name, partial(_made, tensor.make, whole.cut, number)
+        source, cut = (tensor, whole.cut) if tensor.blocks is None else (tensor.blocks, whole.cut_blocks)
         for item, name in enumerate(part.names):
             if name in names:
                 raise UsageError(f"{config.where}: tensors {name!r} and {tensor.name!r} contain the same weights")
-            one = partial(_item, make, item) if part.is_stack else make
-            yield PlannedTensor(name, type_name, part.shape, one)
+            yield PlannedTensor(name, source.type_name, part.shape, partial(_made, source.make, cut, number, item))
 
 
-def _made(make: Callable[[], Tensor], cut: Callable[[Tensor, int], Tensor], number: int) -> Tensor:
-    return cut(make(), number)
-
-
-def _item(make: Callable[[], Tensor], number: int) -> Tensor:
-    return stack_part(make(), number)
+def _made(make: Callable[[], Tensor], cut: Callable[[Tensor, int, int], Tensor], number: int, item: int) -> Tensor:
+    return cut(make(), number, item)
 
 
 def joined(tensors: Sequence[PlannedTensor], family: Family, config: Config) -> tuple[PlannedTensor, ...]:

@@ -66,10 +66,14 @@ class MlxWeight:
 
 @dataclass(frozen=True, slots=True)
 class StoredCodes:
-    """The codes that a decoded weight has in its file, in the form of MLX. They have the same values."""
+    """The codes that a decoded weight has in its file, in the form of MLX. They have the same values.
+
+    With ``is_swapped``, those of the weight whose last two axes are swapped.
+    """
 
     mode: MlxMode
     make: Callable[[], MlxWeight]
+    is_swapped: bool = False
 
 
 def dequantize(weight: Tensor, scales: Tensor, biases: Tensor | None, mode: MlxMode) -> Tensor:

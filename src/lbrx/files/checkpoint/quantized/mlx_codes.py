@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lbrx.files.checkpoint.quantized import compressed_tensors, fp8
 from lbrx.files.checkpoint.quantized.parts import EXPONENTS, Parts
-from lbrx.files.checkpoint.quantized.schemes import COMPRESSED_TENSORS, FP8, MODELOPT
+from lbrx.files.checkpoint.quantized.schemes import COMPRESSED_TENSORS, FP8, GPT_OSS, MODELOPT
 from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, MlxWeight, StoredCodes
 from lbrx.tensors.coded import Blocks
@@ -45,6 +45,10 @@ def mlx_codes(weights: QuantizedWeights, name: str) -> StoredCodes | None:
             return _nvfp4(stored, f"{weight}_scale", None if factor is None else 1 / factor, shape, parts)
         if 2 * parts.shape_of(stored)[-1] == shape[-1]:
             return _moved(MXFP4, stored, f"{weight}_scale", shape, parts)
+    if weights.scheme is GPT_OSS and len(shape) == 3:
+        swapped = shape[0], shape[2], shape[1]
+        codes = _moved(MXFP4, stored, f"{stored.removesuffix('_blocks')}_scales", swapped, parts)
+        return StoredCodes(codes.mode, codes.make, is_swapped=True)
     if weights.scheme in (FP8, COMPRESSED_TENSORS, MODELOPT) and type_name == "f8_e4m3":
         is_compressed = weights.scheme is COMPRESSED_TENSORS
         block = compressed_tensors.block_of(parts) if is_compressed else fp8.block_of(parts)
