@@ -103,6 +103,19 @@ def stack_part(tensor: Tensor, number: int) -> Tensor:
     return Tensor(Blocks(piece, blocks.codec, tensor.shape[1:]), tensor.metadata)
 
 
+def reshaped(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a tensor with another shape; rows of ggml blocks must stay whole.
+
+    >>> import lbrx
+    >>> reshaped(lbrx.tensor([[1, 2], [3, 4]], "f32"), (4,)).shape
+    (4,)
+    """
+    blocks = _ggml_blocks(tensor)
+    if blocks is None:
+        return tensor.reshape(*shape)
+    return Tensor(Blocks(blocks.storage, blocks.codec, tuple(shape)), tensor.metadata)
+
+
 def _ggml_blocks(tensor: Tensor) -> Blocks | None:
     """Return the blocks of a tensor if each of its rows consists of whole blocks."""
     expr = tensor.encoded().expr
