@@ -57,6 +57,7 @@ LAYERS = (
     "models.tokenizers",
     "models.inference",
     "jobs.convert",
+    "jobs.insert",
     "jobs.compare",
     "jobs.imatrix",
     "jobs.quantize",

@@ -82,6 +82,7 @@ COMMANDS = (
     "moe",
     "shuffle",
     "transplant",
+    "insert",
     "verify",
     "compare",
     "diff",

@@ -37,6 +37,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.compare.functions import diff as diff
     from lbrx.jobs.convert.convert import convert as convert
     from lbrx.jobs.doctor.doctor import doctor as doctor
+    from lbrx.jobs.insert.insert import insert as insert
     from lbrx.jobs.lora.combine import combine_loras as combine_loras
     from lbrx.jobs.lora.convert import convert_lora as convert_lora
     from lbrx.jobs.lora.extract import extract_lora as extract_lora

@@ -20,6 +20,7 @@ from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, KernelError, LbrxError
 from lbrx.registry import load
 from support.cli_running import lbrx_command
+from support.vision_language import write_language_model, write_vision_language
 
 
 def test_help_lists_every_command_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +76,7 @@ def test_a_command_calls_the_public_function_of_its_name(
         "doctor": ["--json"],
         "extract_lora": ["extract", models.code, models.base, tmp_path / "adapter", "--modules=q_proj"],
         "generate": [models.base, "--prompt=Once", "--max-tokens=2"],
+        "insert": [tmp_path / "text", tmp_path / "parent", tmp_path / "out", "--threads=1"],
         "inspect": [models.base],
         "moe": [mixture, tmp_path / "out", "--threads=1"],
         "merge_lora": ["merge", models.base, tmp_path / "adapter", tmp_path / "out"],
@@ -89,6 +91,9 @@ def test_a_command_calls_the_public_function_of_its_name(
     }
     if name == "merge_lora":
         lbrx.extract_lora(models.code, models.base, tmp_path / "adapter", modules="q_proj")
+    if name == "insert":
+        write_language_model(tmp_path / "text")
+        write_vision_language(tmp_path / "parent")
     command = "lora" if name.endswith("_lora") else name
     called: list[dict[str, object]] = []
 

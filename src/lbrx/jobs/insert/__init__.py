@@ -1,0 +1,1 @@
+"""A language model inserted into a vision-language model."""
