@@ -50,9 +50,10 @@ def insert(
     have there. The options are those of `lbrx.files.output.options.RunOptions`.
 
     >>> import lbrx
-    >>> lbrx.insert("missing", "missing", "out")
+    >>> from lbrx.demo.models import demo_models
+    >>> lbrx.insert(demo_models().base, demo_models().base, "out")
     Traceback (most recent call last):
-    lbrx.errors.FileError: missing: does not exist...
+    lbrx.errors.UsageError: ...: has no tower next to a language model; expected a vision-language model
     """
     plan = partial(plan_insertion, language_model, parent, out, max_shard_bytes=max_shard_bytes)
     return plan_and_execute(plan, options)
