@@ -25,6 +25,7 @@ from lbrx.jobs.convert.mlx_gguf import gguf_to_mlx
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
 from lbrx.tensors.codecs.mlx import MlxMode, dequantize
+from support.movable_codes import CASES, model
 
 mx = pytest.importorskip("mlx.core", reason="needs mlx, which has an environment of its own")
 from mlx_lm.utils import load_model  # noqa: E402
@@ -212,3 +213,18 @@ def test_routers_that_mlx_lm_does_not_quantize(name: str, tmp_path: Path) -> Non
         return {key for key, _ in tree_flatten(model.parameters()) if key.endswith(".scales")}
 
     assert quantized(loaded) == quantized(expected)
+
+
+@pytest.mark.parametrize("case", [case for case, (_, _, mode) in CASES.items() if mode is not None])
+def test_codes_of_quantized_models_that_are_moved(case: str, tmp_path: Path) -> None:
+    """mlx_lm loads them, and they have the values of the quantized model."""
+    make, _, mode = CASES[case]
+    path, plain = model(tmp_path / "m", make)
+    lbrx.convert(path, tmp_path / "mlx", format="mlx")
+    loaded, _ = load_model(tmp_path / "mlx")
+    for number, layer in enumerate(loaded.model.layers):
+        for name, part in (("mlp.down_proj", layer.mlp.down_proj), ("self_attn.q_proj", layer.self_attn.q_proj)):
+            assert part.mode == mode
+            values = mx.dequantize(part.weight, part.scales, None, part.group_size, part.bits, part.mode)
+            expected = plain[f"model.layers.{number}.{name}.weight"]
+            np.testing.assert_array_equal(np.array(values.astype(mx.float32)), expected)
