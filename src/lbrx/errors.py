@@ -66,9 +66,9 @@ class UsageError(LbrxError, ValueError):
     """An argument or option has an invalid value."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as ``; did you mean 'slerp'?``, or an empty string."""
+def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
+    """Return a hint such as ``; did you mean 'slerp'?``, or an empty string if nothing is as similar."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    matches = get_close_matches(name, list(known), n=1, cutoff=similarity)
     return f"; did you mean {matches[0]!r}?" if matches else ""

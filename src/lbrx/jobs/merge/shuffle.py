@@ -31,7 +31,8 @@ def shuffle_recipe(
     """Return the recipe of a shuffle: each layer of the output is that of one of the models, chosen by weight.
 
     With ``full_random`` the weights are the shares of their layers that models contribute, and layers are repeated and
-    in any order. Choices are those of mergekit-layershuffle with the same seed.
+    in any order. Choices are those of mergekit-layershuffle after
+    ``random.seed(seed)``.
 
     >>> from lbrx.demo.models import demo_models
     >>> print(shuffle_recipe([str(demo_models().code)]))  # doctest: +ELLIPSIS

@@ -8,6 +8,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import nearest
 from lbrx.jobs.merge.recipe.yaml_lines import RecipeError, RecipeLine, YamlList, YamlMap, YamlNode, YamlScalar, describe
 
+_MISSPELT = 0.7  # a key that is less similar to a known one holds something else, such as an anchor
 WITHOUT_EFFECT = frozenset(
     [
         *("consensus_method", "density", "embed_slerp", "int8_mask", "lambda", "layer_range", "merge_method"),
@@ -55,7 +56,7 @@ def read_map(
             raise location.error(f"unknown key {key!r}; it belongs to {elsewhere[key]}")
         if key in keys:
             continue
-        if key not in WITHOUT_EFFECT and nearest(key, keys):
+        if key not in WITHOUT_EFFECT and nearest(key, keys, _MISSPELT):
             raise unknown_name(location, "key", key, keys)
         hint = "; parameters belong in 'parameters'" if "parameters" in keys and key in WITHOUT_EFFECT else ""
         mapping.ignored.append(f"{location}: the key {key!r} of {what} has no effect{hint}")
