@@ -102,7 +102,7 @@ def _remote(
     whole = {"model_type": model_type, "architectures": [class_name], **SMALL, "dtype": "float32", **config}
     shapes = {name.format(layer): shape for name, shape in tensors.items() for layer in range(2)}
     kept = {key: value for key, value in whole.items() if value is not None}
-    return Case(model_type, kept, auto=None, tensors=shapes, peers=("llama.cpp",), forgotten=forgotten)
+    return Case(model_type, kept, auto=None, tensors=shapes, forgotten=forgotten)
 
 
 _NO_SIZES = ("intermediate_size", "num_key_value_heads")
@@ -161,7 +161,12 @@ CASES: dict[str, Case] = {
         "phi3", {"original_max_position_embeddings": 64, **_rope("default", partial_rotary_factor=0.5)}
     ),
     "gpt2": Case("gpt2", {"n_ctx": 64}, without=("intermediate_size", "num_key_value_heads")),
-    "gpt_neox": Case("gpt_neox", {"rotary_pct": 0.5}, without=("num_key_value_heads",), saved={"rotary_pct": 0.5}),
+    "gpt_neox": Case(
+        "gpt_neox",
+        {"rotary_pct": 0.5, "intermediate_size": 256},
+        without=("num_key_value_heads",),
+        saved={"rotary_pct": 0.5},
+    ),
     "gpt_neox-sequential": Case(
         "gpt_neox",
         {"use_parallel_residual": False, "attention_bias": False},
@@ -244,12 +249,11 @@ CASES: dict[str, Case] = {
         "gpt_bigcode",
         {"attention_softmax_in_fp32": False},
         without=("intermediate_size", "num_key_value_heads"),
-        peers=("llama.cpp",),
     ),
     "gpt_bigcode-heads": Case(
         "gpt_bigcode", {"multi_query": False}, without=("intermediate_size", "num_key_value_heads"), peers=()
     ),
-    "gptj": Case("gptj", {"rotary_dim": 8}, without=("intermediate_size", "num_key_value_heads"), peers=()),
+    "gptj": Case("gptj", {"rotary_dim": 8}, without=("intermediate_size", "num_key_value_heads"), peers=("mlx",)),
     "opt": Case("opt", {"ffn_dim": 96, "word_embed_proj_dim": 64}, without=_NO_SIZES, peers=()),
     "opt-no-biases": Case(
         "opt",
@@ -323,7 +327,7 @@ CASES: dict[str, Case] = {
             "final_logit_softcapping": 30.0,
         },
         saved={"global_head_dim": 32, "num_global_key_value_heads": 1},
-        peers=(),
+        peers=("mlx",),
     ),
     "gemma4-inputs": Case(
         "gemma4_text",
@@ -337,6 +341,6 @@ CASES: dict[str, Case] = {
             "use_double_wide_mlp": True,
         },
         saved={"global_head_dim": 32},
-        peers=(),
+        peers=("mlx",),
     ),
 }

@@ -47,6 +47,7 @@ EXAONE = Family(
     namings=(Naming("transformer."),),
     keys={"num_hidden_layers": "num_layers", "hidden_act": "activation_function", "rms_norm_eps": "layer_norm_epsilon"},
     defaults=decoder_defaults(102400, 2048, 8192, 32, 32, max_position_embeddings=2048),
+    needed_in_mlx=("rope_theta",),
     gguf=Gguf("exaone", rope_types=LLAMA_ROPE, keys={"attention.layer_norm_epsilon": "rms_norm_eps"}),
     decoder=Decoder(),
 )
@@ -76,6 +77,7 @@ EXAONE4 = Family(
         sliding_window_pattern=4,
     ),
     layer_rules=(window_rule("(layer + 1) % sliding_window_pattern != 0 if sliding_window else False"),),
+    needed_in_mlx=("head_dim", "rope_scaling"),
     gguf=Gguf(
         "exaone4",
         rope_types=LLAMA_ROPE,

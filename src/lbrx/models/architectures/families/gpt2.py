@@ -126,6 +126,7 @@ GPT_BIGCODE = Family(
     layers_key="n_layer",
     namings=NAMINGS,
     keys=KEYS,
+    needed_in_mlx=("n_inner", "num_key_value_heads"),
     tied_by_default=True,
     omitted_sizes=("intermediate_size",),
     defaults={**DEFAULTS, "multi_query": True, "num_key_value_heads": "1 if multi_query else num_attention_heads"},

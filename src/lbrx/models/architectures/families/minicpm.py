@@ -33,6 +33,7 @@ MINICPM = Family(
         scale_depth="num_hidden_layers ** 0.5",
         dim_model_base="hidden_size",
     ),
+    needed_in_mlx=("rope_theta",),
     gguf=Gguf(
         "minicpm",
         keys={
