@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from lbrx.errors import FormatError
 from lbrx.jobs.convert.mlx_repack import as_blocks
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.models.architectures.mlx_weights import mlx_to_hf, read_mlx
-from support.movable_codes import CASES, model, mxfp4
+from support.movable_codes import CASES, model, mxfp4, mxfp8
 from support.quantized_weights import named, write_model
+from support.tiny_models import tiny_arrays, tiny_config
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -37,6 +39,25 @@ def test_values_are_equal(case: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(mlx[name].make().to("f32").numpy(), values, name)
     assert "model.layers.0.mlp.down_proj.weight" in back
     assert "model.layers.0.mlp.down_proj.weight" in mlx
+
+
+def test_stacked_experts_of_mxfp8(tmp_path: Path) -> None:
+    config, rng = tiny_config("qwen3_moe"), np.random.default_rng(0)
+    config |= {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 64, "head_dim": 16}
+    tensors: dict[str, Any] = dict(tiny_arrays(config))
+    plain, settings = dict(tensors), {}
+    for name in [each for each in tensors if ".experts." in each]:
+        weight = mxfp8(rng, tensors[name].shape)
+        del tensors[name]
+        tensors |= named(name.removesuffix(".weight"), weight)
+        plain[name], settings = weight.values, weight.settings
+    path = write_model(tmp_path / "m", tensors, settings, config)
+    lbrx.convert(path, tmp_path / "mlx", format="mlx")
+    contents = read_mlx(tmp_path / "mlx")
+    assert contents.by_name["model.layers.0.mlp.switch_mlp.up_proj.weight"].type_name == "u32"
+    back = mlx_to_hf(contents).by_name
+    for name, values in plain.items():
+        np.testing.assert_array_equal(back[name].make().to("f32").numpy(), values.astype(np.float32), name)
 
 
 def test_every_exponent(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from lbrx.models.architectures.layouts import joined, separated
 from lbrx.models.architectures.records import Joined, Weight
 from lbrx.models.architectures.table import known_family, load_family
 from lbrx.models.architectures.value_changes import stack_part, stacked
+from lbrx.tensors.codecs.mlx import MlxWeight, StoredCodes
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.storage_views import JoinedStorage
 from lbrx.tensors.tensor import Tensor
 
 _MIXTRAL_BLOCK = "block_sparse_moe"
@@ -144,7 +147,29 @@ def _stack(name: str, experts: dict[int, PlannedTensor], weights: MlxWeights | N
                 f"tensor {part.name!r} is {part.type_name} {part.shape}, expected {first.type_name} {first.shape} "
                 f"like {first.name!r}, with which it is stacked"
             )
-    return PlannedTensor(name, first.type_name, (count, *first.shape), lambda: stacked([part.make() for part in parts]))
+    return PlannedTensor(
+        name,
+        first.type_name,
+        (count, *first.shape),
+        lambda: stacked([part.make() for part in parts]),
+        codes=_stacked_codes([part.codes for part in parts]),
+    )
+
+
+def _stacked_codes(parts: Sequence[StoredCodes | None]) -> StoredCodes | None:
+    """The codes of all experts, if they have the same coding."""
+    codes = [part for part in parts if part is not None and not part.is_swapped]
+    if len(codes) < len(parts) or len({each.mode for each in codes}) > 1:
+        return None
+
+    def make() -> MlxWeight:
+        weights = [each.make() for each in codes]
+        words = [each.weight.expr for each in weights]
+        joined_words = JoinedStorage([each.storage for each in words if isinstance(each, Blocks)])
+        stack = Blocks(joined_words, "u32", (len(words), *words[0].shape))
+        return MlxWeight(Tensor(stack), stacked([each.scales for each in weights]), None)
+
+    return StoredCodes(codes[0].mode, make)
 
 
 def separate_experts(tensors: Sequence[PlannedTensor], config: Values | None = None) -> tuple[PlannedTensor, ...]:
