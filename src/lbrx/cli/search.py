@@ -44,8 +44,9 @@ def search(
         list[Path] | None, Option("--held-out", help="A text for the report only, to check the result.")
     ] = None,
     optimizer: Annotated[
-        Literal["cma", "tpe", "coordinate", "random", "soup"], Option("--optimizer", help="How candidates are chosen.")
-    ] = "cma",
+        Literal["auto", "quadratic", "cma", "tpe", "coordinate", "random", "soup"],
+        Option("--optimizer", help="How candidates are chosen.", metavar="NAME"),
+    ] = "auto",
     candidates: Annotated[int, Option("--candidates", min=1, help="The number of candidates.")] = 100,
     budget: Annotated[
         str | None, Option("--budget", metavar="TIME", help="Stop after this time, such as 30m or 2h.")

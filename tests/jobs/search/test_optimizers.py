@@ -31,6 +31,8 @@ def minimized(name: str, dimensions: int, calls: int, target: float, seed: int =
         ("cma", 4, 200, 1e-3),
         ("coordinate", 4, 80, 1e-3),
         ("tpe", 2, 60, 0.02),
+        ("quadratic", 2, 20, 1e-4),
+        ("quadratic", 4, 40, 2e-3),
         ("random", 1, 64, 0.01),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_known_optimum_is_found(tmp_path: Path, texts: list[Path]) -> None:
         texts=texts,
         measure="kl",
         reference=tmp_path / "known",
-        candidates=70,
+        candidates=32,
         rungs=1,
         context=64,
         max_tokens=63,

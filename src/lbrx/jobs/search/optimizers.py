@@ -144,6 +144,72 @@ class Coordinates:
             self._best, self._best_score = tuple(points[place]), float(scores[place])
 
 
+class Quadratic:
+    """A quadratic model of the scores, fitted to the best points: few candidates for few, smooth numbers.
+
+    The next points are the minimum of the model within reach of the best point, and one point at random there.
+    """
+
+    def __init__(self, dimensions: int, first: Point, seed: int) -> None:
+        self._random = np.random.Generator(np.random.Philox(seed))
+        self._dimensions, self._reach = dimensions, 0.5
+        self._points: list[Point] = []
+        self._scores: list[float] = []
+        moves = [(number, sign) for number in range(dimensions) for sign in (-0.25, 0.25)]
+        self._queue: list[Point] = [first, *(_moved(first, number, sign) for number, sign in moves)]
+
+    def ask(self) -> list[Point]:
+        if self._queue:
+            asked, self._queue = self._queue, []
+            return asked
+        if self._reach < 1e-3:
+            return []
+        best = np.array(self._points[int(np.argmin(self._scores))])
+        unit = max(self._reach, 0.05)
+        coefficients = self._fitted(best, unit)
+        nearby = self._random.uniform(-1, 1, (2048, self._dimensions))
+        chosen = best
+        for reach in (self._reach, self._reach / 8, self._reach / 64):  # finer and finer around the minimum
+            points = np.clip(np.vstack([chosen, chosen + nearby * reach]), 0.0, 1.0)
+            chosen = points[int(np.argmin(_quadratic_terms((points - best) / unit) @ coefficients))]
+        explored = np.clip(best + nearby[0] * self._reach, 0.0, 1.0)
+        return [tuple(float(value) for value in point) for point in (chosen, explored)]
+
+    def _fitted(self, best: npt.NDArray[np.float64], unit: float) -> npt.NDArray[np.float64]:
+        """Coefficients by least squares; far and bad points count less, and curvature is kept small if unknown."""
+        points, scores = np.array(self._points), np.array(self._scores)
+        order = np.argsort(scores, kind="stable")[: 3 * (self._dimensions + 1) * (self._dimensions + 2)]
+        offsets, values = (points[order] - best) / unit, scores[order]
+        weights = 1.0 / (1.0 + (np.linalg.norm(offsets, axis=1) / 2) ** 2)
+        terms = _quadratic_terms(offsets)
+        scale = max(float(values.std()), 1e-12)
+        ridge = np.eye(terms.shape[1]) * 1e-6 * weights.sum()
+        ridge[: self._dimensions + 1] = 0.0
+        left = terms.T @ (terms * weights[:, None]) + ridge
+        solution: npt.NDArray[np.float64] = np.linalg.lstsq(left, terms.T @ (weights * values / scale), rcond=None)[0]
+        return solution * scale
+
+    def tell(self, points: Sequence[Point], scores: Sequence[float]) -> None:
+        before = min(self._scores, default=np.inf)
+        self._points += [tuple(point) for point in points]
+        self._scores += [min(score, 1e30) for score in scores]
+        if np.isfinite(before):
+            self._reach *= 0.6 if min(scores) >= before else 0.9
+
+
+def _moved(point: Point, number: int, distance: float) -> Point:
+    value = min(max(point[number] + distance, 0.0), 1.0)
+    return (*point[:number], value, *point[number + 1 :])
+
+
+def _quadratic_terms(offsets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """1, the numbers, and their products of two."""
+    count = offsets.shape[1]
+    pairs = [(first, second) for first in range(count) for second in range(first, count)]
+    products = [offsets[:, first] * offsets[:, second] for first, second in pairs]
+    return np.stack([np.ones(len(offsets)), *offsets.T, *products], axis=1)
+
+
 class Soup:
     """Greedy soup: the best number alone at its maximum, then the others in their order, kept if they help.
 
@@ -177,6 +243,7 @@ class Soup:
 OPTIMIZERS: dict[str, Callable[[int, Point, int], Optimizer]] = {
     "cma": CmaEs,
     "tpe": Tpe,
+    "quadratic": Quadratic,
     "coordinate": Coordinates,
     "random": Random,
     "soup": Soup,
@@ -184,8 +251,18 @@ OPTIMIZERS: dict[str, Callable[[int, Point, int], Optimizer]] = {
 """The optimizers by name."""
 
 
-def make_optimizer(name: str, dimensions: int, first: Point, seed: int) -> Optimizer:
-    """Return a new optimizer that begins near a point."""
+FEW_NUMBERS = 6
+"""Up to so many numbers are searched with a quadratic model by default."""
+
+
+def make_optimizer(name: str, dimensions: int, first: Point, seed: int, *, has_choices: bool = False) -> Optimizer:
+    """Return a new optimizer that begins near a point. ``auto`` is the one that suits the numbers.
+
+    >>> type(make_optimizer("auto", 2, (0.5, 0.5), 0)).__name__
+    'Quadratic'
+    """
+    if name == "auto":
+        name = "tpe" if has_choices else "quadratic" if dimensions <= FEW_NUMBERS else "cma"
     if name not in OPTIMIZERS:
         raise UsageError(
             f"unknown optimizer {name!r}; expected one of {', '.join(OPTIMIZERS)}{nearest(name, OPTIMIZERS)}"

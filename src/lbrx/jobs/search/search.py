@@ -65,7 +65,7 @@ def search(
     goal: Goal = "mean",
     limits: Mapping[str, float] | None = None,
     held_out: Sequence[str | os.PathLike[str]] = (),
-    optimizer: str = "cma",
+    optimizer: str = "auto",
     candidates: int = 100,
     budget_seconds: float | None = None,
     seed: int = 0,
@@ -141,7 +141,11 @@ def _searched(
     if not space.dimensions:
         raise UsageError(f"{settings.source}: nothing to search; expected a value such as {{search: [0, 1]}}")
     middle = tuple(dimension.share(dimension.at(0.5)) for dimension in space.dimensions)
-    optimizer = make_optimizer(settings.optimizer, len(space.dimensions), middle, settings.seed)
+    has_choices = any(dimension.choices for dimension in space.dimensions)
+    name, count = settings.optimizer, len(space.dimensions)
+    if settings.goal == "pareto" and name == "auto":
+        name = "cma"
+    optimizer = make_optimizer(name, count, middle, settings.seed, has_choices=has_choices)
     _prepare(out, restart)
     journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), "models": measurer.models})
     run: Run = _local(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
@@ -269,5 +273,5 @@ def _check(settings: SearchSettings, candidates: int) -> None:
             raise UsageError(f"{label} is {value}; expected at least {least}")
     if not 1 <= settings.rungs <= 6 or not 2 <= settings.eta <= 16:
         raise UsageError(f"{settings.rungs} rungs and eta {settings.eta}; expected 1 to 6 rungs and eta 2 to 16")
-    if settings.goal == "pareto" and settings.optimizer in ("coordinate", "soup", "tpe"):
+    if settings.goal == "pareto" and settings.optimizer not in ("auto", "cma", "random"):
         raise UsageError("a Pareto front needs the optimizer 'cma' or 'random'")

@@ -37,7 +37,7 @@ class SearchSettings:
     reference: Path | None = None
     goal: Goal = "mean"
     limits: tuple[tuple[str, float], ...] = ()
-    optimizer: str = "cma"
+    optimizer: str = "auto"
     seed: int = 0
     context: int = 512
     max_tokens: int = 2048
