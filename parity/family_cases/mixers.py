@@ -119,6 +119,17 @@ CASES: dict[str, Case] = {
             "block_dim": 64,
         },
     ),
+    "lfm2_moe": Case(
+        "lfm2_moe",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "num_dense_layers": 1,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "qwen3_next": Case("qwen3_next", _DELTA),
     "qwen3_next-sparse-step": Case(
         "qwen3_next",

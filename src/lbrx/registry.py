@@ -109,6 +109,7 @@ FAMILIES: dict[str, str] = {
     "deepseek_v2": "lbrx.models.architectures.families.deepseek:DEEPSEEK_V2",
     "deepseek_v3": "lbrx.models.architectures.families.deepseek:DEEPSEEK_V3",
     "falcon_mamba": "lbrx.models.architectures.families.mamba:FALCON_MAMBA",
+    "lfm2_moe": "lbrx.models.architectures.families.lfm2:LFM2_MOE",
     "lfm2": "lbrx.models.architectures.families.lfm2:LFM2",
     "mamba": "lbrx.models.architectures.families.mamba:MAMBA",
     "mamba2": "lbrx.models.architectures.families.mamba:MAMBA2",

@@ -140,5 +140,6 @@ def _aligned(shape: tuple[int, int, int], dtype: np.dtype[Any]) -> npt.NDArray[A
 
 def _larger(stored: npt.NDArray[Any], used: int, capacity: int) -> npt.NDArray[Any]:
     larger = _aligned((stored.shape[0], capacity, stored.shape[2]), stored.dtype)
-    larger[:, :used] = stored[:, :used]
+    if len(stored):  # a layer without keys never grew
+        larger[:, :used] = stored[:, :used]
     return larger

@@ -25,7 +25,7 @@ Sizes = tuple[int, int, int, int]
 @dataclass(frozen=True, slots=True)
 class DeltaNetWeights:
     joined: Matrix  # queries, keys and values
-    gate: Matrix
+    gate: Matrix | None  # None: ``joined`` has, for each head of keys, the query, the key, its values and their gates
     beta: Matrix  # how far the state moves, and for a matrix of both, its decay
     alpha: Matrix | None
     conv: Floats
@@ -63,9 +63,10 @@ def read(reader: Reader, part: GatedDeltaNet, layer: LayerSpec) -> DeltaNetWeigh
     names = reader.spec.family.by_gguf_name
     has_both = "ssm_ba.weight" in names
     numbers = np.arange(heads)
+    whole = _whole(reader, number)
     return DeltaNetWeights(
-        joined=reader.matrix("attn_qkv", number),
-        gate=reader.matrix("attn_gate", number),
+        joined=reader.matrix("attn_qkv", number) if whole is None else whole,
+        gate=reader.matrix("attn_gate", number) if whole is None else None,
         beta=reader.matrix("ssm_ba" if has_both else "ssm_beta", number),
         alpha=None if has_both else reader.matrix("ssm_alpha", number),
         conv=conv,
@@ -82,10 +83,22 @@ def read(reader: Reader, part: GatedDeltaNet, layer: LayerSpec) -> DeltaNetWeigh
     )
 
 
+def _whole(reader: Reader, layer: int) -> Matrix | None:
+    """Return the matrix of queries, keys, values and gates as most checkpoints have it; None if it is separate."""
+    family = reader.spec.family
+    part = reader.weight("attn_qkv.weight").name
+    name = next((each.name for each in family.joined if part in each.parts), None)
+    if name is None or not reader.source.has(reader.naming.expand(name, layer)):
+        return None
+    weight = next(each for each in family.layer if each.name == name)
+    return Matrix(reader.source.tensor(reader.naming.expand(name, layer), reader.shape(weight, layer)))
+
+
 def run(values: Floats, weights: DeltaNetWeights, run: LayerRun) -> Floats:
     tokens, key_heads, heads, size = len(values), weights.key_heads, weights.heads, weights.size
     keys = key_heads * weights.key_size
-    joined, gate = times(values, weights.joined), times(values, weights.gate)
+    joined = times(values, weights.joined)
+    gate = _gates(joined, weights) if weights.gate is None else times(values, weights.gate)
     beta = times(values, weights.beta)
     if weights.alpha is None:  # for each head of keys: first all betas, then all alphas
         both = beta.reshape(tokens, key_heads, 2, heads // key_heads)
@@ -94,7 +107,8 @@ def run(values: Floats, weights: DeltaNetWeights, run: LayerRun) -> Floats:
         alpha = times(values, weights.alpha)
 
     def mix(arrays: Mapping[str, Floats], given: Floats, beta: Floats, alpha: Floats) -> Floats:
-        mixed = causal_conv(given, weights.conv, arrays["conv"])
+        inputs = _inputs(given, weights) if weights.gate is None else given
+        mixed = causal_conv(inputs, weights.conv, arrays["conv"])
         shape = len(given), key_heads, weights.key_size
         query, key = (_unit(mixed[:, at : at + keys].reshape(shape)) for at in (0, keys))
         query = query * np.float32(weights.key_size**-0.5)
@@ -107,6 +121,25 @@ def run(values: Floats, weights: DeltaNetWeights, run: LayerRun) -> Floats:
     mixed = run_on_state(mix, run.cache.states[run.layer.number], joined, beta, alpha, shape=(tokens, heads * size))
     normed = rms_norm(mixed.reshape(tokens, heads, size), weights.norm, weights.epsilon)
     return times(silu_mul(gate, normed.reshape(tokens, heads * size)), weights.output)
+
+
+def _grouped(joined: Floats, weights: DeltaNetWeights) -> tuple[Floats, int]:
+    """Return ``[n, heads of keys, elements]``, and where the gates begin."""
+    grouped = joined.reshape(len(joined), weights.key_heads, -1)
+    return grouped, grouped.shape[2] - weights.heads // weights.key_heads * weights.size
+
+
+def _gates(joined: Floats, weights: DeltaNetWeights) -> Floats:
+    grouped, end = _grouped(joined, weights)
+    return grouped[:, :, end:].reshape(len(joined), weights.heads * weights.size)
+
+
+def _inputs(joined: Floats, weights: DeltaNetWeights) -> Floats:
+    """Return all queries, then all keys, then all values."""
+    grouped, end = _grouped(joined, weights)
+    size = weights.key_size
+    parts = (grouped[:, :, :size], grouped[:, :, size : 2 * size], grouped[:, :, 2 * size : end])
+    return np.concatenate([part.reshape(len(joined), -1) for part in parts], axis=1)
 
 
 def _unit(values: Floats) -> Floats:

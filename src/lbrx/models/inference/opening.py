@@ -53,7 +53,8 @@ def _opened(model_path: Path, tensors: Mapping[str, Tensor], spec: ModelSpec) ->
     source = TensorSource(str(model_path), frozenset(tensors), tensors.__getitem__)
     if not spec.is_gguf and layout_of(tensors, spec.family, spec.config):
         planned = [PlannedTensor.of(name, tensor) for name, tensor in tensors.items()]
-        parts = {each.name: each for each in separated(planned, spec.family, spec.config)}
+        keep = [each for each in spec.family.joined if each.groups]  # results are split instead: rows stay in order
+        parts = {each.name: each for each in separated(planned, spec.family, spec.config, keep)}
         source = TensorSource(str(model_path), frozenset(parts), lambda name: parts[name].make())
     return LanguageModel(model_path, spec, read_weights(source, spec))
 

@@ -1,4 +1,4 @@
-"""LFM2: layers of short convolutions and of attention."""
+"""LFM2: layers of short convolutions and of attention, also with experts."""
 
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.mixer_parts import conv, type_of_layer
@@ -6,20 +6,28 @@ from lbrx.models.architectures.mixer_records import ShortConv
 from lbrx.models.architectures.parts import (
     KEY_VALUE_ROWS,
     QUERY_ROWS,
+    W123,
     decoder_defaults,
     embedding,
+    experts,
+    fused_experts,
     in_layer,
+    joined_experts,
+    joined_in_layer,
     language_head,
     linear,
     norm,
 )
 from lbrx.models.architectures.records import (
     Decoder,
+    Experts,
+    GatedMlp,
     Gguf,
     GroupedAttention,
     LayerRule,
     Norm,
     PerLayer,
+    Weight,
 )
 
 RULE = "'conv' if full_attn_idxs != 'all' and layer not in full_attn_idxs else 'full_attention'"
@@ -98,6 +106,88 @@ LFM2 = Family(
     ),
     decoder=Decoder(
         mixer=MIXER,
+        norm=Norm(epsilon="norm_eps"),
+        layer_types=("conv", "full_attention"),
+        final_norm="token_embd_norm",
+    ),
+)
+
+IS_DENSE = "layer < num_dense_layers"
+IS_SPARSE = "layer >= num_dense_layers"
+EXPERT_BIAS = f"{IS_SPARSE} and use_expert_bias"
+FUSED = fused_experts("num_experts", "moe_intermediate_size", "feed_forward.experts")
+EXPERTS = (
+    *experts("feed_forward", W123, count="num_experts", size="moe_intermediate_size", when=IS_SPARSE, joined=FUSED),
+    Weight("feed_forward.expert_bias", ("num_experts",), needed_when=EXPERT_BIAS, gguf="exp_probs_b.bias"),
+)
+
+LFM2_MOE = Family(
+    name="lfm2_moe",
+    model_types=("lfm2_moe",),
+    class_names=("Lfm2MoeForCausalLM",),
+    pre=(embedding(),),
+    layer=in_layer(
+        NORMS,
+        CONVOLUTION,
+        ATTENTION,
+        linear("feed_forward.w1", "intermediate_size", "hidden_size", "ffn_gate", when=IS_DENSE),
+        linear("feed_forward.w3", "intermediate_size", "hidden_size", "ffn_up", when=IS_DENSE),
+        linear("feed_forward.w2", "hidden_size", "intermediate_size", "ffn_down", when=IS_DENSE),
+        EXPERTS,
+    ),
+    post=(*FINAL_NORM, language_head("{head}lm_head.weight", embedding())),
+    tied_by_default=True,
+    defaults=decoder_defaults(
+        65536,
+        2048,
+        7168,
+        32,
+        32,
+        num_key_value_heads=8,
+        max_position_embeddings=128000,
+        moe_intermediate_size=1792,
+        num_dense_layers=2,
+        num_experts=32,
+        num_experts_per_tok=4,
+        use_expert_bias=True,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.0,
+        **DEFAULTS,
+    ),
+    layer_rules=(
+        LayerRule("layer_types", RULE),
+        LayerRule("num_dense_layers", IS_DENSE, is_count=True),
+    ),
+    joined=joined_in_layer(*joined_experts(FUSED, "feed_forward", W123)),
+    gguf=Gguf(
+        "lfm2moe",
+        never_has_output=True,
+        keys={
+            "shortconv.l_cache": "conv_L_cache",
+            "leading_dense_block_count": "num_dense_layers",
+            "expert_gating_func": "2",
+        },
+        layer_keys=LAYER_KEYS,
+        layer_config=LAYER_CONFIG,
+        requires={"not conv_bias": "biases of convolutions"},
+        differs={
+            "routed_scaling_factor != 1.0 or not norm_topk_prob": "weights of experts have the sum 1 and are not scaled"
+        },
+    ),
+    decoder=Decoder(
+        mixer=MIXER,
+        mlp=PerLayer(
+            IS_DENSE,
+            {
+                True: GatedMlp(),
+                False: Experts(
+                    scoring="sigmoid",
+                    count="num_experts",
+                    normalized="norm_topk_prob",
+                    scale="routed_scaling_factor",
+                ),
+            },
+        ),
         norm=Norm(epsilon="norm_eps"),
         layer_types=("conv", "full_attention"),
         final_norm="token_embd_norm",
