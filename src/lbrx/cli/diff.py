@@ -123,6 +123,7 @@ def _row(sums: Sums) -> list[str]:
 
 def _print(difference: ModelDiff, metric: Metric, subtitle: str) -> None:
     from lbrx.cli.console import columns, count_text, output_console, plural, printable
+    from lbrx.jobs.compare.advice import advice
 
     console = output_console()
     total = difference.total
@@ -138,6 +139,11 @@ def _print(difference: ModelDiff, metric: Metric, subtitle: str) -> None:
     console.print(table)
     _print_modules(console, difference, metric)
     print_not_compared(console, difference)
+    sentences = advice(difference)
+    if sentences:
+        console.print("\nwhat this means for a merge", style="bold")
+    for sentence in sentences:
+        console.print(f"  {sentence.replace(chr(10), chr(10) + '  ')}", soft_wrap=True)
 
 
 def layer_labels(difference: ModelDiff) -> list[str]:
@@ -215,6 +221,8 @@ def _mismatch_text(mismatch: ShapeMismatch) -> str:
 
 def as_json(difference: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[str, Any]:
     """Return the comparison as JSON-compatible values. NaN and infinities become null."""
+    from lbrx.jobs.compare.advice import advice
+
     return {
         "a": str(a),
         "b": str(b),
@@ -233,6 +241,7 @@ def as_json(difference: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[
             {"name": odd.name, "a": list(odd.shape_a), "b": list(odd.shape_b)} for odd in difference.shape_mismatches
         ],
         "without_base": list(difference.without_base),
+        "advice": [sentence.replace("\n", " ") for sentence in advice(difference)],
     }
 
 

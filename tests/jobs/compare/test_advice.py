@@ -1,0 +1,70 @@
+"""Advice about merges follows from the figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lbrx
+from lbrx.jobs.compare.advice import advice
+from lbrx.jobs.compare.diff import diff_models
+
+LAYERS = 8
+
+
+def model(changes: dict[int, float], seed: int, size: float = 0.1) -> dict[str, lbrx.Tensor]:
+    """A base with a random change of every layer; ``changes`` multiplies those of some layers."""
+    base, random = np.random.default_rng(0), np.random.default_rng(seed)
+    tensors = {}
+    for layer in range(LAYERS):
+        weight, change = base.standard_normal((16, 16)), random.standard_normal((16, 16))
+        tensors[f"model.layers.{layer}.mlp.up_proj.weight"] = weight + size * changes.get(layer, 1.0) * change
+    return {name: lbrx.tensor(values.astype(np.float32)) for name, values in tensors.items()}
+
+
+BASE = model({}, 1, 0.0)
+NOTHING = dict.fromkeys(range(LAYERS), 0.0)
+
+
+def sentences(a: dict[str, lbrx.Tensor], b: dict[str, lbrx.Tensor], *, with_base: bool = True) -> str:
+    return "\n".join(advice(diff_models(a, b, BASE if with_base else None)))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "size", "words"),
+    [
+        ((1, 2), 0.1, "nearly independent (task cosine"),
+        ((1, 1), 0.05, "agree in much (task cosine 1.00)"),
+        ((1, 1), -0.1, "opposite directions (task cosine -1.00)"),
+    ],
+)
+def test_directions(seeds: tuple[int, int], size: float, words: str) -> None:
+    assert words in sentences(model({}, seeds[0]), model({}, seeds[1], size))
+
+
+def test_an_unbalanced_pair_is_named() -> None:
+    assert "The change of B is 4.0 times as large as that of A" in sentences(model({}, 1), model({}, 1, 0.4))
+    assert "times as large" not in sentences(model({}, 1), model({}, 2, 0.12))
+
+
+def test_layers_with_conflicts_are_named() -> None:
+    found = sentences(model({}, 1), model({2: -1.0, 5: -1.0}, 1))
+    assert "They conflict most in layers 2 (-1.00), 5 (-1.00)" in found
+
+
+def test_layers_that_change_most_are_named() -> None:
+    late = dict.fromkeys(range(4, LAYERS), 5.0)
+    assert "of the squared change is in the last half of the layers (4 to 7)" in sentences(
+        model(late, 1), model(late, 2)
+    )
+    assert "half of the layers" not in sentences(model({}, 1), model({}, 2))
+    without = sentences(BASE, model(dict.fromkeys(range(4), 5.0), 2), with_base=False)
+    assert "of the squared difference is in the first half of the layers (0 to 3)" in without
+
+
+def test_what_cannot_be_merged_is_said() -> None:
+    assert "B equals the base (change 0)" in sentences(model({}, 1), BASE)
+    assert "All compared tensors are equal" in sentences(BASE, BASE, with_base=False)
+    other = {name: lbrx.normal(weight.shape, 5, name) for name, weight in BASE.items()}
+    assert "The models are unrelated (cosine" in sentences(BASE, other, with_base=False)
+    assert "nearly equal (relative change" in sentences(BASE, model({}, 3, 1e-4), with_base=False)
