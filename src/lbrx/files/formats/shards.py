@@ -144,6 +144,19 @@ def lay_out_gguf(
     >>> [layout.name for layout in lay_out_gguf(tensors, {"general.architecture": "llama"}, 16, "llama")]
     ['llama-00001-of-00002.gguf', 'llama-00002-of-00002.gguf']
     """
+    groups = split_into_shards(tensors, max_shard_bytes) or [[]]
+    return lay_out_gguf_groups(groups, metadata, stem, alignment)
+
+
+def lay_out_gguf_groups(
+    groups: Sequence[Sequence[TensorSpec]], metadata: Mapping[str, Any], stem: str, alignment: int | None = None
+) -> list[FileLayout]:
+    """Lay out a shard for each group of tensors, or one file for a single group.
+
+    >>> groups = [[TensorSpec(name, "f32", (2,)) for name in names] for names in ("ab", "c")]
+    >>> [len(layout.slots) for layout in lay_out_gguf_groups(groups, {"general.architecture": "llama"}, "llama")]
+    [2, 1]
+    """
     from lbrx.files.formats import gguf
     from lbrx.files.formats.gguf_encode import typed_metadata
     from lbrx.files.formats.gguf_values import Typed
@@ -155,12 +168,12 @@ def lay_out_gguf(
         split = {
             SPLIT_NUMBER_KEY: Typed(number - 1, "u16"),
             SPLIT_COUNT_KEY: Typed(count, "u16"),
-            SPLIT_TENSORS_KEY: Typed(len(tensors), "i32"),
+            SPLIT_TENSORS_KEY: Typed(sum(map(len, groups)), "i32"),
         }
         own = pairs if number == 1 else {}
         return gguf.lay_out(name, shard, own if count == 1 else {**own, **split}, aligned_to)
 
-    return _lay_out_shards(tensors, max_shard_bytes, stem, ".gguf", lay_out)
+    return _lay_out_groups(groups, stem, ".gguf", lay_out)
 
 
 def _lay_out_shards(
@@ -170,10 +183,18 @@ def _lay_out_shards(
     suffix: str,
     lay_out: Callable[[str, Sequence[TensorSpec], int, int], FileLayout],
 ) -> list[FileLayout]:
-    names = [tensor.name for tensor in tensors]
+    return _lay_out_groups(split_into_shards(tensors, max_shard_bytes) or [[]], stem, suffix, lay_out)
+
+
+def _lay_out_groups(
+    shards: Sequence[Sequence[TensorSpec]],
+    stem: str,
+    suffix: str,
+    lay_out: Callable[[str, Sequence[TensorSpec], int, int], FileLayout],
+) -> list[FileLayout]:
+    names = [tensor.name for shard in shards for tensor in shard]
     if len(set(names)) != len(names):
         raise UsageError(f"{stem}{suffix}: a tensor name is given twice")
-    shards = split_into_shards(tensors, max_shard_bytes) or [[]]
     if len(shards) > MAX_SHARDS:
         raise UsageError(f"{stem}{suffix}: {len(shards)} shards, expected at most {MAX_SHARDS}; raise max_shard_bytes")
     if len(shards) == 1:

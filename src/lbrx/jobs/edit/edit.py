@@ -1,0 +1,193 @@
+"""``edit``: change the key-values of a GGUF file; the tensors stay where they are if the header has room.
+
+If the new header is not longer than the old one, it is written over it. A copy of the old header lies beside the file
+while that happens, and is put back by the next call if the write was interrupted. Otherwise a new file is written, with
+some room for later changes, and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lbrx.base import system
+from lbrx.base.atomic_write import partial_file, replace, write_atomically
+from lbrx.base.fast_dataclass import dataclass
+from lbrx.errors import FileError, FormatError, UsageError, nearest
+from lbrx.files.formats import gguf
+from lbrx.files.formats.gguf_values import GgufMetadata, Typed
+from lbrx.files.formats.header import FileHeader, TensorSpec
+from lbrx.files.formats.shards import SPLIT_KEYS
+
+FILLER_KEY = "header.padding"  # its text fills the header up to the first tensor
+TEMPLATE_KEY = "tokenizer.chat_template"
+_SPARE_BYTES = 4096
+_COPY_BYTES = 1 << 30
+_FIXED_KEYS = ("general.architecture", gguf.ALIGNMENT_KEY, *SPLIT_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class EditResult:
+    """The file, how many keys were set and removed, and whether tensors stayed in place."""
+
+    path: Path
+    changed: int
+    removed: int
+    is_in_place: bool
+
+
+def edit(
+    path: str | os.PathLike[str],
+    changes: Mapping[str, Typed] | None = None,
+    *,
+    remove: Sequence[str] = (),
+    chat_template: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+) -> EditResult:
+    """Set and remove key-values of a GGUF file, of a split model those of its first shard.
+
+    With ``out``, the changed model is written there and the file stays as it is.
+
+    >>> import lbrx, tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.gguf"
+    >>> lbrx.save(path, {"w": lbrx.full((2,), 1.0, "f32")}, {"general.architecture": "llama", "general.name": "old"})
+    >>> edit(path, {"general.name": Typed("new", "str")}).is_in_place
+    True
+    >>> lbrx.open(path).metadata["general.name"]
+    'new'
+    """
+    source = Path(path)
+    restore_header(source)
+    header = _read(source)
+    pairs = _changed(source, header, dict(changes or {}), remove, chat_template)
+    counts = len(changes or {}) + (chat_template is not None), len(remove)
+    start = _data_start(header)
+    if out is not None:
+        target = Path(out)
+        if target.exists() and not overwrite:
+            raise FileError(f"{target}: exists already; give --overwrite to replace it")
+        _copy(source, target, _filled(header, pairs, None), start, header.file_bytes)
+        return EditResult(target, *counts, False)
+    fitting = _filled(header, pairs, start)
+    if fitting is None:
+        _copy(source, source, _filled(header, pairs, None), start, header.file_bytes)
+        return EditResult(source, *counts, False)
+    _write_in_place(source, fitting)
+    return EditResult(source, *counts, True)
+
+
+def _read(path: Path) -> FileHeader:
+    with path.open("rb") as file:
+        header = gguf.read_header(path, file)
+    if header.byte_order != "little":
+        raise FormatError(f"{path}: is big-endian; expected a little-endian file to edit")
+    return header
+
+
+def _changed(
+    path: Path, header: FileHeader, changes: dict[str, Typed], remove: Sequence[str], template: str | None
+) -> dict[str, Typed]:
+    if template is not None:
+        changes[TEMPLATE_KEY] = Typed(template, "str")
+    if not changes and not remove:
+        raise UsageError("nothing to change; expected keys to set or remove")
+    metadata = header.metadata
+    assert isinstance(metadata, GgufMetadata)
+    pairs = {key: typed for key, typed in metadata.typed().items() if key != FILLER_KEY}
+    for key in (*changes, *remove):
+        if key in _FIXED_KEYS:
+            raise UsageError(f"key {key!r} describes the tensors or the file and cannot be changed")
+    for key in remove:
+        if key not in pairs:
+            raise UsageError(f"{path}: has no key {key!r}{nearest(key, pairs)}")
+        del pairs[key]
+    return pairs | changes
+
+
+def _data_start(header: FileHeader) -> int:
+    return header.entries[0].offset if header.entries else header.file_bytes
+
+
+def _filled(header: FileHeader, pairs: dict[str, Typed], length: int | None) -> Any:
+    """The header that is exactly so long, or None if it cannot be; without a length, one with room for changes."""
+    specs = [TensorSpec(entry.name, entry.type_name, entry.shape) for entry in header.entries]
+    alignment = pairs[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in pairs else gguf.DEFAULT_ALIGNMENT
+
+    def laid_out(filler: int | None) -> bytes:
+        own = pairs if filler is None else {**pairs, FILLER_KEY: Typed(" " * filler, "str")}
+        return gguf.lay_out(header.path.name, specs, own, alignment).header
+
+    plain = laid_out(None)
+    if length is None:
+        return laid_out(_SPARE_BYTES)
+    if len(plain) == length:
+        return plain
+    least = laid_out(0)
+    if len(least) > length:
+        return None
+    fitting = laid_out(length - len(least))
+    return fitting if len(fitting) == length else None
+
+
+def _write_in_place(path: Path, header: bytes) -> None:
+    saved = _saved_header(path)
+    with path.open("rb") as file:
+        write_atomically(saved, file.read(len(header)))
+    _overwrite(path, header)
+    system.remove_file(saved)
+
+
+def restore_header(path: Path) -> None:
+    """Put back the header of a file whose change was interrupted."""
+    saved = _saved_header(path)
+    if saved.exists():
+        _overwrite(path, saved.read_bytes())
+        system.remove_file(saved)
+
+
+def _saved_header(path: Path) -> Path:
+    return path.with_name(f".{path.name}.header")
+
+
+def _overwrite(path: Path, header: bytes) -> None:
+    fd = system.open_write(path, must_exist=True)
+    try:
+        system.pwrite_all(fd, header, 0, path)
+        system.flush_to_disk(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _copy(source: Path, target: Path, header: bytes, start: int, file_bytes: int) -> None:
+    """Write a header and the tensors of a file; where the file system can share blocks, the system does."""
+    with partial_file(target) as partial:
+        fd = system.open_write(partial, must_exist=True)
+        try:
+            system.pwrite_all(fd, header, 0, partial)
+            with source.open("rb") as file:
+                _copy_range(file.fileno(), fd, start, len(header), file_bytes - start, partial)
+            system.flush_to_disk(fd, partial)
+        finally:
+            os.close(fd)
+        replace(partial, target)
+
+
+def _copy_range(source: int, target: int, first: int, to: int, count: int, path: Path) -> None:
+    copy = getattr(os, "copy_file_range", None)  # not on macOS
+    while count:
+        done = 0
+        if copy is not None:
+            try:
+                done = copy(source, target, min(count, _COPY_BYTES), first, to)
+            except OSError:
+                copy = None
+        if not done:
+            data = os.pread(source, min(count, 8 << 20), first)
+            if not data:
+                raise FileError(f"{path}: the source became shorter while it was copied")
+            system.pwrite_all(target, data, to, path)
+            done = len(data)
+        first, to, count = first + done, to + done, count - done
