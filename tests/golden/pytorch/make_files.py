@@ -30,6 +30,8 @@ def main() -> None:
     torch.save(training | {"epoch": 3, "note": "text", "scalar": torch.tensor(2.5)}, HERE / "flat.pt")
     torch.save({**training, "epoch": 3}, HERE / "training.pt")
     torch.save({"w": base}, HERE / "legacy.pt", _use_new_zipfile_serialization=False)
+    several = {"bytes": torch.arange(3, dtype=torch.uint8), "half": base.half(), "turned": base.T, "row": base[1]}
+    torch.save({"epoch": 3, "state_dict": several}, HERE / "legacy_views.pt", _use_new_zipfile_serialization=False)
     torch.save({"w": base.to(torch.complex64)}, HERE / "complex.pt")
     torch.save(layer, HERE / "module.pt")
     sharded = HERE / "sharded"

@@ -13,7 +13,8 @@ from lbrx.files.formats.source import is_directory, open_source, read_at, size_o
 
 _HEAD_BYTES = 512
 _TORCH_DIRECTORY = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_PICKLE = "is a bare Python pickle, probably a PyTorch checkpoint from before 1.6; save it again with a newer PyTorch"
+LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."  # of PyTorch before 1.6
+_PICKLE = "is a bare Python pickle; expected a PyTorch checkpoint of tensors"
 
 # (first bytes of the file, what they mean)
 _FOREIGN = (
@@ -65,7 +66,7 @@ def file_format(path: Path, file: BinaryIO) -> str:
         return "gguf"
     if _looks_like_safetensors(head):
         return "safetensors"
-    if head.startswith(ZIP_MAGIC):
+    if head.startswith((ZIP_MAGIC, LEGACY_MAGIC)):
         return "pytorch"
     for start, meaning in _FOREIGN:
         if head.startswith(start):

@@ -1,8 +1,8 @@
 """PyTorch files: a zip archive with a pickle ``data.pkl``, and a member ``data/N`` with the elements of each storage.
 
 Several tensors can share a storage; each has an offset and strides into it. Elements are stored uncompressed,
-so they can be mapped as in any other format. Files from before PyTorch 1.6 are one long pickle that cannot be
-mapped; reading one is an error.
+so they can be mapped as in any other format. Files from before PyTorch 1.6 have no archive, see
+`legacy_pickled`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lbrx.errors import FormatError, ShapeError
+from lbrx.files.formats.detect import LEGACY_MAGIC
 from lbrx.files.formats.header import MAX_INT64, FileHeader, TensorEntry, element_count, is_text, quoted
+from lbrx.files.formats.legacy_pickled import read_legacy
 from lbrx.files.formats.pickled_archive import Member, find_one, read_member, read_members
 from lbrx.files.formats.pickled_machine import MAX_PICKLE_BYTES, unpickle
 from lbrx.files.formats.pickled_values import PickledTensor
-from lbrx.files.formats.source import size_of
+from lbrx.files.formats.source import read_at, size_of
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.shape import Layout
 
@@ -32,6 +34,9 @@ _MODEL_KEYS = ("state_dict", "model_state_dict", "model", "module")
 
 def read_header(path: Path, file: BinaryIO) -> FileHeader:
     """Read and check the tensor descriptions of an open PyTorch file; nothing that its pickle names is called."""
+    if read_at(file, path, 0, min(size_of(file), len(LEGACY_MAGIC))) == LEGACY_MAGIC:
+        content, members, byte_order = read_legacy(path, file)
+        return _header(path, file, "", str(path), content, members, MAX_PICKLE_BYTES, byte_order)
     members = read_members(path, file)
     pickled = find_one(members, "data.pkl")
     if pickled is None:
@@ -41,14 +46,27 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader:
         raise FormatError(f"{path}: is a TorchScript program; expected a PyTorch checkpoint of tensors")
     where = f"{path}: {pickled.name}"
     content = unpickle(read_member(path, file, pickled, MAX_PICKLE_BYTES), where)
+    byte_order = _byte_order(path, file, members.get(f"{folder}byteorder"))
+    return _header(path, file, folder, where, content, members, pickled.nbytes, byte_order)
+
+
+def _header(
+    path: Path,
+    file: BinaryIO,
+    folder: str,
+    where: str,
+    content: Any,
+    members: Mapping[str, Member],
+    pickle_bytes: int,
+    byte_order: str,
+) -> FileHeader:
     entries = [
         _entry(path, folder, name, tensor, members)
-        for name, tensor in _named_tensors(where, _model_part(content), _USUAL_VALUES + pickled.nbytes)
+        for name, tensor in _named_tensors(where, _model_part(content), _USUAL_VALUES + pickle_bytes)
     ]
     if not entries:
         raise FormatError(f"{where}: has no dictionary with tensors; expected a model's state_dict")
     entries.sort(key=lambda entry: entry.offset)
-    byte_order = _byte_order(path, file, members.get(f"{folder}byteorder"))
     return FileHeader(path, "pytorch", size_of(file), byte_order, tuple(entries), {})
 
 

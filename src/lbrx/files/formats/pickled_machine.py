@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 from lbrx.errors import FormatError
 from lbrx.files.formats.header import quoted
-from lbrx.files.formats.pickled_values import NewDict, PickledTensor, known_value, storage_of
+from lbrx.files.formats.pickled_values import NewDict, PickledStorage, PickledTensor, known_value, storage_of
 
 MAX_PICKLE_BYTES = 32 << 20
 MAX_CONTAINERS = 2_000_000  # lists, tuples, dictionaries and copied items: about 60 bytes of memory each
@@ -38,10 +39,18 @@ def unpickle(content: bytes, where: str) -> Any:
     Traceback (most recent call last):
     lbrx.errors.FormatError: a.pt: names 'os.system', which is not called; expected ... tensors, ...
     """
+    return unpickle_next(BytesIO(content), where, {})
+
+
+def unpickle_next(stream: BytesIO, where: str, storages: dict[str, PickledStorage]) -> Any:
+    """Return the content of the pickle at the position of a stream, which is behind it afterwards.
+
+    ``storages`` gets the storages that it refers to, by their keys.
+    """
     from pickletools import genops  # imported late: large tables that only pickles need
 
-    machine = _Machine(where)
-    instructions = genops(content)
+    machine = _Machine(where, storages)
+    instructions = genops(stream)
     while True:
         try:
             instruction, argument, offset = next(instructions)
@@ -58,8 +67,9 @@ def unpickle(content: bytes, where: str) -> Any:
 class _Machine:
     """The stack, the stacks below its marks, and the memo."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, storages: dict[str, PickledStorage]) -> None:
         self.where = where
+        self._storages = storages
         self.stack: list[Any] = []
         self._below: list[list[Any]] = []
         self._memory: dict[int, Any] = {}
@@ -96,6 +106,14 @@ class _Machine:
     def _add_container(self, container: Any) -> None:
         self._count(1)
         self.stack.append(container)
+
+    def _refer(self) -> None:
+        """Replace a reference by the storage that it names."""
+        storage = storage_of(self.where, self.stack.pop())
+        known = self._storages.setdefault(storage.key, storage)
+        if known != storage:
+            raise FormatError(f"{self.where}: describes the storage {quoted(storage.key)} in two ways")
+        self.stack.append(storage)
 
     def _mark(self) -> None:
         self._count(1)
@@ -190,7 +208,7 @@ _ON_STACK: dict[str, Callable[[_Machine], None]] = {
     "STACK_GLOBAL": _Machine._stack_global,
     "REDUCE": _Machine._reduce,
     "BUILD": _Machine._build,
-    "BINPERSID": lambda machine: machine.stack.append(storage_of(machine.where, machine.stack.pop())),
+    "BINPERSID": _Machine._refer,
 }
 
 

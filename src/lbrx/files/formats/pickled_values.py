@@ -148,7 +148,12 @@ def known_value(where: str, module: str, name: str) -> Any:
 
 
 def storage_of(where: str, reference: Any) -> PickledStorage:
-    """Return the storage that a reference names: ``("storage", type, key, device, elements)``."""
+    """Return the storage that a reference names: ``("storage", type, key, device, elements)``.
+
+    Files from before PyTorch 1.6 add None, or a view of the storage, which only very old ones have.
+    """
+    if isinstance(reference, tuple) and len(reference) == 6 and reference[5] is None:
+        reference = reference[:5]
     if isinstance(reference, tuple) and len(reference) == 5 and reference[0] == "storage":
         _, storage_type, key, _, elements = reference
         if isinstance(storage_type, StorageType) and isinstance(key, str) and type(elements) is int:
