@@ -254,4 +254,5 @@ CASES: dict[str, Case] = {
             "mamba_dt_rank": 6,
         },
     ),
+    "bamba": Case("bamba", {**_MAMBA_HEADS, "num_hidden_layers": 3, "attn_layer_indices": [1]}, peers=("mlx",)),
 }

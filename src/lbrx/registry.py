@@ -115,6 +115,7 @@ FAMILIES: dict[str, str] = {
     "mamba2": "lbrx.models.architectures.families.mamba:MAMBA2",
     "dots1": "lbrx.models.architectures.families.dots1:DOTS1",
     "ernie4_5_moe": "lbrx.models.architectures.families.ernie_moe:ERNIE_MOE",
+    "bamba": "lbrx.models.architectures.families.bamba:BAMBA",
     "falcon_h1": "lbrx.models.architectures.families.falcon_h1:FALCON_H1",
     "granitemoehybrid": "lbrx.models.architectures.families.granite_hybrid:GRANITE_HYBRID",
     "granitemoehybrid_dense": "lbrx.models.architectures.families.granite_hybrid:GRANITE_HYBRID_DENSE",

@@ -64,9 +64,9 @@ def test_other_architecture() -> None:
     assert check_models(architecture, [llama, mistral]) == [
         "the architecture of b is 'mistral', but that of a is 'llama'"
     ]
-    stranger = ModelHeader("c", {"model_type": "rwkv"}, llama.shapes)
+    stranger = ModelHeader("c", {"model_type": "zamba2"}, llama.shapes)
     assert check_models(architecture, [llama, stranger]) == [
-        "the architecture of c is unknown (model_type: 'rwkv'), but that of a is 'llama'"
+        "the architecture of c is unknown (model_type: 'zamba2'), but that of a is 'llama'"
     ]
 
 

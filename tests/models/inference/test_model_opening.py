@@ -158,7 +158,7 @@ def test_a_wrong_scaling_of_a_gguf_file_is_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "rwkv"}, "models of type 'rwkv' cannot be run; expected one of .*arcee, .*gemma2, gemma3"),
+        ({"model_type": "zamba2"}, "models of type 'zamba2' cannot be run; expected one of .*arcee, .*gemma2, gemma3"),
         ({"hidden_size": None}, "has no 'hidden_size'; expected a whole number above zero"),
         ({"hidden_size": "64"}, "'hidden_size' is '64'; expected a whole number above zero"),
         ({"num_hidden_layers": -1}, "'num_hidden_layers' is -1; expected a whole number from 1 to 1000"),

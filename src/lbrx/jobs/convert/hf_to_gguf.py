@@ -45,6 +45,7 @@ from lbrx.tensors.tensor import Tensor, tensor
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 
+_PREDICTING = ("mtp.", "model.mtp.")  # tensors that predict further tokens are never left out
 _TOWERS = ("vision_tower.", "model.vision_tower.", "visual.", "model.visual.")
 
 
@@ -135,7 +136,8 @@ def _language_tensors(
         layers = family.layer_count(config, [each.name for each in tensors])
         tensors = [each.renamed(layer_name(each.name, family, layers)) for each in tensors]
     roles = family.tensors(config, [each.name for each in tensors])
-    towers = {role.name for role in roles if role.module and not role.is_known}
+    sides = [role.name for role in roles if role.module and not role.is_known]
+    towers = {name for name in sides if not name.startswith(_PREDICTING)}
     for each in tensors:
         if each.name in towers or each.name.startswith(_TOWERS):
             others += 1
