@@ -68,6 +68,12 @@ def test_an_answer_that_is_not_read_to_its_end_is_cut_there() -> None:
     )
 
 
+def test_an_answer_that_is_not_read_at_all_leaves_no_message() -> None:
+    with Chat(MODEL, template=TEMPLATE, max_tokens=4) as chat:
+        chat.reply("never read").close()
+        assert chat.messages == []
+
+
 def test_the_oldest_turns_are_left_out_but_not_the_system_message() -> None:
     with Chat(MODEL, template=TEMPLATE, max_tokens=4, system="Be kind.", context=60) as chat:
         for number in range(6):
@@ -76,7 +82,7 @@ def test_the_oldest_turns_are_left_out_but_not_the_system_message() -> None:
         assert len(chat.messages) == 12
         assert 0 < chat.left_out < 12
         assert chat.left_out % 2 == 0
-        visible = chat._visible()
+        visible = chat._visible(chat.messages)
         assert visible[0] == {"role": "system", "content": "Be kind."}
         assert visible[1] == chat.messages[chat.left_out]
         with pytest.raises(UsageError, match=r"the message has \d+ tokens, but the model sees 60 at a time"):

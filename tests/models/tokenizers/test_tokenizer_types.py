@@ -194,3 +194,65 @@ def test_wordpiece_that_gguf_cannot_express(change: dict[str, Any], message: str
     (tmp_path / "tokenizer.json").write_text(json.dumps({**document, **change}))
     with pytest.raises(FormatError, match=message):
         gguf_tokenizer_metadata(tmp_path, {})
+
+
+def write_document(directory: Path, document: dict[str, Any]) -> None:
+    (directory / "tokenizer.json").write_text(json.dumps(document))
+
+
+SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+SMALL_BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
+WORDPIECE = {
+    "type": "WordPiece",
+    "vocab": {"a": 0, "[UNK]": 1},
+    "unk_token": "[UNK]",
+    "continuing_subword_prefix": "##",
+}
+
+
+@pytest.mark.parametrize("pattern", ["(a|aa)+$", r"(\w|\d)+$", "(x+x+)+y", "^(([a-z])+.)+[A-Z]([a-z])+$"])
+@pytest.mark.parametrize("part", ["pre_tokenizer", "normalizer"])
+def test_patterns_that_take_exponential_time(pattern: str, part: str, tmp_path: Path) -> None:
+    step = {"pattern": {"Regex": pattern}} | (SPLIT if part == "pre_tokenizer" else {"type": "Replace", "content": ""})
+    write_document(tmp_path, {"model": SMALL_BPE, part: step})
+    with pytest.raises(FormatError, match=r"the regular expression .* can take exponential time"):
+        open_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("pattern", [" {2,}", r"\s+$", r"'(?i:[sdmt]|ll)|\p{L}+\p{M}*|\d{1,4}", ".*.*.*=.*"])
+def test_sound_patterns_are_not_refused(pattern: str, tmp_path: Path) -> None:
+    write_document(tmp_path, {"model": SMALL_BPE, "pre_tokenizer": SPLIT | {"pattern": {"Regex": pattern}}})
+    assert open_tokenizer(tmp_path).encode("ab") == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"model": WORDPIECE | {"max_input_chars_per_word": 10**9}},
+            "max_input_chars_per_word is 1000000000, expected at most 1024",
+        ),
+        (
+            {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["?", 0.0], ["a" * 5000, -1.0]]}},
+            "has a token of 5000 characters, expected at most 1024",
+        ),
+        (
+            {"model": SMALL_BPE, "normalizer": {"type": "Prepend", "prepend": "x" * 5000}},
+            "its steps make texts 5000 characters longer",
+        ),
+        (
+            {
+                "model": SMALL_BPE,
+                "normalizer": {
+                    "type": "Precompiled",
+                    "precompiled_charsmap": b64encode(bytes(character_map()) + b"x" * 5000 + b"\0").decode(),
+                },
+            },
+            "the character map has a replacement of 5000 bytes",
+        ),
+    ],
+)
+def test_documents_that_take_too_long(document: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_document(tmp_path, document)
+    with pytest.raises(FormatError, match=message):
+        open_tokenizer(tmp_path)

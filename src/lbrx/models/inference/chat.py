@@ -148,15 +148,11 @@ class Chat:
 
         ``speed`` is filled in: the tokens of its prompt are those that were not kept from earlier turns.
         """
-        self.messages.append({"role": "user", "content": text})
-        try:
-            ids = self._fitting_ids()
-        except BaseException:
-            self.messages.pop()
-            raise
-        return self._answer(ids, speed or Speed())
+        message = {"role": "user", "content": text}
+        return self._answer(message, self._fitting_ids([*self.messages, message]), speed or Speed())
 
-    def _answer(self, ids: list[int], speed: Speed) -> Iterator[str]:
+    def _answer(self, message: dict[str, str], ids: list[int], speed: Speed) -> Iterator[str]:
+        self.messages.append(message)
         kept = self._keep(ids)
         new: list[int] = []
 
@@ -205,14 +201,14 @@ class Chat:
             return 0
         return common
 
-    def _fitting_ids(self) -> list[int]:
+    def _fitting_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of the conversation; leave out the oldest turns if it is too long."""
         reserve = min(self._max_tokens, self.context // 4)
         while True:
-            ids = self._prompter.ids(self._visible())
+            ids = self._prompter.ids(self._visible(messages))
             if len(ids) + reserve <= self.context:
                 return ids
-            if self._left_out + 2 < len(self.messages):
+            if self._left_out + 2 < len(messages):
                 self._left_out += 2
             elif len(ids) < self.context:
                 return ids
@@ -222,6 +218,6 @@ class Chat:
                     f"expected a shorter message"
                 )
 
-    def _visible(self) -> list[Message]:
+    def _visible(self, messages: Sequence[Message]) -> list[Message]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, *self.messages[self._left_out :]]
+        return [*system, *messages[self._left_out :]]

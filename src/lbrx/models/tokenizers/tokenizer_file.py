@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, FormatError
+from lbrx.models.tokenizers.character_map import check_character_map
+from lbrx.models.tokenizers.pattern_cost import check_pattern
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_NAME = "tokenizer.json"
 MAX_GROWTH = 1000
+MAX_PIECE = 1024  # characters that WordPiece and Unigram compare with tokens
 ADDED_TOKENS_NAME = "added_tokens.json"
 
 # Tokenizer files that only other programs read.
@@ -124,6 +128,7 @@ def load_tokenizer(text: str, label: str) -> Tokenizer:
     with library_errors(f"{label}: is not a tokenizer that the tokenizers library can read"):
         tokenizer = Tokenizer.from_str(text)
     _check_growth(tokenizer, label)
+    _check_model(tokenizer, text, label)
     return tokenizer
 
 
@@ -140,20 +145,43 @@ def library_errors(problem: str) -> Iterator[None]:
 
 
 def _check_growth(tokenizer: Tokenizer, label: str) -> None:
-    """Raise if consecutive steps can make a text too long."""
+    """Raise if consecutive steps can make a text too long, or take too long."""
     for parts in ((tokenizer.normalizer, tokenizer.pre_tokenizer), (tokenizer.decoder,)):
-        growth, byte_levels, waiting = 1, 0, [json.loads(part.__getstate__()) for part in parts if part is not None]
+        growth, byte_levels, prepended = 1, 0, 0
+        waiting = [json.loads(part.__getstate__()) for part in parts if part is not None]
         while waiting:
             step = waiting.pop()
             waiting += next((step[key] for key in ("normalizers", "pretokenizers", "decoders") if key in step), [])
+            if "Regex" in (step.get("pattern") or ()):
+                check_pattern(step["pattern"]["Regex"], label)
             if step.get("type") == "ByteLevel" and len(parts) == 2:
                 byte_levels += 1
                 growth *= 1 if byte_levels == 1 else 2  # the letter for a byte has up to two bytes
             elif step.get("type") == "Replace":
                 pattern = step.get("pattern", {}).get("String")
                 growth *= max(1, len(step["content"]) // len(pattern) if pattern else len(step["content"]) + 1)
-        if growth > MAX_GROWTH:
-            raise FormatError(f"{label}: its steps make texts {growth} times longer, expected {MAX_GROWTH}")
+            elif step.get("type") == "Prepend":
+                prepended += len(step.get("prepend") or "")
+            elif step.get("type") == "Precompiled":
+                check_character_map(b64decode(step["precompiled_charsmap"]), f"{label}: the character map")
+        if max(growth, prepended) > MAX_GROWTH:
+            by = f"{growth} times" if growth > MAX_GROWTH else f"{prepended} characters"
+            raise FormatError(f"{label}: its steps make texts {by} longer, expected {MAX_GROWTH}")
+
+
+def _check_model(tokenizer: Tokenizer, content: str, label: str) -> None:
+    """Raise if the model compares too long pieces of a text with its tokens."""
+    from tokenizers.models import Unigram, WordPiece
+
+    model = tokenizer.model
+    if isinstance(model, WordPiece) and model.max_input_chars_per_word > MAX_PIECE:
+        raise FormatError(
+            f"{label}: max_input_chars_per_word is {model.max_input_chars_per_word}, expected at most {MAX_PIECE}"
+        )
+    if isinstance(model, Unigram) and len(content) > MAX_PIECE:
+        longest = max(map(len, tokenizer.get_vocab(with_added_tokens=False)), default=0)
+        if longest > MAX_PIECE:
+            raise FormatError(f"{label}: has a token of {longest} characters, expected at most {MAX_PIECE}")
 
 
 def _record(token: Any) -> AddedToken:
