@@ -114,7 +114,7 @@ def _of_llama_cpp(
     """Return what the converter writes, what llama.cpp computes, and its logits; None for what it cannot."""
     import peer_llama_cpp
 
-    if "llama.cpp" not in case.peers or "LLAMA_CPP_SOURCE" not in os.environ:
+    if not {"llama.cpp", "converter"} & {*case.peers} or "LLAMA_CPP_SOURCE" not in os.environ:
         return kept.get("gguf"), kept.get("llama.cpp"), None
     peer_llama_cpp.write_tokenizer(directory, VOCABULARY)
     files = {type_name: directory.parent / f"{type_name}.gguf" for type_name in ("f32", "bf16")}
@@ -128,7 +128,7 @@ def _of_llama_cpp(
     if not is_known:
         return None, None, None
     described = peer_llama_cpp.described(files["f32"], files["bf16"])
-    if case.packed or (case.auto is not None and values is None):
+    if case.packed or "llama.cpp" not in case.peers or (case.auto is not None and values is None):
         return described, None, None
     try:
         found = peer_llama_cpp.logits(files["f32"], IDS)

@@ -32,9 +32,9 @@ class Case:
     that transformers no longer writes into config.json, but models on the Hub and llama.cpp's converter have, and
     ``dropped`` are keys that it writes and models on the Hub do not have. ``auto`` is the class of transformers that
     makes and loads the model, and ``attention`` its implementation of attention. ``peers`` are the other programs that
-    run it. ``forgotten`` are key-values that llama.cpp needs, but its converter does not write. ``packed``: the family
-    is Llama, but these parts of names stand for several tensors of Llama, one above the other. Transformers' Llama then
-    computes the logits.
+    run it ("converter" is llama.cpp without its logits). ``forgotten`` are key-values that llama.cpp needs, but its
+    converter does not write. ``packed``: the family is Llama, but these parts of names stand for several tensors of
+    Llama, one above the other. Transformers' Llama then computes the logits.
 
     ``renamed`` maps beginnings of names that transformers saves to those of models on the Hub. ``processor`` is the
     preprocessor_config.json of a model that has a projector for llama.cpp (``--mmproj``).

@@ -327,8 +327,8 @@ CASES: dict[str, Case] = {
             "final_logit_softcapping": 30.0,
         },
         saved={"global_head_dim": 32, "num_global_key_value_heads": 1},
-        peers=("mlx",),
     ),
+    # The logits of llama.cpp differ by 3 %, those of mlx_lm do not.
     "gemma4-inputs": Case(
         "gemma4_text",
         {
@@ -341,6 +341,6 @@ CASES: dict[str, Case] = {
             "use_double_wide_mlp": True,
         },
         saved={"global_head_dim": 32},
-        peers=("mlx",),
+        peers=("converter", "mlx"),
     ),
 }

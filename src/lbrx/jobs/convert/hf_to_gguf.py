@@ -36,6 +36,7 @@ from lbrx.models.architectures.rope import (
     SHORT_FACTORS,
     llama3_factors,
     longrope_factors,
+    proportional_factors,
     rope_section,
 )
 from lbrx.models.architectures.table import all_families, family_of_model_type
@@ -213,6 +214,8 @@ def _hf_type(planned: PlannedTensor) -> str:
 def _rope_tensors(rope: Config, config: Config) -> list[PlannedTensor]:
     if rope.get("rope_type") == "llama3":
         return [_vector(ROPE_FREQUENCIES, llama3_factors(rope, rotated_elements(config, rope)))]
+    if rope.get("rope_type") == "proportional":
+        return [_vector(ROPE_FREQUENCIES, proportional_factors(rope, config.count("global_head_dim")))]
     if rope.get("rope_type") == "longrope":
         count = rotated_elements(config, rope) // 2
         factors = ((LONG_FACTORS, "long_factor"), (SHORT_FACTORS, "short_factor"))

@@ -18,11 +18,13 @@ def list_metadata(gguf: Gguf, config: Config, rope: Config, layers: int, predict
     >>> list_metadata(gguf, Config({"kv": 8}), Config({}), 3)
     {'attention.head_count_kv': [0, 8, 0]}
     """
-    lists = {
+    lists: dict[str, Any] = {
         key: [config.evaluate(expression, layer=layer) for layer in range(layers)]
         for key, expression in gguf.layer_keys.items()
     }
     lists = {key: values + [type(values[0])()] * predicting if values else values for key, values in lists.items()}
+    if gguf.merges_equal:
+        lists = {key: values[0] if len(set(values)) == 1 else values for key, values in lists.items()}
     given = Config(rope.given, gguf.rope_defaults, rope.where, rope.error_class)
     return lists | {key: [given.evaluate(each) for each in items] for key, items in gguf.rope_lists.items()}
 

@@ -278,7 +278,7 @@ def config_of_metadata(
     if family.defaults.get("rope_theta") is not None:
         rope, warnings = _rope_config(family, values, tensors, config)
     config |= _taken_for_granted(family, values, tensors, config) | rope
-    return {family.keys.get(key, key): value for key, value in config.items()}, warnings
+    return {family.keys.get(key, key): value for key, value in config.items() if key[0] != "_"}, warnings
 
 
 def _more_config(family: Family, values: Config, prefix: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,7 +366,7 @@ def _rope_config(
     prefix = f"{gguf.name}.rope."
     theta = plain_float(values.number(prefix + "freq_base", default=defaults["rope_theta"]))
     settings: dict[str, Any] = {"rope_theta": theta, "rope_scaling": scaling_config(values, prefix + "scaling.")}
-    warnings = []
+    warnings: list[str] = []
     logs = values.get(prefix.removesuffix("rope.") + _YARN_LOG_MULTIPLIER)
     if gguf.yarn_log_multiplier is not None and logs is not None and settings["rope_scaling"]:
         scale = plain_float(float(logs) / gguf.yarn_log_multiplier)
@@ -374,6 +374,12 @@ def _rope_config(
     if "rope_local_base_freq" in defaults:
         local = values.number(prefix + "freq_base_swa", default=defaults["rope_local_base_freq"])
         settings["rope_local_base_freq"] = plain_float(local)
+    if ROPE_FREQUENCIES in tensors and "proportional" in gguf.rope_types:
+        factors = _values(tensors[ROPE_FREQUENCIES])
+        part = float((factors == 1).sum() / max(factors.size, 1))
+        full = {"rope_type": "proportional", "partial_rotary_factor": part, "rope_theta": theta}
+        windows = {"rope_type": "default", "rope_theta": settings["rope_local_base_freq"]}
+        return {"rope_parameters": {FULL_ATTENTION: full, SLIDING_ATTENTION: windows}}, warnings
     if ROPE_FREQUENCIES in tensors:
         settings["rope_scaling"] = llama3_config(_values(tensors[ROPE_FREQUENCIES]), theta, head)
         if settings["rope_scaling"] is None:

@@ -152,6 +152,7 @@ class Gguf:
     stored_defaults: Mapping[str, Any] = field(default_factory=dict)  # for key-values that a file omits
     without: tuple[str, ...] = ()  # usual key-values that do not apply; ``keys`` may give them a value
     layer_keys: Mapping[str, str] = field(default_factory=dict)  # lists: expressions over the config and ``layer``
+    merges_equal: bool = False  # lists of ``layer_keys`` with equal numbers are one number
     layer_config: Mapping[str, str] = field(default_factory=dict)  # lists of the config: over key-values and ``layer``
     rope_lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # lists of expressions over rope settings
     periods: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # config keys for period and offset of layers

@@ -145,6 +145,16 @@ def llama3_config(factors: Floats, theta: float, head: int) -> dict[str, Any] | 
     return None
 
 
+def proportional_factors(rope: Config, head: int) -> Floats:
+    """Return divisors of frequencies with which only the first pairs of a head turn.
+
+    >>> proportional_factors(Config({"partial_rotary_factor": 0.25}), 16).round(1).tolist()[:3]
+    [1.0, 1.0, 1.0000000150474662e+30]
+    """
+    turning = int(head * rope.number("partial_rotary_factor", default=1.0) / 2)
+    return np.where(np.arange(head // 2) < turning, 1.0, 1e30).astype(np.float32)
+
+
 def longrope_attention_factor(context_length: int, original_length: int) -> float:
     """Return the factor by which longrope scales queries and keys.
 

@@ -266,6 +266,9 @@ class Reader:
         """Return the divisors of the frequencies of all layers that a GGUF file has."""
         if not self.spec.is_gguf or not self.source.has(ROPE_FREQUENCIES):
             return None
-        dims = next(layer.rope.dims for layer in self.spec.layers if layer.rope is not None)
+        ropes = [layer.rope for layer in self.spec.layers if layer.rope is not None]
+        if any(rope.rope_type == "proportional" for rope in ropes):
+            return None  # the config says the same, for the layers to which it applies
+        dims = ropes[0].dims
         factors = self.source.tensor(ROPE_FREQUENCIES, (dims // 2,))
         return np.ascontiguousarray(factors.numpy(), dtype=np.float32)
