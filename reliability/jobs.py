@@ -235,6 +235,7 @@ JOBS = (
     Job("lora extract", "out", _extract),
     Job("moe", "out", _moe),
     Job("merge of FP8 models", "out", _merge(1, "-fp8")),
+    Job("merge that keeps FP8", "out", _merge(1, "-fp8", quantize="same")),
     Job("merge of GPTQ models --overwrite", "out", _merge(1, "-gptq", **_OVER), _merge(2, "-gptq")),
     Job("convert an FP8 model", "out", _convert("a-fp8", type="f16")),
     Job("convert a GPTQ model", "out", _convert("a-gptq", max_shard_bytes=600)),
