@@ -41,7 +41,7 @@ def without(contents: Contents, *names: str) -> Contents:
     return replace(contents, tensors=tuple(each for each in contents.tensors if each.name not in names))
 
 
-@pytest.mark.parametrize("model_type", ["bert", "opt", None])
+@pytest.mark.parametrize("model_type", ["clip", "opt", None])
 def test_an_unknown_family_names_those_that_are_known(model_type: str | None) -> None:
     with pytest.raises(UsageError, match=f"model_type of config.json is {model_type!r}.*expected one of {TEN}"):
         convert(with_config(tiny("llama"), model_type=model_type))
@@ -53,10 +53,15 @@ def test_a_model_without_config() -> None:
 
 
 def test_an_unknown_family_of_a_gguf_file() -> None:
-    with pytest.raises(UsageError, match=r"general.architecture is 'bert'.*expected one of llama, qwen2, qwen2moe"):
-        gguf_to_hf(Contents("gguf", (), {"general.architecture": "bert"}))
+    with pytest.raises(UsageError, match=r"general.architecture is 'rwkv6'.*expected one of llama, qwen2, qwen2moe"):
+        gguf_to_hf(Contents("gguf", (), {"general.architecture": "rwkv6"}))
     with pytest.raises(UsageError, match="'qwen2' with experts"):
         gguf_to_hf(Contents("gguf", (), {"general.architecture": "qwen2", "qwen2.expert_count": 4}))
+
+
+def test_an_encoder_without_the_config_of_lbrx() -> None:
+    with pytest.raises(UsageError, match="has no config of lbrx, without which a bert cannot be converted back"):
+        gguf_to_hf(Contents("gguf", (), {"general.architecture": "bert"}))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
@@ -23,7 +24,7 @@ from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
 from lbrx.jobs.convert.model_card import card_of
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.gguf_metadata import config_of_metadata, main_type, stored_prediction_count
+from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of, main_type, stored_prediction_count
 from lbrx.models.architectures.layouts import joined
 from lbrx.models.architectures.prediction import module_name
 from lbrx.models.architectures.records import Weight
@@ -57,10 +58,14 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
         family, config = stored
     else:
         family = find_gguf_family(metadata, where)
+        if gguf_of(family).is_encoder:
+            raise UsageError(f"{where}: has no config of lbrx, without which a {family.name} cannot be converted back")
         config, notes = config_of_metadata(family, metadata, contents.by_name, where)
         warnings += notes
         if CONFIG_KEY in metadata:
             warnings.append(f"{where}: its key-values were changed; config.json is made from them, not the stored one")
+    if gguf_of(family).is_encoder:
+        return _encoder(contents, family, config, type_name, where)
     settings = family.whole_config(config, contents.by_name.keys(), f"{where}: config.json")
     matches = match_tensors(
         tensor_pairs(family, settings, stored_prediction_count(family, metadata)),
@@ -84,6 +89,16 @@ def gguf_to_hf(contents: Contents, *, type_name: str | None = None, keep_quantiz
         contents.sources,
         warnings=tuple(warnings),
     )
+
+
+def _encoder(
+    contents: Contents, family: Family, config: Mapping[str, Any], type_name: str | None, where: str
+) -> Contents:
+    from lbrx.jobs.convert.encoders import encoder_to_hf
+
+    usual = _Types.of(contents, type_name, False, where).usual
+    made = encoder_to_hf(contents, family, config, usual, where)
+    return replace(made, side_files=_tokenizer_files(contents.metadata))
 
 
 def find_gguf_family(metadata: Mapping[str, Any], where: str) -> Family:

@@ -39,7 +39,7 @@ from lbrx.models.architectures.rope import (
     proportional_factors,
     rope_section,
 )
-from lbrx.models.architectures.table import all_families, family_of_model_type
+from lbrx.models.architectures.table import all_families, family_of_model_type, known_family
 from lbrx.models.architectures.value_changes import reshaped, stacked, to_gguf, to_hf
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor, tensor
@@ -60,9 +60,9 @@ def hf_to_gguf(
     tokenizer files of the model's directory.
 
     >>> import lbrx
-    >>> hf_to_gguf(Contents("safetensors", (), config={"model_type": "bert"}))
+    >>> hf_to_gguf(Contents("safetensors", (), config={"model_type": "clip"}))
     Traceback (most recent call last):
-    lbrx.errors.UsageError: the model: the model_type of config.json is 'bert', which cannot be converted; expected ...
+    lbrx.errors.UsageError: the model: the model_type of config.json is 'clip', which cannot be converted; expected ...
     """
     where = "the model" if contents.directory is None else str(contents.directory)
     if contents.directory is None and contents.sources:
@@ -71,6 +71,8 @@ def hf_to_gguf(
         raise UsageError(f"{type_name!r} is not a plain type of GGUF; expected one of {', '.join(FLOAT_TYPES)}")
     family = convertible_family(contents.config, where)
     assert contents.config is not None
+    if gguf_of(family).is_encoder:
+        return _encoder(contents, family, tokenizer_metadata, type_name, where)
     tensors, lost = _language_tensors(contents.tensors, family, contents.config)
     config = family.whole_config(contents.config, [each.name for each in tensors], f"{where}: config.json")
     rope = rope_section(config)
@@ -107,6 +109,17 @@ def hf_to_gguf(
     )
 
 
+def _encoder(
+    contents: Contents, family: Family, tokenizer: Mapping[str, Any] | None, type_name: str | None, where: str
+) -> Contents:
+    from lbrx.jobs.convert.encoders import encoder_to_gguf
+
+    assert contents.config is not None
+    check_supported(family, family.config(contents.config, f"{where}: config.json"))
+    vocabulary = tokenizer if tokenizer is not None else _tokenizer_metadata(contents, where)
+    return encoder_to_gguf(contents, family, vocabulary, type_name, where)
+
+
 def convertible_family(config: Values | None, where: str) -> Family:
     """The family of a config.json that can be converted; of a multimodal model that of its language model.
 
@@ -115,7 +128,9 @@ def convertible_family(config: Values | None, where: str) -> Family:
     """
     if config is None:
         raise UsageError(f"{where}: has no config.json, which names the architecture")
-    family = family_of_model_type(config)
+    family, named = family_of_model_type(config), known_family(config)
+    if named is not None and named.gguf is not None and named.gguf.is_encoder:  # T5 has two kinds of models
+        family = named
     if family is not None and family.gguf is not None:
         return family
     known = [family.model_type for family in all_families() if family.gguf is not None]

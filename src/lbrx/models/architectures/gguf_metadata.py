@@ -25,6 +25,7 @@ from lbrx.models.architectures.rope import (
     llama3_config,
     longrope_attention_factor,
     plain_float,
+    rope_section,
     scaling_config,
     scaling_metadata,
 )
@@ -71,6 +72,8 @@ def metadata_of_config(family: Family, config: Config, rope: Config, prediction_
     """
     gguf = gguf_of(family)
     counts = {end: key for end, key in (_COUNTS | _HEAD_SIZES).items() if end not in gguf.without}
+    if gguf_of(family).is_encoder:
+        return _encoder_metadata(family, config, rope)
     pairs: dict[str, Any] = {end: config.count(key) for end, key in counts.items()}
     pairs["context_length"] = config.size(gguf.context_length)
     norm = _norm(family)
@@ -93,6 +96,16 @@ def metadata_of_config(family: Family, config: Config, rope: Config, prediction_
     pairs |= list_metadata(gguf, config, rope, config.count(family.layers_key), prediction_count)
     if prediction_count:
         pairs |= {"block_count": pairs["block_count"] + prediction_count, _PREDICTING: prediction_count}
+    return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items() if value is not None}
+
+
+def _encoder_metadata(family: Family, config: Config, rope: Config) -> dict[str, Any]:
+    """Return the key-values of an encoder, which are those that the record of its family describes."""
+    pairs = _more_metadata(family, config)
+    if pairs.get("rope.freq_base") is not None:  # in modern configs by layer type
+        pairs["rope.freq_base"] = rope.number("rope_theta", default=pairs["rope.freq_base"])
+        local = rope_section(config, SLIDING_ATTENTION)
+        pairs["rope.freq_base_swa"] = local.number("rope_theta", default=pairs["rope.freq_base_swa"])
     return {f"{gguf_of(family).name}.{key}": value for key, value in pairs.items() if value is not None}
 
 

@@ -150,6 +150,8 @@ class Gguf:
     yarn_log_multiplier: float | None = None  # that of ``mscale_all_dim`` in its key-value; None: there is none
     config: Mapping[str, str] = field(default_factory=dict)  # config keys as expressions over key-values ("a_b": "a.b")
     stored_defaults: Mapping[str, Any] = field(default_factory=dict)  # for key-values that a file omits
+    is_encoder: bool = False  # the file has no key-values besides ``keys``
+    first_position: str | None = None  # an expression for the row of the first position, if it is not the first row
     without: tuple[str, ...] = ()  # usual key-values that do not apply; ``keys`` may give them a value
     layer_keys: Mapping[str, str] = field(default_factory=dict)  # lists: expressions over the config and ``layer``
     merges_equal: bool = False  # lists of ``layer_keys`` with equal numbers are one number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import buffers, in_layer
-from lbrx.models.architectures.records import Dimension, Naming, Weight
+from lbrx.models.architectures.records import Dimension, Gguf, Naming, Weight
 
 BERT_BLOCK = "{base}encoder.layer.{layer}."
 DISTILBERT_BLOCK = "{base}transformer.layer.{layer}."
@@ -32,9 +32,13 @@ def layer_norm(
     return tuple(weights)
 
 
-def heads(*modules: str) -> tuple[Weight, ...]:
+def heads(*modules: str, gguf: str | None = None) -> tuple[Weight, ...]:
     """Return matrices and biases with one row per label, whose number no key of the config tells."""
-    return tuple(Weight(f"{module}.{part}", optional=True) for module in modules for part in ("weight", "bias"))
+    return tuple(
+        Weight(f"{module}.{part}", optional=True, gguf=gguf and f"{gguf}.{part}")
+        for module in modules
+        for part in ("weight", "bias")
+    )
 
 
 def vocabulary_head(prefix: str, dense: str, norm: str, size: Dimension = "hidden_size") -> tuple[Weight, ...]:
@@ -78,6 +82,16 @@ BERT_LAYER = in_layer(
     prefix=BERT_BLOCK,
 )
 BERT_POOLER = biased("{base}pooler.dense", "hidden_size", "hidden_size", optional=True)
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+BERT_KEYS = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "attention.causal": "False",
+}
 BERT_DEFAULTS = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -86,6 +100,7 @@ BERT_DEFAULTS = {
     "num_attention_heads": 12,
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
 }
 
 BERT = Family(
@@ -97,12 +112,15 @@ BERT = Family(
     post=(
         *BERT_POOLER,
         *vocabulary_head("cls.predictions.", "transform.dense", "transform.LayerNorm"),
-        *heads("cls.seq_relationship", "classifier", "qa_outputs"),
+        *heads("cls.seq_relationship", "qa_outputs"),
+        *heads("classifier", gguf="cls"),
     ),
     layer_prefix=BERT_BLOCK,
     namings=(Naming("bert."), Naming("")),
     tied_by_default=True,
     defaults=BERT_DEFAULTS,
+    omitted_sizes=SIZES,
+    gguf=Gguf("bert", is_encoder=True, keys=BERT_KEYS),
 )
 
 ROBERTA = Family(
@@ -114,13 +132,21 @@ ROBERTA = Family(
     post=(
         *BERT_POOLER,
         *vocabulary_head("lm_head.", "dense", "layer_norm"),
-        *biased("classifier.dense", "hidden_size", "hidden_size", optional=True),
-        *heads("classifier.out_proj", "classifier", "qa_outputs"),
+        *biased("classifier.dense", "hidden_size", "hidden_size", "cls", optional=True),
+        *heads("classifier.out_proj", gguf="cls.output"),
+        *heads("classifier", "qa_outputs"),
     ),
     layer_prefix=BERT_BLOCK,
     namings=(Naming("roberta."), Naming("")),
     tied_by_default=True,
-    defaults={**BERT_DEFAULTS, "vocab_size": 50265},
+    defaults={**BERT_DEFAULTS, "vocab_size": 50265, "pad_token_id": 1},
+    omitted_sizes=SIZES,
+    gguf=Gguf(
+        "bert",
+        is_encoder=True,
+        keys={**BERT_KEYS, "context_length": "max_position_embeddings - pad_token_id - 1"},
+        first_position="pad_token_id + 1",
+    ),
 )
 
 DISTILBERT = Family(
@@ -172,5 +198,12 @@ DISTILBERT = Family(
         "n_layers": 6,
         "n_heads": 12,
         "max_position_embeddings": 512,
+        "hidden_size": "dim",
+        "intermediate_size": "hidden_dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "layer_norm_eps": 1e-12,
     },
+    omitted_sizes=SIZES,
+    gguf=Gguf("bert", is_encoder=True, keys=BERT_KEYS),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lbrx.models.architectures.families.bert import biased, heads, layer_norm
+from lbrx.models.architectures.families.bert import SIZES, biased, heads, layer_norm
 from lbrx.models.architectures.family import Family
 from lbrx.models.architectures.parts import in_layer, linear, window_rule
-from lbrx.models.architectures.records import Naming, Weight
+from lbrx.models.architectures.records import Gguf, Naming, Weight
 
 NOMIC_BLOCK = "{base}encoder.layers.{layer}."
 
@@ -40,13 +40,13 @@ MODERNBERT = Family(
     ),
     post=(
         *_norm("{base}final_norm", "output_norm"),
-        Weight("head.dense.weight", ("hidden_size", "hidden_size"), optional=True),
-        Weight("head.dense.bias", ("hidden_size",), optional=True),
-        Weight("head.norm.weight", ("hidden_size",), optional=True),
+        Weight("head.dense.weight", ("hidden_size", "hidden_size"), optional=True, gguf="cls.weight"),
+        Weight("head.dense.bias", ("hidden_size",), optional=True, gguf="cls.bias"),
+        Weight("head.norm.weight", ("hidden_size",), optional=True, gguf="cls.norm.weight"),
         Weight("head.norm.bias", ("hidden_size",), optional=True),
         Weight("decoder.weight", ("vocab_size", "hidden_size"), optional=True, is_vocabulary=True),
         Weight("decoder.bias", ("vocab_size",), optional=True, is_vocabulary=True),
-        *heads("classifier"),
+        *heads("classifier", gguf="cls.output"),
     ),
     namings=(Naming("model."), Naming("")),
     tied_by_default=True,
@@ -62,7 +62,35 @@ MODERNBERT = Family(
         "norm_bias": False,
         "attention_bias": False,
         "mlp_bias": False,
+        "norm_eps": 1e-5,
+        "local_attention": 128,
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+        "hidden_activation": "'gelu'",
+        "classifier_pooling": "'cls'",
     },
+    omitted_sizes=SIZES,
+    gguf=Gguf(
+        "modern-bert",
+        is_encoder=True,
+        keys={
+            "block_count": "num_hidden_layers",
+            "context_length": "max_position_embeddings",
+            "embedding_length": "hidden_size",
+            "feed_forward_length": "intermediate_size",
+            "attention.head_count": "num_attention_heads",
+            "rope.freq_base": "global_rope_theta",
+            "rope.freq_base_swa": "local_rope_theta",
+            "attention.layer_norm_rms_epsilon": "norm_eps",
+            "attention.causal": "False",
+            "classifier.pooling_type": "2 if classifier_pooling == 'cls' else 1",
+            "attention.sliding_window": "local_attention",
+            "attention.sliding_window_pattern": "global_attn_every_n_layers",
+            "rope.scaling.type": "'none'",
+            "vocab_size": "vocab_size",
+            "hidden_activation": "hidden_activation",
+        },
+    ),
 )
 
 NOMIC_BERT = Family(
