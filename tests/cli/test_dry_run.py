@@ -21,6 +21,8 @@ COMMANDS = [
     ["quantize", BASE, "out", "--to=mlx_4"],
     ["quantize", BASE, "out", "--to=mixed_3_6"],
     [*MERGE, "--out=out"],
+    ["shuffle", BASE, str(demo_models().code), "--out=out"],
+    ["transplant", BASE, str(demo_models().code), "out"],
     [*MERGE, "--out=out.gguf", "--quantize=q8_0"],
     [*MERGE, "--out=out", "--quantize=mlx_4"],
 ]

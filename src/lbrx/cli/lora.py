@@ -15,7 +15,7 @@ import click
 from lbrx.cli.options import LimitOptions, Memory, RunOptions, Threads
 from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_model
-from lbrx.cli.running import reporting, write_output
+from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 from lbrx.memory.limits import limited
@@ -101,6 +101,7 @@ def lora(
     base: Annotated[
         str | None, Option(metavar="MODEL", help="combine, convert: the base model, if GGUF needs its config.")
     ] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="merge: print the plan without running it.")] = False,
     dtype: Annotated[AdapterType | None, Option("--dtype", help="Dtype of the adapter's tensors.")] = None,
     threads: Threads = None,
     memory: Memory = None,
@@ -121,6 +122,8 @@ def lora(
 
       lbrx lora extract fine-tuned base adapter --modules self_attn --exclude k_proj --dtype bf16
 
+      lbrx lora merge base adapter merged --dry-run
+
       lbrx lora merge base adapter merged
 
       lbrx lora combine math code both --weight 0.7,0.3
@@ -134,8 +137,10 @@ def lora(
     _check_count(action, paths)
     limits = LimitOptions(threads, memory)
     type_name = None if dtype is None else dtype.value
+    if dry_run and action is not Action.merge:
+        raise UsageError(f"--dry-run is for 'merge'; '{action}' writes an adapter, not a model")
     if action is Action.merge:
-        _merge(paths, limits, RunOptions(json_output=json_output))
+        _merge(paths, limits, RunOptions(json_output=json_output), dry_run=dry_run)
     elif action is Action.extract:
         from lbrx.jobs.lora.extract import ExtractOptions
 
@@ -216,9 +221,11 @@ def _extract(paths: Sequence[str], options: object, limits: LimitOptions, *, wit
     print_total(extraction, base, out)
 
 
-def _merge(paths: Sequence[str], limits: LimitOptions, options: RunOptions) -> None:
+def _merge(paths: Sequence[str], limits: LimitOptions, options: RunOptions, *, dry_run: bool) -> None:
     """Merge adapters into their base."""
-    from lbrx.jobs.merge.lora import merge_lora
+    from lbrx.cli.dry_run import show_plan
+    from lbrx.jobs.merge.lora import lora_recipe, merge_lora
+    from lbrx.jobs.merge.merge import read_and_plan
 
     base, *adapters, out = map(Path, paths)
     check_model(base)
@@ -226,4 +233,10 @@ def _merge(paths: Sequence[str], limits: LimitOptions, options: RunOptions) -> N
         check_model(adapter, may_be_adapter=True)
     with reporting("merging", options) as report:
         chosen = adapters[0] if len(adapters) == 1 else adapters
+        if dry_run:
+            with planning_for(limits, report):
+                plan = read_and_plan(lora_recipe(base, chosen), out)
+                report.warnings(plan.warnings)
+                show_plan(plan, options, inputs=[("model", str(base)), *(("adapter", str(each)) for each in adapters)])
+            return
         write_output(partial(merge_lora, base, chosen, out), report, limits, options)

@@ -142,3 +142,56 @@ def test_what_a_format_does_not_have(base: Path, tmp_path: Path) -> None:
     with pytest.raises(lbrx.UsageError, match="expected the name of a directory"):
         lbrx.convert_lora(adapter, tmp_path / "a.gguf", format="mlx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "peft"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "message"),
+    [
+        ({}, {"general.type": "model"}, "is of type 'model', 'lora'; expected a LoRA adapter"),
+        ({}, {"adapter.lora.alpha": "much"}, "adapter.lora.alpha is 'much'; expected a number"),
+        ({"blk.0.attn_q.weight.lora_a": (3,)}, {}, r"is f32 of shape \(3,\); expected a matrix"),
+        ({"blk.9.attn_q.weight.lora_a": (3, HIDDEN)}, {}, "belongs to no tensor of the base model"),
+        ({"blk.0.attn_q.weight.lora_a": (3, HIDDEN)}, {}, "has no lora_B"),
+        ({}, {"general.architecture": "gemma2"}, "is for the architecture 'gemma2', but the base model is 'llama'"),
+    ],
+)
+def test_damaged_gguf_adapters(
+    tensors: dict[str, tuple[int, ...]], metadata: dict[str, Any], message: str, base: Path, tmp_path: Path
+) -> None:
+    usual = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    made = {name: lbrx.zeros(shape, "f32") for name, shape in tensors.items()}
+    made = made or {"output_norm.weight": lbrx.zeros(HIDDEN, "f32")}
+    lbrx.save(tmp_path / "a.gguf", made, {**usual, "adapter.lora.alpha": 4.0, **metadata})
+    with pytest.raises(lbrx.LbrxError, match=message):
+        lbrx.merge_lora(base, tmp_path / "a.gguf", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (("q_proj.lora_a",), {"fine_tune_type": "full"}, "fine_tune_type is 'full'; expected 'lora' or 'dora'"),
+        (("q_proj.lora_a",), {"lora_parameters": {"rank": 0, "scale": 1}}, "expected a rank and a scale"),
+        (("q_proj.weight",), {}, "is not part of a LoRA adapter of mlx_lm"),
+        (("q_proj.lora_a",), {"lora_parameters": {"rank": 5, "scale": 1.0}}, "has no lora_B"),
+    ],
+)
+def test_damaged_mlx_adapters(
+    names: tuple[str, ...], settings: dict[str, Any], message: str, base: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mlx").mkdir()
+    tensors_ = {f"model.layers.0.self_attn.{name}": lbrx.zeros((HIDDEN, 3), "f32") for name in names}
+    lbrx.save(tmp_path / "mlx" / "adapters.safetensors", tensors_)
+    whole = {"fine_tune_type": "lora", "lora_parameters": {"rank": 3, "scale": 1.0}, **settings}
+    (tmp_path / "mlx" / "adapter_config.json").write_text(json.dumps(whole))
+    with pytest.raises(lbrx.LbrxError, match=message):
+        lbrx.merge_lora(base, tmp_path / "mlx", tmp_path / "out")
+
+
+def test_the_plan_of_a_merge(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter = str(write_adapter(tmp_path / "peft", adapter_factors()))
+    assert run(["lora", "merge", str(base), adapter, str(tmp_path / "out"), "--dry-run"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (rows["adapter"], rows["types"]) == (adapter, f"f32 {len(lbrx.open(base))}")
+    assert not (tmp_path / "out").exists()
+    assert run(["lora", "convert", adapter, str(tmp_path / "out"), "--dry-run"]) == 1
+    assert "--dry-run is for 'merge'" in capsys.readouterr().err

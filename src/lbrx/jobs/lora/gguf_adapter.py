@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +45,10 @@ def read_gguf_adapter(path: Path, base_config: Mapping[str, Any] | None) -> Adap
             f"{path}: is for the architecture {metadata.get('general.architecture')!r}, "
             f"but the base model is {gguf_of(family).name!r}"
         )
-    alpha = float(metadata.get(ALPHA_KEY, 0.0))
-    parts = AdapterParts(path, AdapterConfig(path, 1, alpha, {}), "gguf")
+    alpha = metadata.get(ALPHA_KEY, 0.0)
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise FormatError(f"{path}: {ALPHA_KEY} is {alpha!r:.60}; expected a number")
+    parts = AdapterParts(path, AdapterConfig(path, 1, float(alpha), {}), "gguf")
     known = {pair.gguf_name: pair for pair in tensor_pairs(family, config)}
     for name, tensor in file.items():
         _read(parts, known, config, name, tensor)
@@ -70,6 +73,8 @@ def _read(parts: AdapterParts, known: Mapping[str, Pair], config: Config, name: 
     base_name, part = next(
         ((name.removesuffix(ending), part) for ending, part in _ENDINGS.items() if name.endswith(ending)), (name, "")
     )
+    if part and (tensor.ndim not in (2, 3) or not tensor.dtype.is_float):
+        raise FormatError(f"{parts.path}: {name!r} is {tensor.type_name} of shape {tensor.shape}; expected a matrix")
     pair = known.get(base_name)
     if pair is None:
         raise FormatError(f"{parts.path}: tensor {name!r} belongs to no tensor of the base model")

@@ -30,6 +30,17 @@ def merge_lora(
     >>> merge_lora(models.base, f"{folder}/adapter", f"{folder}/merged").tensors
     29
     """
+    return merge(lora_recipe(base, adapter), out, **options)
+
+
+def lora_recipe(
+    base: str | os.PathLike[str], adapter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+) -> str:
+    """Return the recipe of a model with adapters.
+
+    >>> lora_recipe("base", ["a", "b"]).splitlines()[2]
+    '  - model: base+a+b'
+    """
     listed = [adapter] if isinstance(adapter, str | os.PathLike) else adapter
-    recipe = inline_recipe(["+".join(os.fspath(path) for path in (base, *listed))], "passthrough", None, {})
-    return merge(recipe, out, **options)
+    model = "+".join(os.fspath(path) for path in (base, *listed))
+    return inline_recipe([model], "passthrough", None, {})
