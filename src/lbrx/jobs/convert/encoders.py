@@ -74,6 +74,7 @@ def encoder_to_gguf(
         **metadata_of_config(family, config, rope_section(config)),
         **_pooling(contents.directory, gguf_of(family).name),
         **vocabulary,
+        **_token_types(family, config),
         **source_metadata(stored, types),
         **extra,
     }
@@ -132,6 +133,13 @@ def _expanded(family: Family, config: Config, naming: Naming) -> Iterator[tuple[
                 if gguf is not None and weight.name in ("classifier.weight", "classifier.bias") and has_labels:
                     gguf = f"cls.output.{gguf.rpartition('.')[2]}"
                 yield naming.expand(weight.name, layer, item), (weight, gguf)
+
+
+def _token_types(family: Family, config: Config) -> dict[str, Any]:
+    """Return the number of kinds of text, without which llama.cpp does not read their embedding."""
+    if "token_types.weight" not in family.by_gguf_name:
+        return {}
+    return {"tokenizer.ggml.token_type_count": config.count("type_vocab_size")}
 
 
 def _labels(config: Config) -> list[str] | None:
