@@ -51,6 +51,11 @@ METHODS: dict[str, str] = {
     "sce": "lbrx.jobs.merge.methods.sce:sce",
     "ram": "lbrx.jobs.merge.methods.ram:ram",
     "ramplus_tl": "lbrx.jobs.merge.methods.ramplus_tl:ramplus_tl",
+    "checkpoint_average": "lbrx.jobs.merge.methods.checkpoint_average:checkpoint_average",
+    "consensus_ta": "lbrx.jobs.merge.methods.consensus:consensus_ta",
+    "iso_c": "lbrx.jobs.merge.methods.iso_c:iso_c",
+    "tsv_m": "lbrx.jobs.merge.methods.tsv_m:tsv_m",
+    "wudi": "lbrx.jobs.merge.methods.wudi:wudi",
 }
 """Built-in merge methods. Their signatures define their parameters."""
 

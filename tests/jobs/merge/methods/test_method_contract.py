@@ -53,8 +53,8 @@ def random_inputs(name: str, shape: tuple[int, ...]) -> list[Tensor]:
     return [tensor(generator.standard_normal(shape).astype(np.float32)) for _ in range(count)]
 
 
-def test_there_are_20_methods() -> None:
-    assert len(METHODS) == 20
+def test_there_are_25_methods() -> None:
+    assert len(METHODS) == 25
 
 
 def test_a_recipe_imports_only_the_methods_that_it_uses() -> None:
