@@ -93,6 +93,12 @@ class CompiledStep(Protocol):
     def run(self, cache: KeyValueCache) -> Array:
         """Run all operations for tokens that follow those in the cache. The result is valid until the next run."""
 
+    def run_beside(self, others: Sequence[Any]) -> list[Array] | None:
+        """Run this step and others of the same form at the same time, all without attention.
+
+        Returns the results, or None if they cannot run so: because they differ, or call Python.
+        """
+
 
 class Recorder:
     """Takes the operations of a `Device` on `Recorded` values and lists them."""

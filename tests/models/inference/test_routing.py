@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import lbrx
 from lbrx.errors import FormatError
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.records import Experts
-from lbrx.models.inference.experts import Routing, check_experts, choose
+from lbrx.models.inference.experts import ExpertSteps, Routing, check_experts, choose
+from lbrx.models.inference.mlp import MlpWeights, run_mlp
+from lbrx.models.inference.weights import Matrix
 
 Floats = npt.NDArray[np.float32]
 
@@ -98,3 +101,32 @@ def test_impossible_numbers_are_refused(changes: dict[str, Any], message: str) -
     config = Config(values, {"n_group": 1}, error_class=FormatError)
     with pytest.raises(FormatError, match=message):
         check_experts(part, config, {})
+
+
+# -- experts that compute one token ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [None, "q4_0", "q6_k"])
+def test_experts_at_the_same_time_give_the_bytes_of_one_after_the_other(codec: str | None) -> None:
+    random = np.random.default_rng(4)
+
+    def weight(rows: int, columns: int) -> Matrix:
+        values = lbrx.tensor(random.standard_normal((rows, columns)).astype(np.float32) / np.float32(16))
+        return Matrix((values.to("bf16") if codec is None else values.quantize(codec)).realize())
+
+    experts = tuple(MlpWeights((weight(256, 512), weight(256, 512)), weight(512, 256)) for _ in range(6))
+    steps = ExpertSteps(experts, routing(Experts(), 3), 512)
+    for chosen in ([4, 0, 5], [1, 4, 2], [4, 0, 5]):
+        values = random.standard_normal((1, 512)).astype(np.float32)
+        results = steps.run(values, np.array(chosen), np.ones(3, np.float32))
+        assert sorted(results) == sorted(chosen)
+        for number, result in results.items():
+            assert result.tobytes() == run_mlp(values, experts[number]).tobytes()
+
+
+def test_numbers_that_cannot_be_coded_are_computed_one_after_the_other() -> None:
+    weight = Matrix(lbrx.full((256, 256), 1.0, "f32").quantize("q4_0").realize())
+    steps = ExpertSteps((MlpWeights((weight, weight), weight),) * 2, routing(Experts()), 256)
+    values = np.full((1, 256), np.nan, np.float32)
+    results = steps.run(values, np.array([0, 1]), np.ones(2, np.float32))
+    assert all(np.isnan(result).all() for result in results.values())

@@ -127,8 +127,12 @@ def layout_of(names: Iterable[str], family: Family, config: Config) -> frozenset
     >>> layout_of(["model.layers.0.mlp.experts.down_proj"], qwen, qwen.config({"num_hidden_layers": 1}))
     frozenset({'{base}layers.{layer}.mlp.experts.down_proj'})
     """
+    if not family.joined:
+        return frozenset()
     present = frozenset(names)
-    return frozenset(whole.record.name for whole in _wholes(family, config, present) if whole.name in present)
+    naming, layers = family.naming(present), range(_layer_count(family, config, present))
+    templates = (record.name for record in family.joined)
+    return frozenset(name for name in templates if any(naming.expand(name, layer) in present for layer in layers))
 
 
 def separated(
@@ -205,7 +209,7 @@ def _wholes(family: Family, config: Config, names: frozenset[str]) -> Iterator[_
         return
     weights = {weight.name: weight for weight in family.weights}
     naming = family.naming(names)
-    count = family.layer_count(config.given, names) + family.prediction_count(config.given, names)
+    count = _layer_count(family, config, names)
     for record in family.joined:
         parts = [_part_shape(weights[name], config) for name in record.parts]
         shape = config.shape(weights[record.name].shape or ())
@@ -232,6 +236,10 @@ def _rows(groups: int, runs: Sequence[int]) -> RowNumbers:
     return np.concatenate(
         [(starts + np.arange(end - size, end)).reshape(-1) for size, end in zip(runs, ends, strict=True)]
     )
+
+
+def _layer_count(family: Family, config: Config, names: frozenset[str]) -> int:
+    return family.layer_count(config.given, names) + family.prediction_count(config.given, names)
 
 
 def _part_shape(weight: Weight, config: Config) -> tuple[Sequence[int | None], tuple[int, ...]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.engine.recording import run_in_step
+from lbrx.engine.device import CPU, device
+from lbrx.engine.recording import CannotRecord, CompiledStep, Recorder, run_in_step
 from lbrx.errors import FormatError
 from lbrx.models.architectures.activations import activation_of
 from lbrx.models.architectures.config import Config
@@ -18,8 +20,11 @@ from lbrx.models.inference.parts import LayerRun, Memory, PartCode
 from lbrx.models.inference.spec import LayerSpec
 from lbrx.models.inference.weights import Floats, Matrix, Reader, times
 from lbrx.ops import matrix, silu, softmax
+from lbrx.settings import settings
 
 Numbers = npt.NDArray[np.int64]
+
+_MOST_STEPS = 128  # of a layer; each needs some ten vectors of the hidden size
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class ExpertWeights:
     correction: Floats | None
     shared: MlpWeights | None
     shared_gate: Matrix | None
+    steps: ExpertSteps
 
 
 def check_experts(part: Experts, config: Config, _local: dict[str, Any]) -> Memory:
@@ -103,10 +109,12 @@ def read_experts(reader: Reader, part: Experts, layer: LayerSpec) -> ExpertWeigh
     if reader.has("ffn_gate_inp_shexp.weight", number):
         row = reader.tensor("ffn_gate_inp_shexp.weight", number)
         shared_gate = Matrix(row.reshape(1, -1) if row.ndim == 1 else row)
+    routing = _routing(part, reader.spec.config)
     return ExpertWeights(
-        routing=_routing(part, reader.spec.config),
+        routing=routing,
         router=reader.matrix("ffn_gate_inp", number),
         experts=experts,
+        steps=ExpertSteps(experts, routing, reader.spec.hidden),
         correction=None if correction is None else correction.reshape(-1),
         shared=shared,
         shared_gate=shared_gate,
@@ -161,14 +169,64 @@ def _mixed(values: Floats, scores: Floats, weights: ExpertWeights) -> Floats:
     routing = weights.routing
     chosen, shares = choose(scores, weights.correction, routing)
     total = np.zeros_like(values)
+    results = weights.steps.run(values, chosen[0], shares[0]) if len(values) == 1 else {}
     for number in np.unique(chosen).tolist():
         rows, ranks = np.nonzero(chosen == number)
-        own, factors = np.ascontiguousarray(values[rows]), shares[rows, ranks, None]
-        if routing.part.scales_inputs:
-            total[rows] += _computed(own * factors, weights.experts[number], routing)
-        else:
-            total[rows] += factors * _computed(own, weights.experts[number], routing)
+        factors = shares[rows, ranks, None]
+        result = results.get(number)
+        if result is None:
+            own = np.ascontiguousarray(values[rows])
+            own = own * factors if routing.part.scales_inputs else own
+            result = _computed(own, weights.experts[number], routing)
+        total[rows] += result if routing.part.scales_inputs else factors * result
     return total
+
+
+class ExpertSteps:
+    """Experts of a layer as compiled steps for one token, which run at the same time.
+
+    They are made when an expert is first used, for so many experts that they need little memory.
+    """
+
+    def __init__(self, experts: tuple[MlpWeights, ...], routing: Routing, hidden: int) -> None:
+        self._experts, self._routing, self._hidden = experts, routing, hidden
+        self._lock = threading.Lock()
+        self._steps: dict[int, CompiledStep | None] = {}
+
+    def run(self, values: Floats, numbers: Numbers, factors: Floats) -> dict[int, Floats]:
+        """Return the results of those of these experts that have steps.
+
+        There are none if the device has no steps, or another thread uses them.
+        """
+        if settings.device != CPU or not self._lock.acquire(blocking=False):
+            return {}
+        try:
+            found: dict[int, CompiledStep] = {}
+            for number, factor in zip(numbers.tolist(), factors, strict=True):
+                step = self._step(number)
+                if step is not None:
+                    step.inputs[0][...] = values * factor if self._routing.part.scales_inputs else values
+                    found[number] = step
+            steps = list(found.values())
+            results = steps[0].run_beside(steps[1:]) if steps else None
+            if results is None:
+                return {}
+            return {number: result.copy() for number, result in zip(found, results, strict=True)}
+        finally:
+            self._lock.release()
+
+    def _step(self, number: int) -> CompiledStep | None:
+        if number not in self._steps and len(self._steps) < _MOST_STEPS:
+            self._steps[number] = self._compiled(self._experts[number])
+        return self._steps.get(number)
+
+    def _compiled(self, expert: MlpWeights) -> CompiledStep | None:
+        recorder = Recorder(1)
+        try:
+            result: Any = _computed(recorder.input((1, self._hidden)), expert, self._routing)  # type: ignore[arg-type]
+        except CannotRecord:
+            return None
+        return device(settings.device).compile_step(recorder.finish(result))
 
 
 def _computed(values: Floats, expert: MlpWeights, routing: Routing) -> Floats:

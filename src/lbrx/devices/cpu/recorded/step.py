@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,13 +105,52 @@ class Step:
         self._place(cache)
         self._lowered.state[:] = cache.length, cache.length + tokens
         self._lowered.cache = cache
-        self._reached[1] = 0  # an earlier run may have failed
-        self._jobs[self._checked, _STATUS] = 0
+        self._forget_status()
         try:
             self._run_all()
         finally:
             self._lowered.cache = None
         return self._output
+
+    def _forget_status(self) -> None:
+        """Forget that an earlier run has failed."""
+        self._reached[1] = 0
+        self._jobs[self._checked, _STATUS] = 0
+
+    @system.guarded
+    def run_beside(self, others: Sequence[Step]) -> list[npt.NDArray[Any]] | None:
+        """Run this step and others of the same form at the same time; none of them has attention or calls Python.
+
+        Returns the results, or None if they have to be run one by one.
+        """
+        steps = (self, *others)
+        if any(len(step._phases) != len(self._phases) for step in steps):
+            return None
+        files = {number: file for step in steps for number, file in step._lowered.files.items()}
+        for file in files.values():
+            file.check_unchanged()
+        for step in steps:
+            step._forget_status()
+        by_phase = zip(*(step._pieces for step in steps), strict=True)
+        table = np.concatenate([piece for phase in by_phase for piece in phase])
+        phases = np.zeros((len(self._phases), _PHASE_WORDS), np.int64)
+        phases[:, 1:3] = sum(step._phase_table[:, 1:3] for step in steps)
+        phases[1:, 0] = 8 * _TASK_WORDS * np.cumsum(phases[:-1, 1])
+        phases[:, 0] += address(table)
+        threads = 1 if is_inside_step() else min(settings.threads, team().fast_processors)
+        rest = 0, len(self._phases), self._blocks_address, address(self._reached)
+        with team().helping(threads) as board:
+            self._walk(RESULT_ADDRESS, EXCEPTION_ADDRESS, board, threads, address(phases), *rest)
+        if self._reached[0] != len(self._phases):
+            return None
+        failed = any(bool(step._jobs[step._checked, _STATUS].any()) for step in steps)
+        check_status(int(self._reached[1]) or int(failed))
+        return [step._output for step in steps]
+
+    @cached_property
+    def _pieces(self) -> list[Numbers]:
+        """The rows of the table of each phase."""
+        return np.split(self._table, self._starts[1:])
 
     def _run_all(self) -> None:
         at, threads = 0, 1 if is_inside_step() else min(settings.threads, team().fast_processors)
