@@ -241,6 +241,7 @@ class GroupedAttention:
     temperature: tuple[str, str, str] | None = None  # a condition, and the step and the scale of growing queries
     first_position: int = 1  # with ``temperature``
     is_gated: bool = False  # the matrix of queries has a gate behind the query of each head
+    has_gate: bool = False  # the matrix ``attn_gate`` computes gates of the results of heads
     normalizes_values: bool = False  # each head, without a weight
     keys_are_values: str = "False"  # values are the keys before their norm
     shares_keys: str = "False"  # keys and values are those of the last layer of the same type that has its own

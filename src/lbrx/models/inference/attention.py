@@ -43,6 +43,7 @@ class AttentionWeights:
     slopes: Floats | None  # of ALiBi, [heads, 1, 2]
     chunk: int | None
     sinks: Floats | None
+    gate: Matrix | None
     growth: tuple[int, float, int] | None  # of queries with positions: those of a step, its weight, the first
 
 
@@ -95,6 +96,7 @@ def read_attention(reader: Reader, part: GroupedAttention, layer: LayerSpec) -> 
         chunk=None if part.chunk is None else config.size(part.chunk, **local) or None,
         sinks=reader.vector("attn_sinks.weight", number) if reader.has("attn_sinks.weight", number) else None,
         growth=_growth(part, config, local),
+        gate=reader.matrix("attn_gate", number) if part.has_gate else None,
     )
 
 
@@ -132,6 +134,8 @@ def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> F
     gate = None
     if weights.part.is_gated:
         queries, gate = queries[:, :, : weights.head_size], queries[:, :, weights.head_size :]
+    elif weights.gate is not None:
+        gate = times(values, weights.gate).reshape(tokens, weights.heads, -1).transpose(1, 0, 2)
     queries = _turned(queries, weights.query_norm, weights, run)
     if weights.shares_keys:
         keys, new_values = run.positions.shared[layer.layer_type]

@@ -19,7 +19,18 @@ from lbrx.models.architectures.parts import (
     qk_norms,
     window_rule,
 )
-from lbrx.models.architectures.records import Gguf, LayerRule, Weight
+from lbrx.models.architectures.records import (
+    Decoder,
+    Experts,
+    GatedMlp,
+    Gguf,
+    GroupedAttention,
+    LayerRule,
+    Norm,
+    PerLayer,
+    Rope,
+    Weight,
+)
 
 IS_DENSE, IS_SPARSE = "layer < num_dense_layers", "layer >= num_dense_layers"
 SIZE = "moe_intermediate_size"
@@ -80,6 +91,7 @@ AFMOE = Family(
     gguf=Gguf(
         "afmoe",
         full_attention_period=4,
+        fixed={"mup_enabled": True},
         keys={
             "leading_dense_block_count": "num_dense_layers",
             "expert_shared_count": "num_shared_experts",
@@ -87,5 +99,18 @@ AFMOE = Family(
             "expert_weights_norm": "True",
             "expert_gating_func": "2",  # sigmoid
         },
+    ),
+    decoder=Decoder(
+        GroupedAttention(qk_norm="head", has_gate=True),
+        PerLayer(
+            IS_DENSE,
+            {
+                True: GatedMlp(),
+                False: Experts(scoring="sigmoid", count="num_experts", normalized="True", scale="route_scale"),
+            },
+        ),
+        Norm("both"),
+        positions=Rope(when="layer_type == 'sliding_attention'"),
+        embedding_scale="hidden_size ** 0.5 if mup_enabled else 1.0",
     ),
 )
