@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -73,3 +75,12 @@ def test_values_beyond_f16_are_infinite_without_a_warning() -> None:
 def test_unknown_types_are_refused() -> None:
     with pytest.raises(UsageError, match="unknown type 'q8_0' of the KV cache; expected one of f32, f16, bf16"):
         KeyValueCache([], dtype_name="q8_0")
+
+
+def test_a_cache_is_freed_at_once() -> None:
+    """Arrays in reference cycles would fill the memory, because few objects are no reason to collect garbage."""
+    cache = KeyValueCache([(2, 8, 8)], 16)
+    arrays, layer = weakref.ref(cache.layers[0].keys), weakref.ref(cache)
+    del cache
+    assert arrays() is None
+    assert layer() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,19 +37,26 @@ class KeyValues:
     __slots__ = ("_cache", "keys", "number", "values")
 
     def __init__(self, cache: KeyValueCache, number: int, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
-        self._cache = cache
+        self._cache = weakref.ref(cache)  # in a cycle, the arrays would stay until the next garbage collection
         self.number = number
         self.keys, self.values = keys, values
 
     @property
     def length(self) -> int:
         """The number of tokens that all layers have stored."""
-        return self._cache.length
+        return self._owner.length
+
+    @property
+    def _owner(self) -> KeyValueCache:
+        cache = self._cache()
+        if cache is None:
+            raise ReferenceError("the cache of these keys and values does not exist any more")
+        return cache
 
     def extend(self, keys: Floats, values: Floats) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Store the keys and values ``[heads, n, size]`` of new tokens; return those of all tokens."""
         start, end = self.length, self.length + keys.shape[1]
-        self._cache.reserve(keys.shape[1])
+        self._owner.reserve(keys.shape[1])
         with np.errstate(all="ignore"):  # values beyond the range of f16 become infinite
             self.keys[:, start:end] = keys
             self.values[:, start:end] = values
