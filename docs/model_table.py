@@ -30,7 +30,7 @@ lbrx knows these families of models. It merges other models too, by the names of
 | GGUF | becomes a GGUF file with the tensors, bytes and key-values of llama.cpp's converter |
 | back | comes back from the GGUF file byte by byte |
 | MLX | becomes a directory with which mlx_lm computes the same logits |
-| run | gives the logits of transformers, also from its GGUF file |
+| run | gives the logits of transformers (of llama.cpp if only that has the family), also from its GGUF file |
 | fused experts | may have one tensor for the experts of a layer, as transformers 5 saves them (families with experts) |
 
 The last column is the number of tiny models in `tests/golden/families/` that the tests compare. A dash means that the
