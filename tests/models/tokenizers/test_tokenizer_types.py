@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.demo.models import demo_models
 from lbrx.errors import FormatError, LbrxError
+from lbrx.models.tokenizers import document
 from lbrx.models.tokenizers.character_map import check_character_map
 from lbrx.models.tokenizers.gguf_vocabulary import plain_values
 from lbrx.models.tokenizers.sentencepiece import read_sentencepiece
@@ -256,3 +258,14 @@ def test_documents_that_take_too_long(document: dict[str, Any], message: str, tm
     write_document(tmp_path, document)
     with pytest.raises(FormatError, match=message):
         open_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_is_recognized_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library keeps some memory for the first text of every tokenizer, so a long process must not repeat it."""
+    tried: list[object] = []
+    whole = document.name_of_ids
+    monkeypatch.setattr(document, "_known_names", {})
+    monkeypatch.setattr(document, "name_of_ids", lambda ids: tried.append(ids) or whole(ids))
+    first, second = (gguf_tokenizer_metadata(demo_models().base, {}) for _ in range(2))
+    assert len(tried) == 1
+    assert first["tokenizer.ggml.pre"] == second["tokenizer.ggml.pre"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, FormatError
 from lbrx.files.formats.strict_json import parse_object
+from lbrx.models.tokenizers.known_tokenizers import PROBE, name_of_ids
 from lbrx.models.tokenizers.records import AddedEntry
 from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+_MOST_KNOWN_NAMES = 1000
+_known_names: dict[str, str | None] = {}  # by the digest of the file
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +30,19 @@ class TokenizerDocument:
     label: str
     content: Mapping[str, Any]
     library: Tokenizer
+    digest: str  # of the file
+
+    @property
+    def known_name(self) -> str | None:
+        """The name by which llama.cpp's converter knows this tokenizer, or None.
+
+        Each file is tried once, because the library keeps some memory for the first text of every tokenizer.
+        """
+        if self.digest not in _known_names:
+            if len(_known_names) >= _MOST_KNOWN_NAMES:
+                _known_names.clear()
+            _known_names[self.digest] = name_of_ids(self.library.encode(PROBE, add_special_tokens=True).ids)
+        return _known_names[self.digest]
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -88,4 +107,5 @@ def read_document(directory: Path) -> TokenizerDocument | None:
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
     content = parse_object(raw, str(path), unique_keys=False)
-    return TokenizerDocument(str(path), content, load_tokenizer(raw.decode(), str(path)))
+    digest = hashlib.sha256(raw).hexdigest()
+    return TokenizerDocument(str(path), content, load_tokenizer(raw.decode(), str(path)), digest)

@@ -19,7 +19,6 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FormatError
 from lbrx.models.tokenizers.document import TokenizerDocument
 from lbrx.models.tokenizers.kept_rules import KeptRules
-from lbrx.models.tokenizers.known_tokenizers import PROBE, name_of_ids
 from lbrx.models.tokenizers.pretokenizers import GPT2, PRE_TOKENIZERS, PreTokenizer, as_split
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def pre_tokenizer_of(document: TokenizerDocument, *, cleans_spaces: bool | None 
 
 def _known_name(document: TokenizerDocument) -> str | None:
     """Return the name of a tokenizer that llama.cpp's converter recognizes, if it is a byte-level one."""
-    name = name_of_ids(document.library.encode(PROBE, add_special_tokens=True).ids)
+    name = document.known_name
     ignores_merges = bool(document.model.get("ignore_merges"))
     rows = (row for row in _BYTE_LEVEL_RULES if row.name == name and row.ignores_merges == ignores_merges)
     return next((row.name for row in rows), None)

@@ -16,7 +16,6 @@ from lbrx.models.tokenizers.byte_level import byte_level_table, merge_lines
 from lbrx.models.tokenizers.chat import read_templates, template_keys
 from lbrx.models.tokenizers.document import TokenizerDocument, read_document
 from lbrx.models.tokenizers.gguf_keys import ID_KEYS, PREFIX, RULES_KEY
-from lbrx.models.tokenizers.known_tokenizers import PROBE, name_of_ids
 from lbrx.models.tokenizers.recognition import Recognized, pre_tokenizer_of
 from lbrx.models.tokenizers.records import AddedEntry, TokenTable
 from lbrx.models.tokenizers.rwkv import END_OF_TURN, RWKV_NAME, rwkv_table
@@ -108,7 +107,12 @@ def _wordpiece_keys(directory: Path, document: TokenizerDocument, config: Mappin
     table = wordpiece_table(document, _rows(config, document.end))
     settings = read_settings(directory)
     return _bert_keys(
-        table, settings, config, normalization_of(document), document.content.get("post_processor"), _known(document)
+        table,
+        settings,
+        config,
+        normalization_of(document),
+        document.content.get("post_processor"),
+        document.known_name or "default",
     )
 
 
@@ -144,11 +148,6 @@ def _bert_keys(
     if normalization.strips_accents is not None:
         keys["tokenizer.ggml.normalizer.strip_accents"] = Typed(normalization.strips_accents, "bool")
     return keys
-
-
-def _known(document: TokenizerDocument) -> str:
-    ids = document.library.encode(PROBE, add_special_tokens=True).ids
-    return name_of_ids(ids) or "default"
 
 
 def _unigram_keys(
