@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +19,11 @@ import lbrx
 from lbrx.demo.models import demo_models
 from lbrx.errors import FormatError, LbrxError, UsageError
 from lbrx.jobs.merge.plan.models import ModelOpener
+from lbrx.jobs.score.choices import Question
 from lbrx.jobs.search.candidate import Candidate, HiddenCache
 from lbrx.jobs.search.objectives import Objectives, pieces_of
 from lbrx.jobs.search.search import search
+from lbrx.jobs.search.space import read_space
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.text import open_tokenizer
 from support.cli_running import lbrx_command
@@ -88,6 +91,46 @@ def test_the_cache_of_hidden_states_is_bounded() -> None:
     assert cache.deepest([b"", b"\x03", b"\x01"]) is not None
     cache.store(b"large", [np.zeros(10_000, np.float32)])
     assert cache.deepest([b"", b"large"]) is None
+
+
+CHOSEN = """
+merge_method: linear
+models:
+  - {{model: {{choose: [{prose}, {code}]}}, parameters: {{weight: 1}}}}
+  - {{model: {base}, parameters: {{weight: 1}}}}
+"""
+STAGES = """
+name: first
+merge_method: linear
+models:
+  - {{model: {prose}, parameters: {{weight: {{search: [0, 1]}}}}}}
+  - {{model: {code}, parameters: {{weight: 0.5}}}}
+---
+merge_method: linear
+models:
+  - {{model: first, parameters: {{weight: 1}}}}
+  - {{model: {base}, parameters: {{weight: 1}}}}
+"""
+
+
+@pytest.mark.parametrize("template", [CHOSEN, STAGES], ids=["model", "earlier stage"])
+def test_layers_of_other_models_and_stages_are_run_again(template: str) -> None:
+    space = read_space(template.format(prose=SHIPPED.prose, code=SHIPPED.code, base=SHIPPED.base))
+    opener, cache = ModelOpener((Path(),)), HiddenCache(64 << 20)
+    ids = [open_tokenizer(SHIPPED.base).encode(PROSE)[:40]]
+    Candidate(space.recipe([0]), Path(), opener).run(ids, cache)
+    other = space.recipe([1])
+    run = Candidate(other, Path(), opener).run(ids, cache)
+    assert cache.layers_reused == 0
+    np.testing.assert_array_equal(run.hidden[0], Candidate(other, Path(), opener).run(ids).hidden[0])
+
+
+def test_answers_of_a_broken_merge_are_wrong() -> None:
+    questions = [Question("And the king", (" said", " import"), 0)]
+    objectives = Objectives([], [], questions=questions, tokenizer=open_tokenizer(SHIPPED.base))
+    broken = Candidate(plain(1e38).replace("0.25", "1.0e+38"), Path(), ModelOpener((Path(),)))
+    assert not np.isfinite(broken.model.logits([1, 2])).any()
+    assert objectives.measured(broken) == {"choices": 1.0}
 
 
 def test_figures_are_losses_of_the_pieces() -> None:
@@ -216,6 +259,9 @@ def test_questions_and_functions_are_figures(tmp_path: Path) -> None:
 
 def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     searched = recipe("{search: [0, 1]}")
+    shutil.copytree(SHIPPED.base, tmp_path / "lower")
+    document = json.loads((SHIPPED.base / "tokenizer.json").read_text())
+    (tmp_path / "lower" / "tokenizer.json").write_text(json.dumps({**document, "normalizer": {"type": "Lowercase"}}))
     for arguments, message in [
         ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
         ({"measure": "kl"}, "compares with a reference; expected one"),
@@ -224,6 +270,9 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
         ({"goal": "pareto", "optimizer": "soup"}, "a Pareto front needs the optimizer"),
         ({"rungs": 0}, "0 rungs and eta 4"),
         ({"candidates": 0}, "candidates is 0; expected at least 1"),
+        ({"reference": SHIPPED.base}, "a reference is only compared with if the measure is 'kl'"),
+        ({"held_out": texts * 2}, "two texts have the same name"),
+        ({"measure": "kl", "reference": tmp_path / "lower"}, "has another tokenizer or vocabulary than the merge"),
     ]:
         with pytest.raises(UsageError, match=message):
             search(searched, tmp_path / "out", **{"texts": texts, **QUICK, **arguments})
@@ -248,6 +297,22 @@ def test_a_journal_of_another_search_or_a_damaged_one_is_refused(tmp_path: Path,
     with pytest.raises(FormatError, match="line 2 is damaged; use --restart"):
         search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
     assert search(recipe("{search: [0, 1]}"), tmp_path / "out", restart=True, **settings).candidates == 2
+
+
+def test_a_journal_of_other_questions_or_values_is_refused(tmp_path: Path, texts: list[Path]) -> None:
+    row = {"ctx": "And the king said", "endings": ["unto him, Go", "import numpy as"], "label": 0}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
+    settings: dict[str, Any] = {"choices": tmp_path / "q.jsonl", "candidates": 2, "optimizer": "random", **QUICK}
+    search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
+    (tmp_path / "q.jsonl").write_text(json.dumps(row | {"label": 1}) + "\n")
+    with pytest.raises(UsageError, match="journal of a search with other settings or models"):
+        search(recipe("{search: [0, 1]}"), tmp_path / "out", **settings)
+    settings = {"texts": texts, "candidates": 2, "optimizer": "random", **QUICK}
+    search(recipe("{search: [0, 1]}"), tmp_path / "texts", **settings)
+    journal = tmp_path / "texts" / "search.jsonl"
+    journal.write_text(journal.read_text().replace('"values": [0.5, 0.5]', '"values": [0.5, 0.25]'))
+    with pytest.raises(UsageError, match="candidate 1 has other values than the optimizer proposes now"):
+        search(recipe("{search: [0, 1]}"), tmp_path / "texts", **settings)
 
 
 @pytest.mark.usefixtures("texts")
@@ -277,3 +342,8 @@ def test_the_command_writes_recipe_report_and_model(tmp_path: Path, capsys: Any,
 def test_errors_are_errors_of_lbrx(tmp_path: Path) -> None:
     with pytest.raises(LbrxError, match=r"none\.txt"):
         search(recipe("{search: [0, 1]}"), tmp_path / "out", texts=[tmp_path / "none.txt"])
+    with pytest.raises(LbrxError, match=r"none\.txt"):
+        search(
+            recipe("{search: [0, 1]}"), tmp_path / "out", texts=[SHIPPED.prose_text], held_out=[tmp_path / "none.txt"]
+        )
+    assert not (tmp_path / "out").exists()

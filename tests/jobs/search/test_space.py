@@ -116,3 +116,18 @@ tasks: [{name: x}]
     with pytest.raises(RecipeError, match="the method 'karcher' cannot be evolved"):
         recipe_of_genome("genome: {models: [a], merge_method: karcher}", "genome.yml", len)
     assert recipe_of_genome(RECIPE, "recipe.yml", len) == RECIPE
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("tokenizer_source: a", "genome.yml:1: 'tokenizer_source' of a genome is not supported; expected allow_neg"),
+        ("smooth: false", "'smooth' of a genome is not supported"),
+        ("filters: self_attn", "'filters' is 'self_attn'; expected a list of texts"),
+        ("models: [{model: a}]", "the genome has no list of models"),
+    ],
+)
+def test_keys_of_a_genome_that_would_change_nothing_are_reported(key: str, message: str) -> None:
+    given = key if key.startswith("models") else f"models: [a], {key}"
+    with pytest.raises(RecipeError, match=message):
+        recipe_of_genome(f"genome: {{merge_method: linear, {given}}}", "genome.yml", len)

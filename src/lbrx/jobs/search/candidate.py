@@ -13,10 +13,11 @@ from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import plan_merge
 from lbrx.jobs.merge.plan.models import ModelOpener
 from lbrx.jobs.merge.plan.plan import Plan
-from lbrx.jobs.merge.plan.records import InputModel, Job
+from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
+from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
 from lbrx.jobs.merge.recipe import parse_recipes
 from lbrx.models.inference.language_model import LanguageModel
-from lbrx.models.inference.layerwise import LayerwiseRun, model_on_demand
+from lbrx.models.inference.layerwise import LayerwiseRun, model_on_demand, shares_between_layers
 from lbrx.models.inference.spec import spec_of_config
 from lbrx.models.inference.weights import Floats, TensorSource
 from lbrx.tensors.tensor import Tensor
@@ -60,18 +61,17 @@ class Candidate:
         """A digest for the input of every layer: of all weights before it, given the same models."""
         stage = self.plan.stage
         family = stage.models[0].architecture
-        known: dict[int, bytes] = {}
+        tensors = _TensorKeys()
         count = len(self.model.spec.layers)
         parts: list[list[bytes]] = [[] for _ in range(count + 1)]
         for job in sorted(stage.jobs, key=lambda each: each.name):
             layer = family.layer_of(job.name)
             place = 0 if layer is None else layer + 1
             if place <= count:
-                parts[place].append(_job_key(job, known))
-        keys, running = (
-            [],
-            blake2b(json.dumps([stage.method.name, stage.config], default=dict, sort_keys=True).encode()),
-        )
+                parts[place].append(tensors.of(stage, job))
+        keys: list[bytes] = []
+        running = blake2b(json.dumps(stage.config, default=dict, sort_keys=True).encode())
+        running.update(b"".join(row_digest_parts(stage)))
         for own in parts:
             for part in own:
                 running.update(part)
@@ -81,7 +81,7 @@ class Candidate:
     def run(self, texts: Sequence[Sequence[int]], cache: HiddenCache | None = None) -> LayerwiseRun:
         """Run texts through all layers. Hidden states that ``cache`` knows from other candidates are not recomputed."""
         run = LayerwiseRun(self.model, texts)
-        if cache is None:
+        if cache is None or shares_between_layers(self.model):
             run.start()
             run.run_layers()
             return run
@@ -96,11 +96,33 @@ class Candidate:
         return run
 
 
-def _job_key(job: Job, known: dict[int, bytes]) -> bytes:
-    key = known.get(id(job.parameters))
-    if key is None:
-        key = known[id(job.parameters)] = repr(job.parameters).encode()
-    return repr((job.name, job.dtype.name, job.base_index, job.inputs)).encode() + key
+class _TensorKeys:
+    """Digests of merged tensors: of the method, the parameters and the inputs, also those of earlier stages."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], bytes] = {}
+        self._parameters: dict[int, bytes] = {}
+
+    def of(self, stage: StagePlan, job: Job) -> bytes:
+        """Return the digest of a tensor of a stage."""
+        key = id(stage), job.name
+        if key not in self._known:
+            inputs = [self._input(stage.models[each.model], each.tensor) for each in job.inputs]
+            own = (stage.method.name, stage.stream_name(job.name), job.name, job.dtype.name, job.base_index, inputs)
+            self._known[key] = blake2b(repr(own).encode() + self._of_parameters(job)).digest()
+        return self._known[key]
+
+    def _input(self, model: InputModel, tensor: str) -> tuple[str, str | bytes]:
+        if model.stage is None:
+            return repr(model.ref), tensor
+        return "stage", self.of(model.stage, model.stage.by_name[tensor])
+
+    def _of_parameters(self, job: Job) -> bytes:
+        """Return the text of the parameters, which many tensors share."""
+        key = id(job.parameters)
+        if key not in self._parameters:
+            self._parameters[key] = repr(job.parameters).encode()
+        return self._parameters[key]
 
 
 class HiddenCache:

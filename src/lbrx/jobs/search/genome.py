@@ -19,6 +19,15 @@ _PARAMETERS: Mapping[str, tuple[tuple[str, list[float]], ...]] = {
     "dare_linear": (("weight", _WEIGHT), ("density", _DENSITY)),
     "slerp": (("t", [0.0, 1.0]),),
 }
+_KEYS = {
+    "allow_negative_weights",
+    "base_model",
+    "filters",
+    "layer_granularity",
+    "merge_method",
+    "models",
+    "normalize",
+}
 
 
 def recipe_of_genome(text: str, source: str, layer_count: Callable[[str], int]) -> str:
@@ -38,8 +47,14 @@ def recipe_of_genome(text: str, source: str, layer_count: Callable[[str], int]) 
     if not isinstance(node, YamlMap):
         raise document.location.error("'genome' is not a mapping; expected models and a merge_method")
     genome = plain(node)
+    gradual = {"smooth"} if genome.get("smooth") is True else set()  # gradients always are
+    unknown = sorted(genome.keys() - _KEYS - gradual)
+    if unknown:
+        raise node.key_locations[unknown[0]].error(
+            f"{unknown[0]!r} of a genome is not supported; expected {', '.join(sorted(_KEYS))}"
+        )
     method, models = genome.get("merge_method", "dare_ties"), genome.get("models")
-    if not isinstance(models, list) or not models:
+    if not isinstance(models, list) or not models or not all(isinstance(model, str) for model in models):
         raise node.location.error("the genome has no list of models")
     if method not in _PARAMETERS:
         raise node.location.error(f"the method {method!r} cannot be evolved; expected one of {', '.join(_PARAMETERS)}")
@@ -51,6 +66,8 @@ def recipe_of_genome(text: str, source: str, layer_count: Callable[[str], int]) 
         for name, ends in names
     }
     filters = genome.get("filters") or []
+    if not isinstance(filters, list) or not all(isinstance(each, str) for each in filters):
+        raise node.location.error(f"'filters' is {filters!r:.60}; expected a list of texts")
     own = {name: _filtered(value, filters) for name, value in ranges.items()}
     recipe: dict[str, Any] = {"merge_method": method, "dtype": "bfloat16"}
     if genome.get("base_model"):

@@ -120,7 +120,8 @@ class SearchLoop:
         assert self.best is not None
         rung = len(trial.measured) - 1
         change = self.score(trial.measured[rung].figures) - self.score(self.best.measured[rung].figures)
-        return self.score(self.best.figures) + change
+        score = self.score(self.best.figures) + change
+        return math.inf if math.isnan(score) else score  # infinity less infinity: figures that are not finite
 
     def _measure(self, trials: Sequence[Trial], rung: int, deadline: float) -> bool:
         """Measure candidates on a rung, or take from the journal what is known; False if time is over."""
@@ -133,6 +134,11 @@ class SearchLoop:
             one = self._journal.known.get((trial.number, rung))
             if one is None:
                 one = self._journal.add(trial.number, rung, trial.values, self._next(results, trial))
+            elif one.values != trial.values:
+                raise UsageError(
+                    f"{self._journal.path}: candidate {trial.number + 1} has other values than the optimizer proposes "
+                    "now; use another output, or --restart to begin again"
+                )
             trial.measured.append(one)
             self.measured += 1
             self._update_best(trial)

@@ -159,7 +159,8 @@ class Objectives:
         wrong, start = 0, 0
         for own, answer in requests:
             likelihoods = values[start : start + len(own)]
-            wrong += likelihoods.index(max(likelihoods)) != answer
+            is_finite = all(map(math.isfinite, likelihoods))
+            wrong += not is_finite or likelihoods.index(max(likelihoods)) != answer
             start += len(own)
         return wrong / len(requests)
 

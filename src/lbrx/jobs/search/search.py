@@ -18,6 +18,7 @@ from lbrx.jobs.merge.plan.models import ModelOpener
 from lbrx.jobs.merge.recipe import ModelRef
 from lbrx.jobs.score.score import read_text
 from lbrx.jobs.search.genome import recipe_of_genome
+from lbrx.jobs.search.held_out import Texts, losses_of_candidate, losses_of_model
 from lbrx.jobs.search.journal import JOURNAL_NAME, Journal
 from lbrx.jobs.search.loop import Run, SearchLoop, Task, Trial, pareto_front
 from lbrx.jobs.search.objectives import Measure
@@ -105,7 +106,7 @@ def search(
         recipe=text,
         source=source,
         directory=directory.resolve(),
-        texts=tuple((Path(path).name, read_text(Path(path))) for path in texts),
+        texts=_named_texts(texts),
         choices=None if choices is None else Path(choices).resolve(),
         function=function,
         measure=measure,
@@ -121,14 +122,15 @@ def search(
         allow_code=allow_code,
     )
     _check(settings, candidates)
+    others = _named_texts(held_out)
     with using(threads=threads):
-        return _searched(settings, Path(out), held_out, candidates, budget_seconds, restart, cluster, progress)
+        return _searched(settings, Path(out), others, candidates, budget_seconds, restart, cluster, progress)
 
 
 def _searched(
     settings: SearchSettings,
     out: Path,
-    held_out: Sequence[str | os.PathLike[str]],
+    held_out: Texts,
     candidates: int,
     budget_seconds: float | None,
     restart: bool,
@@ -147,7 +149,7 @@ def _searched(
         name = "cma"
     optimizer = make_optimizer(name, count, middle, settings.seed, has_choices=has_choices)
     _prepare(out, restart)
-    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), "models": measurer.models})
+    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()})
     run: Run = _local(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
     loop = SearchLoop(settings, space, optimizer, journal, run)
     if progress is not None:
@@ -171,9 +173,7 @@ def _local(measurer: Measurer) -> Run:
     return run
 
 
-def _finish(
-    loop: SearchLoop, measurer: Measurer, out: Path, held_out: Sequence[str | os.PathLike[str]], is_complete: bool
-) -> SearchResult:
+def _finish(loop: SearchLoop, measurer: Measurer, out: Path, held_out: Texts, is_complete: bool) -> SearchResult:
     if loop.best is None:
         raise UsageError(f"{out}: no candidate was measured on all texts; allow more time")
     recipe = loop.space.recipe(loop.best.values)
@@ -199,15 +199,10 @@ def _finish(
     return result
 
 
-def _held_out(
-    loop: SearchLoop, measurer: Measurer, paths: Sequence[str | os.PathLike[str]]
-) -> dict[str, dict[str, float]]:
+def _held_out(loop: SearchLoop, measurer: Measurer, texts: Texts) -> dict[str, dict[str, float]]:
     """Figures of the best candidate, the middle of all ranges and the inputs on texts that were not searched on."""
-    if not paths:
+    if not texts:
         return {}
-    from lbrx.jobs.search.held_out import losses_of_candidate, losses_of_model
-
-    texts = [(Path(path).name, read_text(Path(path))) for path in paths]
     assert loop.best is not None
     middle = loop.space.recipe([dimension.at(0.5) for dimension in loop.space.dimensions])
     found = {
@@ -255,13 +250,23 @@ def _layer_counter(directory: Path) -> Callable[[str], int]:
     return lambda model: opener.open(ModelRef(model)).layer_count
 
 
+def _named_texts(paths: Sequence[str | os.PathLike[str]]) -> tuple[tuple[str, str], ...]:
+    """Read texts by the names of their files, which must differ."""
+    texts = tuple((Path(path).name, read_text(Path(path))) for path in paths)
+    if len({name for name, _ in texts}) < len(texts):
+        raise UsageError("two texts have the same name; expected different names")
+    empty = next((name for name, content in texts if not content.strip()), None)
+    if empty is not None:
+        raise UsageError(f"{empty}: has no text; expected some to predict")
+    return texts
+
+
 def _check(settings: SearchSettings, candidates: int) -> None:
     if not settings.texts and settings.choices is None and settings.function is None:
         raise UsageError("nothing to measure; expected a text, questions or a function")
-    names = [name for name, _ in settings.texts]
-    if len(set(names)) < len(names):
-        raise UsageError("two texts have the same name; expected different names")
-    known = {*names, "choices", "function"}
+    if settings.reference is not None and settings.measure != "kl":
+        raise UsageError("a reference is only compared with if the measure is 'kl'")
+    known = {*(name for name, _ in settings.texts), "choices", "function"}
     for name, _ in settings.limits:
         if name not in known:
             raise UsageError(f"there is no figure {name!r} to limit; expected one of {', '.join(sorted(known))}")

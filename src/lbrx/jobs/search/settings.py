@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
+from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.output.plan import digest, file_state
 from lbrx.jobs.merge.plan.models import ModelOpener
 from lbrx.jobs.score.choices import read_questions
 from lbrx.jobs.search.candidate import Candidate, HiddenCache
 from lbrx.jobs.search.objectives import Measure, Objectives, load_function, pieces_of
 from lbrx.jobs.search.space import Space, read_space
-from lbrx.models.inference import open_model
+from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
 
 Goal = Literal["mean", "worst", "pareto"]
@@ -67,6 +68,7 @@ class Measurer:
             first = self.candidate(self.space.recipe(middle))
         except UsageError as error:
             raise UsageError(f"{settings.source}: with the middle of all ranges: {error}") from error
+        self._plan = first.plan
         where = first.donor.directory
         if where is None:
             raise UsageError("the first model has no tokenizer; expected a directory or a GGUF file with one")
@@ -77,7 +79,9 @@ class Measurer:
             [name for name, _ in settings.texts],
             pieces_of(ids, self.context, settings.max_tokens),
             measure=settings.measure,
-            reference=None if settings.reference is None else open_model(settings.reference),
+            reference=None
+            if settings.reference is None
+            else self._reference(settings.reference, first.model.spec.vocabulary, ids),
             questions=[] if settings.choices is None else read_questions(settings.choices),
             tokenizer=self.tokenizer,
             function=None if settings.function is None else load_function(settings.function),
@@ -93,19 +97,35 @@ class Measurer:
         """Measure a recipe on a share of the texts."""
         return self.objectives.measured(self.candidate(recipe), share)
 
-    @property
-    def models(self) -> dict[str, Any]:
-        """Name and state of the files of all models, for the journal."""
-
-        headers = [header for model in self._opener.opened for header in model.files]
-        return {str(header.path.resolve()): file_state(header.path) for header in headers}
+    def identity(self) -> dict[str, Any]:
+        """Return what figures depend on besides the settings: version, models, adapters and the files that are read."""
+        settings = self.settings
+        function = None if settings.function is None else Path(settings.function.rpartition(":")[0])
+        read = [path for path in (settings.choices, function) if path is not None]
+        headers = () if settings.reference is None else open_checkpoint(settings.reference).files
+        return {
+            "merge": self._plan.identity({}),
+            "files": {str(path): digest(path.read_bytes()) for path in read},
+            "reference": {str(header.path): file_state(header.path) for header in headers},
+        }
 
     def labels(self) -> Mapping[str, Path]:
         """The directories or files of the models that were opened, by name."""
         return {model.label: model.directory for model in self._opener.opened if model.directory is not None}
 
+    def _reference(self, path: Path, vocabulary: int, ids: list[list[int]]) -> LanguageModel:
+        """Open the reference, which must have the tokens of the merge."""
+        model, tokenizer = open_model(path), open_tokenizer(path)
+        others = [self._encoded(tokenizer, content) for _, content in self.settings.texts]
+        if others != ids or model.spec.vocabulary != vocabulary:
+            raise UsageError(f"{path}: has another tokenizer or vocabulary than the merge; expected the same")
+        return model
+
+    def _encoded(self, tokenizer: TextTokenizer, content: str) -> list[int]:
+        return tokenizer.encode(content[: 16 * self.settings.max_tokens])
+
     def _ids(self, name: str, content: str) -> list[int]:
-        ids = self.tokenizer.encode(content[: 16 * self.settings.max_tokens])
+        ids = self._encoded(self.tokenizer, content)
         if len(ids) < 2:
             raise UsageError(f"{name}: has {len(ids)} tokens; expected at least 2")
         return ids

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from lbrx.models.architectures.records import GroupedAttention
 from lbrx.models.inference.decoder import run_block
 from lbrx.models.inference.language_model import LanguageModel, TokenIds
 from lbrx.models.inference.positions import Positions
@@ -44,6 +45,15 @@ def model_on_demand(path: Path, spec: ModelSpec, source: TensorSource) -> Langua
     return LanguageModel(path, spec, read_weights_outside_layers(reader, LayersOnDemand(reader)))
 
 
+def shares_between_layers(model: LanguageModel) -> bool:
+    """Whether layers need more of earlier ones than their output: keys and values, or inputs from the embedding."""
+    config = model.spec.config
+    return model.weights.layer_inputs is not None or any(
+        isinstance(layer.mixer, GroupedAttention) and config.evaluate(layer.mixer.shares_keys, **layer.local)
+        for layer in model.spec.layers
+    )
+
+
 class LayerwiseRun:
     """Texts on their way through the layers of a model: hidden states before layer ``next_layer``."""
 
@@ -61,7 +71,7 @@ class LayerwiseRun:
         self.hidden = [self._model.first_hidden(ids, positions) for ids, positions in pairs]
 
     def resume(self, layer: int, hidden: Sequence[Floats]) -> None:
-        """Continue before a layer with known hidden states."""
+        """Continue before a layer with known hidden states; not if `shares_between_layers`."""
         self.next_layer, self.hidden = layer, list(hidden)
 
     def run_layers(self, after_layer: Callable[[int, list[Floats]], None] | None = None) -> None:
