@@ -35,13 +35,23 @@ def rounded(values: Tensor, bits: int, group_size: int, scale_type: str, *, is_s
         low, high = tiles.min(axis=-1), tiles.max(axis=-1)
         low, high = low.minimum(0), high.maximum(0)
         span = high - low
-    scales = where(span == 0, 1.0, span / largest).to(scale_type)
+    scales = scales_in_type(span / largest, scale_type)
     wide = scales.to("f32")
     half = 1 << (bits - 1)
     zero_points = span * 0 + half if is_symmetric else (-low / wide).round().clip(0, largest)
     steps = (tiles / wide.reshape(rows, groups, 1)).round()
     codes = (steps + zero_points.reshape(rows, groups, 1)).clip(0, largest)
     return Rounded(codes.reshape(rows, columns), scales, zero_points)
+
+
+def scales_in_type(scales: Tensor, scale_type: str) -> Tensor:
+    """Return scales in their type. Those that are 0 there become 1: the codes of such values are 0.
+
+    >>> scales_in_type(tensor([0.5, 1e-9, 0.0], "f32"), "f16").numpy().tolist()
+    [0.5, 1.0, 1.0]
+    """
+    numbers = scales.to(scale_type).to("f32")
+    return where(numbers == 0, 1.0, numbers).to(scale_type)
 
 
 def in_words(codes: Tensor, bits: int, axis: int, order: tuple[int, ...] = ()) -> Tensor:

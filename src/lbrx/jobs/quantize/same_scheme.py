@@ -27,7 +27,7 @@ from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 from lbrx.files.formats.header import quoted
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize import packed_codes
-from lbrx.jobs.quantize.packed_codes import can_pack
+from lbrx.jobs.quantize.packed_codes import can_pack, scales_in_type
 from lbrx.tensors.codecs.codec import Part
 from lbrx.tensors.codecs.mlx import MlxMode, mlx_codec
 from lbrx.tensors.coded import Encode, Encoding
@@ -263,7 +263,7 @@ def _in_blocks(values: Tensor, block: tuple[int, int], type_name: str, scale_typ
 
 
 def _scale(largest: Tensor, type_name: str, scale_type: str) -> Tensor:
-    return where(largest == 0, 1.0, largest / _LARGEST[type_name]).to(scale_type)
+    return scales_in_type(largest / _LARGEST[type_name], scale_type)
 
 
 def _rounded(codes: Tensor, type_name: str) -> Tensor:
