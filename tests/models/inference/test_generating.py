@@ -131,3 +131,10 @@ def test_pieces_join_to_the_whole_text(text: str, before: str) -> None:
 def test_half_a_character_at_the_end_is_given_out_too(tmp_path: Path) -> None:
     del tmp_path
     assert list(text_pieces(lambda ids: bytes(ids).decode(errors="replace"), [104, 0xC3])) == ["h", "\ufffd"]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)])
+def test_no_token_is_drawn_from_logits_that_are_not_finite(sampling: Sampling) -> None:
+    with pytest.raises(UsageError, match="the logits are not finite, so no token can be chosen"):
+        Sampler(sampling).draw(np.array([1.0, np.nan, 2.0], np.float32))
+    assert Sampler(sampling).draw(np.array([-np.inf, 1.0], np.float32)) == 1

@@ -64,6 +64,8 @@ class Sampler:
 
     def draw(self, logits: npt.NDArray[np.float32]) -> int:
         """Sample a token from the logits of one position; it becomes part of the text so far."""
+        if not np.isfinite(logits.max()):
+            raise UsageError("the logits are not finite, so no token can be chosen; the weights may be damaged")
         token = self._drawn(self._penalized(logits) if self._seen else logits)
         self.see((token,))
         return token
