@@ -84,6 +84,12 @@ def test_an_interrupted_write_is_undone(model: Path, monkeypatch: pytest.MonkeyP
         edit(model, {"general.name": Typed("b", "str")})
     assert model.read_bytes() != before
     monkeypatch.setattr(module, "_overwrite", original)
+    torn_file, other = model.rename(model.with_name("torn")), model.with_name("a.gguf")
+    other.write_bytes(before)  # such as a new download
+    with pytest.raises(FileError, match=r"is the header of another file that was 'a\.gguf' when a change was"):
+        edit(other, {"general.name": Typed("b", "str")})
+    assert other.read_bytes() == before
+    torn_file.rename(model)
     with pytest.raises(UsageError, match="nothing to change"):
         edit(model)
     assert model.read_bytes() == before
@@ -117,3 +123,8 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert keys(model)["llama.context_length"] == 64
     assert run_command(["edit", str(model), "--set", "a"]) == 1
     assert run_command(["edit", str(tmp_path), "--set", "a=int:1"]) == 1
+
+
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"none\.gguf: cannot be opened"):
+        edit(tmp_path / "none.gguf", remove=["a"])

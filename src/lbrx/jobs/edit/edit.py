@@ -8,6 +8,7 @@ some room for later changes, and renamed.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from lbrx.files.formats import gguf
 from lbrx.files.formats.gguf_values import GgufMetadata, Typed
 from lbrx.files.formats.header import FileHeader, TensorSpec
 from lbrx.files.formats.shards import SPLIT_KEYS
+from lbrx.files.formats.source import open_source
 
 FILLER_KEY = "header.padding"  # its text fills the header up to the first tensor
 TEMPLATE_KEY = "tokenizer.chat_template"
 _SPARE_BYTES = 4096
 _COPY_BYTES = 1 << 30
+_MARK = struct.Struct("<QQ")
 _FIXED_KEYS = ("general.architecture", gguf.ALIGNMENT_KEY, *SPLIT_KEYS)
 
 
@@ -80,7 +83,7 @@ def edit(
 
 
 def _read(path: Path) -> FileHeader:
-    with path.open("rb") as file:
+    with open_source(path) as file:
         header = gguf.read_header(path, file)
     if header.byte_order != "little":
         raise FormatError(f"{path}: is big-endian; expected a little-endian file to edit")
@@ -135,17 +138,31 @@ def _filled(header: FileHeader, pairs: dict[str, Typed], length: int | None) -> 
 def _write_in_place(path: Path, header: bytes) -> None:
     saved = _saved_header(path)
     with path.open("rb") as file:
-        write_atomically(saved, file.read(len(header)))
+        write_atomically(saved, _file_mark(path) + file.read(len(header)))
     _overwrite(path, header)
     system.remove_file(saved)
 
 
 def restore_header(path: Path) -> None:
-    """Put back the header of a file whose change was interrupted."""
+    """Put back the header of a file whose change was interrupted; raise if the file has been replaced since."""
     saved = _saved_header(path)
-    if saved.exists():
-        _overwrite(path, saved.read_bytes())
-        system.remove_file(saved)
+    if not saved.exists():
+        return
+    content = saved.read_bytes()
+    mark, header = content[: _MARK.size], content[_MARK.size :]
+    if not path.exists() or mark != _file_mark(path):
+        raise FileError(
+            f"{saved}: is the header of another file that was {path.name!r} when a change was interrupted; "
+            "remove it if that file is no longer needed"
+        )
+    _overwrite(path, header)
+    system.remove_file(saved)
+
+
+def _file_mark(path: Path) -> bytes:
+    """Return what a file keeps while its header changes: its size and its number in the file system."""
+    state = path.stat()
+    return _MARK.pack(state.st_size, state.st_ino)
 
 
 def _saved_header(path: Path) -> Path:
