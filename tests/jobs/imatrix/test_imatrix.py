@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from lbrx.cli.main import run as run_command
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, FormatError, LbrxError, UsageError
 from lbrx.jobs.imatrix.files import RawMatrix, Sums, read_imatrix, read_sums
-from lbrx.jobs.imatrix.imatrix import combine, imatrix
+from lbrx.jobs.imatrix.imatrix import _Run, combine, imatrix
 from lbrx.jobs.imatrix.statistics import statistics
 from lbrx.jobs.imatrix.writing import added, write_imatrix
 from lbrx.jobs.quantize import quantize
@@ -119,6 +121,19 @@ def test_a_stopped_run_resumes(tmp_path: Path, text: Path, measured: Path, monke
     assert len(calls) == 2 + read_sums(measured).chunk_count
     assert (tmp_path / "i.gguf").read_bytes() == measured.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["i.gguf"]
+
+
+def test_files_of_a_stopped_run_are_not_used_for_another_model(tmp_path: Path, text: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(demo_models().base, model)
+    first = _Run(model, tmp_path / "i.gguf", [text], 16, None, False).identity
+    time = (model / "config.json").stat().st_mtime_ns
+    os.utime(model / "model.safetensors", ns=(time + 1, time + 1))  # written in place
+    assert _Run(model, tmp_path / "i.gguf", [text], 16, None, False).identity != first
+    (tmp_path / ".i.gguf.partial.npz").write_bytes(b"PK\x03\x04 damaged")
+    assert imatrix(model, tmp_path / "i.gguf", text, context=16, max_chunks=1).measured_chunks == 1
+    with pytest.raises(UsageError, match="max_chunks is 0; expected at least 1"):
+        imatrix(model, tmp_path / "j.gguf", text, max_chunks=0)
 
 
 def test_matrices_are_added(tmp_path: Path, text: Path, measured: Path) -> None:

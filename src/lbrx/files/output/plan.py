@@ -133,6 +133,13 @@ def _file_identity(header: FileHeader) -> list[int | str]:
     return [*file_state(header.path), digest(entries.encode(errors="surrogatepass"))]
 
 
+def model_state(path: Path) -> dict[str, list[int | str]]:
+    """Return the states of the files of a model: one file, or those in a directory with its config and tokenizer."""
+    if isinstance(path, RemotePath) or not path.is_dir():
+        return {path.name: file_state(path)}
+    return {each.name: file_state(each) for each in sorted(path.iterdir()) if each.is_file()}
+
+
 def file_state(path: Path) -> list[int | str]:
     """Size and time of change; of a remote file its size and version, asked from the service now."""
     if isinstance(path, RemotePath):

@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from lbrx.base.system import remove_file
 from lbrx.engine.device import computing_on
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.files.output.options import CountCallback
-from lbrx.files.output.plan import file_state
+from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.calibration import CALIBRATION_NAME, calibration_text
 from lbrx.jobs.imatrix.files import RawMatrix, Sums, read_sums
 from lbrx.jobs.imatrix.writing import added, write_imatrix
@@ -83,6 +84,8 @@ def imatrix(
         raise FileError(f"{target}: exists already; give --overwrite to replace it")
     if context < 2:
         raise UsageError(f"a context of {context} tokens is too short; expected at least 2")
+    if max_chunks is not None and max_chunks < 1:
+        raise UsageError(f"max_chunks is {max_chunks}; expected at least 1")
     others = [(Path(each), read_sums(each)) for each in add]
     with computing_on(device, None), using(threads=threads):
         run = _Run(source, target, paths, context, max_chunks, process_output)
@@ -142,7 +145,7 @@ class _Run:
         self._names = matrix_names(self._model.spec, self._model.weights)
         self._sums: dict[str, Sums] = {}
         self._partial = target.with_name(f".{target.name}.partial.npz")
-        given = [__version__, str(source.resolve()), file_state(source), context, process_output]
+        given = [__version__, str(source.resolve()), model_state(source), context, process_output]
         digest = hashlib.sha256(json.dumps(given).encode())
         for chunk in self._chunks:
             digest.update(chunk.tobytes())
@@ -188,7 +191,7 @@ class _Run:
                 names = [key.removeprefix("squares ") for key in stored if key.startswith("squares ")]
                 self._sums |= {name: Sums(stored[f"squares {name}"], stored[f"counts {name}"]) for name in names}
                 return int(stored["done"])
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return 0
 
 

@@ -22,7 +22,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.files.output.options import CountCallback
-from lbrx.files.output.plan import file_state
+from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
 from lbrx.models.architectures.gguf_roles import layer_of
@@ -116,7 +116,7 @@ def _folder(source: Path, out: Path, chunks: Sequence[npt.NDArray[np.int64]], sh
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk.tobytes())
-    identity = [__version__, str(source.resolve()), file_state(source), shrink, digest.hexdigest()]
+    identity = [__version__, str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
     try:
         if folder_identity(folder) == identity:
             return folder
