@@ -172,6 +172,7 @@ def test_damaged_gguf_adapters(
         (("q_proj.lora_a",), {"fine_tune_type": "full"}, "fine_tune_type is 'full'; expected 'lora' or 'dora'"),
         (("q_proj.lora_a",), {"lora_parameters": {"rank": 0, "scale": 1}}, "expected a rank and a scale"),
         (("q_proj.weight",), {}, "is not part of a LoRA adapter of mlx_lm"),
+        (("block_sparse_moe.switch_mlp.other.lora_a",), {}, r"not in the model, such as .*experts\.0\.other"),
         (("q_proj.lora_a",), {"lora_parameters": {"rank": 5, "scale": 1.0}}, "has no lora_B"),
     ],
 )
@@ -179,7 +180,8 @@ def test_damaged_mlx_adapters(
     names: tuple[str, ...], settings: dict[str, Any], message: str, base: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "mlx").mkdir()
-    tensors_ = {f"model.layers.0.self_attn.{name}": lbrx.zeros((HIDDEN, 3), "f32") for name in names}
+    shapes = {name: (2, HIDDEN, 3) if "switch" in name else (HIDDEN, 3) for name in names}
+    tensors_ = {f"model.layers.0.self_attn.{name}": lbrx.zeros(shape, "f32") for name, shape in shapes.items()}
     lbrx.save(tmp_path / "mlx" / "adapters.safetensors", tensors_)
     whole = {"fine_tune_type": "lora", "lora_parameters": {"rank": 3, "scale": 1.0}, **settings}
     (tmp_path / "mlx" / "adapter_config.json").write_text(json.dumps(whole))

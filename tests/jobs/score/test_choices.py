@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import lbrx
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.jobs.score.choices import Question, read_questions, score_choices
@@ -179,6 +181,18 @@ def test_models_answer_what_they_know(tmp_path: Path) -> None:
     assert prose.accuracy.low < prose.accuracy.value <= prose.accuracy.high
     (limited,) = score_choices(SHIPPED.prose, path, limit=2)
     assert (limited.questions, limited.accuracy.value, limited.answers) == (2, 1.0, prose.answers[:2])
+
+
+def test_models_without_numbers_do_not_answer(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED.base, tmp_path / "model")
+    tensors = {name: tensor * float("nan") for name, tensor in lbrx.open(SHIPPED.base).items()}
+    with pytest.warns(RuntimeWarning, match="256 NaN"):
+        lbrx.save(tmp_path / "model" / "model.safetensors", tensors, {"format": "pt"})
+    asked = [Question("And the king", (" said", " import"), 0)]
+    with pytest.raises(UsageError, match="its logits are not finite"):
+        score_choices(tmp_path / "model", asked)
+    with pytest.raises(UsageError, match="limit is -1; expected at least 1"):
+        score_choices(SHIPPED.base, asked, limit=-1)
 
 
 def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

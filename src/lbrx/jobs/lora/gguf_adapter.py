@@ -109,7 +109,7 @@ def gguf_contents(
         raise UsageError(f"{parts.label}: has DoRA or rows of embeddings, which llama.cpp does not apply")
     pairs = {name: pair for pair in tensor_pairs(family, config) for name in pair.hf_names}
     alphas = [round(parts.scale_of(module) * parts.rank_of(module), 9) for module in parts.of_modules]
-    alpha = max(alphas, key=alphas.count, default=1.0)
+    alpha = max(alphas, key=alphas.count, default=1.0) or 1.0  # llama.cpp takes 0 for a scale of 1
     done: dict[str, None] = {}
     tensors: dict[str, Tensor] = {}
     for name, whole in parts.replacements.items():

@@ -51,7 +51,7 @@ def _put(parts: AdapterParts, module: str, part: str, tensor: Tensor, name: str)
     if tensor.ndim == 3 and found:
         block, projection = found.groups()
         if block.endswith(_MIXTRAL_BLOCK):
-            projection = next(short for short, long in _MIXTRAL_NAMES.items() if long == projection)
+            projection = {long: short for short, long in _MIXTRAL_NAMES.items()}.get(projection, projection)
         for expert in range(tensor.shape[0]):
             parts.put(f"{block}.experts.{expert}.{projection}", _PARTS[part], tensor[expert], name)
         return
@@ -78,7 +78,7 @@ def mlx_contents(parts: AdapterParts, type_name: str | None) -> tuple[dict[str, 
         )
     rank = max(parts.rank_of(module) for module in parts.of_modules)
     scales = [parts.scale_of(module) for module in parts.of_modules]
-    scale = max(scales, key=scales.count)
+    scale = max(scales, key=scales.count) or 1.0
     tensors: dict[str, Tensor] = {}
     experts: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
     keys: dict[str, None] = {}

@@ -79,6 +79,8 @@ def score_choices(
     """
     paths = [Path(one) for one in ([models] if isinstance(models, str | PathLike) else models)]
     asked = read_questions(Path(questions)) if isinstance(questions, str | PathLike) else list(questions)
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit is {limit}; expected at least 1")
     asked = asked[:limit]
     if not paths or not asked:
         raise UsageError(f"{len(paths)} models and {len(asked)} questions; expected at least one of each")

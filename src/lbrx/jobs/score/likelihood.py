@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -83,6 +84,8 @@ def likelihoods(
             targets = np.array(requests[number].continuation)
             own = shares[rows - targets.size :]
             value = float(np.take_along_axis(own, targets[:, None], axis=1).sum(dtype=np.float64))
+            if math.isnan(value):
+                raise UsageError(f"{model.path}: its logits are not finite; the weights may be damaged")
             results[number] = Likelihood(value, bool((own.argmax(axis=1) == targets).all()))
         if done is not None:
             done(len(members))

@@ -119,3 +119,13 @@ def test_bytes_do_not_depend_on_threads(method: Any) -> None:
 def test_models_that_equal_the_base_change_nothing(method: Any) -> None:
     base, _ = models(1)
     close(method(tensor(base), [tensor(base)] * 2, weight=[1.0, 1.0], context=LAYER), base)
+
+
+def test_the_head_is_averaged_and_other_outputs_are_not() -> None:
+    base, others = models(2)
+    given = tensor(base), [tensor(other) for other in others]
+    mean = base + sum(deltas_of(base, others)) / 2
+    close(iso_c(*given, weight=[1.0, 1.0], context=MergeContext("output.weight")), mean)
+    layer = iso_c(*given, weight=[1.0, 1.0], context=LAYER).numpy()
+    for name in ("blk.0.attn_output.weight", "model.layers.0.self_attn.output.weight"):
+        np.testing.assert_array_equal(iso_c(*given, weight=[1.0, 1.0], context=MergeContext(name)).numpy(), layer)

@@ -19,7 +19,8 @@ from lbrx.tensors.tensor import tensor as new_tensor
 
 Matrix = npt.NDArray[np.float64]
 
-_VOCABULARY_PARTS = ("embed", "lm_head", "wte", "token_embd", "output.weight", "word_embeddings")
+_VOCABULARY_PARTS = ("embed", "lm_head", "wte", "token_embd", "word_embeddings")
+_GGUF_HEAD = "output.weight"
 
 
 def merged_matrices(
@@ -34,7 +35,8 @@ def merged_matrices(
     Other tensors get the mean of the weighted differences. The result does not depend on threads.
     """
     scaled = [delta * share for delta, share in zip(differences(base, models), weight, strict=True)]
-    is_vocabulary = any(part in context.tensor_name for part in _VOCABULARY_PARTS)
+    name = context.tensor_name
+    is_vocabulary = name == _GGUF_HEAD or any(part in name for part in _VOCABULARY_PARTS)
     if len(base.shape) != 2 or min(base.shape) < 2 or is_vocabulary:
         return base + total(scaled) / len(models)
     arrays = [each.numpy().astype(np.float64) for each in scaled]
