@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from lbrx.errors import UsageError
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.gguf_metadata import assumed_scalar, gguf_of
+from lbrx.models.architectures.gguf_config import assumed_scalar
+from lbrx.models.architectures.gguf_metadata import gguf_of
 
 
 def check_supported(family: Family, config: Config) -> None:

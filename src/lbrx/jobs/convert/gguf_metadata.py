@@ -21,8 +21,8 @@ from lbrx.jobs.convert.file_types import (
 )
 from lbrx.models.architectures.config import text_section
 from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.gguf_config import TORCH_NAMES
 from lbrx.models.architectures.gguf_metadata import (
-    TORCH_NAMES,
     gguf_of,
     main_type,
     metadata_of_config,

@@ -24,7 +24,8 @@ from lbrx.jobs.convert.matching import Match, match_tensors, tensor_pairs
 from lbrx.jobs.convert.model_card import card_of
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.family import Family
-from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of, main_type, stored_prediction_count
+from lbrx.models.architectures.gguf_config import config_of_metadata
+from lbrx.models.architectures.gguf_metadata import gguf_of, main_type, stored_prediction_count
 from lbrx.models.architectures.layouts import joined
 from lbrx.models.architectures.prediction import module_name
 from lbrx.models.architectures.records import Weight

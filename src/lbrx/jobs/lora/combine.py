@@ -188,7 +188,9 @@ class _Combiner:
             factors = each.of_modules.get(module)
             if factors is not None:
                 if not factors.keys() >= {f"{prefix}A", f"{prefix}B"}:
-                    raise UsageError(f"{each.label}: the factors of {module!r} differ in kind from the others'")
+                    raise UsageError(
+                        f"{each.label}: the factors of {module!r} and those of other adapters have different types"
+                    )
                 yield _Term(factors[f"{prefix}A"], factors[f"{prefix}B"], each.scale_of(module), weight)
 
     def _decomposed(self, module: str, terms: Sequence[_Term]) -> tuple[Tensor, Tensor]:

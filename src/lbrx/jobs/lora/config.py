@@ -146,7 +146,7 @@ def _token_indices(path: Path, raw: Mapping[str, Any]) -> dict[str, tuple[int, .
             isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers
         )
         if not whole or len(set(numbers)) < len(numbers):
-            raise FormatError(f"{path}: trainable_token_indices of {module!r} is no list of different row numbers")
+            raise FormatError(f"{path}: trainable_token_indices of {module!r} is not a list of different row numbers")
     return {module: tuple(numbers) for module, numbers in by_module.items()}
 
 

@@ -58,7 +58,7 @@ def convert_lora(
         raise UsageError(f"unknown format {chosen!r} of an adapter; expected one of {', '.join(FORMATS)}")
     if (target.suffix == ".gguf") != (chosen == "gguf"):
         expected = "a name that ends in .gguf" if chosen == "gguf" else "the name of a directory"
-        raise UsageError(f"{target}: an adapter for {chosen} has another kind of name; expected {expected}")
+        raise UsageError(f"{target}: is not a name for an adapter of {chosen}; expected {expected}")
     write_parts(parts, target, chosen, given, type)
     return target
 

@@ -13,7 +13,8 @@ from lbrx.jobs.convert.matching import tensor_pairs, without_ones
 from lbrx.jobs.verify.records import Finding, NotPossible, error, failure, note, warning
 from lbrx.models.architectures import Family, check_names, check_shapes, known_family
 from lbrx.models.architectures.config import Config
-from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
+from lbrx.models.architectures.gguf_config import config_of_metadata
+from lbrx.models.architectures.gguf_metadata import gguf_of
 from lbrx.models.architectures.rope import ROPE_TENSORS
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -49,7 +49,7 @@ class _Whole:
     rows: RowNumbers | None = None  # the order of rows in the parts
 
     def cut(self, tensor: Tensor, number: int, item: int) -> Tensor:
-        """Return an item of a part, or the whole part if it is no stack."""
+        """Return an item of a part, or the whole part if it is not a stack."""
         record, axis = self.record, self.record.axis
         if self.rows is not None:
             sizes = [part.shape[0] for part in self.parts]

@@ -10,7 +10,8 @@ from lbrx.errors import FormatError, UsageError
 from lbrx.files.checkpoint.opening import Checkpoint, contents_format, open_checkpoint
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import PlannedTensor
-from lbrx.models.architectures.gguf_metadata import config_of_metadata, gguf_of
+from lbrx.models.architectures.gguf_config import config_of_metadata
+from lbrx.models.architectures.gguf_metadata import gguf_of
 from lbrx.models.architectures.layouts import layout_of, separated
 from lbrx.models.architectures.rope import LONG_FACTORS, ROPE_FREQUENCIES
 from lbrx.models.architectures.table import all_families, family_of_gguf

@@ -16,7 +16,7 @@ def iso_c(
 ) -> Tensor:
     """The base and the sum of the differences from it, with the mean of its singular values in the place of each.
 
-    Tensors that are no matrices, embeddings and language heads get the mean of the differences. Needs memory for whole
+    Embeddings, language heads and tensors other than matrices get the mean of the differences. Needs memory for whole
     matrices.
 
     >>> from lbrx import tensor

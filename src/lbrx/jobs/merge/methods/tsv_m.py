@@ -16,7 +16,7 @@ def tsv_m(
 ) -> Tensor:
     """The base and the leading singular directions of every difference from it, after making them orthogonal.
 
-    Each of n models keeps 1/n of its directions. Tensors that are no matrices, embeddings and language heads get the
+    Each of n models keeps 1/n of its directions. Embeddings, language heads and tensors other than matrices get the
     mean of the differences. Needs memory for whole matrices.
 
     >>> from lbrx import tensor
