@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -137,6 +138,7 @@ def test_other_reads_end_the_process_as_before(tmp_path: Path) -> None:
 
 def test_mappings_are_forgotten(tmp_path: Path) -> None:
     path = ones(tmp_path / "weights")
+    gc.collect()  # mappings of other tests
     before = len(missing_pages._mapped)
     storages = [MmapStorage.from_file(path) for _ in range(20)]
     assert len(missing_pages._mapped) == before + 20

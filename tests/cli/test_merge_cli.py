@@ -177,4 +177,4 @@ def test_a_dry_run_of_a_merge_into_another_format_says_what_is_read(
 
 def test_errors_of_a_conversion_name_the_model(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["merge", recipe, "out.gguf"]) == 1
-    assert capsys.readouterr().err == "error: a: holds no tokenizer.json and no tokenizer.model\n"
+    assert capsys.readouterr().err == "error: a: holds no tokenizer.json, no tokenizer.model and no other vocabulary\n"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lbrx.cli.parameters import Argument, Option
@@ -143,7 +144,7 @@ def _print(difference: ModelDiff, metric: Metric, subtitle: str) -> None:
     if sentences:
         console.print("\nwhat this means for a merge", style="bold")
     for sentence in sentences:
-        console.print(f"  {sentence.replace(chr(10), chr(10) + '  ')}", soft_wrap=True)
+        console.print(fill(sentence, console.width, initial_indent="  ", subsequent_indent="  "), soft_wrap=True)
 
 
 def layer_labels(difference: ModelDiff) -> list[str]:
@@ -241,7 +242,7 @@ def as_json(difference: ModelDiff, a: Path, b: Path, base: Path | None) -> dict[
             {"name": odd.name, "a": list(odd.shape_a), "b": list(odd.shape_b)} for odd in difference.shape_mismatches
         ],
         "without_base": list(difference.without_base),
-        "advice": [sentence.replace("\n", " ") for sentence in advice(difference)],
+        "advice": advice(difference),
     }
 
 

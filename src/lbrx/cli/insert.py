@@ -32,6 +32,8 @@ def insert(
     Examples:
 
       lbrx insert merged-gemma gemma-3-4b-it gemma-3-4b-merged
+
+      lbrx insert merged-gemma gemma-3-4b-it gemma-3-4b-merged --dry-run
     """
     from lbrx.cli.dry_run import show_plan
     from lbrx.jobs.insert.insert import insert as insert_model

@@ -32,7 +32,7 @@ COMMANDS: dict[str, Command] = {
     "merge": Command("lbrx.cli.merge:merge", "Merge models according to a recipe."),
     "convert": Command("lbrx.cli.convert:convert", "Convert a model to another format."),
     "quantize": Command("lbrx.cli.quantize:quantize", "Quantize a model to GGUF, MLX or integers."),
-    "imatrix": Command("lbrx.cli.imatrix:imatrix", "Measure the importance of columns of weights."),
+    "imatrix": Command("lbrx.cli.imatrix:imatrix", "Measure which columns of the weights matter for a text."),
     "moe": Command("lbrx.cli.moe:moe", "Build a mixture of experts from dense models."),
     "shuffle": Command("lbrx.cli.shuffle:shuffle", "Combine layers of several models at random."),
     "transplant": Command("lbrx.cli.transplant:transplant", "Give a model the tokenizer of another model."),

@@ -113,7 +113,9 @@ def _default_text(parameter: MethodParameter) -> str:
     default = parameter.default
     if isinstance(default, Required):
         return "required"
-    return "-" if default is None else str(default).lower() if isinstance(default, bool) else f"{default:g}"
+    if isinstance(default, bool | str):
+        return str(default).lower()
+    return "-" if default is None else f"{default:g}"
 
 
 def _range_text(parameter: MethodParameter) -> str:

@@ -57,6 +57,8 @@ def join(
     Examples:
 
       lbrx join llama-00001-of-00003.gguf llama.gguf
+
+      lbrx join shards llama.gguf
     """
     from lbrx.jobs.split.split import join as join_model
     from lbrx.jobs.split.split import plan_join

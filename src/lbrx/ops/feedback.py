@@ -37,8 +37,9 @@ def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAUL
     ``shrink`` is 0 for the matrix as it was measured and 1 for its diagonal: errors are then rounded without feedback.
     A column that is always zero counts a little.
 
-    >>> feedback_factors(np.array([[4.0, 0.0], [0.0, 1.0]]), 0.0).round(3).tolist()
-    [[0.498, 0.0], [0.0, 0.988]]
+    >>> feedback_factors(np.array([[4.0, 0.0], [0.0, 1.0]]), 0.0).round(3)
+    array([[0.498, 0.   ],
+           [0.   , 0.988]], dtype=float32)
     """
     h = np.asarray(gram, np.float64)
     if h.ndim != 2 or h.shape[0] != h.shape[1]:

@@ -20,10 +20,8 @@ def advice(difference: ModelDiff) -> list[str]:
     >>> import lbrx
     >>> from lbrx.jobs.compare.diff import diff_models
     >>> base, a, b = ({"w": lbrx.tensor(values, "f32")} for values in ([1.0, 1.0], [1.5, 1.0], [0.5, 1.0]))
-    >>> for sentence in advice(diff_models(a, b, base)):
-    ...     print(sentence)
-    The changes point in opposite directions (task cosine -1.00): adding them cancels both.
-    Try ties, which keeps the larger change where signs conflict, or a smaller weight for one.
+    >>> advice(diff_models(a, b, base))  # doctest: +ELLIPSIS
+    ['The changes point in opposite directions (task cosine -1.00): adding them cancels both. Try ties, ...']
     """
     total = difference.total
     return list(_of_tasks(difference, total) if total.has_tasks else _of_models(difference, total))
@@ -35,7 +33,7 @@ def _of_models(difference: ModelDiff, total: Sums) -> Iterator[str]:
         return
     if total.cosine < UNRELATED:
         yield (
-            f"The models are unrelated (cosine {total.cosine:.2f}): no common base, or neurons in another order.\n"
+            f"The models are unrelated (cosine {total.cosine:.2f}): no common base, or neurons in another order. "
             "Averaging their weights will most likely destroy both; stack layers with passthrough instead."
         )
         return
@@ -55,7 +53,7 @@ def _of_tasks(difference: ModelDiff, total: Sums) -> Iterator[str]:
     ratio = sizes[large] / sizes[small]
     if ratio >= UNBALANCED:
         yield (
-            f"The change of {large} is {ratio:.1f} times as large as that of {small}, which it outweighs.\n"
+            f"The change of {large} is {ratio:.1f} times as large as that of {small}, which it outweighs. "
             f"Give {small} more weight, or normalize with nuslerp or model_stock."
         )
     conflicts = sorted(
@@ -75,21 +73,21 @@ def _of_tasks(difference: ModelDiff, total: Sums) -> Iterator[str]:
 def _direction(cosine: float) -> str:
     if cosine <= -INDEPENDENT:
         return (
-            f"The changes point in opposite directions (task cosine {cosine:.2f}): adding them cancels both.\n"
+            f"The changes point in opposite directions (task cosine {cosine:.2f}): adding them cancels both. "
             "Try ties, which keeps the larger change where signs conflict, or a smaller weight for one."
         )
     if cosine < INDEPENDENT:
         return (
-            f"The changes are nearly independent (task cosine {cosine:.2f}): they add up without much conflict.\n"
+            f"The changes are nearly independent (task cosine {cosine:.2f}): they add up without much conflict. "
             "Try task_arithmetic with weights up to 1 each."
         )
     if cosine < ALIGNED:
         return (
-            f"The changes partly agree (task cosine {cosine:.2f}): ties removes what conflicts;\n"
+            f"The changes partly agree (task cosine {cosine:.2f}): ties removes what conflicts; "
             "task_arithmetic works with weights below 1."
         )
     return (
-        f"The changes agree in much (task cosine {cosine:.2f}): their sum exaggerates what they share.\n"
+        f"The changes agree in much (task cosine {cosine:.2f}): their sum exaggerates what they share. "
         "Average them: linear, slerp, or task_arithmetic with weights that sum to 1."
     )
 
