@@ -151,6 +151,8 @@ class _Layers:
                 progress(number, last + 1, f"layer {number}")
             own = {name: each for name, each in missing.items() if layer_of(name) == number}
             for names, gram in self._run(number, own.keys()):
+                if not np.isfinite(gram.total).all():
+                    raise UsageError(f"{self._model.path}: the inputs of {names[0]!r} are not finite")
                 factors = feedback_factors(gram.total, self._shrink)
                 importance = (gram.total.diagonal() / np.float32(max(gram.count, 1))).astype(np.float32)
                 for name in names:

@@ -122,13 +122,16 @@ def _fp8(stored: str, shape: Shape, parts: Parts, named: tuple[int, int] | None)
     def exponents() -> npt.NDArray[np.uint8] | None:
         if parts.type_of(scales) in _EXPONENTS:
             found = Tensor(_bytes(parts.part(stored, scales, _EXPONENTS))).numpy()
+            if np.any(found == _NOT_A_NUMBER):
+                return None
         else:
             bits = parts.stored(scales).to("f32").numpy().view(np.uint32)
             found = (bits >> 23).astype(np.uint8)
             if np.any(bits & 0x807FFFFF) or np.any(found == 0) or np.any(found == 255):  # no powers of two
                 return None
         rows = np.repeat(found.reshape(grid), block[0], axis=-2)[..., : shape[-2], :]
-        return np.ascontiguousarray(np.repeat(rows, -(-block[1] // group), axis=-1)[..., : expected[-1]])
+        columns = np.repeat(rows, -(-block[1] // group), axis=-1)[..., : expected[-1]]
+        return np.ascontiguousarray(np.broadcast_to(columns, expected))
 
     def make() -> MlxWeight:
         values = exponents()
