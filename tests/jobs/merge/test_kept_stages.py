@@ -31,7 +31,11 @@ NAME = "model.layers.1.mlp.up_proj.weight"
 def test_stages_are_what_the_result_was_made_from(tmp_path: Path) -> None:
     (tmp_path / "recipe.yml").write_text(RECIPE)
     assert run(["merge", str(tmp_path / "recipe.yml"), str(tmp_path / "out"), "--stages", str(tmp_path / "kept")]) == 0
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["half", "unused by half"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        ".lbrx.stages.json",
+        "half",
+        "unused by half",
+    ]
     lbrx.merge(tmp_path / "recipe.yml", tmp_path / "plain")
     first, second, out, plain = (
         lbrx.open(tmp_path / path)[NAME].numpy() for path in ("kept/half", "kept/unused by half", "out", "plain")
@@ -52,3 +56,11 @@ def test_finished_stages_are_kept_and_others_are_an_error(tmp_path: Path) -> Non
     (tmp_path / "recipe.yml").write_text(RECIPE.replace("0.5", "0.25"))
     with pytest.raises(lbrx.FileError, match="half: exists and is not empty"):
         lbrx.merge(tmp_path / "recipe.yml", tmp_path / "other", stages=tmp_path / "kept")
+    (tmp_path / "recipe.yml").write_text(RECIPE)
+    with pytest.raises(lbrx.FileError, match="half: exists and is not empty"):  # random numbers may depend on it
+        lbrx.merge(tmp_path / "recipe.yml", tmp_path / "other", stages=tmp_path / "kept", seed=1)
+    lbrx.merge(tmp_path / "recipe.yml", tmp_path / "other", stages=tmp_path / "kept", seed=1, overwrite=True)
+    assert (tmp_path / "kept/half/model.safetensors").stat().st_mtime_ns != before
+    before = (tmp_path / "kept/half/model.safetensors").stat().st_mtime_ns
+    lbrx.merge(tmp_path / "recipe.yml", tmp_path / "once more", stages=tmp_path / "kept", seed=1)
+    assert (tmp_path / "kept/half/model.safetensors").stat().st_mtime_ns == before

@@ -9,17 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+from lbrx.base.atomic_write import write_atomically
 from lbrx.errors import UsageError
+from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.options import RunKeywords, takes_run_options
-from lbrx.files.output.plan import OutputPlan, shard_limit
+from lbrx.files.output.plan import OutputPlan, digest, shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
 from lbrx.jobs.merge.plan.jobs import SELECTIONS
 from lbrx.jobs.merge.plan.merge_plan import last_recipe
-from lbrx.jobs.merge.plan.side_files import CARD_NAME
 from lbrx.jobs.merge.recipe import Recipe, load_recipes, parse_recipes
+
+_STAGES_NAME = ".lbrx.stages.json"  # what the stages in a directory were made from
 
 
 @takes_run_options
@@ -99,10 +102,29 @@ def write_stages(
             raise UsageError(f"the stage {name!r} cannot be the name of a directory; expected a name without slashes")
         target = directory / name
         plan = read_and_plan(recipe, target, stage=name, **named)
-        card = next(file.read() for file in plan.side_files if file.name == CARD_NAME)
-        written = target / CARD_NAME
-        if not (written.is_file() and written.read_bytes() == card):
-            plan_and_execute(partial(read_and_plan, recipe, target, stage=name, **named), own)
+        identity = plan.identity({file.name: file.read() for file in plan.side_files})
+        label = digest(json.dumps(identity, sort_keys=True).encode())
+        known = _written_stages(directory)
+        is_there = target.exists()
+        if is_there and known.get(name) == label:
+            continue
+        if not is_there:  # an interrupted run is finished by the next one
+            _note_stages(directory, {**known, name: label})
+        elif own.get("overwrite"):
+            _note_stages(directory, {each: known[each] for each in known if each != name})
+        plan_and_execute(partial(read_and_plan, recipe, target, stage=name, **named), own)
+        _note_stages(directory, {**known, name: label})
+
+
+def _written_stages(directory: Path) -> dict[str, str]:
+    """Return what each stage in a directory was made from, as a digest."""
+    path = directory / _STAGES_NAME
+    return {name: str(label) for name, label in read_json(path).items()} if path.is_file() else {}
+
+
+def _note_stages(directory: Path, labels: Mapping[str, str]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(directory / _STAGES_NAME, json.dumps(labels, sort_keys=True).encode())
 
 
 def _stage_names(recipe: str | os.PathLike[str] | Mapping[str, Any], allow_code: bool) -> list[str]:
