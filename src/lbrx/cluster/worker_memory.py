@@ -7,7 +7,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +22,8 @@ _SAMPLE_SECONDS = 0.05
 class PeakMemory:
     """The most memory that no file backs, looked at all the time for the length of a ``with`` block.
 
+    If the system refuses a thread, it is looked at in the beginning and at the end only.
+
     >>> with PeakMemory() as peak:
     ...     values = bytearray(1 << 20)
     >>> peak.nbytes > 1 << 20
@@ -35,14 +37,16 @@ class PeakMemory:
 
     def __enter__(self) -> Self:
         self._look()
-        self._sampler.start()
+        with suppress(RuntimeError):  # no more threads, or no memory for one
+            self._sampler.start()
         return self
 
     def __exit__(
         self, error_class: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self._is_over.set()
-        self._sampler.join()
+        if self._sampler.ident is not None:
+            self._sampler.join()
         self._look()
 
     def _sample(self) -> None:
