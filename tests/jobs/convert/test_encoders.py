@@ -57,6 +57,22 @@ def test_other_poolings_are_an_error(tmp_path: Path) -> None:
         as_gguf(model)
 
 
+@pytest.mark.parametrize("path", ["../../other", "/1_Pooling", 7])
+def test_modules_outside_the_model_are_an_error(tmp_path: Path, path: Any) -> None:
+    model = write_model(tmp_path / "model")
+    (model / "modules.json").write_text(json.dumps([{"path": path, "type": "x.Pooling"}]))
+    (model / "config_sentence_transformers.json").write_text("{}")
+    with pytest.raises(LbrxError, match="expected a folder such as '1_Pooling'"):
+        as_gguf(model)
+
+
+def test_joined_poolings_are_an_error(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    write_pooling(model, {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True})
+    with pytest.raises(LbrxError, match="joins the results of pooling_mode_mean_tokens, pooling_mode_max_tokens"):
+        as_gguf(model)
+
+
 def test_heads_without_a_name_are_left_out_with_a_warning(tmp_path: Path) -> None:
     made = as_gguf(write_model(tmp_path / "model", "bert-masked-lm"))
     assert made.warnings == ("5 tensors are left out: llama.cpp has no names for them in bert",)

@@ -147,7 +147,7 @@ def _labels(config: Config) -> list[str] | None:
     given = config.get("id2label")
     if given is None:
         return None
-    if not isinstance(given, Mapping) or not all(str(key).isdigit() for key in given):
+    if not isinstance(given, Mapping) or not all(str(key).isdecimal() for key in given):
         raise config.wrong(f"'id2label' is {given!r:.60}; expected an object of numbers and labels")
     labels = [str(given[key]) for key in sorted(given, key=int)]
     return None if len(labels) == 2 and labels[0] == "LABEL_0" else labels
@@ -194,17 +194,20 @@ def _joined(first: Tensor, second: Tensor) -> Tensor:
 
 def _pooling(directory: Path | None, name: str) -> dict[str, Any]:
     """Return how the hidden states of a text become one, as sentence-transformers says."""
-    if directory is None or not any(sentence_modules(directory)):
+    if directory is None or not list(sentence_modules(directory)):  # which checks all paths
         return {}
     path = directory / MODULES_NAME
     modules = parse_object(b'{"modules":' + path.read_bytes() + b"}", str(path))["modules"]
-    folder = next((each["path"] for each in modules if str(each.get("type", "")).endswith("Pooling")), None)
+    folder = next((each.get("path", "") for each in modules if str(each.get("type", "")).endswith("Pooling")), None)
     if folder is None:
         return {}
     settings_path = directory / folder / "config.json"
     settings = read_json(settings_path)
     given = settings.get("pooling_mode")
     keys = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "lasttoken": "pooling_mode_lasttoken"}
+    several = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+    if len(several) > 1:
+        raise UsageError(f"{settings_path}: joins the results of {', '.join(several)}; llama.cpp has one of them")
     mode = next((mode for mode, key in keys.items() if settings.get(key)), given)
     if mode not in _POOLING_MODES:
         raise UsageError(f"{settings_path}: pools by {mode!r}; llama.cpp has {', '.join(_POOLING_MODES)}")

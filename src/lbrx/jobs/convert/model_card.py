@@ -85,6 +85,6 @@ def _head(path: Path) -> dict[str, Any]:
             return {}
         end = next(number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE)
         head = yaml.safe_load("\n".join(lines[1:end]))
-    except (OSError, StopIteration, yaml.YAMLError):
+    except (OSError, StopIteration, yaml.YAMLError, ValueError, RecursionError):  # ValueError: an impossible date
         return {}
     return head if isinstance(head, dict) else {}

@@ -194,7 +194,7 @@ class _Matcher:
             patches[name] = Patch(replacement=whole)
         for given, (numbers, rows) in parts.rows.items():
             name = self._name(given)
-            self._check_rows(name, numbers, rows)
+            self._check_rows(given, name, numbers, rows)
             patches.setdefault(name, Patch()).rows = numbers, rows
         for module, tensors in parts.of_modules.items():
             name = self._name(module)
@@ -217,12 +217,12 @@ class _Matcher:
                 f"{self.parts.label} to it"
             )
 
-    def _check_rows(self, name: str, numbers: tuple[int, ...], rows: Tensor) -> None:
+    def _check_rows(self, given: str, name: str, numbers: tuple[int, ...], rows: Tensor) -> None:
         self._check_weight(name)
         shape = self.base[name].shape
         if len(shape) != 2 or rows.shape[1:] != shape[1:] or max(numbers, default=0) >= shape[0]:
             raise ShapeError(
-                f"{self.path}: {self.parts.file_names[name]!r} has shape {rows.shape} for rows up to "
+                f"{self.path}: {self.parts.file_names[given]!r} has shape {rows.shape} for rows up to "
                 f"{max(numbers, default=0)}, but {name!r} of the model has shape {shape}"
             )
 
