@@ -128,3 +128,13 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"none\.gguf: cannot be opened"):
         edit(tmp_path / "none.gguf", remove=["a"])
+
+
+def test_the_target_of_a_link_is_not_changed(model: Path) -> None:
+    before, link = model.read_bytes(), model.with_name("link.gguf")
+    link.symlink_to(model)
+    with pytest.raises(FileError, match="is a symbolic link, and others may use its target"):
+        edit(link, remove=["general.url"])
+    assert not edit(link, remove=["general.url"], out=model.with_name("b.gguf")).is_in_place
+    assert model.read_bytes() == before
+    assert sorted(path.name for path in model.parent.iterdir()) == ["a.gguf", "b.gguf", "link.gguf"]

@@ -21,6 +21,7 @@ from lbrx.errors import FormatError, LbrxError, UsageError
 from lbrx.jobs.merge.plan.models import ModelOpener
 from lbrx.jobs.score.choices import Question
 from lbrx.jobs.search.candidate import Candidate, HiddenCache
+from lbrx.jobs.search.journal import Journal
 from lbrx.jobs.search.objectives import Objectives, pieces_of
 from lbrx.jobs.search.search import search
 from lbrx.jobs.search.space import read_space
@@ -313,6 +314,15 @@ def test_a_journal_of_other_questions_or_values_is_refused(tmp_path: Path, texts
     journal.write_text(journal.read_text().replace('"values": [0.5, 0.5]', '"values": [0.5, 0.25]'))
     with pytest.raises(UsageError, match="candidate 1 has other values than the optimizer proposes now"):
         search(recipe("{search: [0, 1]}"), tmp_path / "texts", **settings)
+
+
+def test_two_searches_do_not_write_one_journal(tmp_path: Path) -> None:
+    first = Journal(tmp_path / "search.jsonl", {"seed": 0})
+    with pytest.raises(UsageError, match="another search is writing into this directory"):
+        Journal(tmp_path / "search.jsonl", {"seed": 0})
+    first.close()
+    Journal(tmp_path / "search.jsonl", {"seed": 0}).close()
+    assert len((tmp_path / "search.jsonl").read_bytes().splitlines()) == 1
 
 
 @pytest.mark.usefixtures("texts")

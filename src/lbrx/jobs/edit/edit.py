@@ -63,6 +63,8 @@ def edit(
     'new'
     """
     source = Path(path)
+    if out is None and source.is_symlink():
+        raise FileError(f"{source}: is a symbolic link, and others may use its target; expected a file, or --out")
     restore_header(source)
     header = _read(source)
     pairs = _changed(source, header, dict(changes or {}), remove, chat_template)

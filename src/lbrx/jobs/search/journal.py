@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.file_lock import open_locked
 from lbrx.errors import FormatError, UsageError
 
 JOURNAL_NAME = "search.jsonl"
@@ -37,8 +38,16 @@ class Journal:
         self.known: dict[tuple[int, int], Measurement] = {}
         header = json.dumps({"format": _FORMAT, "settings": settings}, sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists() or not self._read(header)
-        self._file: BinaryIO = path.open("ab")
+        lock = open_locked(path)
+        if lock is None:
+            raise UsageError(f"{path}: another search is writing into this directory; wait for it, or use another one")
+        try:
+            is_new = not self._read(header)
+            self._file: BinaryIO = path.open("ab")
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
         if is_new:
             self._write(header)
 
@@ -84,3 +93,4 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+        os.close(self._lock)

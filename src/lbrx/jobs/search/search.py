@@ -149,8 +149,8 @@ def _searched(
         name = "cma"
     optimizer = make_optimizer(name, count, middle, settings.seed, has_choices=has_choices)
     _prepare(out, restart)
-    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()})
     run: Run = _local(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
+    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()})
     loop = SearchLoop(settings, space, optimizer, journal, run)
     if progress is not None:
         loop.on_measured = lambda state: progress(len(state.trials), candidates, _line(state))
