@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from lbrx.errors import FileError, TruncatedError
+from lbrx.errors import FileError, FormatError, TruncatedError
 from lbrx.files.remote.paths import RangedSource, RemotePath
 
 MAX_READ_BYTES = 1 << 30  # macOS refuses reads of 2 GiB and more
@@ -71,6 +71,20 @@ def is_directory(path: Path) -> bool:
 def _unreachable(path: Path, error: OSError | ValueError) -> FileError:
     reason = error.strerror if isinstance(error, OSError) else error  # ValueError: NUL in the path
     return FileError(f"{path}: cannot be opened: {reason}")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8.
+
+    >>> "Plain files" in read_text(Path(__file__))
+    True
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: byte {error.start} is not UTF-8; expected a text file") from error
 
 
 def size_of(file: BinaryIO) -> int:

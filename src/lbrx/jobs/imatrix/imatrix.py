@@ -23,7 +23,8 @@ from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import remove_file
 from lbrx.engine.device import computing_on
-from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.errors import FileError, UsageError
+from lbrx.files.formats.source import read_text
 from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.calibration import CALIBRATION_NAME, calibration_text
@@ -222,7 +223,7 @@ def calibration_chunks(
     model: LanguageModel, tokenizer: TextTokenizer, paths: Sequence[Path], context: int, max_chunks: int | None
 ) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
     """The tokens of each chunk. A text that is shorter than a chunk is one."""
-    texts = [_read(path) for path in paths] or [calibration_text()]
+    texts = [read_text(path) for path in paths] or [calibration_text()]
     first = [] if tokenizer.bos_id is None or not tokenizer.special.add_bos else [tokenizer.bos_id]
     ids = list(first)
     for text in texts:
@@ -235,12 +236,3 @@ def calibration_chunks(
     for chunk in chunks:
         chunk[: len(first)] = first
     return chunks
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: byte {error.start} is not UTF-8; expected a text file") from error

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.device import computing_on
-from lbrx.errors import FileError, FormatError, UsageError
+from lbrx.errors import UsageError
+from lbrx.files.formats.source import read_text
 from lbrx.files.output.options import CountCallback
 from lbrx.jobs.score.records import Score
 from lbrx.jobs.score.statistics import mean_estimate
@@ -88,16 +89,6 @@ def score(
         report = _Reporter(progress, sum(len(job.windows) for job in jobs))
         tallies = run(jobs, threads, report.step)
     return [one for job, tally in zip(jobs, tallies, strict=True) for one in _finished_job(job, tally)]
-
-
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path}: byte {error.start} is not UTF-8; expected a text file") from error
 
 
 # -- one group of models that share their tokens -----------------------------------------------------------------------

@@ -14,9 +14,9 @@ from typing import Any
 from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, UsageError
+from lbrx.files.formats.source import read_text
 from lbrx.jobs.merge.plan.models import ModelOpener
 from lbrx.jobs.merge.recipe import ModelRef
-from lbrx.jobs.score.score import read_text
 from lbrx.jobs.search.genome import recipe_of_genome
 from lbrx.jobs.search.held_out import Texts, losses_of_candidate, losses_of_model
 from lbrx.jobs.search.journal import JOURNAL_NAME, Journal

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.models.tokenizers.specials import read_settings
+from lbrx.models.tokenizers.tiktoken import byte_letters
 from lbrx.models.tokenizers.tokenizer_file import TokenizerFile
 
 NO_ROW = -1
@@ -94,7 +95,7 @@ def _decoder_of(document: Mapping[str, Any]) -> Any:
     """Return the function from a token of the tokenizer's model to its meaning."""
     types = {step.get("type") for part in ("pre_tokenizer", "decoder") for step in _steps(document.get(part))}
     if "ByteLevel" in types:
-        letters = byte_letters()
+        letters = {letter: value for value, letter in enumerate(byte_letters())}
 
         def decode_letters(token: str) -> Meaning:
             known = all(letter in letters for letter in token)
@@ -119,20 +120,6 @@ def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
     for key in ("pretokenizers", "decoders", "normalizers"):
         for step in part.get(key) or ():
             yield from _steps(step)
-
-
-def byte_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level token stands for.
-
-    Printable bytes of Latin-1 stand for themselves; the others follow from U+0100 on, in order.
-
-    >>> byte_letters()["Ġ"], byte_letters()["a"], len(byte_letters())
-    (32, 97, 256)
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in set(printable)]
-    letters = {chr(value): value for value in printable}
-    return letters | {chr(0x100 + number): value for number, value in enumerate(others)}
 
 
 @dataclass(frozen=True, eq=False)

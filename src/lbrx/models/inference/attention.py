@@ -13,6 +13,7 @@ from lbrx.engine.recording import run_in_step
 from lbrx.errors import FormatError
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.records import Alibi, GroupedAttention
+from lbrx.models.inference.functions import sigmoid
 from lbrx.models.inference.parts import LayerRun, Memory, PartCode
 from lbrx.models.inference.spec import LayerSpec
 from lbrx.models.inference.weights import Floats, Matrix, NormWeights, Reader, normalized, times
@@ -166,8 +167,7 @@ def run_attention(values: Floats, weights: AttentionWeights, run: LayerRun) -> F
 
 
 def _gated(values: Floats, gate: Floats) -> Floats:
-    one = np.float32(1)
-    return values * (one / (one + np.exp(-gate)))
+    return values * sigmoid(gate)
 
 
 def _turned(values: Floats, norm: NormWeights | None, weights: AttentionWeights, run: LayerRun) -> Floats:

@@ -11,7 +11,8 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.recording import run_on_state
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.mixer_records import GatedDeltaNet
-from lbrx.models.inference.mamba import read_decay, softplus
+from lbrx.models.inference.functions import sigmoid, softplus
+from lbrx.models.inference.mamba import read_decay
 from lbrx.models.inference.parts import LayerRun, Memory, PartCode
 from lbrx.models.inference.short_conv import conv_memory, read_conv
 from lbrx.models.inference.spec import LayerSpec
@@ -114,7 +115,7 @@ def run(values: Floats, weights: DeltaNetWeights, run: LayerRun) -> Floats:
         query = query * np.float32(weights.key_size**-0.5)
         value = mixed[:, 2 * keys :].reshape(len(given), heads, size)
         decays = np.exp(softplus(alpha + weights.step_bias) * weights.a)
-        moves = np.float32(1) / (np.float32(1) + np.exp(-beta))
+        moves = sigmoid(beta)
         result = gated_delta(value, decays, moves, key, query, arrays["delta"], weights.group_of)
         return result.reshape(len(given), heads * size)
 

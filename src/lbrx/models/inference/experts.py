@@ -15,6 +15,7 @@ from lbrx.errors import FormatError
 from lbrx.models.architectures.activations import activation_of
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.records import Experts
+from lbrx.models.inference.functions import sigmoid
 from lbrx.models.inference.mlp import MlpWeights, run_mlp
 from lbrx.models.inference.parts import LayerRun, Memory, PartCode
 from lbrx.models.inference.spec import LayerSpec
@@ -161,7 +162,7 @@ def run_experts(values: Floats, weights: ExpertWeights, _run: LayerRun) -> Float
     if weights.shared_gate is None:
         return mixed + shared
     gate = times(values, weights.shared_gate)
-    gated: Floats = run_in_step(lambda rows, gates: rows * _sigmoid(gates), shared, gate)
+    gated: Floats = run_in_step(lambda rows, gates: rows * sigmoid(gates), shared, gate)
     return mixed + gated
 
 
@@ -251,7 +252,7 @@ def choose(scores: Floats, correction: Floats | None, routing: Routing) -> tuple
         return chosen, softmax(np.take_along_axis(scores, chosen, axis=1)) * np.float32(routing.scale)
     if scoring == "sparsemixer":
         return _sparse_mixer(scores, routing.jitter)
-    weights = _sigmoid(scores) if scoring == "sigmoid" else softmax(scores)
+    weights = sigmoid(scores) if scoring == "sigmoid" else softmax(scores)
     ranked = weights if correction is None else weights + correction
     chosen = _best(ranked if routing.groups == 1 else _in_best_groups(ranked, routing), routing.used)
     shares = np.take_along_axis(weights, chosen, axis=1)
@@ -290,11 +291,6 @@ def _sparse_mixer(scores: Floats, jitter: float) -> tuple[Numbers, Floats]:
         shares.append(softmax(close)[rows, best])
         left[rows, best] = -np.inf
     return np.stack(chosen, axis=1), np.stack(shares, axis=1)
-
-
-def _sigmoid(values: Floats) -> Floats:
-    with np.errstate(over="ignore"):
-        return np.float32(1) / (np.float32(1) + np.exp(-values))
 
 
 EXPERTS = PartCode(read_experts, run_experts, check_experts)

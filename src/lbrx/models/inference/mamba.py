@@ -12,16 +12,12 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.recording import run_on_state
 from lbrx.models.architectures.config import Config
 from lbrx.models.architectures.mixer_records import Mamba, Mamba2
+from lbrx.models.inference.functions import softplus
 from lbrx.models.inference.parts import LayerRun, Memory, PartCode
 from lbrx.models.inference.short_conv import conv_memory, read_conv
 from lbrx.models.inference.spec import LayerSpec
 from lbrx.models.inference.weights import Floats, Matrix, NormWeights, Reader, normalized, times
 from lbrx.ops import causal_conv, rms_norm, selective_scan, silu_mul, state_space
-
-
-def softplus(values: Floats) -> Floats:
-    """log(1 + exp(x))"""
-    return np.logaddexp(values, np.float32(0))
 
 
 def read_decay(reader: Reader, layer: int) -> Floats:

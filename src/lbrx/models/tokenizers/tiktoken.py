@@ -40,8 +40,14 @@ class RankedTokens:
 
 
 @cache
-def _letters() -> tuple[str, ...]:
-    """Return the letter for each byte in byte-level tokenizers."""
+def byte_letters() -> tuple[str, ...]:
+    """Return the letter for each byte in byte-level tokenizers.
+
+    Printable bytes of Latin-1 stay themselves; the others become the letters from U+0100 on, in order.
+
+    >>> byte_letters()[ord(" ")], byte_letters()[ord("a")]
+    ('Ġ', 'a')
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     return tuple(chr(value) if value in printable else chr(next(others)) for value in range(256))
@@ -53,7 +59,7 @@ def letters_of(token: bytes) -> str:
     >>> letters_of(b" a")
     'Ġa'
     """
-    letters = _letters()
+    letters = byte_letters()
     return "".join(letters[value] for value in token)
 
 
