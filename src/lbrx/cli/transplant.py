@@ -68,7 +68,7 @@ def transplant(
 
     Rows of the embedding and the head follow the donor's tokens. Tokens that both models have keep their rows. For
     other tokens, 'omp' describes the donor's row by at most K of its rows of shared tokens, and combines the model's
-    rows of these tokens in the same way. Tokens are compared by the text that they stand for.
+    rows of these tokens in the same way. Tokens are compared by their text.
 
     Examples:
 

@@ -266,7 +266,7 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     for arguments, message in [
         ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
         ({"measure": "kl"}, "compares with a reference; expected one"),
-        ({"limits": {"poetry.txt": 1.0}}, "no figure 'poetry.txt' to limit; expected one of choices, code.txt"),
+        ({"limits": {"poetry.txt": 1.0}}, "unknown figure 'poetry.txt' to limit; expected one of choices, code.txt"),
         ({"optimizer": "magic"}, "unknown optimizer 'magic'"),
         ({"goal": "pareto", "optimizer": "soup"}, "a Pareto front needs the optimizer"),
         ({"rungs": 0}, "0 rungs and eta 4"),

@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\??|[)|?]", re.DOTALL)
 
 
 class NamePatterns:
-    """Expressions in their order. ``frame`` is an expression around each, with its place as ``{}``.
+    """Expressions in order. ``frame`` is an expression around each, with its place as ``{}``.
 
     >>> patterns = NamePatterns(["layers.1.mlp", "mlp"], "config.json", frame=r"(?:.*\\.)?(?:{})$")
     >>> patterns.first_match("model.layers.1.mlp"), patterns.first_match("x.mlp"), patterns.first_match("mlp.x")

@@ -63,7 +63,7 @@ def encoder_to_gguf(
         raise UsageError(f"{where}: the model cannot be converted: {'; '.join(problems[:_LISTED_PROBLEMS])}")
     has_head = any(each.name.startswith("cls.") for each in planned)
     if len({each.name for each in planned}) < len(planned):
-        raise UsageError(f"{where}: llama.cpp has no head of this kind without names for its labels ('id2label')")
+        raise UsageError(f"{where}: llama.cpp needs names for the labels of this head ('id2label')")
     labels = _labels(config)
     if labels is not None:
         extra[f"{gguf_of(family).name}.classifier.output_labels"] = labels

@@ -56,7 +56,7 @@ def card_of(metadata: Mapping[str, Any]) -> tuple[SideFile, ...]:
 
 
 def card_metadata(directory: Path | None) -> dict[str, Any]:
-    """The key-values that a model card in a directory stands for. What is not understood is left out.
+    """Return the key-values for the head of a model card. Unknown keys are left out.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

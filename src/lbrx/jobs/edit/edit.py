@@ -1,8 +1,8 @@
 """``edit``: change the key-values of a GGUF file; the tensors stay where they are if the header has room.
 
-If the new header is not longer than the old one, it is written over it. A copy of the old header lies beside the file
-while that happens, and is put back by the next call if the write was interrupted. Otherwise a new file is written, with
-some room for later changes, and renamed.
+If the new header is not longer than the old one, it is written over it. Meanwhile, a copy of the old header is beside
+the file, and the next call puts it back if the write was interrupted. Otherwise a new file is written, with spare bytes
+for later changes, and renamed.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _data_start(header: FileHeader) -> int:
 
 
 def _filled(header: FileHeader, pairs: dict[str, Typed], length: int | None) -> Any:
-    """The header that is exactly so long, or None if it cannot be; without a length, one with room for changes."""
+    """The header that is exactly so long, or None if it cannot be; without a length, one with spare bytes."""
     specs = [TensorSpec(entry.name, entry.type_name, entry.shape) for entry in header.entries]
     alignment = pairs[gguf.ALIGNMENT_KEY].value if gguf.ALIGNMENT_KEY in pairs else gguf.DEFAULT_ALIGNMENT
 

@@ -269,7 +269,7 @@ def _check(settings: SearchSettings, candidates: int) -> None:
     known = {*(name for name, _ in settings.texts), "choices", "function"}
     for name, _ in settings.limits:
         if name not in known:
-            raise UsageError(f"there is no figure {name!r} to limit; expected one of {', '.join(sorted(known))}")
+            raise UsageError(f"unknown figure {name!r} to limit; expected one of {', '.join(sorted(known))}")
     if settings.function is not None and not settings.allow_code:
         file = settings.function.rpartition(":")[0]
         raise UsageError(f"the search would run the Python file {file}; pass --allow-code to allow it")

@@ -62,7 +62,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A node of the recipe that stands for dimensions ``first`` to ``first + count``."""
+    """A node of the recipe with the dimensions ``first`` to ``first + count``."""
 
     first: int
     count: int

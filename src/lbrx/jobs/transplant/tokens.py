@@ -1,4 +1,4 @@
-"""Tokens of two tokenizers compared by what they stand for.
+"""Tokens of two tokenizers compared by their meaning.
 
 ``Ġhello`` of a byte-level tokenizer and ``▁hello`` of SentencePiece are the same text. Tokens with a role, such as the
 end of a text, are equal if they have the same role, whatever they are called.
@@ -30,7 +30,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Meaning(NamedTuple):
-    """What a token stands for: a role, one byte (of SentencePiece), or a text as bytes."""
+    """The meaning of a token: a role, one byte (of SentencePiece), or a text as bytes."""
 
     type: str  # "role", "byte" or "text"
     value: bytes
@@ -46,7 +46,7 @@ class Meaning(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The tokens of a model that have rows, by id, and what each stands for."""
+    """The tokens of a model that have rows, by id, with their meanings."""
 
     tokenizer: TokenizerFile
     rows: int
@@ -67,7 +67,7 @@ class Vocabulary:
 
 
 def read_vocabulary(tokenizer: TokenizerFile, directory: Path, rows: int) -> Vocabulary:
-    """Return what the tokens of a tokenizer stand for; settings in the directory say which have roles."""
+    """Return the meanings of the tokens of a tokenizer; settings in the directory say which have roles."""
     document = json.loads(tokenizer.text)
     roles = _roles(read_settings(directory))
     decode = _decoder_of(document)

@@ -1,6 +1,6 @@
 """Render the chat template of a model: messages to the text that the model continues.
 
-A template is a program that came with a model. It runs in jinja2's sandbox, in a process of its own, with limits of
+A template is a program that came with a model. It runs in jinja2's sandbox, in a separate process, with limits of
 time, memory and output.
 """
 

@@ -1,4 +1,4 @@
-"""Renders chat templates in a process of its own, which the caller ends if it takes too long or too much memory.
+"""Renders chat templates in a separate process, which the caller ends if it takes too long or too much memory.
 
 Run as a program. The first line of standard input has the template and the limits; each further line has the variables
 of one rendering. The answer to a line is a line: ``{"text": ...}`` or ``{"error": ..., "message": ...}``. This module

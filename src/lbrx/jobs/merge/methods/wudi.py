@@ -24,7 +24,7 @@ def wudi(
 ) -> Tensor:
     """The base and the matrix T with the least sum of ``||(T - D) D'||^2 / ||D||^2`` over the differences D from it.
 
-    The rows of a difference stand for the inputs of its task. ``ridge`` is relative to the mean of the diagonal.
+    The rows of a difference represent the inputs of its task. ``ridge`` is relative to the mean of the diagonal.
     Embeddings, language heads and tensors other than matrices get the mean of the differences. Needs memory for
     whole matrices.
 
