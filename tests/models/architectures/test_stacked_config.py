@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lbrx.errors import UsageError
 from lbrx.models.architectures import automatic, find_family, stacked_config
+from support.family_goldens import golden
 from support.tiny_architectures import TINY, Tiny
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -176,6 +177,21 @@ def test_vocabulary_and_dtype() -> None:
     assert stacked_config({"dtype": "float32"}, dtype="bf16") == {"dtype": "bfloat16"}
     both = {"vocab_size": 3, "text_config": {"vocab_size": 3}}
     assert stacked_config(both, vocab_size=5) == {"vocab_size": 5, "text_config": {"vocab_size": 5}}
+
+
+def test_settings_of_single_layers_follow_their_layers() -> None:
+    config = golden("gemma4").config
+    newer = {key: value for key, value in config.items() if "global" not in key}  # as transformers 5.23 saves it
+    assert newer["per_layer_config"] == {"2": {"head_dim": 32, "num_key_value_heads": 1}}
+    gemma = find_family(newer)
+    assert list(gemma.tensors(newer)) == list(gemma.tensors(config))
+    full = {"head_dim": 32, "num_key_value_heads": 1}
+    assert stacked_config(newer, [0, 2, 1, 2])["per_layer_config"] == {"1": full, "3": full}
+    with pytest.raises(UsageError, match="has no 'per_layer_config', but the config of another stacked model has it"):
+        stacked_config(newer, [(0, 0), (1, 2)], source_configs=[{**newer, "per_layer_config": None}, newer])
+    other = {**newer, "per_layer_config": {"2": {"sliding_window": 4}}}
+    with pytest.raises(UsageError, match="'per_layer_config' has settings of single layers that are not known"):
+        gemma.whole_config(other, [], "config.json")
 
 
 def test_automatic_architecture_counts_layers_by_the_config() -> None:

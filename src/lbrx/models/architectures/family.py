@@ -12,6 +12,7 @@ from typing import Any
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import LbrxError, UsageError
 from lbrx.models.architectures.config import MOST, Config, Values, first_class, text_section
+from lbrx.models.architectures.layer_settings import LAYER_SETTINGS, shared_settings, with_shared_settings
 from lbrx.models.architectures.records import Decoder, Gguf, Joined, LayerRule, Naming, TensorRole, Weight
 from lbrx.models.architectures.stacks import (
     Part,
@@ -78,6 +79,7 @@ class Family:
     careful_in_mlx: tuple[str, ...] = ()  # ends of the names of layers that mlx_lm codes with 8 bits
     text_only: tuple[str, str] | None = None  # model type and class of its language model alone, if others
     variants: Mapping[str, str] = field(default_factory=dict)  # other families of the same type: conditions on configs
+    layer_settings: Mapping[str, str] = field(default_factory=dict)  # usual keys of those in ``per_layer_config``
     layer_lists: tuple[str, ...] = ()  # keys with one entry per layer, which tell their number if layers_key is absent
     inferred_layer_count: int | None = None  # set when the layers were counted by their names
     prediction_layers: int = 0  # set when the layers after those were counted, too
@@ -130,13 +132,15 @@ class Family:
         listed = next((each for each in lists if isinstance(each, str | list | tuple)), None)
         if listed is not None:
             defaults[self.layers_key] = len(listed)
-        return Config(values, defaults, where, error_class, self.keys)
+        return Config(with_shared_settings(values, self.layer_settings), defaults, where, error_class, self.keys)
 
     def whole_config(
         self, values: Values, names: Collection[str], where: str, error_class: type[LbrxError] = UsageError
     ) -> Config:
         """Return the config of a model that will be converted or run: all sizes must be present."""
         config = self.config(values, where, error_class)
+        if shared_settings(values, self.layer_settings) is None:
+            raise config.wrong(f"{LAYER_SETTINGS!r} has settings of single layers that are not known")
         config.demand(*(self.keys.get(key, key) for key in SIZES if key not in self.omitted_sizes))
         for key in (*SIZES, *([] if self.expert_count is None else [self.expert_count])):
             is_few = self.keys.get(key, key) in (self.layers_key, self.expert_count)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lbrx.models.architectures import known_family
 from lbrx.models.architectures.config import text_section
+from lbrx.models.architectures.layer_settings import shared_settings
 
 _EXPERT_COUNTS = (
     "num_experts",
@@ -44,7 +45,8 @@ def _demanded(config: Mapping[str, Any]) -> dict[str, Any]:
     if family is None:
         return {}
     values = family.config(config)
-    return {key: None if key == "rope_scaling" else values.get(key) for key in family.needed_in_mlx}
+    shared = shared_settings(config, family.layer_settings) or {}
+    return shared | {key: None if key == "rope_scaling" else values.get(key) for key in family.needed_in_mlx}
 
 
 def tied_embeddings(config: Mapping[str, Any] | None) -> bool | None:

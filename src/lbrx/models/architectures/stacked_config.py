@@ -11,6 +11,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.models.architectures.config import Values, text_section
 from lbrx.models.architectures.family import Family
+from lbrx.models.architectures.layer_settings import LAYER_SETTINGS
 from lbrx.models.architectures.records import LayerRule
 from lbrx.models.architectures.table import known_family
 from lbrx.tensors.dtype import DType
@@ -152,6 +153,7 @@ def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Famil
             updates[key] = "".join(_letter(key, layer, architecture) for layer in layers)
     for key in _per_layer_keys(config, layers, architecture):
         updates[key] = [_listed_value(key, layer, architecture) for layer in layers]
+    updates |= _settings_of_layers(config, layers)
     for rule in rules:
         if rule.key not in updates:
             updates |= _explicit_rule(rule, config, layers, architecture)
@@ -160,6 +162,17 @@ def _layer_updates(config: Values, layers: Sequence[_Layer], architecture: Famil
         if is_used and all(rule.key != key for rule in rules):
             updates[key] = [i for i, layer in enumerate(layers) if _is_indexed(key, layer)]
     return updates | _window_updates(config, layers, updates, architecture)
+
+
+def _settings_of_layers(config: Values, layers: Sequence[_Layer]) -> dict[str, Any]:
+    """Return the settings of single layers under the new numbers of the layers."""
+    sources = [text_section(source).get(LAYER_SETTINGS) for source in _configs(config, layers)]
+    if not any(sources):
+        return {}
+    if not all(isinstance(source, Mapping) for source in sources):
+        raise UsageError(f"config.json has no {LAYER_SETTINGS!r}, but the config of another stacked model has it")
+    listed = [text_section(layer.config)[LAYER_SETTINGS].get(str(layer.number)) for layer in layers]
+    return {LAYER_SETTINGS: {str(number): each for number, each in enumerate(listed) if each is not None}}
 
 
 def _letter(key: str, layer: _Layer, architecture: Family) -> str:

@@ -106,6 +106,7 @@ GEMMA4 = Family(
         enable_moe_block=False,
     ),
     layer_rules=(window_rule(IS_WINDOW),),
+    layer_settings={"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"},
     gguf=Gguf(
         "gemma4",
         rope_types=("proportional",),
