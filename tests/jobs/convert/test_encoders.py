@@ -50,6 +50,12 @@ def test_pooling_is_that_of_sentence_transformers(tmp_path: Path, settings: dict
     assert metadata["tokenizer.ggml.token_type_count"] == 2
 
 
+def test_verification_finds_no_errors(tmp_path: Path) -> None:
+    made = as_gguf(write_model(tmp_path / "model"))
+    lbrx.save(tmp_path / "out.gguf", {each.name: each.make() for each in made.tensors}, made.metadata)
+    assert not lbrx.verify(tmp_path / "out.gguf").errors
+
+
 def test_other_poolings_are_an_error(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model")
     write_pooling(model, {"pooling_mode_max_tokens": True})
