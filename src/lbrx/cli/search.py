@@ -167,9 +167,14 @@ def _print(result: SearchResult, picture: Path | None, model: Path | None) -> No
 
     if not result.is_complete:
         print("interrupted: this is the best so far; run the same command to resume", file=sys.stderr)
+    for name, limit in result.exceeded.items():
+        print(
+            printable(f"warning: no candidate keeps all limits; the best one exceeds {name}={limit:g}"), file=sys.stderr
+        )
     table = columns("value", "best", left=("value",))
     for name, value in result.values.items():
-        table.add_row(printable(name), f"{value:g}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_row(printable(name), f"{value:g}" if is_number else printable(f"{value!s:.60}"))
     for name, value in result.figures.items():
         table.add_row(printable(name), f"{value:.4f}")
     output_console().print(table)
@@ -187,6 +192,7 @@ def _as_json(result: SearchResult, model: Path | None) -> Mapping[str, Any]:
         "values": dict(result.values),
         "figures": {name: value if math.isfinite(value) else None for name, value in result.figures.items()},
         "score": result.score if math.isfinite(result.score) else None,
+        "exceeded": dict(result.exceeded),
         "candidates": result.candidates,
         "complete": result.is_complete,
         "front": [{"values": dict(values), "figures": dict(figures)} for values, figures in result.front],

@@ -215,6 +215,28 @@ def test_limits_reject_candidates(tmp_path: Path, texts: list[Path]) -> None:
     assert bound.score == pytest.approx(bound.figures["code.txt"])  # a limit is not also a goal
 
 
+def test_limits_that_no_candidate_keeps_are_reported(
+    tmp_path: Path, texts: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yml").write_text(recipe("{choose: [0.25, 0.75]}"))
+    options = (
+        "--at-most",
+        "prose.txt=0.5",
+        "--candidates",
+        "1",
+        "--rungs",
+        "1",
+        "--max-tokens",
+        "64",
+        "--context",
+        "64",
+    )
+    done = lbrx_command(capsys, "search", tmp_path / "recipe.yml", tmp_path / "out", "--text", texts[0], *options)
+    assert "no candidate keeps all limits; the best one exceeds prose.txt=0.5" in done.err
+    assert "exceeds that of prose.txt, 0.5." in (tmp_path / "out" / "report.md").read_text()
+    assert "prose.weight    0.75" in done.out  # the value, not the number of the choice
+
+
 def test_a_pareto_front_has_no_dominated_candidates(tmp_path: Path, texts: list[Path]) -> None:
     found = search(
         recipe("{search: [0, 1]}"),
@@ -266,7 +288,8 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     for arguments, message in [
         ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
         ({"measure": "kl"}, "compares with a reference; expected one"),
-        ({"limits": {"poetry.txt": 1.0}}, "unknown figure 'poetry.txt' to limit; expected one of choices, code.txt"),
+        ({"limits": {"poetry.txt": 1.0}}, "unknown figure 'poetry.txt' to limit; expected one of code.txt, prose.txt"),
+        ({"limits": {"choices": 0.5}}, "unknown figure 'choices' to limit"),
         ({"optimizer": "magic"}, "unknown optimizer 'magic'"),
         ({"goal": "pareto", "optimizer": "soup"}, "a Pareto front needs the optimizer"),
         ({"rungs": 0}, "0 rungs and eta 4"),

@@ -70,10 +70,14 @@ class SearchLoop:
     def score(self, figures: Mapping[str, float]) -> float:
         """Return one number for the figures of a candidate; limits that are exceeded come first."""
         limits = dict(self.settings.limits)
-        excess = math.fsum(max(figures[name] - limit, 0.0) for name, limit in limits.items() if name in figures)
+        excess = math.fsum(figures[name] - limit for name, limit in self.exceeded(figures).items())
         aims = {name: value for name, value in figures.items() if name not in limits} or figures
         goal = combined(aims, "worst" if self.settings.goal == "worst" else "mean")
         return goal + (_VIOLATION + excess if excess > 0 else 0.0)
+
+    def exceeded(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Return the limits that figures exceed, by name."""
+        return {name: limit for name, limit in self.settings.limits if figures.get(name, -math.inf) > limit}
 
     @property
     def finished(self) -> list[Trial]:

@@ -32,6 +32,9 @@ def _lines(loop: SearchLoop, held_out: Mapping[str, Mapping[str, float]]) -> Ite
     )
     yield ""
     yield from _finding(loop, first)
+    for name, limit in loop.exceeded(loop.best.figures).items():
+        yield f"No candidate keeps all limits. The best one exceeds that of {name}, {limit:g}."
+        yield ""
     yield "## Best recipe"
     yield ""
     yield "```yaml"

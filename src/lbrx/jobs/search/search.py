@@ -39,19 +39,21 @@ class SearchResult:
 
     ``history`` has the number and the score of every candidate that was measured on all texts, ``front`` the values and
     figures of the Pareto front, ``importances`` the share of the variance of scores that each value explains.
+    ``exceeded`` are limits that the best candidate does not keep, because none keeps all.
     """
 
     out: Path
     recipe: str
-    values: Mapping[str, float]
+    values: Mapping[str, Any]
     figures: Mapping[str, float]
     score: float
     candidates: int
     is_complete: bool
     history: tuple[tuple[int, float], ...] = field(default=(), repr=False)
     importances: Mapping[str, float] = field(default_factory=dict, repr=False)
-    front: tuple[tuple[Mapping[str, float], Mapping[str, float]], ...] = ()
+    front: tuple[tuple[Mapping[str, Any], Mapping[str, float]], ...] = ()
     held_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    exceeded: Mapping[str, float] = field(default_factory=dict)
 
 
 def search(
@@ -194,6 +196,7 @@ def _finish(loop: SearchLoop, measurer: Measurer, out: Path, held_out: Texts, is
         importances=importances(loop),
         front=tuple((values, dict(trial.figures)) for values, trial in zip(named, front, strict=True)),
         held_out=_held_out(loop, measurer, held_out),
+        exceeded=loop.exceeded(loop.best.figures),
     )
     write_report(out, loop, result.held_out)
     return result
@@ -214,8 +217,9 @@ def _held_out(loop: SearchLoop, measurer: Measurer, texts: Texts) -> dict[str, d
     return found
 
 
-def _named(loop: SearchLoop, trial: Trial) -> dict[str, float]:
-    return {dimension.name: value for dimension, value in zip(loop.space.dimensions, trial.values, strict=True)}
+def _named(loop: SearchLoop, trial: Trial) -> dict[str, Any]:
+    space = loop.space
+    return {each.name: space.chosen(number, trial.values) for number, each in enumerate(space.dimensions)}
 
 
 def _line(loop: SearchLoop) -> str:
@@ -266,7 +270,8 @@ def _check(settings: SearchSettings, candidates: int) -> None:
         raise UsageError("nothing to measure; expected a text, questions or a function")
     if settings.reference is not None and settings.measure != "kl":
         raise UsageError("a reference is only compared with if the measure is 'kl'")
-    known = {*(name for name, _ in settings.texts), "choices", "function"}
+    known = {name for name, _ in settings.texts}
+    known |= {name for name in ("choices", "function") if getattr(settings, name) is not None}
     for name, _ in settings.limits:
         if name not in known:
             raise UsageError(f"unknown figure {name!r} to limit; expected one of {', '.join(sorted(known))}")

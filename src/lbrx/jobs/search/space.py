@@ -39,6 +39,8 @@ class Dimension:
 
         >>> Dimension("weight", 0.0, 2.0).at(0.25), Dimension("method", 0, 1, choices=3).at(0.99)
         (0.5, 2)
+        >>> Dimension("rate", 1e-9, 1e-7, is_log=True).at(0.5)
+        1e-08
         """
         share = min(max(share, 0.0), 1.0)
         if self.choices:
@@ -47,7 +49,9 @@ class Dimension:
             value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
             value = self.low + share * (self.high - self.low)
-        return min(max(round(value, DECIMALS), self.low), self.high)
+        smallest = value if self.is_log else self.high - self.low  # what must stay distinguishable
+        decimals = DECIMALS + max(-1 - math.floor(math.log10(smallest)), 0) if smallest > 0 else DECIMALS
+        return min(max(round(value, decimals), self.low), self.high)
 
     def share(self, value: Value) -> float:
         """Return the share of the dimension at which a value is; the inverse of ``at``."""
@@ -92,13 +96,25 @@ class Space:
         filled = [_filled(document, values) for document in self.documents]
         return "---\n".join(yaml.safe_dump(each, sort_keys=False, allow_unicode=True) for each in filled)
 
+    def chosen(self, number: int, values: Sequence[Value]) -> Any:
+        """Return what a dimension puts into the recipe: a number, or the chosen value of a choice.
+
+        >>> read_space("merge_method: {choose: [ties, linear]}").chosen(0, [1])
+        'linear'
+        """
+        if not self.dimensions[number].choices:
+            return values[number]
+        return _filled(self._options(number)[int(values[number])], values)
+
     def label(self, number: int, value: Value) -> str:
         """Return a value as text: the chosen value of a choice, if it is short."""
         if not self.dimensions[number].choices:
             return f"{value:g}"
-        options = next(mark.options for mark in _marks(self.documents) if mark.first == number)
-        text = str(_filled(options[int(value)], [0] * len(self.dimensions)))
+        text = str(_filled(self._options(number)[int(value)], [0] * len(self.dimensions)))
         return text if len(text) <= 24 else f"choice {int(value) + 1}"
+
+    def _options(self, number: int) -> tuple[Any, ...]:
+        return next(mark.options for mark in _marks(self.documents) if mark.first == number and mark.options)
 
 
 def read_space(text: str, source: str = "recipe.yml") -> Space:
