@@ -34,9 +34,9 @@ def test_lines_of_a_pipe_are_turns(capsys: pytest.CaptureFixture[str], typed: py
 
 
 def test_commands(capsys: pytest.CaptureFixture[str], typed: pytest.MonkeyPatch) -> None:
-    typed.setattr("sys.stdin", io.StringIO("a\\\nb\n/reset\na\n/system Be kind.\na\n/exit\nnever\n"))
+    typed.setattr("sys.stdin", io.StringIO("a\\\nb\n/reset\na\n/system Be kind.\na\n/system\na\n/exit\nnever\n"))
     done = lbrx_command(capsys, "chat", SHIPPED.prose, *OPTIONS)
-    expected = [*answers("a\nb"), *answers("a"), *answers("a", system="Be kind.")]
+    expected = [*answers("a\nb"), *answers("a"), *answers("a", system="Be kind."), *answers("a")]
     assert done.out == "".join(f"{text}\n" for text in expected)
     typed.setattr("sys.stdin", io.StringIO("/help\n"))
     assert "/reset" in lbrx_command(capsys, "chat", SHIPPED.prose, *OPTIONS).out

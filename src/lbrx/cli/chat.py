@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _HELP = """\
 /reset        begin a new conversation
-/system TEXT  change the system message, and begin a new conversation
+/system TEXT  change or remove the system message, and begin a new conversation
 /exit         end (or Ctrl-D); Ctrl-C stops an answer
 A line that ends with \\ is continued on the next line."""
 
@@ -114,8 +114,8 @@ class _Conversation:
                 return
             if text == "/help":
                 print(_HELP)
-            elif text == "/reset" or text.startswith("/system "):
-                self._restart(text.removeprefix("/system ") if text != "/reset" else None)
+            elif text in ("/reset", "/system") or text.startswith("/system "):
+                self._restart(None if text == "/reset" else text.removeprefix("/system").strip())
             elif text:
                 self._answer(text)
 
@@ -143,7 +143,7 @@ class _Conversation:
 
     def _restart(self, system: str | None) -> None:
         for chat in self._chats:
-            chat.system = chat.system if system is None else system
+            chat.system = chat.system if system is None else system or None
             chat.reset()
 
     def _answer(self, text: str) -> None:
