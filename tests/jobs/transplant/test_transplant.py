@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -226,6 +227,23 @@ def test_mistakes(models: Path, tmp_path: Path) -> None:
         lbrx.transplant(tmp_path / "bare", models / "donor", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["bare"]
+
+
+def test_ids_of_other_tokens_follow_them(models: Path, tmp_path: Path) -> None:
+    own, new = ids_of(first_tokenizer()), ids_of(second_tokenizer())
+    shared = next(token for token in own if token in new and own[token] != new[token])
+    lost = next(token for token in own if token not in new)
+    copytree(models / "model", tmp_path / "model")
+    config = json.loads((models / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "image_token_id": own[shared]}))
+    lbrx.transplant(tmp_path / "model", models / "donor", tmp_path / "out", method="mean")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["image_token_id"] == new[shared]
+
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "image_token_id": own[lost]}))
+    with pytest.raises(LbrxError, match=r"'image_token_id' is .*; expected a donor that has this token"):
+        lbrx.transplant(tmp_path / "model", models / "donor", tmp_path / "other", method="mean")
+    with pytest.raises(LbrxError, match=r"out\.gguf: would not be a GGUF file; expected the name of a directory"):
+        lbrx.transplant(models / "model", models / "donor", tmp_path / "out.gguf", method="mean")
 
 
 def test_the_command(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

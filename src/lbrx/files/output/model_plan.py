@@ -75,6 +75,8 @@ def plan_output(
             raise UsageError(f"{out}: a GGUF model is a file; expected a name that ends in .gguf")
         layouts = lay_out_gguf(specs, contents.metadata, max_shard_bytes, out.name.removesuffix(".gguf"))
         return _plan(contents, out, False, layouts, (), settings_identity)
+    if out.suffix == ".gguf":
+        raise UsageError(f"{out}: would not be a GGUF file; expected the name of a directory")
     metadata = {"format": "mlx" if contents.format == "mlx" else "pt", **contents.metadata}
     if out.suffix == ".safetensors":
         layouts = lay_out_safetensors(specs, metadata, max_shard_bytes, out.name.removesuffix(".safetensors"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from lbrx.tensors.creation import where
 from lbrx.tensors.tensor import Tensor, tensor
 
 _SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "mask_token_id")
+_OTHER_ID = re.compile(r"_token_(id|index)$")  # keys such as image_token_id
 _GENERATION_NAME = "generation_config.json"
 
 
@@ -108,6 +110,7 @@ def _planned_with_rows(
 ) -> ModelPlan:
     restore_replaced(Staging(Path(out)))
     decided = plan_transplant(model, donor, options)
+    plan_transplant_output(decided, out, max_shard_bytes)  # mistakes are reported before rows are made
     return plan_transplant_output(decided, out, max_shard_bytes, _new_rows(decided, Path(out), progress))
 
 
@@ -163,10 +166,11 @@ def _vocabulary_names(model: InputModel) -> dict[str, bool]:
             f"{model.label}: the embedding is not known; expected a model of a known architecture, with a config.json"
         )
     for name in names:
-        if len(model.infos[name].shape) != 2 or list(names.values()).count(names[name]) > 1:
+        same = [other for other in names if names[other] == names[name]]
+        if len(model.infos[name].shape) != 2 or len(same) > 1:
             raise UsageError(
-                f"{model.label}: {name!r} also has an entry for each token; expected a model with one embedding "
-                "and at most one head without a bias"
+                f"{model.label}: entries for each token are in {' and '.join(map(repr, same))}; "
+                "expected a model with one embedding and at most one head without a bias"
             )
     return names
 
@@ -260,7 +264,7 @@ def _config(decided: Transplant) -> dict[str, Any] | None:
         if isinstance(section, dict):
             for key in _SPECIAL_IDS:
                 section.pop(key, None)
-            section.update(ids)
+            section.update(ids | _moved_ids(decided, section))
     return config
 
 
@@ -268,6 +272,23 @@ def _special_ids(config: Mapping[str, Any]) -> dict[str, Any]:
     text = config.get("text_config")
     sections = (text if isinstance(text, dict) else {}, config)
     return {key: section[key] for section in sections for key in _SPECIAL_IDS if section.get(key) is not None}
+
+
+def _moved_ids(decided: Transplant, section: Mapping[str, Any]) -> dict[str, int]:
+    """Return the donor's ids of the tokens that other keys name, such as the place of an image."""
+    names = {token_id: token for token, token_id in decided.own.tokenizer.ids.items()}
+    moved = {}
+    for key, value in section.items():
+        if _OTHER_ID.search(key) is None or type(value) is not int or value < 0:
+            continue
+        name = names.get(value)
+        if name is None or name not in decided.new.tokenizer.ids:
+            told = "no token" if name is None else f"the token {name!r}"
+            raise UsageError(
+                f"{decided.model.label}: config.json: {key!r} is {value}, {told}; expected a donor that has this token"
+            )
+        moved[key] = decided.new.tokenizer.ids[name]
+    return moved
 
 
 def _side_files(decided: Transplant) -> Iterator[SideFile]:
