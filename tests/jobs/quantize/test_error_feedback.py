@@ -9,7 +9,7 @@ import pytest
 import lbrx
 from lbrx.cli.main import run as run_command
 from lbrx.demo.models import demo_models
-from lbrx.errors import UsageError
+from lbrx.errors import FileError, UsageError
 from lbrx.jobs.imatrix.calibration import calibration_text
 from lbrx.jobs.quantize import quantize
 from lbrx.jobs.score.score import score
@@ -76,6 +76,8 @@ def test_feedback_needs_a_text_and_a_gguf_file(tmp_path: Path, text: Path) -> No
         quantize(base, tmp_path / "a.gguf", "q4_0", feedback=True)
     with pytest.raises(UsageError, match="without --prune-layers"):
         quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, prune_layers="1")
+    with pytest.raises(UsageError, match="--shrink needs --feedback"):
+        quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, shrink=0.2)
     with pytest.raises(UsageError, match="shrinkage of 2"):
         quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, shrink=2)
 
@@ -87,3 +89,10 @@ def test_the_command(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[s
     assert run_command([*command, "--feedback", "--shrink", "0.3"]) == 0
     assert run_command([*command, "--imatrix", str(tmp_path / "a.imatrix.gguf"), "--overwrite"]) == 1
     assert "cannot be used together" in capsys.readouterr().err
+
+
+def test_an_output_that_exists_is_reported_before_anything_is_measured(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"")
+    with pytest.raises(FileError, match="--overwrite replaces it"):
+        quantize(demo_models().base, tmp_path / "a.gguf", "q4_0", calibrate=text)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]

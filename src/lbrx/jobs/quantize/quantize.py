@@ -99,7 +99,10 @@ def quantize(
     >>> lbrx.open(f"{folder}/b.gguf")["blk.0.ffn_up.weight"].type_name
     'q4_k'
     """
+    if shrink != DEFAULT_SHRINK and not feedback:
+        raise UsageError("--shrink needs --feedback")
     if calibrate is not None:
+        Staging(Path(out), [Path(out).name]).check_target(options.get("overwrite", False))  # before the long part
         imatrix = calibrated_imatrix(source, out, calibrate, imatrix, options.get("device"), measuring)
     choices = parse_options(
         to,
