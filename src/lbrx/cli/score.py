@@ -99,8 +99,20 @@ def score(
     if (text is None) == (choices is None):
         raise UsageError("expected either --text or --choices")
     if choices is not None:
+        _check_unused(
+            reference=reference,
+            context=context,
+            stride=stride,
+            max_tokens=max_tokens,
+            details=details or None,
+            plot=plot,
+            cluster=cluster,
+            device=None if device == "cpu" else device,
+        )
         _score_choices(models, choices, limit, json_output, threads)
         return
+    if limit is not None:
+        raise UsageError("--limit needs --choices")
     assert text is not None
     with reporting_fallbacks(_warn), shown_progress("scoring") as progress:
         scores = score_models(
@@ -137,6 +149,13 @@ def score(
     if details:
         for one in scores:
             output_console().print(details_table(one))
+
+
+def _check_unused(**values: object) -> None:
+    """Raise for options that have no effect on questions."""
+    for name, value in values.items():
+        if value is not None:
+            raise UsageError(f"--{name.replace('_', '-')} needs --text; it cannot be used with --choices")
 
 
 def _score_choices(

@@ -202,6 +202,12 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.Capt
     assert done.out.splitlines()[0].split()[:3] == ["model", "questions", "accuracy"]
     found = json.loads(lbrx_command(capsys, "score", SHIPPED.prose, "--choices", path, "--json").out)
     assert found["scores"][0]["accuracy"] == 1.0
+    for unused in (("--reference", SHIPPED.base), ("--max-tokens", "9"), ("--details",)):
+        done = lbrx_command(capsys, "score", SHIPPED.prose, "--choices", path, *unused)
+        assert (done.code, done.out) == (1, "")
+        assert f"{unused[0]} needs --text; it cannot be used with --choices" in done.err
+    done = lbrx_command(capsys, "score", SHIPPED.prose, "--text", path, "--limit", "2")
+    assert "--limit needs --choices" in done.err
     done = lbrx_command(capsys, "score", SHIPPED.prose)
     assert (done.code, done.out) == (1, "")
     assert "expected either --text or --choices" in done.err
