@@ -171,6 +171,8 @@ def _print(result: SearchResult, picture: Path | None, model: Path | None) -> No
         print(
             printable(f"warning: no candidate keeps all limits; the best one exceeds {name}={limit:g}"), file=sys.stderr
         )
+    if not math.isfinite(result.score):
+        print("warning: no candidate has a finite score", file=sys.stderr)
     table = columns("value", "best", left=("value",))
     for name, value in result.values.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

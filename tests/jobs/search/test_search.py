@@ -237,6 +237,14 @@ def test_limits_that_no_candidate_keeps_are_reported(
     assert "prose.weight    0.75" in done.out  # the value, not the number of the choice
 
 
+def test_scores_that_are_no_numbers_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe.yml").write_text(recipe("{search: [0, 1]}"))
+    (tmp_path / "own.py").write_text("def nan(model, tokenizer):\n    return float('nan')\n")
+    options = ("--function", f"{tmp_path}/own.py:nan", "--allow-code", "--candidates", "1", "--rungs", "1")
+    done = lbrx_command(capsys, "search", tmp_path / "recipe.yml", tmp_path / "out", *options)
+    assert "no candidate has a finite score" in done.err
+
+
 def test_a_pareto_front_has_no_dominated_candidates(tmp_path: Path, texts: list[Path]) -> None:
     found = search(
         recipe("{search: [0, 1]}"),
@@ -285,6 +293,9 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     shutil.copytree(SHIPPED.base, tmp_path / "lower")
     document = json.loads((SHIPPED.base / "tokenizer.json").read_text())
     (tmp_path / "lower" / "tokenizer.json").write_text(json.dumps({**document, "normalizer": {"type": "Lowercase"}}))
+    empty, own = tmp_path / "empty.txt", tmp_path / "own.py"
+    empty.write_text("")
+    own.write_text("def word(model, tokenizer):\n    return 'nan'\n")
     for arguments, message in [
         ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
         ({"measure": "kl"}, "compares with a reference; expected one"),
@@ -297,9 +308,14 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
         ({"reference": SHIPPED.base}, "a reference is only compared with if the measure is 'kl'"),
         ({"held_out": texts * 2}, "two texts have the same name"),
         ({"measure": "kl", "reference": tmp_path / "lower"}, "has another tokenizer or vocabulary than the merge"),
+        ({"held_out": [empty]}, "empty.txt: has 0 tokens"),
+        (
+            {"texts": [], "function": f"{own}:word", "allow_code": True},
+            "the function returned 'nan'; expected a number",
+        ),
     ]:
         with pytest.raises(UsageError, match=message):
-            search(searched, tmp_path / "out", **{"texts": texts, **QUICK, **arguments})
+            search(searched, tmp_path / "out", restart=True, **{"texts": texts, **QUICK, **arguments})
     with pytest.raises(UsageError, match="nothing to search"):
         search(plain(0.5), tmp_path / "out", texts=texts)
     with pytest.raises(UsageError, match=r"with the middle of all ranges: candidate\.yml:2: model .* has no 'weight'"):

@@ -104,7 +104,7 @@ class Objectives:
             figures["choices"] = self._wrong(candidate, self._requests[:count])
         if self._function is not None:
             assert self._tokenizer is not None
-            figures["function"] = _finite(self._function(candidate.model, self._tokenizer))
+            figures["function"] = _finite(_number(self._function(candidate.model, self._tokenizer)))
         return figures
 
     def _of_texts(self, candidate: Candidate, chosen: Sequence[Piece]) -> dict[str, float]:
@@ -163,6 +163,12 @@ class Objectives:
             wrong += not is_finite or likelihoods.index(max(likelihoods)) != answer
             start += len(own)
         return wrong / len(requests)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise UsageError(f"the function returned {value!r:.60}; expected a number, lower for better models")
+    return float(value)
 
 
 def _finite(value: float) -> float:

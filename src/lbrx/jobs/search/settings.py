@@ -74,7 +74,7 @@ class Measurer:
             raise UsageError("the first model has no tokenizer; expected a directory or a GGUF file with one")
         self.tokenizer: TextTokenizer = open_tokenizer(where)
         self.context = min(settings.context, first.model.spec.context_length)
-        ids = [self._ids(name, content) for name, content in settings.texts]
+        ids = [self.ids_of(name, content) for name, content in settings.texts]
         self.objectives = Objectives(
             [name for name, _ in settings.texts],
             pieces_of(ids, self.context, settings.max_tokens),
@@ -124,7 +124,8 @@ class Measurer:
     def _encoded(self, tokenizer: TextTokenizer, content: str) -> list[int]:
         return tokenizer.encode(content[: 16 * self.settings.max_tokens])
 
-    def _ids(self, name: str, content: str) -> list[int]:
+    def ids_of(self, name: str, content: str) -> list[int]:
+        """Return the tokens of a text; one without a token to predict is an error."""
         ids = self._encoded(self.tokenizer, content)
         if len(ids) < 2:
             raise UsageError(f"{name}: has {len(ids)} tokens; expected at least 2")
