@@ -293,8 +293,8 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     shutil.copytree(SHIPPED.base, tmp_path / "lower")
     document = json.loads((SHIPPED.base / "tokenizer.json").read_text())
     (tmp_path / "lower" / "tokenizer.json").write_text(json.dumps({**document, "normalizer": {"type": "Lowercase"}}))
-    empty, own = tmp_path / "empty.txt", tmp_path / "own.py"
-    empty.write_text("")
+    short, own = tmp_path / "short.txt", tmp_path / "own.py"
+    short.write_text("a")
     own.write_text("def word(model, tokenizer):\n    return 'nan'\n")
     for arguments, message in [
         ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
@@ -308,7 +308,7 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
         ({"reference": SHIPPED.base}, "a reference is only compared with if the measure is 'kl'"),
         ({"held_out": texts * 2}, "two texts have the same name"),
         ({"measure": "kl", "reference": tmp_path / "lower"}, "has another tokenizer or vocabulary than the merge"),
-        ({"held_out": [empty]}, "empty.txt: has 0 tokens"),
+        ({"held_out": [short]}, "short.txt: has 1 tokens"),
         (
             {"texts": [], "function": f"{own}:word", "allow_code": True},
             "the function returned 'nan'; expected a number",

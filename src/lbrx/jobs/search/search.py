@@ -141,8 +141,8 @@ def _searched(
 ) -> SearchResult:
     deadline = math.inf if budget_seconds is None else time.monotonic() + budget_seconds
     measurer = Measurer(settings)
-    for path in held_out:  # mistakes are reported before the search
-        measurer.ids_of(Path(path).name, read_text(Path(path)))
+    for name, content in held_out:  # mistakes are reported before the search
+        measurer.ids_of(name, content)
     space = measurer.space
     if not space.dimensions:
         raise UsageError(f"{settings.source}: nothing to search; expected a value such as {{search: [0, 1]}}")
