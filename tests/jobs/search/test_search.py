@@ -28,6 +28,7 @@ from lbrx.jobs.search.space import read_space
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.text import open_tokenizer
 from support.cli_running import lbrx_command
+from support.family_goldens import golden
 
 SHIPPED = demo_models()
 PROSE = SHIPPED.prose_text.read_text(encoding="utf-8")[:5000]
@@ -56,6 +57,19 @@ def texts(tmp_path: Path) -> list[Path]:
 def plain(weight: float, first_layers: str = "") -> str:
     value = f"{weight}" if not first_layers else f"[{{filter: {first_layers}, value: {weight}}}, {{value: 0.5}}]"
     return recipe(value).replace("{search: [0, 1]}", "0.25")
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "qwen3_moe"])
+def test_joined_tensors_of_a_merge_are_taken_apart(tmp_path: Path, name: str) -> None:
+    models = [golden(name).write(tmp_path / f"{copy}", copy) for copy in (0, 1)]
+    text = (
+        f"merge_method: linear\nmodels: [{{model: {models[0]}}}, {{model: {models[1]}}}]\nparameters: {{weight: 0.5}}\n"
+    )
+    lbrx.merge(text, tmp_path / "merged")
+    ids = golden(name).ids
+    candidate = Candidate(text, tmp_path, ModelOpener((tmp_path,), rounds=False))
+    rows = np.concatenate([rows for _, rows in candidate.run([ids]).logit_blocks(0)])
+    np.testing.assert_allclose(rows, open_model(tmp_path / "merged").logits(ids), rtol=0, atol=1e-4)
 
 
 def test_logits_are_those_of_the_written_merge(tmp_path: Path) -> None:

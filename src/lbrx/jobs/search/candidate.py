@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 
 from lbrx.errors import UsageError
+from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import plan_merge
 from lbrx.jobs.merge.plan.models import ModelOpener
@@ -18,9 +19,12 @@ from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
 from lbrx.jobs.merge.recipe import parse_recipes
 from lbrx.models.inference.language_model import LanguageModel
 from lbrx.models.inference.layerwise import LayerwiseRun, model_on_demand, shares_between_layers
+from lbrx.models.inference.opening import source_of_parts
 from lbrx.models.inference.spec import spec_of_config
-from lbrx.models.inference.weights import Floats, TensorSource
+from lbrx.models.inference.weights import Floats
 from lbrx.tensors.tensor import Tensor
+
+_KEPT_TENSORS = 4  # experts and their biases
 
 
 class Candidate:
@@ -50,7 +54,12 @@ class Candidate:
         """The merged model; each layer is merged when it runs."""
         stage = self.plan.stage
         spec = spec_of_config(dict(stage.config or {}), "config.json", frozenset(stage.by_name))
-        source = TensorSource("the merged model", frozenset(stage.by_name), self._tensor)
+        take = lru_cache(_KEPT_TENSORS)(self._tensor)  # the parts of joined tensors are taken one by one
+        planned = [
+            PlannedTensor(job.name, job.dtype.name, job.shape, partial(take, job.name))
+            for job in stage.by_name.values()
+        ]
+        source = source_of_parts(planned, spec, "the merged model")
         return model_on_demand(Path("candidate"), spec, source)
 
     def _tensor(self, name: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,15 @@ def _open(model_path: Path) -> LanguageModel:
 def _opened(model_path: Path, tensors: Mapping[str, Tensor], spec: ModelSpec) -> LanguageModel:
     source = TensorSource(str(model_path), frozenset(tensors), tensors.__getitem__)
     if not spec.is_gguf and layout_of(tensors, spec.family, spec.config):
-        planned = [PlannedTensor.of(name, tensor) for name, tensor in tensors.items()]
-        keep = [each for each in spec.family.joined if each.groups]  # results are split instead: rows stay in order
-        parts = {each.name: each for each in separated(planned, spec.family, spec.config, keep)}
-        source = TensorSource(str(model_path), frozenset(parts), lambda name: parts[name].make())
+        source = source_of_parts([PlannedTensor.of(name, tensor) for name, tensor in tensors.items()], spec, model_path)
     return LanguageModel(model_path, spec, read_weights(source, spec))
+
+
+def source_of_parts(tensors: Sequence[PlannedTensor], spec: ModelSpec, where: str | Path) -> TensorSource:
+    """Return the weights of a Hugging Face model, of which some are joined in one tensor."""
+    keep = [each for each in spec.family.joined if each.groups]  # results are split instead: rows stay in order
+    parts = {each.name: each for each in separated(tensors, spec.family, spec.config, keep)}
+    return TensorSource(str(where), frozenset(parts), lambda name: parts[name].make())
 
 
 def _open_gguf(model_path: Path, checkpoint: Checkpoint) -> LanguageModel:
