@@ -11,6 +11,7 @@ from lbrx.jobs.merge.merge import in_output_format
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import plan_merge
 from lbrx.jobs.merge.recipe import parse_recipes
+from lbrx.jobs.quantize.same_scheme import SAME
 from lbrx.jobs.search.search import SearchResult
 
 
@@ -21,7 +22,8 @@ def merge_best(
 
     ``directory`` is where the models of the recipe are searched besides the current one.
     """
-    out = result.out / ("merged" if quantize is None else f"merged-{quantize}.gguf")
+    is_gguf = quantize not in (None, SAME)
+    out = result.out / (f"merged-{quantize}.gguf" if is_gguf else "merged")
     call = partial(_plan, result.recipe, out, directory, quantize, seed, allow_code)
     plan_and_execute(call, {"overwrite": True})
     return out
