@@ -52,7 +52,7 @@ def search(
         str | None, Option("--budget", metavar="TIME", help="Stop after this time, such as 30m or 2h.")
     ] = None,
     seed: Annotated[int, Option("--seed", min=0, help="Seed of the optimizer and of random merge methods.")] = 0,
-    context: Annotated[int, Option("--context", min=2, help="Tokens per window.")] = 512,
+    context: Annotated[int, Option("--context", min=2, help="Tokens per window.")] = 256,
     max_tokens: Annotated[
         int, Option("--max-tokens", min=2, help="Tokens of each text for the best candidates.")
     ] = 2048,

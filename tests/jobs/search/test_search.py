@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -410,3 +412,15 @@ def test_errors_are_errors_of_lbrx(tmp_path: Path) -> None:
             recipe("{search: [0, 1]}"), tmp_path / "out", texts=[SHIPPED.prose_text], held_out=[tmp_path / "none.txt"]
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_candidates_are_freed_without_a_garbage_collection() -> None:
+    candidate = Candidate(plain(0.7), Path(), ModelOpener((Path(),)))
+    candidate.run([[1, 2, 3]])
+    model = weakref.ref(candidate.model)
+    gc.disable()
+    try:
+        del candidate
+        assert model() is None
+    finally:
+        gc.enable()

@@ -54,16 +54,15 @@ class Candidate:
         """The merged model; each layer is merged when it runs."""
         stage = self.plan.stage
         spec = spec_of_config(dict(stage.config or {}), "config.json", frozenset(stage.by_name))
-        take = lru_cache(_KEPT_TENSORS)(self._tensor)  # the parts of joined tensors are taken one by one
+        take = lru_cache(_KEPT_TENSORS)(
+            partial(_realized, self.plan)
+        )  # the parts of joined tensors are taken one by one
         planned = [
             PlannedTensor(job.name, job.dtype.name, job.shape, partial(take, job.name))
             for job in stage.by_name.values()
         ]
         source = source_of_parts(planned, spec, "the merged model")
         return model_on_demand(Path("candidate"), spec, source)
-
-    def _tensor(self, name: str) -> Tensor:
-        return self.plan.tensor(name).realize()
 
     @cached_property
     def layer_keys(self) -> tuple[bytes, ...]:
@@ -132,6 +131,11 @@ class _TensorKeys:
         if key not in self._parameters:
             self._parameters[key] = repr(job.parameters).encode()
         return self._parameters[key]
+
+
+def _realized(plan: Plan, name: str) -> Tensor:
+    """The merged tensor. No reference to the candidate, which would keep its embedding until a garbage collection."""
+    return plan.tensor(name).realize()
 
 
 class HiddenCache:

@@ -104,7 +104,14 @@ class SearchLoop:
                 return None
             if rung < rungs - 1:
                 alive = self._survivors(alive, rung, math.ceil(len(alive) / eta))
+                alive = [trial for trial in alive if self._may_be_best(trial, rung)]
         return [self._told(trial, generation) for trial in generation]
+
+    def _may_be_best(self, trial: Trial, rung: int) -> bool:
+        """Whether a candidate is better than the best one on the same share of the texts."""
+        if self.settings.goal == "pareto" or self.best is None or trial is self.best:
+            return True
+        return self.score(trial.measured[rung].figures) < self.score(self.best.measured[rung].figures)
 
     def _survivors(self, trials: Sequence[Trial], rung: int, count: int) -> list[Trial]:
         ranked = sorted(trials, key=lambda trial: (self._rank(trial, trials, rung), trial.number))

@@ -72,7 +72,7 @@ def search(
     candidates: int = 100,
     budget_seconds: float | None = None,
     seed: int = 0,
-    context: int = 512,
+    context: int = 256,
     max_tokens: int = 2048,
     rungs: int = 3,
     eta: int = 4,

@@ -40,7 +40,7 @@ class SearchSettings:
     limits: tuple[tuple[str, float], ...] = ()
     optimizer: str = "auto"
     seed: int = 0
-    context: int = 512
+    context: int = 256
     max_tokens: int = 2048
     rungs: int = 3
     eta: int = 4
