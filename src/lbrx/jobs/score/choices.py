@@ -55,11 +55,6 @@ class ChoiceScore:
     answers: tuple[tuple[int, int], ...]
     loss: float
 
-    @property
-    def chance(self) -> str:
-        """A sentence with both shares."""
-        return f"{self.accuracy.value:.1%} correct, {self.accuracy_normalized.value:.1%} by length"
-
 
 def score_choices(
     models: str | PathLike[str] | Sequence[str | PathLike[str]],

@@ -53,7 +53,6 @@ class SearchLoop:
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         self.on_measured: Callable[[SearchLoop], None] | None = None
-        self.measured = 0
 
     def search(self, candidates: int, deadline: float = math.inf) -> None:
         """Try so many candidates, or as many as there is time for until a moment of ``time.monotonic``."""
@@ -151,7 +150,6 @@ class SearchLoop:
                     "now; use another output, or --restart to begin again"
                 )
             trial.measured.append(one)
-            self.measured += 1
             self._update_best(trial)
             if self.on_measured is not None:
                 self.on_measured(self)

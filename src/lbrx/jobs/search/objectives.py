@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Literal
@@ -91,10 +91,6 @@ class Objectives:
                 for question in questions
             ]
 
-    def share(self, rung: int, rungs: int, eta: int) -> float:
-        """The share of the pieces and questions that a rung uses; the last rung uses all."""
-        return float(eta) ** (rung + 1 - rungs)
-
     def measured(self, candidate: Candidate, share: float = 1.0) -> dict[str, float]:
         """Return the figures of a candidate on a share of the texts and questions, by name."""
         chosen = [piece for own in self.pieces for piece in own[: max(math.ceil(share * len(own)), 1)]]
@@ -121,9 +117,9 @@ class Objectives:
             if own
         }
 
-    def _of_piece(self, piece: Piece, blocks: object) -> list[Numbers]:
+    def _of_piece(self, piece: Piece, blocks: Iterable[tuple[int, Logits]]) -> list[Numbers]:
         found: list[Numbers] = []
-        for first, logits in blocks:  # type: ignore[attr-defined]
+        for first, logits in blocks:
             shares = log_softmax(logits)
             if self._measure == "kl":
                 expected = log_softmax(self._reference_rows(piece)[first : first + len(logits)])
