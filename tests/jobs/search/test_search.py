@@ -332,6 +332,8 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     ]:
         with pytest.raises(UsageError, match=message):
             search(searched, tmp_path / "out", restart=True, **{"texts": texts, **QUICK, **arguments})
+    with pytest.raises(UsageError, match="<recipe>: the file is empty; expected a recipe"):
+        search("\n", tmp_path / "out", texts=texts)
     with pytest.raises(UsageError, match="nothing to search"):
         search(plain(0.5), tmp_path / "out", texts=texts)
     with pytest.raises(UsageError, match=r"with the middle of all ranges: candidate\.yml:2: model .* has no 'weight'"):

@@ -62,6 +62,8 @@ class Measurer:
     def __init__(self, settings: SearchSettings) -> None:
         self.settings = settings
         self.space: Space = read_space(settings.recipe, settings.source)
+        if not self.space.documents:
+            raise UsageError(f"{settings.source}: the file is empty; expected a recipe")
         self._opener = ModelOpener((Path(), settings.directory), rounds=False)
         middle = [dimension.at(0.5) for dimension in self.space.dimensions]
         try:
