@@ -16,12 +16,16 @@ from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
+
 from mutants.coverage_map import CoverageMap, line_keys
 from mutants.sample import Mutant
 
 FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
 ALL_SECONDS = 150.0  # of all tests that are run for a mutant
 LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
+HANGING = 5  # times as long by the clock as the processor time that a run may take
+MOST_BYTES = 6 << 30  # resident memory of a test run
 _PYTEST_FAILED = (1, 2, 3, 4)  # failures, interruption, errors of collection
 
 
@@ -115,15 +119,45 @@ def _run(tree: Path, tests: Sequence[str], most_seconds: float) -> tuple[str, st
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=most_seconds)
-        except subprocess.TimeoutExpired:
-            return "timeout", ""
+            output = _output_within(process, most_seconds)
         finally:
             _end(process)
+    if output is None:
+        return "timeout", ""
     if process.returncode in _PYTEST_FAILED or process.returncode < 0:
         failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
         return "killed", failed[0].split(" - ")[0] if failed else f"status {process.returncode}"
     return "survived", ""
+
+
+def _output_within(process: subprocess.Popen[str], most_seconds: float) -> str | None:
+    """What a test run prints, or None if it hangs, or takes too much processor time or memory.
+
+    Processor time, not the clock: other work on the machine must not look like a hang.
+    """
+    started = time.monotonic()
+    while True:
+        try:
+            return process.communicate(timeout=2)[0]
+        except subprocess.TimeoutExpired:
+            seconds, size = _use(process.pid)
+            is_hanging = time.monotonic() - started > HANGING * most_seconds
+            if is_hanging or seconds > most_seconds or size > MOST_BYTES:
+                return None
+
+
+def _use(pid: int) -> tuple[float, int]:
+    """Processor seconds and resident bytes of a process and all that it started."""
+    seconds, size = 0.0, 0
+    try:
+        root = psutil.Process(pid)
+        for process in [root, *root.children(recursive=True)]:
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+            size += process.memory_info().rss
+    except psutil.NoSuchProcess:  # ended meanwhile: the next look has what is left
+        pass
+    return seconds, size
 
 
 def _end(process: subprocess.Popen[str]) -> None:
