@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.atomic_write import write_atomically
-from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.files.output.options import CountCallback
@@ -27,12 +26,9 @@ from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
 from lbrx.models.architectures.gguf_roles import layer_of
 from lbrx.models.inference import LanguageModel, open_model
-from lbrx.models.inference.decoder import run_block
-from lbrx.models.inference.positions import Positions
+from lbrx.models.inference.grams import LayerGrams
 from lbrx.models.inference.watching import matrix_names
-from lbrx.models.inference.weights import Matrix, watching
 from lbrx.models.tokenizers.text import open_tokenizer
-from lbrx.ops import matmul
 from lbrx.ops.feedback import encode_with_feedback, feedback_factors
 from lbrx.registry import CODECS
 from lbrx.tensors.coded import stored_expr
@@ -44,19 +40,6 @@ Floats = npt.NDArray[np.float32]
 DEFAULT_SHRINK = 0.5
 _IDENTITY_NAME = "identity.json"
 _ROWS_BYTES = 64 << 20  # of values that are encoded at a time
-
-
-@dataclass(slots=True)
-class _Gram:
-    """The sum over inputs x of x x', and how many inputs there were."""
-
-    total: Floats
-    count: int = 0
-
-    def add(self, values: Floats) -> None:
-        rows = np.ascontiguousarray(values.reshape(-1, values.shape[-1]))
-        self.total += matmul(np.ascontiguousarray(rows.T), rows)
-        self.count += len(rows)
 
 
 def stored_blocks(folder: Path, tensor: PlannedTensor, type_name: str) -> Tensor | None:
@@ -129,15 +112,14 @@ def _folder(source: Path, out: Path, chunks: Sequence[npt.NDArray[np.int64]], sh
 
 
 class _Layers:
-    """Runs the layers of a model one after the other on all chunks of a text."""
+    """Encodes the layers of a model one after the other, as their inputs for all chunks of a text say."""
 
     def __init__(
         self, model: LanguageModel, chunks: Sequence[npt.NDArray[np.int64]], folder: Path, shrink: float
     ) -> None:
-        self._model, self._folder, self._shrink = model, folder, shrink
-        self._names = matrix_names(model.spec, model.weights)
-        self._positions = [Positions(model.rotation, 0, len(chunk)) for chunk in chunks]
-        self._hidden = [model.first_hidden(chunk, at) for chunk, at in zip(chunks, self._positions, strict=True)]
+        self._path, self._folder, self._shrink = model.path, folder, shrink
+        names = {key: name.tensor for key, name in matrix_names(model.spec, model.weights).items()}
+        self._grams = LayerGrams(model, chunks, lambda matrix: names.get(id(matrix)))
 
     def encode(self, wanted: dict[str, CodedTensor], progress: CountCallback | None) -> None:
         missing = {
@@ -149,45 +131,13 @@ class _Layers:
         for number in range(last + 1):
             if progress is not None:
                 progress(number, last + 1, f"layer {number}")
-            own = {name: each for name, each in missing.items() if layer_of(name) == number}
-            for names, gram in self._run(number, own.keys()):
+            for gram in self._grams.next_layer(name for name in missing if layer_of(name) == number):
                 if not np.isfinite(gram.total).all():
-                    raise UsageError(f"{self._model.path}: the inputs of {names[0]!r} are not finite")
+                    raise UsageError(f"{self._path}: the inputs of {gram.names[0]!r} are not finite")
                 factors = feedback_factors(gram.total, self._shrink)
                 importance = (gram.total.diagonal() / np.float32(max(gram.count, 1))).astype(np.float32)
-                for name in names:
-                    self._store(own[name], importance, factors)
-
-    def _run(self, number: int, wanted: Iterable[str]) -> list[tuple[list[str], _Gram]]:
-        """Run a layer on all chunks; returns the Gram matrices of inputs, and the tensors that have each as input."""
-        grams: list[tuple[list[str], _Gram]] = []
-        of_name: dict[str, _Gram] = {}
-        names = frozenset(wanted)
-        latest: list[Any] = [None, None]  # an input, and its Gram matrix
-
-        def watch(matrix: Matrix, values: Floats) -> None:
-            known = self._names.get(id(matrix))
-            if known is None or known.tensor not in names:
-                return
-            if latest[0] is values:
-                gram = latest[1]
-            else:
-                gram = of_name.get(known.tensor)
-                if gram is None:
-                    gram = _Gram(np.zeros((values.shape[-1], values.shape[-1]), np.float32))
-                    grams.append(([], gram))
-                gram.add(values)
-                latest[:] = values, gram
-            if known.tensor not in of_name:
-                of_name[known.tensor] = gram
-                next(group for group, each in grams if each is gram).append(known.tensor)
-
-        model = self._model
-        with watching(watch):
-            for index, hidden in enumerate(self._hidden):
-                at, cache = self._positions[index], model.new_cache(len(hidden))
-                self._hidden[index] = run_block(hidden, model.spec, number, model.layer_weights(number), at, cache)
-        return grams
+                for name in gram.names:
+                    self._store(missing[name], importance, factors)
 
     def _store(self, each: CodedTensor, importance: Floats, factors: Floats) -> None:
         tensor, type_name = each.source, each.choice.type_name

@@ -61,7 +61,6 @@ class LayerwiseRun:
         self._model = model
         self._texts = [model.checked_ids(ids) for ids in texts]
         self._positions = [Positions(model.rotation, 0, ids.size) for ids in self._texts]
-        self._cache = model.new_cache(max(ids.size for ids in self._texts))
         self.next_layer = 0
         self.hidden: list[Floats] = []
 
@@ -77,17 +76,19 @@ class LayerwiseRun:
     def run_layers(self, after_layer: Callable[[int, list[Floats]], None] | None = None) -> None:
         """Run the remaining layers. ``after_layer`` gets the number of each layer and its outputs."""
         for number in range(self.next_layer, len(self._model.spec.layers)):
-            weights = self._model.layer_weights(number)
-            self.hidden = [
-                self._one(number, weights, hidden, positions)
-                for hidden, positions in zip(self.hidden, self._positions, strict=True)
-            ]
+            self.run_layer()
             if after_layer is not None:
                 after_layer(number, self.hidden)
 
-    def _one(self, number: int, weights: LayerWeights, hidden: Floats, positions: Positions) -> Floats:
-        self._cache.restart(number)
-        return run_block(hidden, self._model.spec, number, weights, positions, self._cache)
+    def run_layer(self) -> None:
+        """Run one layer on all texts."""
+        number, spec = self.next_layer, self._model.spec
+        weights = self._model.layer_weights(number)
+        cache = self._model.new_cache(max(ids.size for ids in self._texts))  # a new one holds no other layer's keys
+        for index, positions in enumerate(self._positions):
+            cache.restart(number)
+            self.hidden[index] = run_block(self.hidden[index], spec, number, weights, positions, cache)
+        self.next_layer = number + 1
 
     def logit_blocks(self, text: int, first_row: int = 0) -> Iterator[tuple[int, Floats]]:
         """Yield the logits of a text in blocks of rows, each with the index of its first row."""
