@@ -19,6 +19,7 @@ SUITES = {
     "quantize": "benchmarks.quantizing",
     "compute": "benchmarks.compute",
     "decode": "benchmarks.decoding",
+    "quality": "benchmarks.quality",
     "search": "benchmarks.searching",
     "cluster": "benchmarks.cluster",
 }

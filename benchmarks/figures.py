@@ -65,6 +65,21 @@ SUITES = {
         "Tokens per second of whole models, computed by lbrx and by llama.cpp from the same GGUF files. A token is the "
         "first one; the logits after it, or after the prompt, are computed.",
     ),
+    "quality": Suite(
+        "Quality of quantized models",
+        "quality.py",
+        "KL divergence from the original of models of the same size and file type: `llama-quantize` with an importance "
+        "matrix of `llama-imatrix`, divided by `lbrx quantize --calibrate --feedback`; 2 means half of the divergence. "
+        "Both use the calibration text of the package. llama-perplexity measures both, on texts of other kinds. "
+        "stories15M has native f32 weights; SmolLM2-135M and Gemma 3 270M are decoded from 4 bits, with permuted "
+        "channels. Rows that are not multiples of 256 take the fallback types of llama.cpp.",
+    ),
+    "search": Suite(
+        "Searching",
+        "searching.py",
+        "`lbrx search` with 25 candidates against the best of a grid of 25 recipes, on text that was not searched on; "
+        "a known optimum; and the speed on SmolLM2-135M.",
+    ),
     "streaming": Suite(
         "Streaming",
         "streaming.py",

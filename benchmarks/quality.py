@@ -1,0 +1,127 @@
+"""How far quantized models are from the original: llama.cpp with an importance matrix, against lbrx with feedback.
+
+Both get the same calibration text, the one of the package. The files have the same size. KL divergence and top tokens
+are measured by llama-perplexity itself, on texts of other kinds: Python's reference (technical prose), prose of the
+demo, and, for the model of stories, stories that it wrote itself.
+
+``LBRX_BENCH_MODELS="stories15m"`` and ``LBRX_BENCH_TYPES="q4_k_m"`` limit the run. llama.cpp's programs are built the
+first time; see `benchmarks.llama_tools`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import lbrx
+from benchmarks.harness import Figure
+from benchmarks.llama_tools import tool
+from benchmarks.real_models import real_model
+from lbrx.demo.models import demo_models
+from lbrx.jobs.imatrix.calibration import calibration_text
+
+SUITE = "quality"
+# model -> (type of the original, tokens of a chunk, chunks for each text)
+MODELS = {"stories15m": ("f32", 256, 24), "smollm2": ("f16", 512, 12), "gemma3": ("f16", 512, 6)}
+FOUR_BITS, OTHERS = 1 / (1 - 0.30), 1 / (1 - 0.20)
+TYPES = {"q4_k_m": FOUR_BITS, "iq4_xs": FOUR_BITS, "q3_k_m": OTHERS, "iq3_m": OTHERS, "q2_k": OTHERS, "iq2_m": OTHERS}
+_PROSE_CHARACTERS = 120_000
+
+
+@dataclass(frozen=True)
+class Distance:
+    """What llama-perplexity reports of a file: mean KL divergence, its error, and the share of equal top tokens."""
+
+    divergence: float
+    error: float
+    same_top: float
+
+
+def run() -> Iterator[Figure]:
+    types = os.environ.get("LBRX_BENCH_TYPES", "").split() or list(TYPES)
+    for name in os.environ.get("LBRX_BENCH_MODELS", "").split() or MODELS:
+        with tempfile.TemporaryDirectory(dir=os.environ.get("LBRX_BENCH_DIR")) as folder:
+            yield from _of_model(name, types, Path(folder))
+
+
+def _of_model(name: str, types: list[str], folder: Path) -> Iterator[Figure]:
+    base_type, context, chunks = MODELS[name]
+    original, calibration = folder / "original.gguf", folder / "calibration.txt"
+    lbrx.convert(real_model(name), original, type=base_type)
+    calibration.write_text(calibration_text(), encoding="utf-8")
+    texts = {label: folder / f"{label}.txt" for label in _texts(name, original, folder)}
+    for path in texts.values():
+        _perplexity("-m", original, "-f", path, "-c", context, "--chunks", chunks, base=path)
+    importance = folder / "imatrix.gguf"
+    _run("llama-imatrix", "-m", original, "-f", calibration, "-c", context, "-o", importance, "--no-ppl")
+    for type_name in types:
+        theirs, ours = folder / "theirs.gguf", folder / "ours.gguf"
+        _run("llama-quantize", "--imatrix", importance, original, theirs, type_name.upper())
+        lbrx.quantize(original, ours, to=type_name, calibrate=calibration, feedback=True)
+        if abs(ours.stat().st_size - theirs.stat().st_size) > 0.001 * theirs.stat().st_size:
+            raise RuntimeError(f"{type_name}: {ours.stat().st_size} bytes against {theirs.stat().st_size}")
+        yield _figure(name, type_name, _distances(ours, texts), _distances(theirs, texts), ours.stat().st_size)
+
+
+def _texts(name: str, original: Path, folder: Path) -> Iterator[str]:
+    """Write the texts, and return their names."""
+    if name == "stories15m":
+        stories = [
+            lbrx.generate(original, "Once upon a time", max_tokens=240, temperature=1.0, seed=s) for s in range(30)
+        ]
+        (folder / "stories.txt").write_text("\n".join(map(str, stories)), encoding="utf-8")
+        yield "stories"
+    else:
+        reference = "\n".join(topics[topic] for topic in sorted(topics))
+        (folder / "reference.txt").write_text(reference[:_PROSE_CHARACTERS], encoding="utf-8")
+        yield "reference"
+    (folder / "prose.txt").write_text(demo_models().prose_text.read_text(encoding="utf-8"), encoding="utf-8")
+    yield "prose"
+
+
+def _distances(model: Path, texts: Mapping[str, Path]) -> dict[str, Distance]:
+    found = {}
+    for label, path in texts.items():
+        output = _perplexity("-m", model, "--kl-divergence", base=path)
+        divergence, error = _numbers(output, r"Mean\s+KLD:\s*([-\d.]+)\s*±\s*([\d.]+)")
+        (same_top, _) = _numbers(output, r"Same top p:\s*([\d.]+)\s*±\s*([\d.]+)")
+        found[label] = Distance(divergence, error, same_top)
+    return found
+
+
+def _figure(
+    model: str, type_name: str, ours: Mapping[str, Distance], theirs: Mapping[str, Distance], nbytes: int
+) -> Figure:
+    ratio = sum(each.divergence for each in theirs.values()) / sum(each.divergence for each in ours.values())
+    parts = [
+        f"{label}: KL {own.divergence:.4f} ± {own.error:.4f} against {peer.divergence:.4f}, "
+        f"same top {own.same_top:.1f} % against {peer.same_top:.1f} %"
+        for (label, own), peer in zip(ours.items(), theirs.values(), strict=True)
+    ]
+    detail = f"{'; '.join(parts)}; {nbytes / 1e6:.1f} MB"
+    return Figure(SUITE, f"{model} {type_name}", ratio, TYPES[type_name], detail)
+
+
+def _perplexity(*arguments: object, base: Path) -> str:
+    return _run("llama-perplexity", *arguments, "--kl-divergence-base", base.with_suffix(".kld"))
+
+
+def _run(program: str, *arguments: object) -> str:
+    command = [str(tool(program)), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout + done.stderr
+
+
+def _numbers(output: str, pattern: str) -> tuple[float, ...]:
+    found = re.search(pattern, output)
+    if found is None:
+        raise RuntimeError(f"llama-perplexity printed nothing like {pattern}:\n{output[-2000:]}")
+    return tuple(map(float, found.groups()))
