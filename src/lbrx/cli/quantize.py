@@ -28,7 +28,8 @@ def quantize(
         str | None,
         Option(
             metavar="TYPE",
-            help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ... ('lbrx types' lists all).",
+            help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ... ('lbrx types' lists all). "
+            "Several with commas: OUT is a directory.",
             values=type_names,
         ),
     ] = None,
@@ -70,6 +71,10 @@ def quantize(
         float,
         Option(help="With --feedback: 0 for texts like those of later use, up to 1 for others."),
     ] = 0.5,
+    score: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="With several types: measure the quality of each on this text, for the card."),
+    ] = None,
     include_weights: Annotated[
         list[str] | None, Option(metavar="TEXT", help="Use importances only of tensors whose names contain TEXT.")
     ] = None,
@@ -108,9 +113,12 @@ def quantize(
       lbrx quantize Llama-3.1-8B llama.gguf --target-size 4GB --dry-run
 
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
+
+      lbrx quantize Llama-3.2-1B outputs --to q4_k_m,q5_k_m,q8_0,mlx_4 --calibrate a.txt --score b.txt
     """
+    from lbrx.cli.several import write_several
     from lbrx.jobs.quantize.options import parse_options
-    from lbrx.jobs.quantize.quantize import calibrated_imatrix, plan_quantize
+    from lbrx.jobs.quantize.quantize import calibrated_imatrix, plan_quantize, several_names
     from lbrx.jobs.quantize.quantize import quantize as quantize_model
 
     choices: dict[str, Any] = {
@@ -133,7 +141,16 @@ def quantize(
         "keep_split": keep_split,
         "allow_requantize": allow_requantize,
     }
+    names = several_names(to, score is not None)
     with reporting("quantizing", options) as report:
+        if names is not None:
+            _check_several(names, dry_run=dry_run, candidates=candidates is not None)
+            given = {**choices, "to": names, "calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
+            run = partial(write_output, report=report, limits=limits, options=options, device=device, cluster=cluster)
+            write_several(source, out, given, score, run, limits, options)
+            return
+        if score is not None:
+            raise UsageError("--score needs --to with several types")
         matrix = {"imatrix": out} if calibrate else {}  # it is measured later
         parsed = parse_options(**choices | matrix)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
@@ -165,6 +182,12 @@ def quantize(
                 status.close()
                 report.warnings(plan.output.warnings)
                 _show(plan, options, with_tensors=tensors)
+
+
+def _check_several(names: list[str], *, dry_run: bool, candidates: bool) -> None:
+    if dry_run:
+        raise UsageError(f"--dry-run is for one type, and --to has {len(names)}")
+    _check_used(tensors=False, candidates=candidates)
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:

@@ -25,6 +25,7 @@ from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
 from lbrx.jobs.quantize.feedback import DEFAULT_SHRINK, encode_layers, folder_identity, forget
+from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
@@ -53,7 +54,7 @@ class QuantizePlan:
 def quantize(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    to: str | None = None,
+    to: str | Sequence[str] | None = None,
     *,
     target_bpw: float | None = None,
     target_size: str | int | None = None,
@@ -75,6 +76,8 @@ def quantize(
     prune_layers: str | Iterable[int] = (),
     keep_split: bool = False,
     allow_requantize: bool = False,
+    score: str | os.PathLike[str] | None = None,
+    draw: Drawing | None = None,
     max_shard_bytes: int | str | None = None,
     measuring: Measuring | None = None,
     **options: Unpack[RunKeywords],
@@ -82,7 +85,9 @@ def quantize(
     """Quantize a model of any format that lbrx reads.
 
     ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
-    (``"int4"``); ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
+    (``"int4"``). With several of them, in a list or with commas between them, ``out`` is a directory of models with a
+    card; ``score`` is a text on which the quality of each is measured, and ``draw`` draws it.
+    ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
     and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a text, or texts, for which an
     importance matrix is measured first; it stays beside ``out`` and is used again. With ``feedback``, errors of columns
     are made up for by later columns, as these texts say; ``shrink`` is 0 if the texts are like those that the model
@@ -101,53 +106,94 @@ def quantize(
     """
     if shrink != DEFAULT_SHRINK and not feedback:
         raise UsageError("--shrink needs --feedback")
-    if calibrate is not None:
+    choices: dict[str, Any] = {
+        "target_bpw": target_bpw,
+        "target_size": target_size,
+        "candidates": candidates,
+        "tensor_types": tensor_types,
+        "tensor_type_file": tensor_type_file,
+        "output_type": output_type,
+        "embedding_type": embedding_type,
+        "pure": pure,
+        "leave_output": leave_output,
+        "imatrix": imatrix,
+        "include_weights": include_weights,
+        "exclude_weights": exclude_weights,
+        "group_size": group_size,
+        "override_kv": override_kv,
+        "prune_layers": prune_layers,
+        "keep_split": keep_split,
+        "allow_requantize": allow_requantize,
+    }
+    texts = None if calibrate is None else list(paths_of(calibrate))
+    one = _One(source, texts, feedback, shrink, max_shard_bytes, measuring)
+    names = several_names(to, score is not None)
+    if names is not None:
+        from lbrx.jobs.quantize.several import Several, write_several
+
+        job = Several(Path(source), Path(out), names, choices, texts, None if score is None else Path(score), draw)
+        return write_several(job, one.planned, one.written, measuring, options)
+    if texts is not None:
         Staging(Path(out), [Path(out).name]).check_target(options.get("overwrite", False))  # before the long part
-        imatrix = calibrated_imatrix(source, out, calibrate, imatrix, options.get("device"), measuring)
-    choices = parse_options(
-        to,
-        target_bpw=target_bpw,
-        target_size=target_size,
-        candidates=candidates,
-        tensor_types=tensor_types,
-        tensor_type_file=tensor_type_file,
-        output_type=output_type,
-        embedding_type=embedding_type,
-        pure=pure,
-        leave_output=leave_output,
-        imatrix=imatrix,
-        include_weights=include_weights,
-        exclude_weights=exclude_weights,
-        group_size=group_size,
-        override_kv=override_kv,
-        prune_layers=prune_layers,
-        keep_split=keep_split,
-        allow_requantize=allow_requantize,
-    )
-    if feedback:
-        choices = _with_feedback(source, Path(out), choices, calibrate, shrink, options, measuring)
-    plan_call = partial(plan_output_of_quantize, source, out, choices, max_shard_bytes=max_shard_bytes)
-    result = plan_and_execute(plan_call, options, measuring=measuring)
-    if choices.feedback is not None:
-        forget(choices.feedback)
-    return result
+        choices["imatrix"] = calibrated_imatrix(source, out, texts, imatrix, options.get("device"), measuring)
+    return one.written(Path(out), parse_options(to if isinstance(to, str) else None, **choices), options)
+
+
+def several_names(to: str | Sequence[str] | None, is_scored: bool = False) -> list[str] | None:
+    """The types of an output that is a directory of models; None if it is one model.
+
+    >>> several_names("q4_k_m, q8_0"), several_names("q4_k_m")
+    (['q4_k_m', 'q8_0'], None)
+    """
+    if to is None or (isinstance(to, str) and "," not in to and not is_scored):
+        return None
+    given = to.split(",") if isinstance(to, str) else to
+    return [name.strip().lower() for name in given if name.strip()]
+
+
+def paths_of(text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
+    """One path, or several."""
+    return tuple(Path(one) for one in ([text] if isinstance(text, str | os.PathLike) else text))
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """Plans and writes one model."""
+
+    source: str | os.PathLike[str]
+    texts: Sequence[Path] | None
+    feedback: bool
+    shrink: float
+    max_shard_bytes: int | str | None
+    measuring: Measuring | None
+
+    def planned(self, out: Path, choices: QuantizeOptions) -> QuantizePlan:
+        return plan_quantize(self.source, out, choices, max_shard_bytes=self.max_shard_bytes, measuring=self.measuring)
+
+    def written(self, out: Path, choices: QuantizeOptions, options: RunKeywords) -> RunResult:
+        if self.feedback:
+            choices = _with_feedback(self.source, out, choices, self.texts, self.shrink, options, self.measuring)
+        plan_call = partial(plan_output_of_quantize, self.source, out, choices, max_shard_bytes=self.max_shard_bytes)
+        result = plan_and_execute(plan_call, options, measuring=self.measuring)
+        if choices.feedback is not None:
+            forget(choices.feedback)
+        return result
 
 
 def _with_feedback(
     source: str | os.PathLike[str],
     out: Path,
     choices: QuantizeOptions,
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    texts: Sequence[Path] | None,
     shrink: float,
     options: RunKeywords,
     measuring: Measuring | None,
 ) -> QuantizeOptions:
     """Encode the layers first; the options then name their folder."""
-    if text is None:
+    if texts is None:
         raise UsageError("--feedback needs --calibrate, a text whose inputs of layers are measured")
     if not isinstance(choices.target, FileType) or choices.prune_layers or options.get("cluster") is not None:
         raise UsageError("--feedback is for GGUF files, without --prune-layers and --cluster")
-    texts = [Path(one) for one in ([text] if isinstance(text, str | os.PathLike) else text)]
     with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
         plan = plan_quantize(source, out, choices, measuring=measuring)
         folder = encode_layers(Path(source), out, plan.quantization, texts, shrink, measuring)

@@ -1,0 +1,152 @@
+"""Several outputs of one model: the bytes of single runs, one calibration, a model card, and runs that resume."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lbrx
+from lbrx.demo.models import demo_models
+from lbrx.errors import FileError, UsageError
+from lbrx.jobs.quantize.figures import read_record
+from support.cli_running import lbrx_command
+
+SHIPPED = demo_models()
+TYPES = ["q4_k_m", "q8_0", "mlx_4"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(SHIPPED.prose, tmp_path / "prose")
+    text = SHIPPED.prose_text.read_text(encoding="utf-8")
+    (tmp_path / "calibration.txt").write_text(text[:3000], encoding="utf-8")
+    (tmp_path / "held_out.txt").write_text(text[-1500:], encoding="utf-8")
+    return tmp_path
+
+
+def test_outputs_are_those_of_single_runs(folder: Path) -> None:
+    measured: list[int] = []
+    out = folder / "out"
+    lbrx.quantize(
+        folder / "prose",
+        out,
+        TYPES,
+        calibrate=folder / "calibration.txt",
+        measuring=lambda done, _total, _name: measured.append(done),
+    )
+    assert measured == list(range(len(measured)))  # the text was run once
+    assert len(measured) > 1
+    matrix = out / "prose.imatrix.gguf"
+    lbrx.quantize(folder / "prose", folder / "single.gguf", "q4_k_m", imatrix=matrix)
+    lbrx.quantize(folder / "prose", folder / "single", "mlx_4")
+    assert (out / "prose-Q4_K_M.gguf").read_bytes() == (folder / "single.gguf").read_bytes()
+    for file in (folder / "single").iterdir():
+        assert (out / "prose-MLX-4bit" / file.name).read_bytes() == file.read_bytes()
+    names = {"prose-Q4_K_M.gguf", "prose-Q8_0.gguf", "prose-MLX-4bit", matrix.name, "quantized.json", "README.md"}
+    assert {path.name for path in out.iterdir()} == names
+
+
+def test_a_stopped_run_resumes(folder: Path) -> None:
+    def stop(state: lbrx.Progress) -> None:
+        if state.tensor.startswith("prose-Q8_0"):
+            raise KeyboardInterrupt
+
+    out = folder / "out"
+    with pytest.raises(KeyboardInterrupt):
+        lbrx.quantize(folder / "prose", out, TYPES, progress=stop)
+    first = out / "prose-Q4_K_M.gguf"
+    before = first.stat()
+    assert not (out / "prose-Q8_0.gguf").exists()
+    assert not (out / "README.md").exists()
+    result = lbrx.quantize(folder / "prose", out, TYPES)
+    assert result.resumed_tensors >= len(lbrx.open(first))
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    again = lbrx.quantize(folder / "prose", out, TYPES)
+    assert again.resumed_tensors == again.tensors
+    more = lbrx.quantize(folder / "prose", out, ["q6_k"])
+    assert more.resumed_tensors == 0
+    assert "prose-MLX-4bit" in (out / "README.md").read_text()
+
+
+def test_an_output_that_was_published_by_a_killed_run_is_kept(folder: Path) -> None:
+    out = folder / "out"
+    lbrx.quantize(folder / "prose", out, ["q8_0", "q4_0"])
+    record = (out / "quantized.json").read_text()
+    states = record[record.rindex('"states": {') : record.rindex(',\n   "quality"')]
+    (out / "quantized.json").write_text(record.replace(states, '"states": null'))
+    assert read_record(out)["prose-Q8_0.gguf"].states is None
+    result = lbrx.quantize(folder / "prose", out, ["q8_0", "q4_0"])
+    assert result.resumed_tensors == result.tensors
+
+
+def test_other_files_are_not_replaced(folder: Path) -> None:
+    out = folder / "out"
+    out.mkdir()
+    (out / "prose-Q8_0.gguf").write_bytes(b"mine")
+    with pytest.raises(FileError, match=r"prose-Q8_0.gguf: exists; --overwrite replaces it"):
+        lbrx.quantize(folder / "prose", out, TYPES)
+    assert [path.name for path in out.iterdir()] == ["prose-Q8_0.gguf"]  # nothing was begun
+    (out / "prose-Q8_0.gguf").unlink()
+    lbrx.quantize(folder / "prose", out, ["q8_0"])
+    with (out / "prose-Q8_0.gguf").open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(FileError, match="exists"):
+        lbrx.quantize(folder / "prose", out, ["q8_0"])
+
+
+def test_the_card_has_the_figures_of_score(folder: Path) -> None:
+    out, text = folder / "out", folder / "held_out.txt"
+    lbrx.quantize(folder / "prose", out, ["q4_0", "q8_0"], score=text)
+    _, coded = lbrx.score(out / "prose-Q4_0.gguf", text, reference=folder / "prose")
+    assert coded.divergence is not None
+    interval = coded.divergence.mean_interval
+    row = next(line for line in (out / "README.md").read_text().splitlines() if "prose-Q4_0.gguf" in line)
+    assert f"| {interval.value:.5f} ({interval.low:.5f} to {interval.high:.5f}) |" in row
+    assert f"| {coded.perplexity:.5g} (" in row
+    quality = {name: each.quality for name, each in read_record(out).items()}
+    eight, four = quality["prose-Q8_0.gguf"], quality["prose-Q4_0.gguf"]
+    assert eight is not None
+    assert four is not None
+    assert 0 < eight.divergence[0] < four.divergence[0] / 10
+
+
+@pytest.mark.parametrize(
+    ("out", "types", "options", "message"),
+    [
+        ("out.gguf", ["q8_0", "q4_0"], {}, "several outputs need a directory"),
+        ("out", ["q4_k", "q4_k_m"], {}, "'q4_k_m' is given twice"),
+        ("out", [], {}, "there are no types"),
+        ("out", ["q8_0", "q9"], {}, "unknown quantization 'q9'"),
+        ("out", ["q8_0"], {"calibrate": "held_out.txt", "score": "held_out.txt"}, "expected another one to score"),
+        ("out", ["q8_0"], {"target_bpw": 4.0}, "more than one is given"),
+    ],
+)
+def test_wrong_input(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    out: str,
+    types: list[str],
+    options: dict[str, str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(UsageError, match=message):
+        lbrx.quantize("prose", out, types, **options)  # type: ignore[arg-type]
+    assert not Path(out).exists()
+
+
+def test_the_command_prints_a_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    outcome = lbrx_command(capsys, "quantize", "prose", "out", "--to", "q4_0,q8_0", "--score", "held_out.txt")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[0].startswith("out: ")
+    rows = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines() if line.startswith("prose-")}
+    assert set(rows) == {"prose-Q4_0.gguf", "prose-Q8_0.gguf"}
+    assert (folder / "out/size_against_divergence.png").read_bytes()[:4] == b"\x89PNG"
+    assert "size_against_divergence.png" in (folder / "out/README.md").read_text()
+    refused = lbrx_command(capsys, "quantize", "prose", "b.gguf", "--to", "q4_0", "--score", "held_out.txt")
+    assert "several outputs need a directory" in refused.err
