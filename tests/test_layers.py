@@ -75,6 +75,7 @@ LAYERS = (
     "jobs.transplant",
     "jobs.verify",
     "jobs.search",
+    "jobs.upload",
     "jobs.bench",
     "jobs.doctor",
     "cluster",

@@ -55,6 +55,7 @@ if _TYPE_CHECKING:
     from lbrx.jobs.score.score import score as score
     from lbrx.jobs.search.search import search as search
     from lbrx.jobs.transplant.transplant import transplant as transplant
+    from lbrx.jobs.upload.upload import upload as upload
     from lbrx.jobs.verify.verify import verify as verify
     from lbrx.models.inference import open_model as open_model
     from lbrx.models.inference.chat import Chat as Chat

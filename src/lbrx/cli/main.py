@@ -41,6 +41,7 @@ COMMANDS: dict[str, Command] = {
     "split": Command("lbrx.cli.split:split", "Split a GGUF model into shards."),
     "join": Command("lbrx.cli.split:join", "Join the shards of a GGUF model into one file."),
     "hash": Command("lbrx.cli.hash:hash", "Print SHA-256 hashes of tensors."),
+    "upload": Command("lbrx.cli.upload:upload", "Upload a model to the Hugging Face hub."),
     "verify": Command("lbrx.cli.verify:verify", "Check a model for damage and inconsistencies."),
     "compare": Command("lbrx.cli.compare:compare", "Measure what a conversion or quantization changed."),
     "diff": Command("lbrx.cli.diff:diff", "Compare two models layer by layer."),

@@ -58,7 +58,7 @@ def read_file(path: Path) -> FileHeader:
     ...     read_file(path).format
     'gguf'
     """
-    header = _read_any(path)
+    header = read_shard(path)
     count = header.metadata.get(SPLIT_COUNT_KEY, 1) if header.format == "gguf" else 1
     if count > 1:
         raise FormatError(
@@ -96,7 +96,8 @@ def read_directory(path: Path) -> DirectoryHeader:
     return DirectoryHeader(path, tuple(files), _read_config(root / "config.json"))
 
 
-def _read_any(path: Path) -> FileHeader:
+def read_shard(path: Path) -> FileHeader:
+    """Read the header of one file, whole or a shard of a split model."""
     with open_source(path) as file:
         header: FileHeader = load(READERS[file_format(path, file)])(path, file)
         return header
@@ -123,7 +124,7 @@ def _find_index(path: Path) -> Path | None:
 
 
 def _read_format(path: Path, format: str) -> FileHeader:
-    header = _read_any(path)
+    header = read_shard(path)
     if header.format != format:
         expected = "SafeTensors" if format == "safetensors" else "PyTorch"
         raise FormatError(f"{path}: is a {header.format} file, expected {expected}")
@@ -217,7 +218,7 @@ def _read_gguf_shards(first: Path) -> list[FileHeader]:
         path = first.with_name(shard_name(parsed.stem, number, parsed.count, parsed.suffix))
         if not path.exists():
             raise FileError(f"{path}: is missing, one of {parsed.count} shards of {parsed.stem}")
-        header = _read_any(path)
+        header = read_shard(path)
         if header.format != "gguf":
             raise FormatError(f"{path}: is a {header.format} file, expected GGUF")
         _check_split_keys(header, replace(parsed, number=number))

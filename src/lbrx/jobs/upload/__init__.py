@@ -1,0 +1,1 @@
+"""Models and quantized files pushed to the Hugging Face hub."""
