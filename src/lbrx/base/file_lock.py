@@ -17,14 +17,14 @@ _POLL_SECONDS = 0.05
 _NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS)  # the file system has none: go on without
 
 
-def open_locked(path: str | os.PathLike[str], *, wait_seconds: float = 0.0) -> int | None:
+def open_locked(path: str | os.PathLike[str], *, wait_seconds: float = 0.0, must_exist: bool = False) -> int | None:
     """Open a file, made if missing, and lock it; None if another process or thread holds the lock for so long.
 
     The lock ends when the descriptor is closed, or with the process. Not reentrant.
     """
     until = time.monotonic() + wait_seconds
     while True:
-        descriptor = system.open_write(path)
+        descriptor = system.open_write(path, must_exist=must_exist)
         is_locked = _try_lock(descriptor)
         # Whoever held the lock before may have removed the file: a lock on a nameless file guards nothing.
         if is_locked and _is_same(path, descriptor):

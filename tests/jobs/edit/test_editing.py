@@ -138,3 +138,52 @@ def test_the_target_of_a_link_is_not_changed(model: Path) -> None:
     assert not edit(link, remove=["general.url"], out=model.with_name("b.gguf")).is_in_place
     assert model.read_bytes() == before
     assert sorted(path.name for path in model.parent.iterdir()) == ["a.gguf", "b.gguf", "link.gguf"]
+
+
+def test_two_edits_of_a_file_at_a_time_are_an_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, original = model.read_bytes(), module._overwrite
+    errors: list[str] = []
+
+    def overwrite(path: Path, header: bytes) -> None:
+        original(path, header[:64] + b"\xff" * (len(header) - 64))  # half written, while others come
+        for out in (None, model.with_name("b.gguf")):
+            with pytest.raises(UsageError) as caught:
+                edit(model, {"general.name": Typed("second", "str")}, out=out)
+            errors.append(str(caught.value))
+        original(path, header)
+
+    monkeypatch.setattr(module, "_overwrite", overwrite)
+    assert edit(model, {"general.name": Typed("first", "str")}).is_in_place
+    assert errors == [f"{model}: another edit of this file is running; wait for it"] * 2
+    assert keys(model) == METADATA | {"general.name": "first"}
+    monkeypatch.setattr(module, "_overwrite", original)
+    edit(model, {"general.name": Typed("a model", "str")})
+    assert model.read_bytes() == before
+    assert [path.name for path in model.parent.iterdir()] == ["a.gguf"]
+
+
+def test_what_a_killed_edit_left_is_removed(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    before = model.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_copy_range", die)
+        patch.setattr(module.system, "remove_file", lambda _path: None)
+        with pytest.raises(Killed):
+            edit(model, chat_template="x" * 5000)
+    assert model.read_bytes() == before
+    assert len(list(model.parent.iterdir())) == 2
+    edit(model, remove=["general.url"])
+    assert [path.name for path in model.parent.iterdir()] == ["a.gguf"]
+
+
+def test_a_file_that_can_only_be_read_is_copied(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda _path, _mode: False)  # such as on a read-only disk
+    monkeypatch.setattr(module, "open_locked", None)
+    out = model.with_name("b.gguf")
+    edit(model, remove=["general.url"], out=out)
+    assert "general.url" not in keys(out)

@@ -50,7 +50,8 @@ HEADS = (
 )
 WITH_TOWERS = ("clip", "siglip")  # families whose records list the tensors of the tower
 # Models whose layers depend on their position in a way that no config describes.
-UNDESCRIBED_STACKS = ("gemma4-inputs", "jamba", "modernbert", "modernbert-classifier", "modernbert-masked-lm")
+UNDESCRIBED_STACKS = ("jamba", "modernbert", "modernbert-classifier", "modernbert-masked-lm")
+WITH_INPUTS_PER_LAYER = ("gemma4-inputs",)  # in tensors that have a part for each layer
 # Models that llama.cpp runs otherwise than transformers, and lbrx like transformers.
 OTHERWISE_IN_LLAMA_CPP = ("deepseek_v2-groups", "phimoe-hub")
 _CLASS_KEYS = ("architectures", "model_type", "tie_word_embeddings")
@@ -71,7 +72,7 @@ def is_run(golden: Golden) -> bool:
 
 
 def has_layers(golden: Golden) -> bool:
-    return bool(golden.family.layer_prefix)
+    return bool(golden.family.layer_prefix) and golden.name not in WITH_INPUTS_PER_LAYER
 
 
 def is_in_mlx(golden: Golden) -> bool:
@@ -185,6 +186,28 @@ def test_a_stack_has_the_tensors_and_the_config_of_its_layers(golden: Golden, mo
         if rule.key not in text_section(stacked.config) and rule.key not in text_section(golden.config):
             values = [before.evaluate(rule.value, layer=source) for source in sources]
             assert [after.evaluate(rule.value, layer=layer) for layer in range(len(sources))] == values
+
+
+@cases(lambda golden: golden.name in WITH_INPUTS_PER_LAYER)
+@pytest.mark.parametrize("ranges", [[(0, 1)], [(1, 2), (0, 1)]], ids=["fewer", "another order"])
+def test_inputs_per_layer_are_not_stacked(
+    golden: Golden, models: Models, tmp_path: Path, ranges: list[tuple[int, int]]
+) -> None:
+    layers = golden.family.layer_count(golden.config)
+
+    def merge(ranges: list[tuple[int, int]]) -> Path:
+        slices = [f"{{sources: [{{model: {models(golden)}, layer_range: [{a}, {b}]}}]}}" for a, b in ranges]
+        lbrx.merge(f"{{merge_method: passthrough, slices: [{', '.join(slices)}]}}", tmp_path / "out")
+        return tmp_path / "out"
+
+    tensor = r"'model.embed_tokens_per_layer.weight' of .* has a part for each of"
+    with pytest.raises(UsageError, match=f"{tensor} {layers} layers, which slices that move layers do not"):
+        merge([*ranges, (2, layers)])
+    whole = lbrx.open(merge([(0, 1), (1, layers)]))
+    arrays = golden.arrays()
+    assert {name: whole[name].numpy().tobytes() for name in whole} == {
+        name: array.tobytes() for name, array in arrays.items()
+    }
 
 
 # -- running -----------------------------------------------------------------------------------------------------------

@@ -2,20 +2,22 @@
 
 If the new header is not longer than the old one, it is written over it. Meanwhile, a copy of the old header is beside
 the file, and the next call puts it back if the write was interrupted. Otherwise a new file is written, with spare bytes
-for later changes, and renamed.
+for later changes, and renamed. The file is locked meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lbrx.base import system
 from lbrx.base.atomic_write import partial_file, replace, write_atomically
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.file_lock import open_locked
 from lbrx.errors import FileError, FormatError, UsageError, nearest
 from lbrx.files.formats import gguf
 from lbrx.files.formats.gguf_values import GgufMetadata, Typed
@@ -65,23 +67,42 @@ def edit(
     source = Path(path)
     if out is None and source.is_symlink():
         raise FileError(f"{source}: is a symbolic link, and others may use its target; expected a file, or --out")
-    restore_header(source)
-    header = _read(source)
-    pairs = _changed(source, header, dict(changes or {}), remove, chat_template)
-    counts = len(changes or {}) + (chat_template is not None), len(remove)
-    start = _data_start(header)
-    if out is not None:
-        target = Path(out)
-        if target.exists() and not overwrite:
-            raise FileError(f"{target}: exists already; give --overwrite to replace it")
-        _copy(source, target, _filled(header, pairs, None), start, header.file_bytes)
-        return EditResult(target, *counts, False)
-    fitting = _filled(header, pairs, start)
-    if fitting is None:
-        _copy(source, source, _filled(header, pairs, None), start, header.file_bytes)
-        return EditResult(source, *counts, False)
-    _write_in_place(source, fitting)
-    return EditResult(source, *counts, True)
+    with _alone(source.resolve(), only_reads=out is not None):
+        restore_header(source.resolve())
+        if out is None:
+            system.remove_file(_new_file(source))  # of an edit that was killed
+        header = _read(source)
+        pairs = _changed(source, header, dict(changes or {}), remove, chat_template)
+        counts = len(changes or {}) + (chat_template is not None), len(remove)
+        if out is not None:
+            target = Path(out)
+            if target.exists() and not overwrite:
+                raise FileError(f"{target}: exists already; give --overwrite to replace it")
+            with partial_file(target) as partial:
+                _copy(source, partial, _filled(header, pairs, None), header)
+                replace(partial, target)
+            return EditResult(target, *counts, False)
+        fitting = _filled(header, pairs, _data_start(header))
+        if fitting is None:
+            _replace(source, _filled(header, pairs, None), header)
+        else:
+            _write_in_place(source, fitting)
+        return EditResult(source, *counts, fitting is not None)
+
+
+@contextmanager
+def _alone(path: Path, *, only_reads: bool) -> Iterator[None]:
+    """Lock a file; raise if another edit holds the lock. A file that can only be read is not edited meanwhile."""
+    if not path.is_file() or (only_reads and not os.access(path, os.W_OK)):
+        yield
+        return
+    descriptor = open_locked(path, must_exist=True)
+    if descriptor is None:
+        raise UsageError(f"{path}: another edit of this file is running; wait for it")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path) -> FileHeader:
@@ -180,18 +201,33 @@ def _overwrite(path: Path, header: bytes) -> None:
         os.close(fd)
 
 
-def _copy(source: Path, target: Path, header: bytes, start: int, file_bytes: int) -> None:
+def _replace(path: Path, header: bytes, old: FileHeader) -> None:
+    """Replace a file by a copy with another header."""
+    partial = _new_file(path)
+    os.close(system.open_write(partial, must_be_new=True))
+    try:
+        _copy(path, partial, header, old)
+        replace(partial, path)
+    finally:
+        system.remove_file(partial)
+
+
+def _new_file(path: Path) -> Path:
+    """One name for all edits, which the lock allows: the next one finds what a killed one left."""
+    return path.with_name(f".{path.name}.edited")
+
+
+def _copy(source: Path, partial: Path, header: bytes, old: FileHeader) -> None:
     """Write a header and the tensors of a file; where the file system can share blocks, the system does."""
-    with partial_file(target) as partial:
-        fd = system.open_write(partial, must_exist=True)
-        try:
-            system.pwrite_all(fd, header, 0, partial)
-            with source.open("rb") as file:
-                _copy_range(file.fileno(), fd, start, len(header), file_bytes - start, partial)
-            system.flush_to_disk(fd, partial)
-        finally:
-            os.close(fd)
-        replace(partial, target)
+    start = _data_start(old)
+    fd = system.open_write(partial, must_exist=True)
+    try:
+        system.pwrite_all(fd, header, 0, partial)
+        with source.open("rb") as file:
+            _copy_range(file.fileno(), fd, start, len(header), old.file_bytes - start, partial)
+        system.flush_to_disk(fd, partial)
+    finally:
+        os.close(fd)
 
 
 def _copy_range(source: int, target: int, first: int, to: int, count: int, path: Path) -> None:

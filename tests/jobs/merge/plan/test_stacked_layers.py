@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lbrx import RecipeError
+from lbrx import RecipeError, UsageError
 from lbrx.jobs.merge.merge import merge, read_and_plan
 from support.tiny import random_tensors, read_json, read_model, write_model
 
@@ -108,3 +108,13 @@ def test_stacks_that_the_config_cannot_describe_are_a_warning(
     else:
         (warning,) = warnings
         assert re.match(expected, warning)
+
+
+def test_inputs_for_each_layer_cannot_be_stacked_in_a_family_that_is_not_known(folder: Path) -> None:
+    shapes = {"model.language_model.embed_tokens_per_layer.weight": (8, 12), "model.embed_tokens.weight": (8, 4)}
+    layers = {f"model.layers.{number}.w": (4,) for number in range(4)}
+    config = {"model_type": "gemma3n", "text_config": {"num_hidden_layers": 4, "hidden_size_per_layer_input": 3}}
+    write_model(folder / "a", random_tensors({**shapes, **layers}, 0), config)
+    with pytest.raises(UsageError, match=r"embed_tokens_per_layer.weight' of a has a part for each of 4 layers"):
+        read_and_plan(stack(OVERLAP), "out")
+    read_and_plan(stack([(0, 2), (2, 4)]), "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,8 @@ _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_
 _HEAD_DEFAULTS = {"num_key_value_heads": "num_attention_heads", "head_dim": HEAD_DIM}
 # Keys of a config.json with a meaning that stacking changes.
 _POSITION_KEYS = ("attention_types", "hidden_size_per_layer_input", "moe_layer_end_index", "num_kv_shared_layers")
+# Of unknown families such as Gemma 3n: the size of the input of a layer, and the tensors that have the inputs of all.
+_LAYER_INPUTS, _LAYER_INPUT_TENSORS = "hidden_size_per_layer_input", ("embed_tokens_per_layer.", "per_layer_model_proj")
 _TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 
 
@@ -148,6 +151,28 @@ def layer_problems(recipe: Recipe, outline: Outline) -> Iterator[str]:
         for model, count in counts.items():
             if count != counts[donor]:
                 yield f"{model} has {count} layers, but {donor} has {counts[donor]}"
+    if _moves_layers(outline):
+        yield from _split_among_layers(outline.donor.model)
+
+
+def _moves_layers(outline: Outline) -> bool:
+    """Whether the output has other layers than the donor, or in another order."""
+    layers = [layer for _, layer in outline.layer_sources()]
+    return not outline.language_module.whole_model and layers != list(range(outline.donor.model.layer_count))
+
+
+def _split_among_layers(donor: InputModel) -> Iterator[str]:
+    """Tensors outside the layers that have a part for each layer, such as the inputs per layer of Gemma 4."""
+    key = donor.architecture.layers_key
+    for role in donor.architecture.tensors(donor.config, donor.infos):
+        is_split = any(key in re.findall(r"\w+", str(size)) for size in role.dimensions or ())
+        if donor.architecture.name == AUTOMATIC and text_section(donor.config).get(_LAYER_INPUTS):
+            is_split = any(part in role.name for part in _LAYER_INPUT_TENSORS)
+        if is_split and role.layer is None and not role.module and role.name in donor.infos:
+            yield (
+                f"tensor {role.name!r} of {donor.label} has a part for each of {donor.layer_count} layers, "
+                "which slices that move layers do not select"
+            )
 
 
 def dropped_tensors(outline: Outline, jobs: Sequence[Job]) -> Iterator[str]:
@@ -169,8 +194,7 @@ def undescribed_layers(outline: Outline, jobs: Sequence[Job], config: Mapping[st
     """A warning if layers were stacked in an order that config.json cannot describe, so that it may not load."""
     sources = outline.layer_sources()
     donor = outline.donor.model
-    is_moved = [layer for _, layer in sources] != list(range(donor.layer_count))
-    if config is None or outline.language_module.whole_model or not is_moved:
+    if config is None or not _moves_layers(outline):
         return
     for key in _POSITION_KEYS if donor.architecture.name == AUTOMATIC else ():
         if text_section(config).get(key):
