@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from mutants.coverage_map import CoverageMap, measure
-from mutants.sample import AREAS, Mutant, area_of, review, sample
+from mutants.sample import AREAS, Key, Mutant, area_of, review, sample
 from mutants.trial import Outcome, attempt, copy_tree
 
 ROOT = Path(__file__).parents[1]
@@ -46,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         covered = measure(trees[0], options.cache / "coverage", test_files, options.workers)
         source = trees[0] / "src/lbrx"
         mutants = [*([] if options.no_review else review(source)), *sample(source, options.seed, options.count)]
-        outcomes = _attempt_all(trees, covered, mutants)
-    results = [_entry(outcome) for outcome in outcomes]
-    (options.cache / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        known = known_outcomes(options.known, mutants)
+        results = options.cache / "results.json"
+        outcomes = _attempt_all(trees, covered, mutants, known, results)
     print(table(outcomes))
     return 0 if is_enough(outcomes) else 1
 
@@ -59,31 +59,53 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="chooses the sample")
     parser.add_argument("--workers", type=int, default=2, help="mutants at a time")
     parser.add_argument("--no-review", action="store_true", help="leave out the mutants of the review")
+    parser.add_argument("--known", type=Path, help="results of an earlier run: what it killed is not tried again")
     parser.add_argument("--cache", type=Path, default=ROOT / ".mutants", help="folder of the coverage and the results")
     return parser
 
 
-def _attempt_all(trees: list[Path], covered: CoverageMap, mutants: Sequence[Mutant]) -> list[Outcome]:
+def known_outcomes(path: Path | None, mutants: Sequence[Mutant]) -> dict[Key, Outcome]:
+    """The mutants among these that a test killed in an earlier run. A timeout is tried again."""
+    entries = json.loads(path.read_text()) if path else []
+    killed = {
+        (entry["file"], entry["function"], entry["before"], entry["after"]): entry
+        for entry in entries
+        if entry["result"] == "killed"
+    }
+    found = [(mutant, killed[mutant.key]) for mutant in mutants if mutant.key in killed]
+    return {
+        mutant.key: Outcome(mutant, entry["result"], entry["tests"], entry["seconds"], entry["killer"])
+        for mutant, entry in found
+    }
+
+
+def _attempt_all(
+    trees: list[Path], covered: CoverageMap, mutants: Sequence[Mutant], known: dict[Key, Outcome], results: Path
+) -> list[Outcome]:
+    """The outcomes of all mutants. Those known so far are always in the file of results."""
     free: queue.Queue[Path] = queue.Queue()
     for tree in trees:
         free.put(tree)
-    lock, started, done = threading.Lock(), time.monotonic(), 0
+    lock, started, outcomes = threading.Lock(), time.monotonic(), dict(known)
+    tried = [mutant for mutant in mutants if mutant.key not in known]
 
-    def run(mutant: Mutant) -> Outcome:
-        nonlocal done
+    def run(mutant: Mutant) -> None:
         tree = free.get()
         try:
             outcome = attempt(tree, covered, mutant)
         finally:
             free.put(tree)
         with lock:
-            done += 1
+            outcomes[mutant.key] = outcome
+            entries = [_entry(outcomes[mutant.key]) for mutant in mutants if mutant.key in outcomes]
+            results.write_text(json.dumps(entries, indent=1) + "\n")
             minutes = (time.monotonic() - started) / 60
-            print(f"[{done}/{len(mutants)} {minutes:.1f} min] {_line(outcome)}", flush=True)
-        return outcome
+            done = len(outcomes) - len(known)
+            print(f"[{done}/{len(tried)} {minutes:.1f} min] {_line(outcome)}", flush=True)
 
     with ThreadPoolExecutor(len(trees)) as pool:
-        return list(pool.map(run, mutants))
+        list(pool.map(run, tried))
+    return [outcomes[mutant.key] for mutant in mutants]
 
 
 def _line(outcome: Outcome) -> str:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mutants.__main__ import is_enough, table
+from mutants.__main__ import is_enough, known_outcomes, table
 from mutants.coverage_map import CoverageMap, line_keys
 from mutants.mutate import mutations
 from mutants.sample import HERE, Mutant, equivalent_keys, review, sample
@@ -109,3 +109,17 @@ def test_enough_are_killed() -> None:
     assert not is_enough([*[killed] * 18, survived])
     assert not is_enough([Outcome(reviewed, "survived", 1, 1.0), killed])
     assert "| sample | 20 | 19 | 1 |" in table([*[killed] * 19, survived])
+
+
+def test_what_an_earlier_run_killed_is_known(tmp_path: Path) -> None:
+    mutants = sample(SOURCE, 5, 4)
+    entry = {"line": 1, "operator": "not", "tests": 3, "seconds": 1.5, "killer": "test_a"}
+    results = ["killed", "survived", "timeout"]
+    entries = [
+        {**entry, "result": result, **dict(zip(("file", "function", "before", "after"), mutant.key, strict=True))}
+        for mutant, result in zip(mutants, results, strict=False)
+    ]
+    (tmp_path / "results.json").write_text(json.dumps([*entries, {**entries[0], "after": "pass"}]))
+    known = known_outcomes(tmp_path / "results.json", mutants)
+    assert known == {mutants[0].key: Outcome(mutants[0], "killed", 3, 1.5, "test_a")}
+    assert known_outcomes(None, mutants) == {}
