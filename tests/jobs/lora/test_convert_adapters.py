@@ -197,3 +197,22 @@ def test_the_plan_of_a_merge(base: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert not (tmp_path / "out").exists()
     assert run(["lora", "convert", adapter, str(tmp_path / "out"), "--dry-run"]) == 1
     assert "--dry-run is for 'merge'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("without", "rank", "message"),
+    [("B", 3, "q_proj' has no lora_B"), ("A", 3, "q_proj' has no lora_A"), ("", 2, "axis 0 is the rank, which is 2")],
+)
+def test_incomplete_adapters_are_neither_converted_nor_combined(
+    without: str, rank: int, message: str, base: Path, tmp_path: Path
+) -> None:
+    factors = adapter_factors()
+    whole = write_adapter(tmp_path / "whole", factors)
+    factors.pop(f"{PREFIX}model.layers.0.self_attn.q_proj.lora_{without}.weight", None)
+    adapter = write_adapter(tmp_path / "part", factors, r=rank)
+    for out, format in (("m", "mlx"), ("p", "peft"), ("g.gguf", "gguf")):
+        with pytest.raises(lbrx.LbrxError, match=message):
+            lbrx.convert_lora(adapter, tmp_path / out, format=format, base=base)
+    with pytest.raises(lbrx.LbrxError, match=message):
+        lbrx.combine_loras([whole, adapter], tmp_path / "both")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "part", "whole"]

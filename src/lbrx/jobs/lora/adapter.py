@@ -16,7 +16,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import DTypeError, FormatError, ShapeError, TensorNotFound, UsageError, nearest
 from lbrx.jobs.lora.fused_experts import divide_experts
 from lbrx.jobs.lora.low_rank import low_rank_product, matrix_factor
-from lbrx.jobs.lora.parts import AdapterParts, read_parts
+from lbrx.jobs.lora.parts import AdapterParts, check_rank, factor_prefix, read_parts
 from lbrx.tensors.creation import where
 from lbrx.tensors.expr import Coded
 from lbrx.tensors.tensor import Tensor, TensorMetadata, tensor
@@ -228,14 +228,11 @@ class _Matcher:
 
     def _product(self, module: str, name: str, tensors: Mapping[str, Tensor]) -> LowRankProduct:
         self._check_weight(name)
-        prefix = "embedding_" if "embedding_A" in tensors or "embedding_B" in tensors else ""
-        for part in (f"{prefix}A", f"{prefix}B"):
-            if part not in tensors:
-                raise FormatError(f"{self.path}: module {module!r} has no lora_{part}")
+        prefix = factor_prefix(self.parts, module)
         a, b = tensors[f"{prefix}A"], tensors[f"{prefix}B"]
         if a.ndim == 3 and name == module:  # a stack of experts
             return LowRankProduct(b, a, self.parts.scale_of(module))
-        self._check_rank(module, prefix, a, b)
+        check_rank(self.parts, module, prefix)
         left, right, is_turned = self._oriented(module, name, bool(prefix), a, b)
         magnitude = tensors.get("magnitude_vector")
         if self.config.use_dora != (magnitude is not None):
@@ -247,18 +244,6 @@ class _Matcher:
         if magnitude is not None:
             self._check_magnitude(module, name, magnitude, is_turned)
         return LowRankProduct(left, right, self.parts.scale_of(module), magnitude)
-
-    def _check_rank(self, module: str, prefix: str, a: Tensor, b: Tensor) -> None:
-        expected = self.parts.rank_of(module)
-        for part, factor, axis in (("A", a, 0), ("B", b, 1)):
-            label = f"{self.path}: lora_{prefix}{part} of {module!r}"
-            if factor.ndim < 2 or not factor.dtype.is_float:
-                raise ShapeError(f"{label} is {factor.dtype} of shape {factor.shape}; expected a matrix of floats")
-            if factor.shape[axis] != expected:
-                raise ShapeError(
-                    f"{label} has shape {factor.shape}, but axis {axis} is the rank, "
-                    f"which is {expected} in {self.config.path.name}"
-                )
 
     def _oriented(
         self, module: str, name: str, is_embedding: bool, a: Tensor, b: Tensor

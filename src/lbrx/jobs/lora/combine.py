@@ -17,7 +17,7 @@ from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import digest
 from lbrx.jobs.lora.convert import FORMATS, TYPES, base_config, write_parts
 from lbrx.jobs.lora.low_rank import low_rank_product
-from lbrx.jobs.lora.parts import AdapterParts, read_parts
+from lbrx.jobs.lora.parts import AdapterParts, check_factors, read_parts
 from lbrx.jobs.lora.spool import Spool
 from lbrx.jobs.lora.svd import RowBlocks, leading_singular_vectors
 from lbrx.tensors.creation import concatenate, full, uniform
@@ -129,6 +129,7 @@ class _Combiner:
     ) -> None:
         for each in parts:
             _check(each, parts[0])
+            check_factors(each)
         self._parts, self._weights, self._options, self._spool = parts, weights, options, spool
         ranks = [each.rank_of(module) for each in parts for module in each.of_modules]
         self._svd_rank = options.rank or max(ranks, default=1)

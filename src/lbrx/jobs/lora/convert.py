@@ -18,7 +18,7 @@ from lbrx.files.output.save import save
 from lbrx.jobs.lora.config import CONFIG_NAME
 from lbrx.jobs.lora.gguf_adapter import gguf_contents
 from lbrx.jobs.lora.mlx_adapter import mlx_contents
-from lbrx.jobs.lora.parts import MLX_WEIGHTS_NAME, PREFIX, AdapterParts, read_parts
+from lbrx.jobs.lora.parts import MLX_WEIGHTS_NAME, PREFIX, AdapterParts, check_factors, read_parts
 from lbrx.jobs.lora.peft_directory import adapter_directory, peft_config, write_adapter
 from lbrx.tensors.tensor import Tensor
 
@@ -53,6 +53,7 @@ def convert_lora(
         raise UsageError(f"adapters are not stored as {type!r}; expected one of {', '.join(TYPES)}")
     given = None if base is None else base_config(os.fspath(base))
     parts = read_parts(source, given)
+    check_factors(parts)
     chosen = format or _format_of(target, parts.format)
     if chosen not in FORMATS:
         raise UsageError(f"unknown format {chosen!r} of an adapter; expected one of {', '.join(FORMATS)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import FileError, FormatError
+from lbrx.errors import FileError, FormatError, ShapeError
 from lbrx.files.checkpoint.opening import Checkpoint, open_checkpoint
 from lbrx.files.formats.source import is_directory
 from lbrx.files.formats.strict_json import read_json
@@ -68,6 +68,40 @@ def read_parts(path: Path, base_config: Mapping[str, Any] | None = None) -> Adap
 
         return read_mlx_adapter(path)
     return read_peft_adapter(path)
+
+
+def check_factors(parts: AdapterParts) -> None:
+    """Raise if a module lacks a factor, or factors do not have the rank of the config.
+
+    Factors of whole parameters, whose ranks count experts too, are left to those that know the parameter.
+    """
+    for module in () if parts.config.target_parameters else parts.of_modules:
+        check_rank(parts, module, factor_prefix(parts, module))
+
+
+def factor_prefix(parts: AdapterParts, module: str) -> str:
+    """How the names of both factors of a module begin. Raises if one is missing."""
+    factors = parts.of_modules[module]
+    prefix = "embedding_" if "embedding_A" in factors or "embedding_B" in factors else ""
+    for part in (f"{prefix}A", f"{prefix}B"):
+        if part not in factors:
+            raise FormatError(f"{parts.path}: module {module!r} has no lora_{part}")
+    return prefix
+
+
+def check_rank(parts: AdapterParts, module: str, prefix: str) -> None:
+    """Raise if the factors of a module are no matrices of floats, or do not have the rank of the config."""
+    expected = parts.rank_of(module)
+    for part, axis in (("A", 0), ("B", 1)):
+        factor = parts.of_modules[module][prefix + part]
+        label = f"{parts.path}: lora_{prefix}{part} of {module!r}"
+        if factor.ndim < 2 or not factor.dtype.is_float:
+            raise ShapeError(f"{label} is {factor.dtype} of shape {factor.shape}; expected a matrix of floats")
+        if factor.shape[axis] != expected:
+            raise ShapeError(
+                f"{label} has shape {factor.shape}, but axis {axis} is the rank, "
+                f"which is {expected} in {parts.config.path.name}"
+            )
 
 
 def is_mlx_adapter(path: Path) -> bool:
