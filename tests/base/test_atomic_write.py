@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lbrx.base.atomic_write import partial_file, replace, write_atomically, write_cache
+from lbrx.base.atomic_write import partial_file, remove_partial_files, replace, write_atomically, write_cache
 from lbrx.errors import FileError
 
 
@@ -37,3 +37,14 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     write_cache(tmp_path / "file" / "a", b"")
     write_cache(tmp_path / "absent" / "deep" / "a", b"entry")
     assert (tmp_path / "absent" / "deep" / "a").read_bytes() == b"entry"
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    kept = ["a.0123456789abcdef.partial", ".a.partial", ".a.0123456789abcde.partial", ".a.0123456789abcdef.partial.b"]
+    for name in kept:
+        (tmp_path / name).touch()
+    with partial_file(tmp_path / "a\nb") as partial:
+        partial.write_bytes(b"half")
+        remove_partial_files(tmp_path)
+        assert not partial.exists()
+    assert names(tmp_path) == sorted(kept)

@@ -6,6 +6,7 @@ The bytes go into a partial file beside the target, which is flushed and then re
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,8 @@ from pathlib import Path
 from lbrx.base import system
 from lbrx.base.system import StrPath
 from lbrx.errors import FileError
+
+_PARTIAL_NAME = re.compile(r"\..*\.[0-9a-f]{16}\.partial", re.DOTALL)
 
 
 @contextmanager
@@ -25,6 +28,13 @@ def partial_file(target: Path) -> Iterator[Path]:
         yield partial
     finally:
         system.remove_file(partial)
+
+
+def remove_partial_files(directory: Path) -> None:
+    """Remove what killed processes left in a directory. No other process may write into it meanwhile."""
+    for path in directory.iterdir():
+        if _PARTIAL_NAME.fullmatch(path.name):
+            system.remove_file(path)
 
 
 def replace(partial: StrPath, target: StrPath, *, sync: bool = True) -> None:

@@ -375,10 +375,14 @@ def test_a_journal_of_other_questions_or_values_is_refused(tmp_path: Path, texts
 
 def test_two_searches_do_not_write_one_journal(tmp_path: Path) -> None:
     first = Journal(tmp_path / "search.jsonl", {"seed": 0})
+    half = tmp_path / ".search.png.0123456789abcdef.partial"
+    half.touch()
     with pytest.raises(UsageError, match="another search is writing into this directory"):
         Journal(tmp_path / "search.jsonl", {"seed": 0})
     first.close()
+    assert half.exists()
     Journal(tmp_path / "search.jsonl", {"seed": 0}).close()
+    assert not half.exists()  # it was left by a search that was killed
     assert len((tmp_path / "search.jsonl").read_bytes().splitlines()) == 1
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from lbrx.base.atomic_write import remove_partial_files
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.file_lock import open_locked
 from lbrx.errors import FormatError, UsageError
@@ -42,6 +43,7 @@ class Journal:
         if lock is None:
             raise UsageError(f"{path}: another search is writing into this directory; wait for it, or use another one")
         try:
+            remove_partial_files(path.parent)
             is_new = not self._read(header)
             self._file: BinaryIO = path.open("ab")
         except BaseException:
