@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,9 @@ from mutants.sample import Mutant
 FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
 ALL_SECONDS = 150.0  # of all tests that are run for a mutant
 LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
+MOST_FILES = 12  # that name the module of a mutant, if it is not known which tests execute it
+NEIGHBOUR_SECONDS = 400.0  # of processor time for them
+MOST_BROKEN = 3  # tests in a group that fail without the mutant, too
 HANGING = 5  # times as long by the clock as the processor time that a run may take
 MOST_BYTES = 6 << 30  # resident memory of a test run
 _PYTEST_FAILED = (1, 2, 3, 4)  # failures, interruption, errors of collection
@@ -82,31 +86,66 @@ def _nearness(test_file: str, source: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def attempt(tree: Path, covered: CoverageMap, mutant: Mutant) -> Outcome:
-    """Put the mutant into the tree, run tests until one fails, and put the original back."""
+def neighbours(tree: Path, mutant: Mutant) -> list[list[str]]:
+    """Test files for a mutant if it is not known which tests execute it: those that name its module, and its folder."""
+    module = f"lbrx.{mutant.file.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
+    parent, _, name = module.rpartition(".")
+    imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import .*\b{re.escape(name)}\b")
+    words = re.compile("|".join({*name.split("_"), mutant.function.rpartition(".")[2]}))
+    texts = {
+        path.relative_to(tree).as_posix(): path.read_text() for path in sorted((tree / "tests").rglob("test_*.py"))
+    }
+    naming = [file for file in texts if imports.search(texts[file]) and "devices/metal" not in file]
+    naming.sort(key=lambda file: (-_nearness(file, mutant.file), len(texts[file])))
+    folder = Path("tests", mutant.file).parent
+    near = [file for file in texts if Path(file).parent == folder and file not in naming[:MOST_FILES]]
+    near.sort(key=lambda file: -len(words.findall(texts[file])) / len(texts[file]))
+    return [naming[:MOST_FILES], near]
+
+
+def attempt(tree: Path, covered: CoverageMap | None, mutant: Mutant) -> Outcome:
+    """Put the mutant into the tree, run tests until one fails, and put the original back.
+
+    Without a map the tests are those of `neighbours`.
+    """
     path = tree / "src/lbrx" / mutant.file
     original = path.read_text()
     started = time.monotonic()
     count = 0
-    path.write_text(mutant.text)
-    try:
-        groups = selected(covered, mutant, original)
-        groups[0].insert(0, str(path.relative_to(tree)))  # its own examples
-        for tests in filter(None, groups):
-            count += len(tests)
-            known_seconds = sum(covered.seconds.get(test, 0.0) for test in tests)
-            result, killer = _run(tree, tests, 60 + 4 * known_seconds)
-            if result != "survived":
+    broken: list[str] = []  # tests that fail without the mutant, too
+    groups = neighbours(tree, mutant) if covered is None else selected(covered, mutant, original)
+    groups[0].insert(0, str(path.relative_to(tree)))  # its own examples
+    for tests in filter(None, groups):
+        count += len(tests)
+        seconds = NEIGHBOUR_SECONDS
+        if covered is not None:
+            seconds = 60 + 4 * sum(covered.seconds.get(test, 0.0) for test in tests)
+        for _ in range(MOST_BROKEN):
+            try:
+                path.write_text(mutant.text)
+                result, killer = _run(tree, tests, seconds, broken)
+            finally:
+                path.write_text(original)
+            if result == "timeout" or (result == "killed" and _passes(tree, killer)):
                 return Outcome(mutant, result, count, time.monotonic() - started, killer)
-    finally:
-        path.write_text(original)
+            if result == "survived":
+                break
+            broken.append(killer.partition(" ")[2])
     return Outcome(mutant, "survived", count, time.monotonic() - started)
 
 
-def _run(tree: Path, tests: Sequence[str], most_seconds: float) -> tuple[str, str]:
+def _passes(tree: Path, killer: str) -> bool:
+    """Whether the test that failed passes without the mutant: else it shows nothing."""
+    word, _, test = killer.partition(" ")
+    if word not in ("FAILED", "ERROR"):
+        return True  # pytest itself did not get through
+    return any(_run(tree, [test], NEIGHBOUR_SECONDS, ())[0] == "survived" for _ in range(2))
+
+
+def _run(tree: Path, tests: Sequence[str], most_seconds: float, broken: Sequence[str]) -> tuple[str, str]:
     with TemporaryDirectory() as scratch:
         listed = Path(scratch) / "tests"
-        listed.write_text("\n".join(tests))
+        listed.write_text("\n".join([*tests, *(f"--deselect={test}" for test in broken)]))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
         command += ["--doctest-modules", f"--basetemp={scratch}/pytest", f"@{listed}"]
         process = subprocess.Popen(

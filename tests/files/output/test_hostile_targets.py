@@ -149,3 +149,10 @@ def test_the_model_card_escapes_names(tmp_path: Path) -> None:
     recipe.write_text(f'{{merge_method: linear, models: [{{model: "{folder}"}}], parameters: {{weight: 1}}}}')
     card = next(file for file in read_and_plan(recipe, tmp_path / "out").side_files if file.name == "README.md")
     assert f"- `` {folder} ``" in card.read().decode()
+
+
+@pytest.mark.parametrize("out", ["/", "/..", "/proc/../"])
+def test_the_root_of_the_file_system_is_no_output(recipe: Path, out: str) -> None:
+    for overwrite in (False, True):
+        with pytest.raises(FileError, match="/: is the root of the file system; expected another output"):
+            lbrx.merge(recipe, out, overwrite=overwrite)

@@ -187,3 +187,14 @@ def test_a_file_that_can_only_be_read_is_copied(model: Path, monkeypatch: pytest
     out = model.with_name("b.gguf")
     edit(model, remove=["general.url"], out=out)
     assert "general.url" not in keys(out)
+
+
+def test_only_models_are_replaced(model: Path) -> None:
+    out = model.with_name("thesis.gguf")
+    out.write_text("a thesis")
+    with pytest.raises(FileError, match="--overwrite replaces models only"):
+        edit(model, remove=["general.url"], out=out, overwrite=True)
+    assert out.read_text() == "a thesis"
+    out.write_bytes(model.read_bytes())
+    edit(model, remove=["general.url"], out=out, overwrite=True)
+    assert "general.url" not in keys(out)

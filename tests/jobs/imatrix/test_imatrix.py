@@ -221,3 +221,23 @@ def test_texts_that_cannot_be_used(tmp_path: Path, name: str, content: bytes | N
     (tmp_path / "i.gguf").write_bytes(b"")
     with pytest.raises(FileError, match="exists already"):
         imatrix(demo_models().base, tmp_path / "i.gguf", tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["thesis.dat", "model.gguf"])
+def test_only_importance_matrices_are_replaced(tmp_path: Path, text: Path, measured: Path, name: str) -> None:
+    out = tmp_path / name
+    if name == "model.gguf":
+        lbrx.save(out, {"w": lbrx.full((2, 2), 1.0, "f32")}, {"general.architecture": "llama"})
+    else:
+        out.write_text("a thesis")
+    before = out.read_bytes()
+    for write in (
+        lambda: imatrix(demo_models().base, out, text, context=16, overwrite=True),
+        lambda: combine(out, [measured], overwrite=True),
+    ):
+        with pytest.raises(FileError, match="--overwrite replaces importance matrices only"):
+            write()
+    assert out.read_bytes() == before
+    out.write_bytes(measured.read_bytes())
+    combine(out, [measured, measured], overwrite=True)
+    assert out.read_bytes() != measured.read_bytes()

@@ -50,6 +50,8 @@ class Staging:
     def __init__(self, target: Path, file_names: Sequence[str] | None = None) -> None:
         if target.name in ("", "..", ".") or (target.is_symlink() and target.is_dir()):
             target = target.resolve()  # the directory itself is replaced, and a link to it stays
+        if not target.name:
+            raise FileError(f"{target}: is the root of the file system; expected another output")
         self.target = target
         name = os.fsencode(target.name)
         short = target.name if len(name) <= _LONGEST_NAME_BYTES else digest(name)
@@ -134,7 +136,7 @@ class Staging:
             if source is not None:
                 raise UsageError(f"{file}: is the input {source}, which must not be replaced; expected another output")
             if self._files is not None:
-                _check_is_model(file)
+                check_is_model(file)
         foreign = [file.name for file in replaced if self._files is None and not _is_of_model(file)]
         if foreign:
             listed = ", ".join(map(repr, foreign[:3])) + (" and more" if foreign[3:] else "")
@@ -283,7 +285,8 @@ def _is_of_model(file: Path) -> bool:
     return file.name in _MODEL_FILES or file.name.endswith(_MODEL_ENDINGS)
 
 
-def _check_is_model(file: Path) -> None:
+def check_is_model(file: Path) -> None:
+    """Raise if a file is no model, which must not be replaced by one."""
     if not file.is_file():
         raise FileError(f"{file}: is a special file; --overwrite replaces models only, expected another output")
     try:

@@ -24,6 +24,7 @@ from lbrx.files.formats.gguf_values import GgufMetadata, Typed
 from lbrx.files.formats.header import FileHeader, TensorSpec
 from lbrx.files.formats.shards import SPLIT_KEYS
 from lbrx.files.formats.source import open_source
+from lbrx.files.output.staging import check_is_model
 
 FILLER_KEY = "header.padding"  # its text fills the header up to the first tensor
 TEMPLATE_KEY = "tokenizer.chat_template"
@@ -76,8 +77,10 @@ def edit(
         counts = len(changes or {}) + (chat_template is not None), len(remove)
         if out is not None:
             target = Path(out)
-            if target.exists() and not overwrite:
-                raise FileError(f"{target}: exists already; give --overwrite to replace it")
+            if target.exists():
+                if not overwrite:
+                    raise FileError(f"{target}: exists already; give --overwrite to replace it")
+                check_is_model(target)
             with partial_file(target) as partial:
                 _copy(source, partial, _filled(header, pairs, None), header)
                 replace(partial, target)

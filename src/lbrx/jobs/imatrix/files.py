@@ -119,7 +119,7 @@ def read_sums(path: str | os.PathLike[str]) -> RawMatrix:
     location = Path(path)
     data = MmapStorage.from_file(location)
     is_gguf = data.read_at(0, min(data.nbytes, len(_GGUF_MAGIC))).tobytes() == _GGUF_MAGIC
-    return _read_gguf(location) if is_gguf else _read_legacy(location, data.read_at(0, data.nbytes).tobytes())
+    return _read_gguf(location) if is_gguf else _read_legacy(location, data.read_at(0, data.nbytes))
 
 
 def _read_gguf(path: Path) -> RawMatrix:
@@ -159,14 +159,14 @@ def _sums(path: Path, name: str, squares: Importance, counts: Importance) -> Sum
 class _Cursor:
     """Reads numbers and bytes from a file's contents, never past their end."""
 
-    def __init__(self, path: Path, data: bytes) -> None:
+    def __init__(self, path: Path, data: npt.NDArray[np.uint8]) -> None:
         self.path = path
         self.data = data
         self.position = 0
 
     @property
     def left(self) -> int:
-        return len(self.data) - self.position
+        return self.data.size - self.position
 
     def take(self, nbytes: int, what: str) -> bytes:
         if nbytes < 0 or nbytes > self.left:
@@ -175,14 +175,14 @@ class _Cursor:
                 "expected a legacy importance matrix"
             )
         self.position += nbytes
-        return self.data[self.position - nbytes : self.position]
+        return self.data[self.position - nbytes : self.position].tobytes()
 
     def number(self, what: str) -> int:
         value: int = struct.unpack("<i", self.take(4, what))[0]
         return value
 
 
-def _read_legacy(path: Path, data: bytes) -> RawMatrix:
+def _read_legacy(path: Path, data: npt.NDArray[np.uint8]) -> RawMatrix:
     cursor = _Cursor(path, data)
     count = cursor.number("the number of entries")
     if not 1 <= count <= cursor.left // 12:

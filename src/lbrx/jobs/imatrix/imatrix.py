@@ -23,7 +23,7 @@ from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import remove_file
 from lbrx.engine.device import computing_on
-from lbrx.errors import FileError, UsageError
+from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.formats.source import read_text
 from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
@@ -81,8 +81,7 @@ def imatrix(
     """
     target, source = Path(out), Path(model)
     paths = [] if text is None else [Path(one) for one in ([text] if isinstance(text, str | os.PathLike) else text)]
-    if target.exists() and not overwrite:
-        raise FileError(f"{target}: exists already; give --overwrite to replace it")
+    _check_target(target, overwrite)
     if context < 2:
         raise UsageError(f"a context of {context} tokens is too short; expected at least 2")
     if max_chunks is not None and max_chunks < 1:
@@ -101,11 +100,21 @@ def imatrix(
 def combine(out: str | os.PathLike[str], parts: Sequence[str | os.PathLike[str]], *, overwrite: bool = False) -> int:
     """Write the sum of importance matrices; returns the number of entries."""
     target = Path(out)
-    if target.exists() and not overwrite:
-        raise FileError(f"{target}: exists already; give --overwrite to replace it")
+    _check_target(target, overwrite)
     result = added([(Path(each), read_sums(each)) for each in parts])
     write_imatrix(target, result)
     return len(result.entries)
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if not target.exists():
+        return
+    if not overwrite:
+        raise FileError(f"{target}: exists already; give --overwrite to replace it")
+    try:
+        read_sums(target)
+    except LbrxError as error:
+        raise FileError(f"{error}; --overwrite replaces importance matrices only, expected another output") from error
 
 
 def calibrated(
