@@ -39,6 +39,7 @@ REVEALED = {
     "compressed-tensors": {"l.weight_packed": "u8", "l.weight_scale": "scale"},
     "HQQ": {"l.W_q": "u8", "l.scale": "scale"},
     "u8 codes and scales 'l.weight_scale'": {"l.weight": "u8", "l.weight_scale": "scale"},
+    "u8 codes without scales (tensor 'l.weight')": {"a.bias": "u8", "l.weight": "u8"},
 }
 
 
@@ -69,6 +70,14 @@ def test_the_config_names_the_quantization(section: str | None, tmp_path: Path) 
 def test_plain_eight_bit_floats_are_values(tmp_path: Path) -> None:
     lbrx.save(tmp_path / "a.safetensors", {"l.weight": floats().to("f8_e4m3"), "l.bias": floats()})
     assert float(lbrx.open(tmp_path / "a.safetensors")["l.weight"].to("f32").sum()) == 32
+
+
+def test_whole_numbers_that_are_no_weights_are_values(tmp_path: Path) -> None:
+    numbers = {"e.position_ids": "u8", "l.weight": "f32"}
+    model = directory(tmp_path / "m", {name: tensor_of(each) for name, each in numbers.items()})
+    assert set(lbrx.open(model)) == set(numbers)
+    lbrx.save(tmp_path / "a.safetensors", {"l.weight": lbrx.tensor(CODES)})  # of any program, and no model
+    assert int(lbrx.open(tmp_path / "a.safetensors")["l.weight"].numpy().sum()) == 32
 
 
 def test_nvfp4_with_separate_scales_is_refused(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _CODE_ENDINGS = {
 """Endings of tensor names that only quantized models have."""
 _SCALES = ("weight_scale", "weight_scales", "scale_weight", "scales", "scale", "input_scale", "qscale")
 _TYPES_OF_CODES = ("f8", "i", "u")
+_WHOLE_NUMBERS = ("i", "u")
 _SETTINGS_KEYS = ("quantization_config", "compression_config")
 _MLX_WORDS = "u32"
 
@@ -59,7 +60,16 @@ def recognize(
                 return _by_settings(section[key], key)
     if not any(type_name.startswith(_TYPES_OF_CODES) for type_name in set(types.values())):
         return None
-    return next((found for name in types if (found := _by_name(name, types)) is not None), None)
+    found = next((found for name in types if (found := _by_name(name, types)) is not None), None)
+    return found or _whole_numbers(entries, config)
+
+
+def _whole_numbers(entries: Sequence[TensorEntry], config: Mapping[str, Any]) -> Recognized | None:
+    """Matrices of whole numbers in a model: codes whose scales are somewhere else, or lost."""
+    for entry in entries if config.get("model_type") else ():
+        if entry.name.endswith(".weight") and len(entry.shape) == 2 and entry.type_name.startswith(_WHOLE_NUMBERS):
+            return Recognized(f"{entry.type_name} codes without scales (tensor {entry.name!r})", None)
+    return None
 
 
 def _is_mlx(config: Mapping[str, Any]) -> bool:
