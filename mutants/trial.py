@@ -26,6 +26,8 @@ FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
 ALL_SECONDS = 150.0  # of all tests that are run for a mutant
 LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
 MOST_FILES = 12  # that name the module of a mutant, if it is not known which tests execute it
+MOST_OTHERS = 4  # of other folders, with most words of its name
+FAR_TESTS = ("tests/devices/metal", "tests/docs", "tests/cluster", "tests/test_mutants", "tests/test_soak")
 NEIGHBOUR_SECONDS = 400.0  # of processor time for them
 MOST_BROKEN = 3  # tests in a group that fail without the mutant, too
 HANGING = 5  # times as long by the clock as the processor time that a run may take
@@ -87,7 +89,8 @@ def _nearness(test_file: str, source: str) -> int:
 
 
 def neighbours(tree: Path, mutant: Mutant) -> list[list[str]]:
-    """Test files for a mutant if it is not known which tests execute it: those that name its module, and its folder."""
+    """Test files for a mutant if it is not known which tests execute it: those that name its module, its
+    folder, and a few of other folders."""
     module = f"lbrx.{mutant.file.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
     parent, _, name = module.rpartition(".")
     imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import .*\b{re.escape(name)}\b")
@@ -95,12 +98,14 @@ def neighbours(tree: Path, mutant: Mutant) -> list[list[str]]:
     texts = {
         path.relative_to(tree).as_posix(): path.read_text() for path in sorted((tree / "tests").rglob("test_*.py"))
     }
-    naming = [file for file in texts if imports.search(texts[file]) and "devices/metal" not in file]
+    naming = [file for file in texts if imports.search(texts[file]) and not file.startswith(FAR_TESTS)]
     naming.sort(key=lambda file: (-_nearness(file, mutant.file), len(texts[file])))
     folder = Path("tests", mutant.file).parent
     near = [file for file in texts if Path(file).parent == folder and file not in naming[:MOST_FILES]]
-    near.sort(key=lambda file: -len(words.findall(texts[file])) / len(texts[file]))
-    return [naming[:MOST_FILES], near]
+    others = [file for file in texts if file not in {*naming, *near} and not file.startswith(FAR_TESTS)]
+    for files in (near, others):
+        files.sort(key=lambda file: -len(words.findall(texts[file])) / len(texts[file]))
+    return [naming[:MOST_FILES], near, others[:MOST_OTHERS]]
 
 
 def attempt(tree: Path, covered: CoverageMap | None, mutant: Mutant) -> Outcome:
