@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from lbrx.cli.status import ProgressLines
 from lbrx.demo.models import demo_models
 from lbrx.jobs.score.score import score
 from support.cli_running import lbrx_command
@@ -101,3 +103,52 @@ def test_an_empty_text_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     done = lbrx_command(capsys, "score", SHIPPED.base, "--text", tmp_path / "empty.txt")
     assert (done.code, done.out) == (1, "")
     assert "the text is empty" in done.err
+
+
+def test_two_tokens_are_scored_without_errors_and_tests(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("score", SHIPPED.base, SHIPPED.prose, "--text", text, "--max-tokens", 2)
+    done = lbrx_command(capsys, *arguments, "--details")
+    assert (done.code, done.err) == (0, "")
+    assert "nan" not in done.out
+    assert "too few tokens to test the difference" in done.out
+    assert done.out.splitlines()[1].split()[2] == "-"
+    found = json.loads(lbrx_command(capsys, *arguments, "--json").out)
+    assert found["scores"][0]["perplexity_error"] is None
+    assert found["comparisons"][0]["p_value"] is None
+
+
+def test_windows_of_llama_cpp_are_an_option(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("score", SHIPPED.prose, "--text", text, "--context", 64, "--windows", "llama.cpp", "--json")
+    (found,) = json.loads(lbrx_command(capsys, *arguments).out)["scores"]
+    (expected,) = score(SHIPPED.prose, text, context=64, windows="llama.cpp")
+    assert (found["tokens"], found["bytes"]) == (expected.tokens, expected.scored_bytes)
+    assert found["loss"] == pytest.approx(expected.loss)
+
+
+def test_other_bytes_of_another_tokenizer_are_noted(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "letters"
+    shutil.copytree(SHIPPED.base, other)
+    document = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    document["model"]["merges"] = []
+    (other / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    done = lbrx_command(capsys, "score", SHIPPED.base, other, "--text", text, "--max-tokens", 50)
+    sizes = [one.scored_bytes for one in score([other, SHIPPED.base], text, max_tokens=50)]
+    assert sizes[0] == 49
+    assert f"the tokenizers differ, so 49 to {sizes[1]} bytes of the text were scored" in done.err
+    assert "is better" not in done.out
+    done = lbrx_command(capsys, "score", SHIPPED.base, other, "--text", text)
+    assert done.err == ""
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ProgressLines("scoring", seconds_between=0.0)
+    for done in range(4):
+        lines(done, 3, "model\x1b.gguf")
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == r"scoring: 0 of 3 (model\x1b.gguf)"
+    assert second.startswith("scoring: 1 of 3, ")
+    assert " s left (" in third
+    ProgressLines("scoring")(1, 3, "model.gguf")
+    assert capsys.readouterr().err == ""

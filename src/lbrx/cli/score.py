@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from lbrx.cli.options import Device
 from lbrx.cli.parameters import Argument, Option
@@ -42,6 +42,10 @@ def score(
         int | None,
         Option(min=1, help="Tokens between window starts (default: half a window)."),
     ] = None,
+    windows: Annotated[
+        Literal["overlapping", "llama.cpp"],
+        Option("--windows", help="Score every token, or those that llama-perplexity scores."),
+    ] = "overlapping",
     max_tokens: Annotated[int | None, Option(min=2, help="Use only the first N tokens of the text.")] = None,
     details: Annotated[
         bool,
@@ -88,6 +92,7 @@ def score(
       lbrx score /shared/a /shared/b --text held_out.txt --cluster auto
     """
     from lbrx.cli.console import printable as printable_line
+    from lbrx.cli.generate import plain_warnings
     from lbrx.cli.score_details import comparison_as_json, details_table, score_as_json
     from lbrx.jobs.score.records import comparisons_with_best
     from lbrx.jobs.score.score import score as score_models
@@ -103,6 +108,7 @@ def score(
             reference=reference,
             context=context,
             stride=stride,
+            windows=None if windows == "overlapping" else windows,
             max_tokens=max_tokens,
             details=details or None,
             plot=plot,
@@ -114,13 +120,14 @@ def score(
     if limit is not None:
         raise UsageError("--limit needs --choices")
     assert text is not None
-    with reporting_fallbacks(_warn), shown_progress("scoring") as progress:
+    with plain_warnings(), reporting_fallbacks(_warn), shown_progress("scoring") as progress:
         scores = score_models(
             models,
             text,
             reference=reference,
             context=context,
             stride=stride,
+            windows=windows,
             max_tokens=max_tokens,
             progress=progress,
             threads=threads,
@@ -144,11 +151,22 @@ def score(
     from lbrx.cli.console import output_console
 
     output_console().print(score_table(scores))
+    _note_other_bytes(scores)
     for comparison in comparisons:
         sys.stdout.write(printable_line(str(comparison)) + "\n")
     if details:
         for one in scores:
             output_console().print(details_table(one))
+
+
+def _note_other_bytes(scores: Sequence[Score]) -> None:
+    """Tell if different tokenizers lead to different parts of the text."""
+    sizes = [one.scored_bytes for one in scores]
+    if min(sizes) < 0.99 * max(sizes):
+        sys.stderr.write(
+            f"note: the tokenizers differ, so {min(sizes):,} to {max(sizes):,} bytes of the text were scored; "
+            "compare bits/byte on the same bytes: without --max-tokens and --windows\n"
+        )
 
 
 def _check_unused(**values: object) -> None:
@@ -183,6 +201,7 @@ def _warn(warnings: Sequence[str]) -> None:
 def score_table(scores: Sequence[Score]) -> Table:
     """Return a table with one row per model and the best perplexity in bold."""
     from lbrx.cli.console import columns, printable
+    from lbrx.cli.score_details import number_text
 
     has_reference = any(one.divergence is not None for one in scores)
     headings = ["model", "perplexity", "+-", "loss", "bits/byte", "tokens", "tokens/s"]
@@ -197,7 +216,7 @@ def score_table(scores: Sequence[Score]) -> Table:
         cells = [
             printable(str(one.model)),
             f"{one.perplexity:.4f}",
-            f"{one.perplexity_error:.3f}",
+            number_text(one.perplexity_error, ".3f"),
             f"{one.loss:.4f}",
             f"{one.bits_per_byte:.4f}",
             f"{one.tokens:,}",

@@ -20,8 +20,17 @@ def details_table(score: Score) -> Table:
 
     table = columns(printable(str(score.model)), "value", "from", "to", left=(printable(str(score.model)),))
     for name, estimate in _rows(score):
-        table.add_row(name, *(f"{each:.5g}" for each in (estimate.value, estimate.low, estimate.high)))
+        table.add_row(name, *(number_text(each, ".5g") for each in (estimate.value, estimate.low, estimate.high)))
     return table
+
+
+def number_text(value: float, form: str) -> str:
+    """Return a number as text; "-" if there is none, such as the error of a single value.
+
+    >>> number_text(2.5, ".2f"), number_text(math.nan, ".2f")
+    ('2.50', '-')
+    """
+    return "-" if math.isnan(value) else format(value, form)
 
 
 def _rows(score: Score) -> Iterator[tuple[str, Estimate]]:
@@ -32,12 +41,9 @@ def _rows(score: Score) -> Iterator[tuple[str, Estimate]]:
 
 
 def _divergence_rows(divergence: Divergence) -> Iterator[tuple[str, Estimate]]:
-    from lbrx.jobs.score.statistics import Estimate
-
     yield "loss - loss of the reference", divergence.loss_change
     yield "perplexity / perplexity of the reference", divergence.perplexity_ratio
-    correlation = divergence.correlation
-    yield "correlation of the losses", Estimate(correlation, math.nan, math.nan)
+    yield "correlation of the losses", divergence.correlation_interval
     yield "KL divergence, mean", divergence.mean_interval
     for share, estimate in sorted(divergence.quantiles.items(), reverse=True):
         yield f"KL divergence, {_quantile_name(share)}", estimate
@@ -64,6 +70,7 @@ def score_as_json(score: Score) -> dict[str, Any]:
         "perplexity_error": score.perplexity_error,
         "perplexity_interval": _interval(score.perplexity_interval),
         "bits_per_byte": score.bits_per_byte,
+        "bytes": score.scored_bytes,
         "seconds": score.seconds,
         "tokens_per_second": score.tokens_per_second,
     }
@@ -85,7 +92,8 @@ def _divergence_values(divergence: Divergence) -> dict[str, Any]:
         "probability_change_rms": divergence.change_root_mean_square.value,
         "probability_change_rms_interval": _interval(divergence.change_root_mean_square),
         "probability_change_quantiles": _quantiles(divergence.change_quantiles),
-        "loss_correlation": divergence.correlation,
+        "loss_correlation": _finite(divergence.correlation),
+        "loss_correlation_interval": _interval(divergence.correlation_interval),
         "loss_change": divergence.loss_change.value,
         "loss_change_interval": _interval(divergence.loss_change),
         "perplexity_ratio": divergence.perplexity_ratio.value,

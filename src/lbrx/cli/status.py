@@ -1,4 +1,4 @@
-"""The progress bar of all commands: verb, percentage, amount, speed, time left and item name."""
+"""Progress of all commands: a bar with verb, percentage, amount, speed, time left and item name, or lines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _LEAST_SECONDS = 0.5  # measured before the time left is shown
+_SECONDS_BETWEEN_LINES = 60.0
 
 
 def time_left(seconds: float) -> str:
@@ -77,6 +78,26 @@ class ProgressBar:
         self._bar.update(self._task, completed=done, total=total, **shown)
 
 
+class ProgressLines:
+    """Progress as lines on standard error, for log files; short jobs print none."""
+
+    def __init__(self, verb: str, seconds_between: float = _SECONDS_BETWEEN_LINES) -> None:
+        self._verb, self._seconds_between = verb, seconds_between
+        self._started = self._printed = monotonic()
+
+    def __call__(self, done: int, total: int, item: str) -> None:
+        """Print a line if the last one is old enough."""
+        from lbrx.cli.console import printable
+
+        now = monotonic()
+        if now - self._printed < self._seconds_between or done >= total:
+            return
+        self._printed = now
+        left = f", {time_left((now - self._started) / done * (total - done))}" if done else ""
+        sys.stderr.write(f"{self._verb}: {done:,} of {total:,}{left} ({printable(item)})\n")
+        sys.stderr.flush()
+
+
 def _end_of(name: str) -> str:
     """Return the end of a tensor's name, which is more specific than its beginning.
 
@@ -111,10 +132,10 @@ def _new_bar() -> Bar:
 
 
 @contextmanager
-def shown_progress(verb: str) -> Iterator[Callable[[int, int, str], None] | None]:
-    """Yield a callback for (items done, total items, item name), or None if standard error is not a terminal."""
+def shown_progress(verb: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a callback for (items done, total items, item name). Without a terminal, it prints a line a minute."""
     if not sys.stderr.isatty():
-        yield None
+        yield ProgressLines(verb)
         return
     bar = ProgressBar(verb, in_bytes=False)
     bar.start()

@@ -14,7 +14,8 @@ from lbrx.cluster.worker import alone
 from lbrx.errors import FileError
 from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.score.score import ScoreJob, ScoreRunner, warm_up
-from lbrx.jobs.score.tally import Tally, Window, score_window
+from lbrx.jobs.score.tally import Tally, score_window
+from lbrx.jobs.score.windows import Window
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.settings import using
 
@@ -30,6 +31,7 @@ class ScoreOrder:
     appearances: tuple[str, ...]
     ids: tuple[int, ...]
     has_reference: bool
+    is_rounded: bool
     threads: int
 
 
@@ -77,7 +79,7 @@ def _cluster_tallies(
 def _order(job: ScoreJob, threads: int) -> ScoreOrder:
     paths = tuple(model.path if is_remote(model.path) else model.path.resolve() for model in job.models)
     seen = tuple(_appearance(model) for model in job.models)
-    return ScoreOrder(uuid.uuid4().hex, paths, seen, tuple(job.ids), job.has_reference, threads)
+    return ScoreOrder(uuid.uuid4().hex, paths, seen, tuple(job.ids), job.has_reference, job.is_rounded, threads)
 
 
 def _appearance(model: LanguageModel) -> str:
@@ -95,7 +97,7 @@ def _score(order: ScoreOrder, windows: Sequence[Window]) -> list[Tally]:
         models = _models(order)
         tallies = [Tally() for _ in models]
         for window in windows:
-            score_window(models, tallies, order.ids, window, order.has_reference)
+            score_window(models, tallies, order.ids, window, order.has_reference, order.is_rounded)
     return tallies
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +17,9 @@ from hypothesis import strategies as st
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.jobs.quantize import quantize
-from lbrx.jobs.score.score import score, windows
-from lbrx.jobs.score.tally import log_softmax
+from lbrx.jobs.score.score import score
+from lbrx.jobs.score.tally import log_softmax, rounded_log_softmax
+from lbrx.jobs.score.windows import overlapping_windows, separate_windows
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.text import open_tokenizer
 
@@ -27,12 +31,72 @@ TEXT = SHIPPED.prose_text.read_text(encoding="utf-8")[:900]
 def test_windows_predict_every_token_but_the_first_once(tokens: int, context: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, context - 1))
     scored: list[int] = []
-    for start, stop, first in windows(tokens, context, stride):
+    for start, stop, first in overlapping_windows(tokens, context, stride):
         assert stop - start <= context
         assert start < first  # there is a token to predict from
         assert first == 1 or first - start >= min(context - stride, first)
         scored += range(first, stop)
     assert scored == list(range(1, tokens))
+
+
+@given(st.integers(0, 300), st.integers(3, 40))
+def test_windows_of_llama_cpp_score_second_halves(tokens: int, context: int) -> None:
+    scored: list[int] = []
+    for start, stop, first in separate_windows(tokens, context):
+        assert (start % context, stop - start, first - start) == (0, context, context // 2 + 1)
+        scored += range(first, stop)
+    assert len(scored) == tokens // context * (context - 1 - context // 2)
+    assert max(scored, default=-1) < tokens
+
+
+def test_scores_in_windows_of_llama_cpp_begin_each_window_with_the_first_token(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(SHIPPED.base, base)
+    settings = json.loads((base / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (base / "tokenizer_config.json").write_text(json.dumps({**settings, "add_bos_token": True}), encoding="utf-8")
+    model, tokenizer = open_model(base), open_tokenizer(base)
+    assert tokenizer.special.add_bos
+    ids, ends = tokenizer.encode_with_ends(TEXT)
+    expected, scored_bytes = [], 0
+    for start in range(0, len(ids) - 63, 64):
+        logits = model.logits([ids[0], *ids[start + 1 : start + 64]]).astype(np.float64)
+        shares = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        expected += [-shares[place - 1, ids[start + place]] for place in range(33, 64)]
+        scored_bytes += len(tokenizer.decode(ids[start + 33 : start + 64]).encode())
+    (found,) = score(base, TEXT, context=64, windows="llama.cpp")
+    assert found.tokens == len(expected) == len(ids) // 64 * 31
+    assert found.loss == pytest.approx(np.mean(expected), rel=1e-5)
+    assert found.scored_bytes == scored_bytes < ends[-1]
+    assert found.bits_per_byte == pytest.approx(sum(expected) / math.log(2) / scored_bytes, rel=1e-5)
+    for wrong, message in [
+        ({"stride": 3}, "do not overlap; expected no stride"),
+        ({"context": 2}, "score nothing; expected at least 3"),
+        ({"context": 512, "max_tokens": 20}, "the text has 20 tokens, but windows like those of llama.cpp have 512"),
+        ({"windows": "other"}, "unknown windows 'other'; expected overlapping or llama.cpp"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            score(SHIPPED.base, TEXT, **{"windows": "llama.cpp", **wrong})  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 5), st.integers(2, 20), st.floats(0, 12), st.integers(0, 2**32 - 1))
+def test_rounded_log_softmax_has_16_bits_over_16_nats(rows: int, columns: int, spread: float, seed: int) -> None:
+    logits = (np.random.default_rng(seed).standard_normal((rows, columns)) * spread).astype(np.float32)
+    exact, found = log_softmax(logits), rounded_log_softmax(logits)
+    largest = exact.max(axis=1, keepdims=True)
+    floor = np.maximum(exact, largest - 16)
+    np.testing.assert_allclose(found, floor, rtol=0, atol=16 / 65535 / 2 + 1e-5)
+    extent = np.maximum(largest - floor.min(axis=1, keepdims=True), 1e-3)
+    steps = (found - found.min(axis=1, keepdims=True)).astype(np.float64) / extent * 65535
+    assert (np.abs(steps - np.rint(steps)) <= 1e-5 / extent * 65535).all()
+
+
+def test_windows_beyond_the_context_of_the_model_are_warned_about() -> None:
+    text = SHIPPED.prose_text.read_text(encoding="utf-8")[:4000]
+    with pytest.warns(UserWarning, match=r"was made for 512 tokens; windows of 600 score it beyond that"):
+        score(SHIPPED.base, text, context=600, max_tokens=520)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score(SHIPPED.base, text, context=600, max_tokens=100)  # which are few
 
 
 @given(st.integers(1, 5), st.integers(1, 20), st.integers(0, 2**32 - 1))
@@ -46,7 +110,7 @@ def test_log_softmax_is_that_of_f64(rows: int, columns: int, seed: int) -> None:
 def token_losses(path: Path, ids: list[int], context: int, stride: int) -> npt.NDArray[np.float64]:
     model = open_model(path)
     losses = []
-    for start, stop, first in windows(len(ids), context, stride):
+    for start, stop, first in overlapping_windows(len(ids), context, stride):
         logits = model.logits(ids[start:stop]).astype(np.float64)
         shares = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         losses += [-shares[place - 1 - start, ids[place]] for place in range(first, stop)]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from lbrx.jobs.score.statistics import (
+    correlation_estimate,
     mean_error,
     mean_estimate,
     probability_of_no_difference,
@@ -16,6 +17,7 @@ from lbrx.jobs.score.statistics import (
     quantile_estimates,
     root_mean_square,
     share_estimate,
+    token_share_estimate,
 )
 
 
@@ -64,7 +66,7 @@ def test_a_p_value_is_that_of_students_distribution() -> None:
 def test_quantile_intervals_cover() -> None:
     random = np.random.default_rng(3)
     for share, true in ((0.5, math.log(2)), (0.9, math.log(10))):
-        found = [quantile_estimate(np.sort(random.exponential(size=500)), share) for _ in range(300)]
+        found = [quantile_estimate(random.exponential(size=500), share) for _ in range(300)]
         assert 0.91 <= np.mean([each.low <= true <= each.high for each in found]) <= 0.99
 
 
@@ -85,3 +87,35 @@ def test_shares_stay_between_0_and_1() -> None:
     assert share_estimate(0, 5).low == pytest.approx(0.0)
     assert share_estimate(5, 5).high == pytest.approx(1.0)
     assert share_estimate(5, 5).low == pytest.approx(0.5655, abs=1e-3)
+
+
+def test_intervals_of_quantiles_and_shares_of_correlated_values_cover() -> None:
+    random = np.random.default_rng(4)
+    samples = [correlated(random, 2048) for _ in range(200)]
+    limit = 1.2815516 * math.sqrt(4 / 3)  # the 90 % quantile
+    quantiles = [quantile_estimate(values, 0.9) for values in samples]
+    assert 0.90 <= np.mean([each.low <= limit <= each.high for each in quantiles]) <= 0.99
+    shares = [token_share_estimate(values <= limit) for values in samples]
+    assert 0.90 <= np.mean([each.low <= 0.9 <= each.high for each in shares]) <= 0.99
+
+
+def test_clustered_cases_count_less_than_independent_ones() -> None:
+    hits = np.arange(6400) % 64 < 32
+    independent = share_estimate(3200, 6400)
+    clustered = token_share_estimate(hits)
+    assert clustered.value == independent.value == 0.5
+    assert clustered.high - 0.5 == pytest.approx(math.sqrt(32) * (independent.high - 0.5), rel=0.03)
+
+
+def test_the_interval_of_a_correlation_covers() -> None:
+    random = np.random.default_rng(5)
+    found = []
+    for _ in range(200):
+        first = correlated(random, 1024)
+        found.append(correlation_estimate(first, 0.8 * first + 0.6 * correlated(random, 1024)))
+    assert 0.90 <= np.mean([each.low <= 0.8 <= each.high for each in found]) <= 0.99
+    values = random.standard_normal(100)
+    few = correlation_estimate(values, values**2)
+    assert few.value == pytest.approx(np.corrcoef(values, values**2)[0, 1])
+    assert math.isnan(few.low)
+    assert math.isnan(correlation_estimate(np.ones(9), values[:9]).value)

@@ -70,6 +70,21 @@ def test_texts_are_decoded(name: str, tmp_path: Path) -> None:
     assert decoded.strip() == text
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_tokens_end_where_their_text_ends(name: str, tmp_path: Path) -> None:
+    tokenizer = tokenizer_of_metadata(metadata_of(name, tmp_path / "a"))
+    for text in [*golden()["texts"], "the quick brown dog, and 31415"]:
+        ids, ends = tokenizer.encode_with_ends(text)
+        assert ids == tokenizer.encode(text)
+        assert ends.size == len(ids)
+        assert (np.diff(ends) >= 0).all()
+        assert not ends.size or ends[-1] <= len(text.encode())
+    pieces = zip(ids, [0, *ends], ends, strict=False)
+    words = [(tokenizer.decode([token]).strip(" #"), text[start:stop].strip()) for token, start, stop in pieces]
+    assert "".join(word for word, _ in words) == "thequickbrowndog,and31415"
+    assert [word for word, _ in words if word] == [part for _, part in words if part]
+
+
 @pytest.mark.parametrize(
     ("name", "model", "pre"),
     [

@@ -35,6 +35,7 @@ class Divergence:
     change_root_mean_square: Estimate
     change_quantiles: Mapping[float, Estimate]
     correlation: float
+    correlation_interval: Estimate
     loss_change: Estimate
 
     @property
@@ -65,6 +66,7 @@ class Score:
     seconds: float
     processed_tokens: int
     divergence: Divergence | None = None
+    scored_bytes: int = 0
     ids: tuple[int, ...] = field(default=(), repr=False, compare=False)
     token_losses: Numbers = field(default_factory=lambda: _NO_NUMBERS, repr=False, compare=False)
 
@@ -111,6 +113,8 @@ class Comparison:
 
     def __str__(self) -> str:
         size = f"{abs(self.difference.value):.4f} nats per token"
+        if math.isnan(self.p_value):
+            return f"{self.model} and {self.other}: differ by {size}; too few tokens to test the difference"
         ends = sorted((abs(self.difference.low), abs(self.difference.high)))
         if not self.is_significant:
             return f"{self.model} and {self.other}: no significant difference ({size}, p = {self.p_value:.2g})"
@@ -128,7 +132,7 @@ def compare_scores(model: Score, other: Score) -> Comparison:
     >>> text = tuple(range(1001))
     >>> def score_of(name, losses):
     ...     interval = mean_estimate(losses)
-    ...     return Score(Path(name), 1000, interval.value, 0.0, interval, 1.0, 1.0, 1000, None, text, losses)
+    ...     return Score(Path(name), 1000, interval.value, 0.0, interval, 1.0, 1.0, 1000, None, 4000, text, losses)
     >>> print(compare_scores(score_of("a", losses - 0.01), score_of("b", losses)))
     a is better than b by 0.0100 nats per token (0.0100 to 0.0100, p < 0.001)
     """

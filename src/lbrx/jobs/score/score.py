@@ -1,17 +1,16 @@
-"""How good a model is at a text: loss and perplexity, and how far it is from a reference.
-
-The text is cut into windows of ``context`` tokens, each ``stride`` tokens after the one before. Every token but the
-first is predicted once, in the first window that holds it: so all but those of the first window are predicted from at
-least ``context - stride`` tokens.
-"""
+"""How good a model is at a text: loss and perplexity, and how far it is from a reference."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.device import computing_on
@@ -20,7 +19,8 @@ from lbrx.files.formats.source import read_text
 from lbrx.files.output.options import CountCallback
 from lbrx.jobs.score.records import Score
 from lbrx.jobs.score.statistics import mean_estimate
-from lbrx.jobs.score.tally import Tally, Window, score_window
+from lbrx.jobs.score.tally import Tally, score_window
+from lbrx.jobs.score.windows import Window, WindowLayout, windows_of, with_first_tokens
 from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
 from lbrx.registry import RUNNERS, load
@@ -31,19 +31,6 @@ _WARM_UP_TOKENS = 16
 _LONGEST_NAME = 1024
 
 
-def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
-    """The windows of a text.
-
-    >>> [tuple(window) for window in windows(10, context=6, stride=3)]
-    [(0, 6, 1), (3, 9, 6), (6, 10, 9)]
-    """
-    start, scored = 0, 1
-    while scored < tokens:
-        stop = min(start + context, tokens)
-        yield Window(start, stop, scored)
-        start, scored = start + stride, stop
-
-
 def score(
     models: str | PathLike[str] | Sequence[str | PathLike[str]],
     text: str | PathLike[str],
@@ -51,6 +38,7 @@ def score(
     reference: str | PathLike[str] | None = None,
     context: int | None = None,
     stride: int | None = None,
+    windows: WindowLayout = "overlapping",
     max_tokens: int | None = None,
     progress: CountCallback | None = None,
     threads: int | None = None,
@@ -61,6 +49,9 @@ def score(
 
     With a ``reference`` all models must have its vocabulary and tokenizer; the reference is scored as well, and comes
     first. ``context`` is 512, or the context length of the models if that is less; ``stride`` is half of it.
+    ``windows`` are "overlapping": each begins ``stride`` tokens after the one before, and every token but the first is
+    scored once, in the first window that contains it. "llama.cpp" are those of llama-perplexity: they do not overlap,
+    and only their second halves are scored, so that figures can be compared with those of llama.cpp.
     ``progress`` is called with the windows done, the total, and the current model.
 
     ``cluster`` is the address of a Ray cluster, or "auto" for the one of this machine: its workers take some windows
@@ -85,7 +76,7 @@ def score(
         groups = [[path] for path in paths]
     with computing_on(device, cluster):
         run: ScoreRunner = _run_here if cluster is None else load(RUNNERS["score"])(cluster)
-        jobs = [_job(group, content, context, stride, max_tokens, reference is not None) for group in groups]
+        jobs = [_job(group, content, context, stride, windows, max_tokens, reference is not None) for group in groups]
         report = _Reporter(progress, sum(len(job.windows) for job in jobs))
         tallies = run(jobs, threads, report.step)
     return [one for job, tally in zip(jobs, tallies, strict=True) for one in _finished_job(job, tally)]
@@ -115,6 +106,7 @@ class ScoreJob:
     windows: tuple[Window, ...]
     scored_bytes: int
     has_reference: bool
+    is_rounded: bool  # compare with the reference as llama-perplexity does
 
 
 def _job(
@@ -122,18 +114,26 @@ def _job(
     text: str,
     context: int | None,
     stride: int | None,
+    layout: WindowLayout,
     max_tokens: int | None,
     has_reference: bool,
 ) -> ScoreJob:
     models = tuple(open_model(path) for path in paths)
     tokenizers = [open_tokenizer(path) for path in paths]
-    ids = _token_ids(models, tokenizers, text, max_tokens)
-    width = context or min(DEFAULT_CONTEXT, *(model.spec.context_length for model in models))
-    step = stride or max(width // 2, 1)
-    if not 1 <= step < width:
-        raise UsageError(f"windows of {width} tokens, one every {step}: expected a stride of 1 to {width - 1}")
-    scored_bytes = len(tokenizers[0].decode(ids[1:]).encode())
-    return ScoreJob(models, ids, tuple(windows(len(ids), width, step)), scored_bytes, has_reference)
+    ids, ends = _tokens(models, tokenizers, text, max_tokens)
+    longest = min(model.spec.context_length for model in models)
+    width = context or min(DEFAULT_CONTEXT, longest)
+    windows = windows_of(layout, len(ids), width, stride)
+    if min(width, len(ids)) > longest:
+        short = next(model for model in models if model.spec.context_length == longest)
+        warnings.warn(
+            f"{short.path} was made for {longest:,} tokens; windows of {width:,} score it beyond that", stacklevel=4
+        )
+    bos = tokenizers[0].bos_id
+    if layout == "llama.cpp" and tokenizers[0].special.add_bos and bos is not None:
+        ids = with_first_tokens(ids, windows, bos)
+    scored_bytes = sum(int(ends[stop - 1] - ends[first - 1]) for _, stop, first in windows)
+    return ScoreJob(models, ids, windows, scored_bytes, has_reference, layout == "llama.cpp")
 
 
 ScoreRunner = Callable[[Sequence[ScoreJob], int | None, Callable[[int, str], None]], list[list[Tally]]]
@@ -149,7 +149,7 @@ def _tallies(job: ScoreJob, step: Callable[[int, str], None]) -> list[Tally]:
     warm_up(job.models, job.ids)
     tallies = [Tally() for _ in job.models]
     for window in job.windows:
-        score_window(job.models, tallies, job.ids, window, job.has_reference)
+        score_window(job.models, tallies, job.ids, window, job.has_reference, job.is_rounded)
         step(1, str(job.models[0].path))
     return tallies
 
@@ -162,33 +162,30 @@ def warm_up(models: Sequence[LanguageModel], ids: Sequence[int]) -> None:
 
 def _finished_job(job: ScoreJob, tallies: Sequence[Tally]) -> list[Score]:
     processed = sum(window.stop - window.start for window in job.windows)
-    references = [tallies[0] if job.has_reference and number else None for number in range(len(tallies))]
-    return [
-        _finished(model.path, tally, reference, job, processed)
-        for model, tally, reference in zip(job.models, tallies, references, strict=True)
-    ]
+    return [_finished(model.path, tally, job, processed) for model, tally in zip(job.models, tallies, strict=True)]
 
 
-def _token_ids(
+def _tokens(
     models: Sequence[LanguageModel], tokenizers: Sequence[TextTokenizer], text: str, max_tokens: int | None
-) -> list[int]:
+) -> tuple[list[int], npt.NDArray[np.int64]]:
+    """Return the tokens of the text, which all models share, and the byte of the text behind each."""
     first = models[0]
     if not text:
         raise UsageError("the text is empty; expected some to score")
-    encoded = [tokenizer.encode(text) for tokenizer in tokenizers]
-    for model, ids in zip(models[1:], encoded[1:], strict=True):
-        if ids != encoded[0] or model.spec.vocabulary != first.spec.vocabulary:
+    ids, ends = tokenizers[0].encode_with_ends(text)
+    for model, tokenizer in zip(models[1:], tokenizers[1:], strict=True):
+        if tokenizer.encode(text) != ids or model.spec.vocabulary != first.spec.vocabulary:
             raise UsageError(
                 f"{model.path}: has another tokenizer or vocabulary than {first.path}; "
                 "expected the same, so that their predictions can be compared"
             )
-    ids = encoded[0] if max_tokens is None else encoded[0][:max_tokens]
+    ids = ids[:max_tokens]
     if len(ids) < 2:
         raise UsageError(
             f"the text has {len(ids)} token{'s' * (len(ids) != 1)}; expected at least 2, the second is scored"
         )
     first.checked_ids(ids)
-    return ids
+    return ids, ends
 
 
 def _plain_text(text: str) -> str:
@@ -198,7 +195,7 @@ def _plain_text(text: str) -> str:
     return text
 
 
-def _finished(path: Path, tally: Tally, reference: Tally | None, job: ScoreJob, processed: int) -> Score:
+def _finished(path: Path, tally: Tally, job: ScoreJob, processed: int) -> Score:
     losses = tally.token_losses
     deviation = float(losses.std(ddof=1)) if losses.size > 1 else math.nan
     return Score(
@@ -210,7 +207,8 @@ def _finished(path: Path, tally: Tally, reference: Tally | None, job: ScoreJob, 
         bits_per_byte=float(losses.sum()) / math.log(2) / max(job.scored_bytes, 1),
         seconds=tally.seconds,
         processed_tokens=processed,
-        divergence=None if reference is None else tally.divergence_from(reference),
+        divergence=tally.divergence() if tally.divergences else None,
+        scored_bytes=job.scored_bytes,
         ids=tuple(job.ids),
         token_losses=losses,
     )

@@ -18,8 +18,9 @@ Numbers = npt.NDArray[np.float64]
 
 BLOCK_TOKENS = 32
 LEAST_BLOCKS = 8
-QUANTILES = (0.001, 0.01, 0.05, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999)
+QUANTILES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 _NORMAL_95 = 1.959964
+_ALMOST_1 = 1 - 1e-15
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +69,21 @@ def root_mean_square(values: Numbers) -> Estimate:
     return Estimate(*(math.sqrt(max(each, 0.0)) for each in (squares.value, squares.low, squares.high)))
 
 
-def quantile_estimate(ordered: Numbers, share: float) -> Estimate:
-    """Return a quantile of sorted values. The interval is between two of the values, found by their ranks.
+def quantile_estimate(values: Numbers, share: float) -> Estimate:
+    """Return a quantile of consecutive values. The interval is between two of the values, found by their ranks.
 
     >>> quantile_estimate(np.arange(101.0), 0.5)
     Estimate(value=50.0, low=40.0, high=60.0)
     """
-    reach = _NORMAL_95 * math.sqrt(ordered.size * share * (1 - share))
+    return _quantile(values, np.sort(values), share)
+
+
+def _quantile(values: Numbers, ordered: Numbers, share: float) -> Estimate:
+    value = float(np.quantile(ordered, share))
+    reach = _NORMAL_95 * math.sqrt(ordered.size * share * (1 - share) * clustering(values <= value))
     ranks = (ordered.size - 1) * share + np.array([-reach, reach])
     low, high = np.clip(np.round(ranks), 0, ordered.size - 1).astype(int)
-    return Estimate(float(np.quantile(ordered, share)), float(ordered[low]), float(ordered[high]))
+    return Estimate(value, float(ordered[low]), float(ordered[high]))
 
 
 def quantile_estimates(values: Numbers) -> Mapping[float, Estimate]:
@@ -86,12 +92,58 @@ def quantile_estimates(values: Numbers) -> Mapping[float, Estimate]:
     ends = {share: float(ordered[place]) for share, place in ((0.0, 0), (1.0, -1))}
     return {
         0.0: Estimate(ends[0.0], ends[0.0], ends[0.0]),
-        **{share: quantile_estimate(ordered, share) for share in QUANTILES},
+        **{share: _quantile(values, ordered, share) for share in QUANTILES},
         1.0: Estimate(ends[1.0], ends[1.0], ends[1.0]),
     }
 
 
-def share_estimate(hits: int, count: int) -> Estimate:
+def clustering(hits: npt.NDArray[np.bool_]) -> float:
+    """Return by how much the variance of a share of consecutive cases exceeds that of independent ones, at least 1.
+
+    >>> clustering(np.arange(6400) % 2 == 0), round(clustering(np.arange(6400) % 64 < 32))
+    (1.0, 32)
+    """
+    share = float(hits.mean())
+    error, _ = mean_error(hits.astype(np.float64))
+    independent = math.sqrt(share * (1 - share) / hits.size)
+    return min(max((error / independent) ** 2, 1.0), float(BLOCK_TOKENS)) if independent > 0 and error > 0 else 1.0
+
+
+def token_share_estimate(hits: npt.NDArray[np.bool_]) -> Estimate:
+    """Return the share of consecutive tokens for which something is true, with its interval."""
+    count = hits.size / clustering(hits)
+    return share_estimate(float(hits.mean()) * count, count)
+
+
+def correlation_estimate(first: Numbers, second: Numbers) -> Estimate:
+    """Return the correlation of consecutive values. The interval leaves out one block of tokens at a time (jackknife).
+
+    >>> print(correlation_estimate(np.arange(1000.0), 2 * np.arange(1000.0)))
+    1 (1 to 1)
+    """
+    count = max(first.size // BLOCK_TOKENS, 1)
+    if first.size < 2 or not (first.std() > 0 and second.std() > 0):
+        return Estimate(math.nan, math.nan, math.nan)
+    first, second = first - first.mean(), second - second.mean()
+    columns = np.stack([np.ones_like(first), first, second, first * first, second * second, first * second])
+    sums = np.stack([block.sum(axis=1) for block in np.array_split(columns, count, axis=1)])
+    whole = _correlation(sums.sum(axis=0))
+    if count < LEAST_BLOCKS:
+        return Estimate(whole, math.nan, math.nan)
+    angles = np.arctanh(np.clip([_correlation(sums.sum(axis=0) - block) for block in sums], -_ALMOST_1, _ALMOST_1))
+    error = math.sqrt((count - 1) * float(angles.var()))
+    middle, reach = math.atanh(min(max(whole, -_ALMOST_1), _ALMOST_1)), error * _student_95(count - 1)
+    return Estimate(whole, math.tanh(middle - reach), math.tanh(middle + reach))
+
+
+def _correlation(sums: Numbers) -> float:
+    """The correlation for the number of values and their sums, sums of squares and sum of products."""
+    count, first, second, squares, other_squares, products = map(float, sums)
+    variances = (squares - first * first / count) * (other_squares - second * second / count)
+    return (products - first * second / count) / math.sqrt(variances) if variances > 0 else math.nan
+
+
+def share_estimate(hits: float, count: float) -> Estimate:
     """Return a share of independent cases with Wilson's interval.
 
     >>> print(share_estimate(8, 10))

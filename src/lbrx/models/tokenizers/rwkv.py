@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,9 +102,10 @@ def vocabulary_lines(vocabulary: GgufVocabulary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The ids of a text."""
+    """The ids of a text, and for each the characters of the text from which it was made."""
 
     ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 class RwkvTokenizer:
@@ -144,30 +146,43 @@ class RwkvTokenizer:
         """Return the ids of a text; special tokens that are written out become their ids."""
         del add_special_tokens  # which the caller adds
         ids: list[int] = []
+        lengths: list[int] = []
         position = 0
         for match in self._cut.finditer(text) if self._cut else ():
-            self._append(text[position : match.start()].encode(), ids)
+            self._append(text[position : match.start()].encode(), ids, lengths)
             ids.append(self._special[match[0]])
+            lengths.append(len(match[0].encode()))
             position = match.end()
-        self._append(text[position:].encode(), ids)
-        return Encoded(ids)
+        self._append(text[position:].encode(), ids, lengths)
+        return Encoded(ids, _offsets(text.encode(), lengths))
 
-    def _append(self, text: bytes, ids: list[int]) -> None:
+    def _append(self, text: bytes, ids: list[int], lengths: list[int]) -> None:
         position, known = 0, self._ids
         while position < len(text):
             start = text[position : position + 2]
             for length in self._lengths.get(start, ()):
                 token_id = known.get(text[position : position + length])
                 if token_id is not None and position + length <= len(text):
-                    ids.append(token_id)
-                    position += length
                     break
             else:
-                ids.append(known.get(start[:1], self._unknown))
-                position += 1
+                token_id, length = known.get(start[:1], self._unknown), 1
+            ids.append(token_id)
+            lengths.append(length)
+            position += length
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids; bytes that are not UTF-8 become replacement characters."""
         special = set(self._special.values()) if skip_special_tokens else set()
         known = (number for number in ids if number < len(self._bytes) and number not in special)
         return b"".join(self._bytes[number] for number in known).decode(errors="replace")
+
+
+def _offsets(text: bytes, lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the characters that hold consecutive pieces of a text, given the pieces' lengths in bytes.
+
+    >>> _offsets("aé".encode(), [2, 1])
+    [(0, 2), (1, 2)]
+    """
+    firsts = [0, *accumulate((byte & 0xC0) != 0x80 for byte in text)]  # characters that begin before a byte
+    ends = list(accumulate(lengths))
+    return [(firsts[end - length + 1] - 1, firsts[end]) for end, length in zip(ends, lengths, strict=True)]

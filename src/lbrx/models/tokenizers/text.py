@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, UsageError
 from lbrx.files.checkpoint.opening import open_checkpoint
@@ -15,14 +18,14 @@ from lbrx.files.formats.strict_json import read_json, reading
 from lbrx.models.tokenizers.document import read_document
 from lbrx.models.tokenizers.documents import tokenizer_document
 from lbrx.models.tokenizers.gguf_vocabulary import plain_values, read_vocabulary
-from lbrx.models.tokenizers.rwkv import RwkvTokenizer
+from lbrx.models.tokenizers.rwkv import Encoded, RwkvTokenizer
 from lbrx.models.tokenizers.sentencepiece import MODEL_NAME
 from lbrx.models.tokenizers.specials import SpecialTokens, end_ids, read_settings, special_tokens
 from lbrx.models.tokenizers.to_gguf import VOCABULARY_FILES, gguf_tokenizer_metadata
 from lbrx.models.tokenizers.tokenizer_file import TOKENIZER_NAME, library_errors, load_tokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 CONFIG_NAME = "config.json"
 
@@ -68,17 +71,34 @@ class TextTokenizer:
 
         Special tokens that are written out in the text always become their ids.
         """
+        before, after = self._around() if add_special else ([], [])
+        return [*before, *self._encoded(text).ids, *after]
+
+    def encode_with_ends(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
+        """Return the ids of a text with special tokens, and for each the byte of the text behind it.
+
+        Tokens that share a character end behind it.
+        """
+        before, after = self._around()
+        encoded = self._encoded(text)
+        characters = np.array([end for _, end in encoded.offsets], np.int64)
+        ends = np.maximum.accumulate(_byte_positions(text)[characters])
+        whole = np.concatenate([np.zeros(len(before), np.int64), ends, np.full(len(after), len(text.encode()))])
+        return [*before, *encoded.ids, *after], whole
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The ids of the special tokens before and after a text."""
+        special = self.special
+        before = [special.ids["bos"]] if special.add_bos else []
+        return before, [special.ids["eos"]] if special.add_eos else []
+
+    def _encoded(self, text: str) -> Encoding | Encoded:
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise UsageError(f"the text has a lone surrogate at character {error.start}, which is not text") from error
         with library_errors(f"{self.label}: cannot encode the text"):
-            ids = list(self._library.encode(text, add_special_tokens=False).ids)
-        if add_special and self.special.add_bos:
-            ids.insert(0, self.special.ids["bos"])
-        if add_special and self.special.add_eos:
-            ids.append(self.special.ids["eos"])
-        return ids
+            return self._library.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Return the text of ids. Special tokens are skipped unless ``skip_special`` is False; unused ids are
@@ -89,6 +109,17 @@ class TextTokenizer:
                 raise UsageError(f"{self.label}: {token_id} is not a token id, expected 0 to {self.vocab_size - 1}")
         with library_errors(f"{self.label}: cannot decode the tokens"):
             return self._library.decode(list(ids), skip_special_tokens=skip_special)
+
+
+def _byte_positions(text: str) -> npt.NDArray[np.int64]:
+    """Return the byte at which each character begins, and the number of bytes.
+
+    >>> _byte_positions("aé€").tolist()
+    [0, 1, 3, 6]
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    widths = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
+    return np.concatenate([[0], np.cumsum(widths)])
 
 
 def open_tokenizer(path: str | Path) -> TextTokenizer:
