@@ -311,7 +311,12 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     (tmp_path / "lower" / "tokenizer.json").write_text(json.dumps({**document, "normalizer": {"type": "Lowercase"}}))
     short, own = tmp_path / "short.txt", tmp_path / "own.py"
     short.write_text("a")
-    own.write_text("def word(model, tokenizer):\n    return 'nan'\n")
+    own.write_text(
+        "import numpy\ndef word(*_):\n    return 'nan'\ndef nothing(*_): pass\n"
+        "def wrong(model, tokenizer):\n    raise ValueError('too\\nbad')\ndef several(*_): return numpy.ones(3)\n"
+    )
+    broken = tmp_path / "broken.py"
+    broken.write_text("from os import nothing\n")
     for arguments, message in [
         ({"texts": []}, "nothing to measure; expected a text, questions or a function"),
         ({"measure": "kl"}, "compares with a reference; expected one"),
@@ -327,8 +332,21 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
         ({"held_out": [short]}, "short.txt: has 1 tokens"),
         (
             {"texts": [], "function": f"{own}:word", "allow_code": True},
-            "the function returned 'nan'; expected a number",
+            r"candidate 1 \(.*\): the function 'word' returned 'nan'; expected a number",
         ),
+        (
+            {"texts": [], "function": f"{own}:nothing", "allow_code": True},
+            "the function 'nothing' returned None; expected a number",
+        ),
+        (
+            {"texts": [], "function": f"{own}:several", "allow_code": True},
+            r"the function 'several' raised TypeError: .* \(.*objectives\.py, line",
+        ),
+        (
+            {"texts": [], "function": f"{own}:wrong", "allow_code": True},
+            r"the function 'wrong' raised ValueError: too bad \(.*own\.py, line 6\)",
+        ),
+        ({"texts": [], "function": f"{broken}:one", "allow_code": True}, r"broken\.py: cannot be run: ImportError"),
     ]:
         with pytest.raises(UsageError, match=message):
             search(searched, tmp_path / "out", restart=True, **{"texts": texts, **QUICK, **arguments})
@@ -371,6 +389,26 @@ def test_a_journal_of_other_questions_or_values_is_refused(tmp_path: Path, texts
     journal.write_text(journal.read_text().replace('"values": [0.5, 0.5]', '"values": [0.5, 0.25]'))
     with pytest.raises(UsageError, match="candidate 1 has other values than the optimizer proposes now"):
         search(recipe("{search: [0, 1]}"), tmp_path / "texts", **settings)
+
+
+def test_a_changed_model_of_any_choice_is_noticed(tmp_path: Path, texts: list[Path]) -> None:
+    for name in ("first", "second", "third"):
+        shutil.copytree(SHIPPED.code, tmp_path / name)
+    nested = f"{{choose: [{tmp_path / 'third'}, {tmp_path / 'first'}]}}"
+    chosen = recipe("{search: [0, 1]}").replace(
+        str(SHIPPED.code), f"{{choose: [{tmp_path / 'first'}, {tmp_path / 'second'}, {nested}, {SHIPPED.code}]}}"
+    )
+    settings: dict[str, Any] = {"texts": texts, "candidates": 2, "optimizer": "random", **QUICK}
+    whole = search(chosen, tmp_path / "out", **settings)
+    assert search(chosen, tmp_path / "out", **settings).recipe == whole.recipe
+    for name in ("first", "second", "third"):
+        model = tmp_path / name / "model.safetensors"
+        state = model.stat()
+        os.utime(model, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+        with pytest.raises(UsageError, match="journal of a search with other settings or models"):
+            search(chosen, tmp_path / "out", **settings)
+        os.utime(model, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert search(chosen, tmp_path / "out", **settings).recipe == whole.recipe
 
 
 def test_two_searches_do_not_write_one_journal(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from lbrx.base.fast_dataclass import dataclass
-from lbrx.errors import FileError, UsageError
+from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.jobs.score.choices import Question
 from lbrx.jobs.score.likelihood import Request, request_of
 from lbrx.jobs.score.statistics import Numbers
@@ -100,7 +101,7 @@ class Objectives:
             figures["choices"] = self._wrong(candidate, self._requests[:count])
         if self._function is not None:
             assert self._tokenizer is not None
-            figures["function"] = _finite(_number(self._function(candidate.model, self._tokenizer)))
+            figures["function"] = _finite(_value(self._function, candidate.model, self._tokenizer))
         return figures
 
     def _of_texts(self, candidate: Candidate, chosen: Sequence[Piece]) -> dict[str, float]:
@@ -161,10 +162,25 @@ class Objectives:
         return wrong / len(requests)
 
 
-def _number(value: object) -> float:
-    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
-        raise UsageError(f"the function returned {value!r:.60}; expected a number, lower for better models")
-    return float(value)
+def _value(function: UserFunction, model: LanguageModel, tokenizer: TextTokenizer) -> float:
+    """Call a function of the user. Its mistakes are reported in one line with the place in its file."""
+    name = getattr(function, "__name__", "function")
+    try:
+        value: object = function(model, tokenizer)
+        if not isinstance(value, str | bytes) and hasattr(value, "__float__"):
+            return float(value)
+    except LbrxError:
+        raise
+    except Exception as error:
+        raise UsageError(f"the function {name!r} raised {_described(error)}") from error
+    raise UsageError(f"the function {name!r} returned {value!r:.60}; expected a number, lower for better models")
+
+
+def _described(error: Exception) -> str:
+    """The type and the text of an exception, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {text:.200}' if text else ''} ({last.filename}, line {last.lineno})"
 
 
 def _finite(value: float) -> float:
@@ -183,7 +199,10 @@ def load_function(reference: str) -> UserFunction:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{path}: cannot be run: {_described(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"{path}: has no function {name!r}")

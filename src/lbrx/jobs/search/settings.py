@@ -107,9 +107,21 @@ class Measurer:
         headers = () if settings.reference is None else open_checkpoint(settings.reference).files
         return {
             "merge": self._plan.identity({}),
+            "alternatives": self._alternatives(),
             "files": {str(path): digest(path.read_bytes()) for path in read},
             "reference": {str(header.path): file_state(header.path) for header in headers},
         }
+
+    def _alternatives(self) -> dict[str, Any]:
+        """Return the states of the files that any alternative of a choice reads, by path or name."""
+        files: dict[str, Any] = {}
+        for values in self.space.alternatives():
+            try:
+                identity = self.candidate(self.space.recipe(values)).plan.identity({})
+            except UsageError:
+                continue  # it may be valid with other values; if not, this is reported when it is measured
+            files |= identity["input file"] | identity["adapter file"] | identity["method file"]
+        return files
 
     def labels(self) -> Mapping[str, Path]:
         """The directories or files of the models that were opened, by name."""

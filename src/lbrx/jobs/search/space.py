@@ -96,6 +96,14 @@ class Space:
         filled = [_filled(document, values) for document in self.documents]
         return "---\n".join(yaml.safe_dump(each, sort_keys=False, allow_unicode=True) for each in filled)
 
+    def alternatives(self) -> Iterator[tuple[Value, ...]]:
+        """Yield values for each alternative of each choice, with the middle of what is outside of it.
+
+        >>> list(read_space("{a: {choose: [1, {choose: [2, 3]}]}, b: {search: [0, 1]}}").alternatives())
+        [(0, 1, 0.5), (1, 1, 0.5), (1, 0, 0.5), (1, 1, 0.5)]
+        """
+        return _alternatives(self.documents, tuple(dimension.at(0.5) for dimension in self.dimensions))
+
     def chosen(self, number: int, values: Sequence[Value]) -> Any:
         """Return what a dimension puts into the recipe: a number, or the chosen value of a choice.
 
@@ -233,6 +241,17 @@ def _filled(node: Any, values: Sequence[Value]) -> Any:
     if isinstance(node, list):
         return [_filled(item, values) for item in node]
     return node
+
+
+def _alternatives(node: Any, values: tuple[Value, ...]) -> Iterator[tuple[Value, ...]]:
+    if isinstance(node, _Mark):
+        for index, option in enumerate(node.options):
+            chosen = (*values[: node.first], index, *values[node.first + 1 :])
+            yield chosen
+            yield from _alternatives(option, chosen)
+    elif isinstance(node, Mapping | list | tuple):
+        for item in node.values() if isinstance(node, Mapping) else node:
+            yield from _alternatives(item, values)
 
 
 def _marks(node: Any) -> Iterator[_Mark]:
