@@ -85,6 +85,8 @@ def score(
 
       lbrx score model-q4_k_m.gguf --reference model --text held_out.txt --details
 
+      lbrx score model-q4_k_m.gguf --reference model --text held_out.txt --windows llama.cpp
+
       lbrx score model-q4_0.gguf --text held_out.txt --device metal
 
       lbrx score a b merged --choices arc_easy.jsonl --limit 200

@@ -202,23 +202,29 @@ def test_searches_are_repeatable_and_resumed(tmp_path: Path, texts: list[Path]) 
         assert (folder / "search.jsonl").read_bytes() == journal
 
 
-def test_a_killed_search_is_resumed(tmp_path: Path, texts: list[Path]) -> None:
+@pytest.mark.usefixtures("texts")
+def test_a_search_killed_at_five_moments_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "recipe.yml").write_text(recipe("{search: [0, 1]}"))
     command = [sys.executable, "-m", "lbrx", "search", "recipe.yml", "out", "--candidates", "24", "--max-tokens", "256"]
-    command += ["--context", "64", "--text", "prose.txt", "--text", "code.txt"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command += ["--context", "64", "--text", "prose.txt", "--text", "code.txt", "--json"]
     journal = tmp_path / "out" / "search.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b"\n") < 8):
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["search.jsonl"]
-    found = search(tmp_path / "recipe.yml", tmp_path / "out", texts=texts, candidates=24, **QUICK)
-    assert found.candidates == 24
-    whole = search(tmp_path / "recipe.yml", tmp_path / "whole", texts=texts, candidates=24, **QUICK)
-    assert journal.read_bytes().splitlines()[1:] == (tmp_path / "whole" / "search.jsonl").read_bytes().splitlines()[1:]
-    assert found.recipe == whole.recipe
+    for lines in (1, 4, 12, 20, 28):  # of about 40, in all rungs of successive halving
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < lines):
+            time.sleep(0.01)
+        assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["search.jsonl"]
+        rows = [json.loads(line) for line in journal.read_bytes().splitlines(keepends=True)[1:] if line.endswith(b"\n")]
+        assert len(rows) >= lines - 1
+    resumed = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+    command[5] = "whole"
+    whole = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert journal.read_bytes() == (tmp_path / "whole" / "search.jsonl").read_bytes()
+    assert {row["rung"] for row in rows} == {0, 1, 2}
+    assert resumed | {"out": "whole"} == whole
+    assert (resumed["candidates"], resumed["complete"]) == (24, True)
 
 
 def test_limits_reject_candidates(tmp_path: Path, texts: list[Path]) -> None:
