@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,13 +10,24 @@ import pytest
 from lbrx.jobs.quantize import packed_codes
 from lbrx.tensors.tensor import Tensor, tensor
 
-ENCODERS: dict[str, Callable[[Tensor], Mapping[str, Tensor]]] = {
-    "awq": partial(packed_codes.awq, group_size=32, scale_type="f16"),
-    "gptq": partial(packed_codes.gptq, bits=4, group_size=32, scale_type="f16", is_second=False, has_index=False),
-    "compressed": partial(
-        packed_codes.compressed, bits=4, group_size=32, scale_type="f16", has_zero_points=True, has_index=False
-    ),
-}
+
+def awq(values: Tensor) -> Mapping[str, Tensor]:
+    grid = packed_codes.plain_grid(values, 4, 32, "f16", is_symmetric=False)
+    return packed_codes.awq(packed_codes.rounded(values, 4, 32, grid))
+
+
+def gptq(values: Tensor) -> Mapping[str, Tensor]:
+    grid = packed_codes.plain_grid(values, 4, 32, "f16", is_symmetric=True)
+    return packed_codes.gptq(packed_codes.rounded(values, 4, 32, grid), 4, is_second=False, has_index=False)
+
+
+def compressed(values: Tensor) -> Mapping[str, Tensor]:
+    grid = packed_codes.library_grid(values, 4, 32, "f16", is_symmetric=False)
+    own = packed_codes.library_rounded(values, 4, 32, grid)
+    return packed_codes.compressed(own, 4, has_zero_points=True, has_index=False)
+
+
+ENCODERS: dict[str, Callable[[Tensor], Mapping[str, Tensor]]] = {"awq": awq, "gptq": gptq, "compressed": compressed}
 
 
 @pytest.mark.parametrize("name", ENCODERS)

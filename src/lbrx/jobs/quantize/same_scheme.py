@@ -26,17 +26,17 @@ from lbrx.files.checkpoint.quantized.schemes import (
 from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 from lbrx.files.formats.header import quoted
 from lbrx.files.output.contents import Contents, PlannedTensor
-from lbrx.jobs.quantize import packed_codes
+from lbrx.jobs.quantize import byte_codes, packed_codes
+from lbrx.jobs.quantize.byte_codes import LARGEST, BlockArithmetic, library_arithmetic
 from lbrx.jobs.quantize.packed_codes import can_pack, scales_in_type
 from lbrx.tensors.codecs.codec import Part
 from lbrx.tensors.codecs.mlx import MlxMode, mlx_codec
 from lbrx.tensors.coded import Encode, Encoding
-from lbrx.tensors.creation import concatenate, full, where
+from lbrx.tensors.creation import full, where
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.tensor import Tensor
 
 SAME = "same"
-_LARGEST = {"f8_e4m3": 448.0, "f8_e5m2": 57344.0, "i8": 127.0}
 _SCALE_TYPES = ("f32", "f16", "bf16")
 _LARGEST_NVFP4 = 448.0 * 6.0  # scale times code
 _LAYER = re.compile(r"\.\d+\.")
@@ -158,18 +158,16 @@ def _encoder(shape: Shape, template: _Template, model: QuantizedWeights) -> Enco
     if model.scheme is MODELOPT and type_name == "u8":
         whole = parts.shape_of(f"{stored}_scale_2")
         if whole in ((), (1,)) and len(shape) == 2:
-            return lambda values: _nvfp4(
-                values, stored, f"{stored}_scale", f"{stored}_scale_2", whole, is_inverse=False
-            )
+            return lambda values: _nvfp4(values, stored, f"{stored}_scale", f"{stored}_scale_2", whole)
     if model.scheme is COMPRESSED_TENSORS and type_name == "u8":
         scales = f"{weight}_scale"
         if parts.type_of(scales) == "f8_e4m3":
             name = f"{weight}_global_scale"
             whole = parts.shape_of(name)
-            return lambda values: _nvfp4(values, stored, scales, name, whole, is_inverse=True)
+            return lambda values: _compressed_nvfp4(values, stored, scales, name, whole)
         if parts.type_of(scales) == "u8" and 2 * parts.shape_of(stored)[-1] == template.shape[-1]:
-            return lambda values: _mxfp4(values, stored, scales)
-    if type_name in _LARGEST and model.scheme is not BITSANDBYTES and not parts.has(f"{stored}_zero_point"):
+            return lambda values: dict(zip((stored, scales), byte_codes.mxfp4(values), strict=True))
+    if type_name in LARGEST and model.scheme is not BITSANDBYTES and not parts.has(f"{stored}_zero_point"):
         scales = fp8.scales_of(stored, parts)
         if parts.type_of(scales) in _SCALE_TYPES and parts.shape_of(stored) == template.shape:
             return _blocks_encoder(shape, template, scales, model)
@@ -204,14 +202,19 @@ def _packed_encoder(shape: Shape, template: _Template, model: QuantizedWeights) 
     has_index = parts.has(f"{start}g_idx")
 
     def encode(values: Tensor) -> Encoded:
-        if model.scheme is AWQ:
-            found = packed_codes.awq(values, group_size, scale_type)
-        elif model.scheme is GPTQ:
-            is_second = integer_words.is_second_version(parts.settings)
-            found = packed_codes.gptq(values, bits, group_size, scale_type, is_second=is_second, has_index=has_index)
+        if model.scheme is COMPRESSED_TENSORS:
+            grid = packed_codes.library_grid(values, bits, group_size, scale_type, is_symmetric=not has_zeros)
+            own = packed_codes.library_rounded(values, bits, group_size, grid)
+            found = packed_codes.compressed(own, bits, has_zero_points=has_zeros, has_index=has_index)
         else:
-            found = packed_codes.compressed(
-                values, bits, group_size, scale_type, has_zero_points=has_zeros, has_index=has_index
+            is_symmetric = model.scheme is GPTQ  # which all of its kernels compute
+            grid = packed_codes.plain_grid(values, bits, group_size, scale_type, is_symmetric=is_symmetric)
+            own = packed_codes.rounded(values, bits, group_size, grid)
+            is_second = integer_words.is_second_version(parts.settings)
+            found = (
+                packed_codes.gptq(own, bits, is_second=is_second, has_index=has_index)
+                if model.scheme is GPTQ
+                else packed_codes.awq(own)
             )
         return {start + ending: part for ending, part in found.items()}
 
@@ -232,42 +235,18 @@ def _blocks_encoder(shape: Shape, template: _Template, scales: str, model: Quant
         block = (block[0], shape[-1])
     has_axis = is_whole or len(given) == len(template.shape)
 
+    own = library_arithmetic(type_name, scale_type) if is_compressed else BlockArithmetic()
+
     def encode(values: Tensor) -> Encoded:
         if is_whole:
-            largest = abs(values).max()
-            numbers = _scale(largest, type_name, scale_type)
-            codes = _rounded(values / numbers.to("f32"), type_name)
+            limit = abs(values).max()
+            numbers = scales_in_type(limit / LARGEST[type_name], scale_type)
+            codes = byte_codes.to_codes(values / numbers.to("f32"), type_name)
             return {stored: codes, scales: numbers.reshape(*given)}
-        codes, numbers = _in_blocks(values, block, type_name, scale_type)
+        codes, numbers = byte_codes.in_blocks(values, block, type_name, scale_type, own)
         return {stored: codes, scales: numbers if has_axis else numbers.reshape(*numbers.shape[:-1])}
 
     return encode
-
-
-def _in_blocks(values: Tensor, block: tuple[int, int], type_name: str, scale_type: str) -> tuple[Tensor, Tensor]:
-    """Codes and scales; blocks at the ends of rows and columns may be smaller."""
-    for axis, size in zip((-2, -1), block, strict=True):
-        whole = values.shape[axis] // size * size
-        if 0 < whole < values.shape[axis]:
-            spans = (slice(0, whole), slice(whole, None))
-            pieces = [values[..., span, :] if axis == -2 else values[..., span] for span in spans]
-            coded = [_in_blocks(piece, block, type_name, scale_type) for piece in pieces]
-            return concatenate([each[0] for each in coded], axis), concatenate([each[1] for each in coded], axis)
-    *front, rows, columns = values.shape
-    height, width = min(block[0], rows), min(block[1], columns)
-    grid = (*front, rows // height, columns // width)
-    tiles = values.reshape(*front, grid[-2], height, grid[-1], width)
-    scales = _scale(abs(tiles).max(axis=-1).max(axis=-2), type_name, scale_type)
-    codes = tiles / scales.to("f32").reshape(*front, grid[-2], 1, grid[-1], 1)
-    return _rounded(codes.reshape(values.shape), type_name), scales
-
-
-def _scale(largest: Tensor, type_name: str, scale_type: str) -> Tensor:
-    return scales_in_type(largest / _LARGEST[type_name], scale_type)
-
-
-def _rounded(codes: Tensor, type_name: str) -> Tensor:
-    return codes.round().to(type_name) if type_name == "i8" else codes.to(type_name)
 
 
 def _int8_of_bitsandbytes(values: Tensor, stored: str) -> Encoded:
@@ -290,11 +269,6 @@ def _pairs(values: Tensor, mode: MlxMode, scale_type: str) -> tuple[Tensor, Tens
     return Tensor(Encode(encoding, 0)), Tensor(Encode(encoding, 1))
 
 
-def _mxfp4(values: Tensor, stored: str, scales: str) -> Encoded:
-    codes, exponents = _pairs(values, MlxMode("mxfp4", 4, 32), "u8")
-    return {stored: codes, scales: exponents}
-
-
 def _gpt_oss(values: Tensor, stored: str) -> Encoded:
     """Experts have their inputs as rows; blocks are along inputs."""
     experts, inputs, outputs = values.shape
@@ -303,9 +277,14 @@ def _gpt_oss(values: Tensor, stored: str) -> Encoded:
     return {stored: codes.reshape(experts, outputs, inputs // 32, 16), scales: exponents}
 
 
-def _nvfp4(values: Tensor, stored: str, scales: str, whole: str, shape: Shape, *, is_inverse: bool) -> Encoded:
-    """``is_inverse``: values are divided by the number of the whole weight."""
+def _nvfp4(values: Tensor, stored: str, scales: str, whole: str, shape: Shape) -> Encoded:
+    """ModelOpt: values are multiplied with the number of the whole weight."""
     largest = abs(values).max()
     number = where(largest == 0, 1.0, largest / _LARGEST_NVFP4)
     codes, numbers = _pairs(values / number, MlxMode("nvfp4", 4, 16), "f8_e4m3")
-    return {stored: codes, scales: numbers, whole: (1.0 / number if is_inverse else number).reshape(*shape)}
+    return {stored: codes, scales: numbers, whole: number.reshape(*shape)}
+
+
+def _compressed_nvfp4(values: Tensor, stored: str, scales: str, whole: str, shape: Shape) -> Encoded:
+    codes, numbers, number = byte_codes.nvfp4(values, abs(values).max())
+    return {stored: codes, scales: numbers, whole: number.reshape(*shape)}
