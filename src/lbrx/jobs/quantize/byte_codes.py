@@ -66,7 +66,8 @@ def to_codes(quotients: Tensor, type_name: str) -> Tensor:
 def nvfp4(values: Tensor, largest: Tensor, computes_in: str = "f32") -> tuple[Tensor, Tensor, Tensor]:
     """Return codes in bytes, scales of groups, and the number that scales are divided by, as compressed-tensors has
     them. ``largest`` is the largest magnitude of this weight and of those that share the number."""
-    number = in_type(LARGEST_E4M3 * LARGEST_E2M1 / where(largest == 0, 1.0, largest), computes_in)
+    inverse = in_type(1.0 / where(largest == 0, 1.0, largest), computes_in)
+    number = in_type(inverse * (LARGEST_E4M3 * LARGEST_E2M1), computes_in)
     tiles = values.reshape(values.shape[0], -1, NVFP4_GROUP)
     local = in_type(abs(tiles).max(axis=-1) / LARGEST_E2M1, computes_in)
     scales = (number * local).clip(0.0, LARGEST_E4M3)

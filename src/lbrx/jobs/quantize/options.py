@@ -13,7 +13,16 @@ from lbrx.errors import UsageError, nearest
 from lbrx.files.formats.gguf_encode import encode_pair
 from lbrx.files.formats.gguf_values import SCALAR_IDS, Typed
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType, tensor_type
-from lbrx.jobs.quantize.targets import IntegerTarget, MlxTarget, Target, find_mlx_mode, find_target, target_names
+from lbrx.jobs.quantize.hf_types import HF_TYPES
+from lbrx.jobs.quantize.targets import (
+    HfTarget,
+    IntegerTarget,
+    MlxTarget,
+    Target,
+    find_mlx_mode,
+    find_target,
+    target_names,
+)
 
 DEFAULT_CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
 _BOOLS = {"true": True, "false": False}
@@ -98,10 +107,11 @@ def _value(text: str, value_type: str, value: str) -> Any:
 class QuantizeOptions:
     """Everything that decides what a quantized model is.
 
-    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mlx_mxfp4"``, ``"mixed_3_6"``) or plain
-    integers (``"int4"``). With ``target_bpw`` or ``target_bytes`` a type of ``candidates`` is chosen for each tensor
-    instead. Of ``overrides`` the first one that matches a name holds. Importances are used for tensors whose names
-    contain one of ``include_weights``, or none of ``exclude_weights``.
+    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mlx_mxfp4"``, ``"mixed_3_6"``), one for
+    transformers and vLLM (``"ct_int4"``, ``"gptq_4"``), or plain integers (``"int4"``). With ``target_bpw`` or
+    ``target_bytes`` a type of ``candidates`` is chosen for each tensor instead. Of ``overrides`` the first one that
+    matches a name holds. Importances are used for tensors whose names contain one of ``include_weights``, or none
+    of ``exclude_weights``.
 
     >>> QuantizeOptions("Q4_K").target.name
     'q4_k_m'
@@ -201,6 +211,16 @@ class QuantizeOptions:
         target = self.target
         if isinstance(target, FileType):
             tensor_type(name, where)
+        elif isinstance(target, HfTarget):
+            own = target.type.library
+            known = [*FLOAT_TYPES, *(each.name for each in HF_TYPES.values() if each.library == own)]
+            if where == "--embedding-type":
+                known = [*FLOAT_TYPES]
+            if name.lower() not in known:
+                raise UsageError(
+                    f"{where}: {name!r} does not go with {target.type.name}; "
+                    f"expected one of {', '.join(known)}{nearest(name.lower(), known)}"
+                )
         elif isinstance(target, IntegerTarget):
             if name.lower() not in (target.scheme, *FLOAT_TYPES):
                 raise UsageError(
@@ -215,7 +235,7 @@ class QuantizeOptions:
             )
 
     def _check_no_gguf_options(self) -> None:
-        made_format = "MLX" if isinstance(self.target, MlxTarget) else "integers"
+        made_format = "MLX" if isinstance(self.target, MlxTarget) else "SafeTensors"
         given = {
             "--pure": self.pure,
             "--override-kv": bool(self.key_overrides),

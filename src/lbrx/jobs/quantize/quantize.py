@@ -27,11 +27,12 @@ from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantiz
 from lbrx.jobs.quantize.feedback import DEFAULT_SHRINK, encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
+from lbrx.jobs.quantize.hf_model import quantize_hf
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
 from lbrx.jobs.quantize.mlx_model import quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
-from lbrx.jobs.quantize.targets import MlxTarget
+from lbrx.jobs.quantize.targets import HfTarget, MlxTarget
 from lbrx.memory.limits import limited
 
 _CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
@@ -84,8 +85,8 @@ def quantize(
 ) -> RunResult:
     """Quantize a model of any format that lbrx reads.
 
-    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``) or plain integers
-    (``"int4"``). With several of them, in a list or with commas between them, ``out`` is a directory of models with a
+    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``), one for transformers and
+    vLLM (``"ct_int4"``, ``"gptq_4"``), or plain integers (``"int4"``). With several of them, in a list or with commas between them, ``out`` is a directory of models with a
     card; ``score`` is a text on which the quality of each is measured, and ``draw`` draws it.
     ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
     and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a text, or texts, for which an
@@ -291,6 +292,8 @@ def plan_contents(contents: Contents, options: QuantizeOptions, measuring: Measu
         return quantize_gguf(in_format(plain, "gguf"), options, measuring)
     if isinstance(target, MlxTarget):
         return quantize_mlx(in_format(plain, "mlx"), options)
+    if isinstance(target, HfTarget):
+        return quantize_hf(plain, options)
     return quantize_integers(plain, options)
 
 

@@ -1,4 +1,4 @@
-"""What a model can be quantized to: a GGUF file type, a coding of MLX, or plain integers."""
+"""What a model can be quantized to: a GGUF file type, a coding of MLX or of libraries for transformers, or integers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeAlias
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
 from lbrx.jobs.convert.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
+from lbrx.jobs.quantize.hf_types import HF_TYPES, HfType, find_hf_type
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode
 from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES
@@ -32,17 +33,33 @@ class IntegerTarget:
     group_size: int
 
 
-Target: TypeAlias = FileType | MlxTarget | IntegerTarget
+@dataclass(frozen=True, slots=True)
+class HfTarget:
+    """A SafeTensors model for transformers and vLLM."""
+
+    type: HfType
+
+    def type_of(self, name: str) -> HfType | None:
+        """The type of a name, with the group size of the target where it has one; None for types of plain weights."""
+        if name == self.type.name:
+            return self.type
+        found = find_hf_type(name)
+        if found is not None and found.is_packed and self.type.is_packed:
+            return find_hf_type(name, self.type.group_size)
+        return found
+
+
+Target: TypeAlias = FileType | MlxTarget | HfTarget | IntegerTarget
 
 
 def target_names() -> list[str]:
     """Everything that a model can be quantized to, by name.
 
-    >>> {"q4_k_m", "mlx_4", "mlx_nvfp4", "mixed_3_6", "int4"} <= set(target_names())
+    >>> {"q4_k_m", "mlx_4", "mlx_nvfp4", "mixed_3_6", "ct_int4", "int4"} <= set(target_names())
     True
     """
     modes = [*(f"{MLX_PREFIX}{bits}" for bits in AFFINE_BITS), *(MLX_PREFIX + mode for mode in FLOAT_MODES)]
-    return [*FILE_TYPES, *modes, *MIXED_BITS, *SCHEMES]
+    return [*FILE_TYPES, *modes, *MIXED_BITS, *HF_TYPES, *SCHEMES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,9 @@ def target_summaries() -> list[TargetSummary]:
             mix = "" if high is None else f", {high.bits} for layers that matter more"
             text = f"{low.bits} bits in groups of {low.group_size}{mix}"
             rows.append(TargetSummary(name, "MLX directory", text))
+        elif isinstance(target, HfTarget):
+            groups = f" in groups of {target.type.group_size}" if target.type.is_packed else ""
+            rows.append(TargetSummary(name, f"{target.type.library} directory", target.type.summary + groups))
         elif isinstance(target, IntegerTarget):
             text = f"{target.scheme.removeprefix('int')} bits in groups of {target.group_size}"
             rows.append(TargetSummary(name, "SafeTensors", text))
@@ -75,7 +95,7 @@ def target_summaries() -> list[TargetSummary]:
 
 
 def find_target(name: str, group_size: int | None = None) -> Target:
-    """The target of a name; ``group_size`` is for the affine codings of MLX and for integers.
+    """The target of a name; ``group_size`` is for the affine codings of MLX and for integers in groups.
 
     >>> find_target("mlx_6").mode
     MlxMode(mode='affine', bits=6, group_size=64)
@@ -89,11 +109,16 @@ def find_target(name: str, group_size: int | None = None) -> Target:
     mode = find_mlx_mode(lowered, group_size)
     if mode is not None:
         return MlxTarget(mode)
+    hf_type = find_hf_type(lowered, group_size)
+    if hf_type is not None:
+        return HfTarget(hf_type)
     file_type = find_file_type(lowered)
     if file_type is None:
         raise UsageError(_unknown(name))
     if group_size is not None:
-        raise UsageError(f"{file_type.name} has blocks of a fixed size; a group size is for mlx_*, mixed_* and int*")
+        raise UsageError(
+            f"{file_type.name} has blocks of a fixed size; a group size is for integers, such as mlx_4 and ct_int4"
+        )
     return file_type
 
 
