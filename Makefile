@@ -37,8 +37,9 @@ test: .venv/.installed
 	@echo "== tests and examples"
 	@LBRX_REQUIRE_CLANG=1 $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --doctest-modules src/lbrx tests
 
-parity: .venv-mergekit/.installed .venv-mlx/.installed
+parity: .venv-mergekit/.installed .venv-mlx/.installed .venv-quantized/.installed
 	@.venv-mergekit/bin/python -m pytest -q parity
+	@.venv-quantized/bin/python -m pytest -q parity/test_quantized_inputs.py parity/test_quantized_outputs.py
 	@.venv-mlx/bin/python -m pytest -q parity/test_mlx.py
 
 fuzz: .venv-fuzz/.installed
@@ -104,6 +105,16 @@ clean:
 	@.venv-mergekit/bin/python $(PIP_INSTALL) torch==2.13.0
 	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 llama-cpp-python==0.3.36 peft==0.21.2 sentencepiece lm_eval==0.4.13 -e '.[dev]'
 	@touch .venv-mergekit/.installed
+
+# Libraries of quantized models. GPTQModel asks for a newer torch than the peers have, but runs with theirs.
+.venv-quantized/.installed: pyproject.toml
+	@echo "Installing torch, transformers, compressed-tensors, GPTQModel and AutoAWQ in .venv-quantized"
+	@$(PYTHON) -m venv .venv-quantized
+	@.venv-quantized/bin/python $(PIP_INSTALL) torch==2.13.0
+	@.venv-quantized/bin/python $(PIP_INSTALL) transformers==5.23.0 accelerate compressed-tensors==0.20.0 -e '.[dev]'
+	@.venv-quantized/bin/python $(PIP_INSTALL) device-smi pypcre tokenicer logbar defuser threadpoolctl datasets 'setuptools>=84'
+	@.venv-quantized/bin/python $(PIP_INSTALL) --no-deps optimum==2.3.0 torchao==0.18.0 gptqmodel==7.7.0 autoawq==0.2.9
+	@touch .venv-quantized/.installed
 
 # MLX wants other versions of the same libraries than mergekit.
 .venv-mlx/.installed: pyproject.toml

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 def quantize(
     source: Annotated[Path, Argument("A model directory, or a GGUF or SafeTensors file.", "IN")],
-    out: Annotated[Path, Argument("The .gguf file to write; a directory for MLX and integer types.")],
+    out: Annotated[Path, Argument("The .gguf file to write; a directory for all other types.")],
     *,
     to: Annotated[
         str | None,
         Option(
             metavar="TYPE",
-            help="q4_k_m, q8_0, ... for GGUF; mlx_4, mixed_3_6, ... for MLX; int4, ... ('lbrx types' lists all). "
+            help="q4_k_m, ... for GGUF; mlx_4, ... for MLX; ct_int4, gptq_4, ... for vLLM ('lbrx types' lists all). "
             "Several with commas: OUT is a directory.",
             values=type_names,
         ),
@@ -98,7 +98,7 @@ def quantize(
     cluster: Cluster = None,
     device: Device = "cpu",
 ) -> None:
-    """Quantize a model to GGUF, MLX or integers.
+    """Quantize a model to GGUF, to MLX, or for vLLM and transformers.
 
     Quantizes a Hugging Face directory to a GGUF file in one pass. Types are mixed like llama-quantize does. With
     --target-bpw or --target-size, each tensor gets the type that keeps the measured error lowest. Memory does not grow
@@ -115,6 +115,8 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
 
       lbrx quantize Llama-3.2-1B outputs --to q4_k_m,q5_k_m,q8_0,mlx_4 --calibrate a.txt --score b.txt
+
+      lbrx quantize Llama-3.2-1B Llama-w4 --to ct_int4
     """
     from lbrx.cli.several import write_several
     from lbrx.jobs.quantize.options import parse_options
