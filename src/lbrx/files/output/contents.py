@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.formats.header import FileHeader, TensorSpec
@@ -17,6 +17,7 @@ from lbrx.tensors.codecs.mlx import StoredCodes
 from lbrx.tensors.tensor import Tensor
 
 Format = Literal["safetensors", "gguf", "mlx"]
+Parts = TypeVar("Parts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,20 @@ class PlannedTensor:
         """
         make, changed_shape = self.make, self.shape if shape is None else tuple(shape)
         return PlannedTensor(self.name, type_name or self.type_name, changed_shape, lambda: change(make()))
+
+
+class LatestParts(Generic[Parts]):
+    """Keeps the parts of the last tensor, so that all of them are written in one pass over its values."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[PlannedTensor, Parts] | None = None
+
+    def of(self, tensor: PlannedTensor, encode: Callable[[], Parts]) -> Parts:
+        """Return the parts of a tensor; ``encode`` makes them if they are not those of the last one."""
+        kept = self._kept
+        if kept is None or kept[0] is not tensor:
+            kept = self._kept = (tensor, encode())
+        return kept[1]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,14 @@ of multi-modal models stay as they are; the settings list them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
-from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.files.output.contents import Contents, LatestParts, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
 from lbrx.jobs.quantize.hf_types import (
@@ -149,20 +149,7 @@ def _sharing(tensors: Sequence[PlannedTensor], types: Mapping[str, HfType]) -> d
     return found
 
 
-class _Latest:
-    """Keeps the parts of the last weight, so that all of them are written in one pass over its values."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[PlannedTensor, Parts] | None = None
-
-    def of(self, tensor: PlannedTensor, encode: Callable[[], Parts]) -> Parts:
-        kept = self._kept
-        if kept is None or kept[0] is not tensor:
-            kept = self._kept = (tensor, encode())
-        return kept[1]
-
-
-_latest = _Latest()
+_latest: LatestParts[Parts] = LatestParts()
 
 
 def _coded(

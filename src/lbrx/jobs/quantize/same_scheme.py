@@ -25,7 +25,7 @@ from lbrx.files.checkpoint.quantized.schemes import (
 )
 from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
 from lbrx.files.formats.header import quoted
-from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.files.output.contents import Contents, LatestParts, PlannedTensor
 from lbrx.jobs.quantize import byte_codes, packed_codes
 from lbrx.jobs.quantize.byte_codes import LARGEST, BlockArithmetic, library_arithmetic
 from lbrx.jobs.quantize.packed_codes import can_pack, scales_in_type
@@ -126,20 +126,7 @@ def _parts(planned: PlannedTensor, template: _Template, model: QuantizedWeights)
     ]
 
 
-class _Latest:
-    """Keeps the last weight, so that all of its parts are written in one pass over its values."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[PlannedTensor, Encoded] | None = None
-
-    def of(self, planned: PlannedTensor, encode: Callable[[], Encoded]) -> Encoded:
-        kept = self._kept
-        if kept is None or kept[0] is not planned:
-            kept = self._kept = (planned, encode())
-        return kept[1]
-
-
-_latest = _Latest()
+_latest: LatestParts[Encoded] = LatestParts()
 
 
 def _encoder(shape: Shape, template: _Template, model: QuantizedWeights) -> Encoder:

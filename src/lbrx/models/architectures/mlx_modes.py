@@ -8,7 +8,7 @@ from typing import Any
 
 from lbrx.errors import FormatError, UsageError
 from lbrx.files.formats.header import quoted
-from lbrx.files.output.contents import PlannedTensor
+from lbrx.files.output.contents import LatestParts, PlannedTensor
 from lbrx.tensors.codecs.mlx import FLOAT_MODES, WORD_BITS, MlxMode, MlxWeight
 from lbrx.tensors.tensor import Tensor
 
@@ -66,20 +66,7 @@ def mode_of(settings: Any, module: str, where: str) -> MlxMode:
         raise FormatError(f"{where}: {quoted(module)}: {error}") from error
 
 
-class _Latest:
-    """Caches the last coding, so that all parts of a weight share it."""
-
-    def __init__(self) -> None:
-        self._of: tuple[PlannedTensor, MlxWeight] | None = None
-
-    def of(self, tensor: PlannedTensor, code: Callable[[], MlxWeight]) -> MlxWeight:
-        latest = self._of
-        if latest is None or latest[0] is not tensor:
-            latest = self._of = (tensor, code())
-        return latest[1]
-
-
-_latest = _Latest()
+_latest: LatestParts[MlxWeight] = LatestParts()
 
 
 def weight_parts(
