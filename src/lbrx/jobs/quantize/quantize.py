@@ -85,14 +85,14 @@ def quantize(
 ) -> RunResult:
     """Quantize a model of any format that lbrx reads.
 
-    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``), one for transformers and
-    vLLM (``"ct_int4"``, ``"gptq_4"``), or plain integers (``"int4"``). With several of them, in a list or with commas between them, ``out`` is a directory of models with a
-    card; ``score`` is a text on which the quality of each is measured, and ``draw`` draws it.
-    ``target_bpw`` or ``target_size`` is given instead to choose types for a size among ``candidates``,
-    and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a text, or texts, for which an
-    importance matrix is measured first; it stays beside ``out`` and is used again. With ``feedback``, errors of columns
-    are made up for by later columns, as these texts say; ``shrink`` is 0 if the texts are like those that the model
-    will see, up to 1. ``tensor_types`` are texts such as
+    ``to`` is a GGUF file type (``"q4_k_m"``), a coding of MLX (``"mlx_4"``, ``"mixed_3_6"``), one for transformers
+    and vLLM (``"ct_int4"``, ``"gptq_4"``), or plain integers (``"int4"``). With several of them, in a list or with
+    commas between them, ``out`` is a directory of models with a card; ``score`` is a text on which the quality of
+    each is measured, and ``draw`` draws it. ``target_bpw`` or ``target_size`` is given instead to choose types for
+    a size among ``candidates``, and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a
+    text, or texts, for which an importance matrix is measured first; it stays beside ``out`` and is used again.
+    With ``feedback``, errors of columns are made up for by later columns, as these texts say; ``shrink`` is 0 if
+    the texts are like those that the model will see, up to 1. ``tensor_types`` are texts such as
     ``"ffn_down=q6_k"`` and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
     `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
 
