@@ -6,8 +6,10 @@ import numpy as np
 
 from lbrx.devices.cpu.ops.codec_products import of_many_vectors
 from lbrx.devices.cpu.ops.gemm_bf16 import gemm_bf16, halves_of
+from lbrx.devices.cpu.ops.gemm_f32 import gemm_f32
 from lbrx.devices.cpu.ops.gemv import gemv
 from lbrx.devices.cpu.ops.weight_rows import MappedRows, Rows, rows_of
+from lbrx.devices.cpu.simd.processor import HAS_512_BITS
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.blas import in_tiles, one_blas_thread, product
 from lbrx.engine.block_sizes import MOST_VECTORS, SQUARE_TILES, TILES_WANTED
@@ -45,8 +47,11 @@ def linear_2d(x: Floats, weight: Tensor, out: Floats) -> None:
 
 
 def _tiles(x: Floats, weight: Tensor, out: Floats) -> None:
-    """Tiles of the output, each made by one call of BLAS; where they lie depends on the shapes alone."""
+    """Tiles of the output. Those of BLAS are made by one call each; where they lie depends on the shapes alone."""
     rows = rows_of(weight)
+    if HAS_512_BITS and not isinstance(rows, MappedRows):
+        gemm_f32(x, rows, out)
+        return
     with one_blas_thread():
         if isinstance(rows, MappedRows):
             _mapped_tiles(x, rows, out)

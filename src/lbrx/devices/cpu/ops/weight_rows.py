@@ -44,7 +44,7 @@ class HalfRows:
     """Rows of f16 or bf16 that lie one after the other."""
 
     def __init__(self, source: Source) -> None:
-        self._storage, self._dtype_name = source.storage, source.dtype.name
+        self._storage, self.dtype_name = source.storage, source.dtype.name
         self._columns, self._offset = source.shape[1], source.layout.offset
 
     @property
@@ -61,7 +61,7 @@ class HalfRows:
     def read(self, first: int, stop: int, out: Floats) -> None:
         window = self.window(first, stop)
         rows = stop - first
-        run("half_rows", self._dtype_name, address(window), 2 * self._columns, address(out), rows, self._columns)
+        run("half_rows", self.dtype_name, address(window), 2 * self._columns, address(out), rows, self._columns)
         self.done(first, stop)
 
     def done(self, first: int, stop: int) -> None:
