@@ -17,11 +17,11 @@ from lbrx.tensors.tensor import Tensor
 def linear(x: Values, weight: Tensor, bias: Values | None = None) -> Floats:
     """Multiply x [..., k] by a transposed weight [m, k] of any dtype or quantization and add a bias: [..., m].
 
-    f32 weights are multiplied in place; others are decoded tile by tile. If the processor supports it, bf16 times
-    bf16 uses `lbrx.devices.cpu.ops.gemm_bf16`. The error of a result is at most k 2**-23 of the sum of the magnitudes
-    of its products. Up to four vectors use `lbrx.devices.cpu.ops.gemv`. With weights that are quantized as in GGUF
-    or MLX or to int8, int4 and int2, and on x86 any number of vectors, products are sums of integers:
-    `lbrx.devices.cpu.ops.codec_products`.
+    f32 weights are multiplied in place; others are decoded tile by tile, for BLAS or `lbrx.devices.cpu.ops.gemm_f32`.
+    If the processor supports it, bf16 times bf16 uses `lbrx.devices.cpu.ops.gemm_bf16`. The error of a result is at
+    most k 2**-23 of the sum of the magnitudes of its products. Up to four vectors use `lbrx.devices.cpu.ops.gemv`. With
+    weights that are quantized as in GGUF or MLX or to int8, int4 and int2, and on x86 any number of vectors, products
+    are sums of integers: `lbrx.devices.cpu.ops.codec_products`.
 
     >>> import lbrx
     >>> weight = lbrx.tensor(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)).to("bf16").realize()

@@ -163,6 +163,33 @@ def test_figures_are_losses_of_the_pieces() -> None:
     assert objectives.measured(candidate, 0.25)["prose"] == pytest.approx(expected[0].mean(), rel=1e-5)
 
 
+def test_no_more_tokens_than_asked_for_are_measured_and_short_pieces_come_last() -> None:
+    (pieces,) = pieces_of([range(1000)], 51, 420)
+    assert [len(piece.ids) for piece in pieces] == [51] * 8 + [21]
+    assert sorted(number for piece in pieces for number in piece.ids[1:]) == list(range(1, 421))
+
+
+def test_what_was_measured_on_a_small_share_is_not_computed_again() -> None:
+    ids = open_tokenizer(SHIPPED.base).encode(PROSE)[:201]
+    pieces = pieces_of([ids], 51, 200)
+    objectives = Objectives(["prose"], pieces, cache=HiddenCache(64 << 20))
+    alone = Objectives(["prose"], pieces)
+    opener = ModelOpener((Path(),))
+    for weight, share in ((0.7, 0.25), (0.4, 0.25), (0.7, 1.0)):
+        found = objectives.measured(Candidate(plain(weight), Path(), opener), share)
+        assert found == alone.measured(Candidate(plain(weight), Path(), opener), share)
+    run: list[int] = []
+
+    class Counted(Candidate):
+        def run(self, texts: Any, cache: HiddenCache | None = None) -> Any:
+            run.append(len(texts))
+            return super().run(texts, cache)
+
+    for weight, share in ((0.7, 1.0), (0.4, 1.0), (0.2, 0.5)):
+        objectives.measured(Counted(plain(weight), Path(), opener), share)
+    assert run == [3, 2]
+
+
 # -- searches ----------------------------------------------------------------------------------------------------------
 
 

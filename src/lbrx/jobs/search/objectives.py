@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -20,11 +21,13 @@ from lbrx.jobs.score.tally import Logits, log_softmax
 from lbrx.jobs.search.candidate import Candidate, HiddenCache
 from lbrx.models.inference.language_model import LanguageModel
 from lbrx.models.tokenizers.text import TextTokenizer
+from lbrx.ops.losses import token_losses
 
 Measure = Literal["loss", "kl"]
 UserFunction = Callable[[LanguageModel, TextTokenizer], float]
 
 _REFERENCE_BYTES = 512 << 20
+_REMEMBERED_CANDIDATES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,12 @@ def pieces_of(texts: Sequence[Sequence[int]], context: int, most_tokens: int) ->
     [0, 40, 20, 60, 10, 50, 30, 70]
     """
     found = []
-    for text, ids in enumerate(texts):
-        step = context - 1
-        starts = range(0, max(min(len(ids), most_tokens + 1) - 1, 1), step)
+    for text, all_ids in enumerate(texts):
+        step, ids = context - 1, all_ids[: most_tokens + 1]
+        starts = range(0, max(len(ids) - 1, 1), step)
         own = [Piece(text, number, tuple(ids[start : start + context])) for number, start in enumerate(starts)]
-        found.append([own[place] for place in _spread(len(own)) if len(own[place].ids) > 1])
+        whole = max((len(ids) - 1) // step, 1)  # a piece that is shorter than the others is used last
+        found.append([own[place] for place in (*_spread(whole), *range(whole, len(own))) if len(own[place].ids) > 1])
     return found
 
 
@@ -58,6 +62,22 @@ def _spread(count: int) -> list[int]:
     bits = max(count - 1, 1).bit_length()
     numbers = [int(f"{number:0{bits}b}"[::-1], 2) for number in range(1 << bits)]
     return [number for number in numbers if number < count]
+
+
+class MeasuredPieces:
+    """What candidates that were measured last have on single pieces: those of a small share count again on a larger."""
+
+    def __init__(self, most_candidates: int) -> None:
+        self._most_candidates = most_candidates
+        self._known: OrderedDict[bytes, dict[Piece, Numbers]] = OrderedDict()
+
+    def of(self, key: bytes) -> dict[Piece, Numbers]:
+        """Return what is known of a candidate, to be added to."""
+        known = self._known.setdefault(key, {})
+        self._known.move_to_end(key)
+        while len(self._known) > self._most_candidates:
+            self._known.popitem(last=False)
+        return known
 
 
 class Objectives:
@@ -82,6 +102,7 @@ class Objectives:
         self._texts = len(names)
         self._measure, self._reference = measure, reference
         self._tokenizer, self._function, self._cache = tokenizer, function, cache
+        self._measured = MeasuredPieces(_REMEMBERED_CANDIDATES)
         self._known_logits: dict[Piece, Logits] = {}
         self._known_bytes = 0
         self._requests: list[tuple[list[Request], int]] = []
@@ -107,11 +128,15 @@ class Objectives:
     def _of_texts(self, candidate: Candidate, chosen: Sequence[Piece]) -> dict[str, float]:
         if not chosen:
             return {}
-        inputs = [piece.ids[:-1] for piece in chosen]
-        run = candidate.run(inputs, self._cache)
+        known = self._measured.of(candidate.layer_keys[-1])
+        missing = [piece for piece in chosen if piece not in known]
+        if missing:
+            run = candidate.run([piece.ids[:-1] for piece in missing], self._cache)
+            for number, piece in enumerate(missing):
+                known[piece] = np.concatenate(self._of_piece(piece, run.logit_blocks(number)))
         values: list[list[Numbers]] = [[] for _ in range(self._texts)]
-        for number, piece in enumerate(chosen):
-            values[piece.text] += self._of_piece(piece, run.logit_blocks(number))
+        for piece in chosen:
+            values[piece.text].append(known[piece])
         return {
             name: _finite(float(np.concatenate(own).mean()))
             for name, own in zip(self.names, values, strict=False)
@@ -121,14 +146,14 @@ class Objectives:
     def _of_piece(self, piece: Piece, blocks: Iterable[tuple[int, Logits]]) -> list[Numbers]:
         found: list[Numbers] = []
         for first, logits in blocks:
-            shares = log_softmax(logits)
             if self._measure == "kl":
+                shares = log_softmax(logits)
                 expected = log_softmax(self._reference_rows(piece)[first : first + len(logits)])
                 terms = np.exp(expected) * (expected - shares)
                 found.append(np.maximum(terms.sum(axis=1, dtype=np.float64), 0.0))
             else:
                 targets = np.array(piece.ids[first + 1 : first + 1 + len(logits)])
-                found.append(-np.take_along_axis(shares, targets[:, None], axis=1)[:, 0].astype(np.float64))
+                found.append(token_losses(logits, targets))
         return found
 
     def _reference_rows(self, piece: Piece) -> Logits:

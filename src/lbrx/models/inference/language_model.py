@@ -24,6 +24,7 @@ TokenIds = Sequence[int] | npt.NDArray[np.int64]
 
 _BLOCK_TOKENS = 512  # tokens per forward pass
 _BLOCK_LOGIT_BYTES = 32 << 20
+_PANEL_ROWS = 32
 
 
 class LanguageModel:
@@ -70,7 +71,7 @@ class LanguageModel:
         """
         tokens = self.checked_ids(ids)
         cache = cache or self.new_cache(tokens.size)
-        most_rows = max(1, _BLOCK_LOGIT_BYTES // (4 * self.spec.vocabulary))
+        most_rows = self._most_rows
         for start in range(0, tokens.size, _BLOCK_TOKENS):
             block = tokens[start : start + _BLOCK_TOKENS]
             if block.size == 1 and start >= first_row:
@@ -83,9 +84,15 @@ class LanguageModel:
     def output_blocks(self, hidden: Floats, first_row: int = 0) -> Iterator[tuple[int, Floats]]:
         """Yield the logits for the outputs of the last layer in blocks of rows, as ``logit_blocks`` does."""
         normed = normalized(hidden, self._weights.final_norm)
-        most_rows = max(1, _BLOCK_LOGIT_BYTES // (4 * self.spec.vocabulary))
+        most_rows = self._most_rows
         for first in range(first_row, len(normed), most_rows):
             yield first, self._output(normed[first : first + most_rows])
+
+    @property
+    def _most_rows(self) -> int:
+        """Rows of logits that are computed together: few enough for the memory, and whole panels of products."""
+        rows = _BLOCK_LOGIT_BYTES // (4 * self.spec.vocabulary)
+        return rows // _PANEL_ROWS * _PANEL_ROWS or max(rows, 1)
 
     def layer_weights(self, number: int) -> LayerWeights:
         """Return the weights of a layer."""

@@ -10,7 +10,7 @@ from lbrx.devices.cpu.simd.elements import load_f32, store_f32
 from lbrx.devices.cpu.simd.f32 import exp_up_to_zero
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.maths import sqrt
-from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32
+from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, poke_f64
 from lbrx.devices.cpu.simd.scalars import f32_from_bits
 from lbrx.devices.cpu.simd.vectors import f32x8, f64x8, lane, lane_max, lane_sum, load, maximum, splat, store, to_f64
 
@@ -57,6 +57,24 @@ def softmax(source: int, target: int, rows: int, columns: int) -> None:
             store(out, i, load(like, out, i) * scale)
         for i in range(8 * whole, columns):
             poke_f32(out, i, peek_f32(out, i) * scale)
+
+
+def log_totals(source: int, target: int, rows: int, columns: int) -> None:
+    """Two f64 for every row: its largest element, and the sum of e to the power of what elements are above that."""
+    like = f32x8(0.0)
+    whole = columns // 8
+    for number in range(rows):
+        row = source + 4 * columns * number
+        largest = _largest(row, columns)
+        total, more = f64x8(0.0), f64x8(0.0)
+        for i in range(whole // 2):
+            total = total + to_f64(exp_up_to_zero(load(like, row, 2 * i) - largest))
+            more = more + to_f64(exp_up_to_zero(load(like, row, 2 * i + 1) - largest))
+        rest = 0.0
+        for i in range(whole // 2 * 16, columns):
+            rest += np.float64(_exp_one(load_f32(row, i) - largest))
+        poke_f64(target, 2 * number, np.float64(largest))
+        poke_f64(target, 2 * number + 1, lane_sum(total + more) + rest)
 
 
 @jit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from lbrx.devices.cpu.ops.codec_products import of_many_vectors
@@ -13,7 +15,7 @@ from lbrx.devices.cpu.simd.processor import HAS_512_BITS
 from lbrx.engine.arrays import Floats, Values, floats
 from lbrx.engine.blas import in_tiles, one_blas_thread, product
 from lbrx.engine.block_sizes import MOST_VECTORS, SQUARE_TILES, TILES_WANTED
-from lbrx.memory.scratch import borrowing
+from lbrx.memory.scratch import borrowing, result_pool
 from lbrx.tensors.tensor import Tensor
 
 _TILE_BYTES = 8 << 20  # of decoded rows
@@ -22,7 +24,8 @@ _TILE_ROWS = (512, 256, 128, 64)
 
 def linear(x: Values, weight: Tensor) -> Floats:
     """[n, k] times a weight [m, k], transposed: [n, m]."""
-    out = np.empty((x.shape[0], weight.shape[0]), np.float32)
+    shape = x.shape[0], weight.shape[0]
+    out = result_pool().take(4 * math.prod(shape)).view(np.float32).reshape(shape)
     values_2d(x, weight, out)
     return out
 
