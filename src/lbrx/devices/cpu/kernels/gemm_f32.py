@@ -1,8 +1,8 @@
-"""Rows of f32, f16 or bf16 times many vectors of f32, summed in f32 in the order of the elements.
+"""Rows of f32, f16 or bf16 times many vectors of f32, summed in f32.
 
 Vectors lie in panels of 32: one element of all of them, then the next. Rows are widened to f32 some elements at a time,
-and multiplied twelve at a time with a panel, so that 24 registers hold sums. Every sum is a chain of fused operations
-over all elements: it does not depend on the other rows and vectors, nor on the processor.
+and multiplied twelve at a time with a panel, so that 24 registers hold sums. A sum is a chain of fused operations over
+256 elements, added to those before: it does not depend on the other rows and vectors, nor on the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbrx.devices.cpu.simd.elements import load_bf16 as load_one_bf16
 from lbrx.devices.cpu.simd.elements import load_f16 as load_one_f16
 from lbrx.devices.cpu.simd.elements import load_f32, store_f32
 from lbrx.devices.cpu.simd.elements import load_i64 as number
-from lbrx.devices.cpu.simd.emit import call_llvm, load_at, spread, store_at
+from lbrx.devices.cpu.simd.emit import call_llvm, load_at, same, spread, store_at
 from lbrx.devices.cpu.simd.f32 import load_bf16, load_f16
 from lbrx.devices.cpu.simd.i16 import transpose_eight
 from lbrx.devices.cpu.simd.instruction import FLOAT, I64, Builder, Value, instruction, jit
@@ -43,16 +43,17 @@ def _joined(builder: Builder, vectors: list[Value]) -> Value:
     return joined
 
 
-@instruction(SUMS(types.int64))
-def load_sums(builder: Builder, address: Value) -> Value:
+@instruction(SUMS())
+def zero_sums(builder: Builder) -> Value:
     """Two vectors for each row of a tile."""
-    return _joined(builder, [load_at(builder, address, F32X16.llvm, 64 * at) for at in range(2 * TILE_ROWS)])
+    return _joined(builder, [same(F32X16.llvm, 0.0)] * (2 * TILE_ROWS))
 
 
 @instruction(types.void(types.int64, SUMS))
-def store_sums(builder: Builder, address: Value, sums: Value) -> None:
+def add_to_totals(builder: Builder, totals: Value, sums: Value) -> None:
     for at in range(2 * TILE_ROWS):
-        store_at(builder, builder.extract_value(sums, at), builder.add(address, I64(64 * at)))
+        before = load_at(builder, totals, F32X16.llvm, 64 * at)
+        store_at(builder, builder.fadd(before, builder.extract_value(sums, at)), builder.add(totals, I64(64 * at)))
 
 
 @instruction(SUMS(types.int64, types.int64, SUMS))
@@ -101,10 +102,10 @@ def pack_panels(job: int, columns: int, first: int, stop: int) -> None:
 
 @jit
 def _multiply(rows: Any, x: Any, count: Any, totals: Any) -> None:
-    sums = load_sums(totals)
+    sums = zero_sums()
     for i in range(count):
         sums = add_element(rows + 4 * i, x + PANEL_BYTES * i, sums)
-    store_sums(totals, sums)
+    add_to_totals(totals, sums)
 
 
 @jit

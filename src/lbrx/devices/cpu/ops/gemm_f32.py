@@ -1,8 +1,9 @@
 """A weight in a half type, or of decoded rows, times many vectors in f32, on processors with 512-bit registers.
 
 Rows are widened while they are multiplied, and vectors are packed once for all rows. BLAS would get the rows as f32 and
-pack the vectors again for every tile of them. A sum takes its elements in order, one rounding each: it is within
-k 2**-24 of the sum of the magnitudes of k products, and does not depend on what else is multiplied.
+pack the vectors again for every tile of them. A sum takes 256 elements in order, one rounding each, and adds them to
+those before: it is within (256 + k / 256) 2**-24 of the sum of the magnitudes of k products, and does not depend on
+what else is multiplied.
 """
 
 from __future__ import annotations
