@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
@@ -151,27 +152,30 @@ class HiddenCache:
         self.layers_run = 0
         self._states: dict[bytes, list[Floats]] = {}
         self._nbytes = 0
+        self._lock = Lock()
 
     def deepest(self, keys: Sequence[bytes]) -> tuple[int, list[Floats]] | None:
         """Return the last layer whose input is known, with that input; ``keys[n]`` is the key for layer n."""
-        for layer in range(len(keys) - 1, 0, -1):
-            states = self._states.pop(keys[layer], None)
-            if states is not None:
-                self._states[keys[layer]] = states  # used last
-                self.layers_reused += layer
-                return layer, states
+        with self._lock:
+            for layer in range(len(keys) - 1, 0, -1):
+                states = self._states.pop(keys[layer], None)
+                if states is not None:
+                    self._states[keys[layer]] = states  # used last
+                    self.layers_reused += layer
+                    return layer, states
         return None
 
     def store(self, key: bytes, states: Sequence[Floats]) -> None:
         """Remember hidden states, and forget the oldest ones if there are too many."""
-        self.layers_run += 1
         nbytes = sum(each.nbytes for each in states)
-        if key in self._states or nbytes > self.limit_bytes:
-            return
-        self._states[key] = list(states)
-        self._nbytes += nbytes
-        for old in self._oldest(self._nbytes - self.limit_bytes):
-            self._nbytes -= sum(each.nbytes for each in self._states.pop(old))
+        with self._lock:
+            self.layers_run += 1
+            if key in self._states or nbytes > self.limit_bytes:
+                return
+            self._states[key] = list(states)
+            self._nbytes += nbytes
+            for old in self._oldest(self._nbytes - self.limit_bytes):
+                self._nbytes -= sum(each.nbytes for each in self._states.pop(old))
 
     def _oldest(self, excess_bytes: int) -> list[bytes]:
         found: list[bytes] = []

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -70,13 +71,15 @@ class MeasuredPieces:
     def __init__(self, most_candidates: int) -> None:
         self._most_candidates = most_candidates
         self._known: OrderedDict[bytes, dict[Piece, Numbers]] = OrderedDict()
+        self._lock = Lock()
 
     def of(self, key: bytes) -> dict[Piece, Numbers]:
         """Return what is known of a candidate, to be added to."""
-        known = self._known.setdefault(key, {})
-        self._known.move_to_end(key)
-        while len(self._known) > self._most_candidates:
-            self._known.popitem(last=False)
+        with self._lock:
+            known = self._known.setdefault(key, {})
+            self._known.move_to_end(key)
+            while len(self._known) > self._most_candidates:
+                self._known.popitem(last=False)
         return known
 
 
@@ -105,6 +108,7 @@ class Objectives:
         self._measured = MeasuredPieces(_REMEMBERED_CANDIDATES)
         self._known_logits: dict[Piece, Logits] = {}
         self._known_bytes = 0
+        self._lock = Lock()  # candidates may be measured side by side
         self._requests: list[tuple[list[Request], int]] = []
         if questions:
             assert tokenizer is not None
@@ -158,15 +162,16 @@ class Objectives:
 
     def _reference_rows(self, piece: Piece) -> Logits:
         """The reference's logits of a piece, kept in memory as far as they fit."""
-        known = self._known_logits.get(piece)
-        if known is not None:
-            return known
         assert self._reference is not None
-        logits = self._reference.logits(piece.ids[:-1])
-        if self._known_bytes + logits.nbytes <= _REFERENCE_BYTES:
-            self._known_logits[piece] = logits
-            self._known_bytes += logits.nbytes
-        return logits
+        with self._lock:
+            known = self._known_logits.get(piece)
+            if known is not None:
+                return known
+            logits = self._reference.logits(piece.ids[:-1])
+            if self._known_bytes + logits.nbytes <= _REFERENCE_BYTES:
+                self._known_logits[piece] = logits
+                self._known_bytes += logits.nbytes
+            return logits
 
     def _wrong(self, candidate: Candidate, requests: Sequence[tuple[Sequence[Request], int]]) -> float:
         """The share of wrong answers."""

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from lbrx.jobs.merge.recipe import ModelRef
 from lbrx.jobs.search.genome import recipe_of_genome
 from lbrx.jobs.search.held_out import Texts, losses_of_candidate, losses_of_model
 from lbrx.jobs.search.journal import JOURNAL_NAME, Journal
-from lbrx.jobs.search.loop import Run, SearchLoop, Task, Trial, pareto_front
+from lbrx.jobs.search.local_runner import inputs_stay_mapped, local_runner
+from lbrx.jobs.search.loop import Run, SearchLoop, Trial, pareto_front
 from lbrx.jobs.search.objectives import Measure
 from lbrx.jobs.search.optimizers import make_optimizer
 from lbrx.jobs.search.report import importances, write_report
@@ -153,14 +154,15 @@ def _searched(
         name = "cma"
     optimizer = make_optimizer(name, count, middle, settings.seed, has_choices=has_choices)
     _prepare(out, restart)
-    run: Run = _local(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
+    run: Run = local_runner(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
     journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()})
     loop = SearchLoop(settings, space, optimizer, journal, run)
     if progress is not None:
         loop.on_measured = lambda state: progress(len(state.trials), candidates, _line(state))
     is_complete = True
     try:
-        loop.search(candidates, deadline)
+        with inputs_stay_mapped(measurer):
+            loop.search(candidates, deadline)
     except KeyboardInterrupt:
         is_complete = False
         if loop.best is None:
@@ -168,13 +170,6 @@ def _searched(
     finally:
         journal.close()
     return _finish(loop, measurer, out, held_out, is_complete)
-
-
-def _local(measurer: Measurer) -> Run:
-    def run(tasks: Sequence[Task]) -> Iterable[Mapping[str, float]]:
-        return (measurer.figures(recipe, share) for recipe, share in tasks)
-
-    return run
 
 
 def _finish(loop: SearchLoop, measurer: Measurer, out: Path, held_out: Texts, is_complete: bool) -> SearchResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +23,7 @@ from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
 Goal = Literal["mean", "worst", "pareto"]
 
 _CACHE_BYTES = 192 << 20
+_LOGITS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,16 @@ class Measurer:
         """Return the merged model of a recipe without searched values."""
         settings = self.settings
         return Candidate(recipe, settings.directory, self._opener, seed=settings.seed, allow_code=settings.allow_code)
+
+    @property
+    def candidate_bytes(self) -> int:
+        """About the memory that measuring a candidate takes: embedding, output matrix, a layer and logits."""
+        return 2 * max(job.dtype.nbytes(math.prod(job.shape)) for job in self._plan.stage.jobs) + _LOGITS_BYTES
+
+    @property
+    def inputs_bytes(self) -> int:
+        """The bytes of the tensors of all models that are merged."""
+        return sum(info.nbytes for model in self._opener.opened for info in model.infos.values())
 
     def figures(self, recipe: str, share: float = 1.0) -> dict[str, float]:
         """Measure a recipe on a share of the texts."""
