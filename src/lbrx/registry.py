@@ -56,6 +56,7 @@ METHODS: dict[str, str] = {
     "iso_c": "lbrx.jobs.merge.methods.iso_c:iso_c",
     "tsv_m": "lbrx.jobs.merge.methods.tsv_m:tsv_m",
     "wudi": "lbrx.jobs.merge.methods.wudi:wudi",
+    "regmean": "lbrx.jobs.merge.methods.regmean:regmean",
 }
 """Built-in merge methods. Their signatures define their parameters."""
 

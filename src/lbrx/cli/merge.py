@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.progress import duration_text
 from lbrx.cli.running import planning_for, reporting, write_output
+from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 from lbrx.registry import METHODS
 
@@ -128,16 +130,18 @@ def merge(
         )
         if not dry_run:
             inputs = [recipe] if isinstance(recipe, Path) else []
-            write_output(
-                write,
-                report,
-                limits,
-                options,
-                inputs=inputs,
-                device=device,
-                cluster=cluster,
-                next_command=_next_command(target, format, quantize),
-            )
+            with ExitStack() as status:
+                write_output(
+                    partial(write, measuring=status.enter_context(shown_progress("measuring", at_once=False))),
+                    report,
+                    limits,
+                    options,
+                    inputs=inputs,
+                    status=status,
+                    device=device,
+                    cluster=cluster,
+                    next_command=_next_command(target, format, quantize),
+                )
             return
         with planning_for(limits, report, device, cluster):
             merged = read_and_plan(

@@ -102,6 +102,8 @@ def _is_shown(parameter: MethodParameter) -> bool:
 
 
 def _example(parameter: MethodParameter) -> str:
+    if parameter.is_text:
+        return "text-a.txt,text-b.txt"
     if _default_text(parameter) == "required":
         return "0.5" if parameter.type == "float" else "1"
     return _default_text(parameter)

@@ -132,13 +132,17 @@ def _new_bar() -> Bar:
 
 
 @contextmanager
-def shown_progress(verb: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a callback for (items done, total items, item name). Without a terminal, it prints a line a minute."""
+def shown_progress(verb: str, *, at_once: bool = True) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a callback for (items done, total items, item name). Without a terminal, it prints a line a minute.
+
+    The bar is shown ``at_once``, or from the first call.
+    """
     if not sys.stderr.isatty():
         yield ProgressLines(verb)
         return
     bar = ProgressBar(verb, in_bytes=False)
-    bar.start()
+    if at_once:
+        bar.start()
     try:
         yield bar.update
     finally:

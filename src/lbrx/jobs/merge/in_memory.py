@@ -48,6 +48,8 @@ def merge_tensors(
         raise UsageError("merge_tensors takes a list of tensors, found one; expected [a, b]")
     models = [_as_tensor(each) for each in tensors]
     found = load_method(method)
+    if found.spec.text_parameter is not None:
+        raise UsageError(f"{method} runs whole models on texts; expected lbrx.merge")
     _check_base(found, base)
     inputs = models if base is None else [_as_tensor(base), *models]
     if not models:

@@ -36,8 +36,10 @@ def inline_recipe(models: Sequence[str], method: str, base: str | None, values: 
     for name, text in values.items():
         if name in _KEYS:
             continue
-        parts = [part.strip() for part in text.split(",")]
         parameter = spec.find(name)
+        parts = [part.strip() for part in text.split(",")]
+        if parameter is not None and parameter.type == "str":
+            parts = [yaml_scalar(part) for part in parts]
         if len(parts) == 1:
             shared[name] = parts[0]
         elif parameter is None or not parameter.per_model:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from lbrx.base.atomic_write import write_atomically
+from lbrx.base.system import remove_tree
 from lbrx.errors import UsageError
 from lbrx.files.formats.strict_json import read_json
-from lbrx.files.output.options import RunKeywords, takes_run_options
+from lbrx.files.output.options import CountCallback, RunKeywords, takes_run_options
 from lbrx.files.output.plan import OutputPlan, digest, shard_limit
-from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
+from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced, staging_of
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
+from lbrx.jobs.merge.plan.inputs import inputs_root
 from lbrx.jobs.merge.plan.jobs import SELECTIONS
 from lbrx.jobs.merge.plan.merge_plan import last_recipe
+from lbrx.jobs.merge.plan.plan import stages_of
 from lbrx.jobs.merge.recipe import Recipe, load_recipes, parse_recipes
 
 _STAGES_NAME = ".lbrx.stages.json"  # what the stages in a directory were made from
@@ -37,6 +40,7 @@ def merge(
     allow_code: bool = False,
     tensors: str | None = None,
     stages: str | os.PathLike[str] | None = None,
+    measuring: CountCallback | None = None,
     **options: Unpack[RunKeywords],
 ) -> RunResult:
     """Merge models as a recipe says, into a directory, or into a file whose name ends in ``.gguf``.
@@ -50,7 +54,8 @@ def merge(
     and the ``seed`` only. ``allow_code`` lets the recipe run the Python file that its ``merge_method`` names.
     ``tensors`` is ``"union"`` or ``"intersection"`` for checkpoints of any kind, without regard to their architecture:
     tensors that not all models have are merged from those that have them, or left out. ``stages`` is a directory for
-    the results of the recipe's named stages, which are not written otherwise.
+    the results of the recipe's named stages, which are not written otherwise. Methods such as ``regmean`` run the
+    models on texts first, layer by layer; ``measuring`` is called for each layer.
     The other options, ``threads``, ``memory``, ``device``, ``cluster``, ``strict``, ``overwrite``, ``restart``,
     ``sync``, ``progress`` and ``planned``, are those of `lbrx.files.output.options.RunOptions`. Call it again with the
     same arguments to resume a run that was stopped.
@@ -81,10 +86,13 @@ def merge(
         allow_code=allow_code,
         tensors=tensors,
         strict=options.get("strict", False),
+        overwrite=options.get("overwrite", False),
     )
     if stages is not None:
-        write_stages(recipe, Path(stages), plan_call.keywords, options)
-    return plan_and_execute(plan_call, options)
+        write_stages(recipe, Path(stages), plan_call.keywords, options, measuring)
+    result = plan_and_execute(plan_call, options, measuring=measuring)
+    remove_tree(inputs_root(Path(out)))
+    return result
 
 
 def write_stages(
@@ -92,11 +100,13 @@ def write_stages(
     directory: Path,
     keywords: Mapping[str, Any],
     options: RunKeywords,
+    measuring: CountCallback | None = None,
 ) -> None:
     """Write the result of each named stage but the last one; stages that this recipe has written are kept."""
     own: RunKeywords = {**options}
     own.pop("planned", None)
-    named = {name: keywords[name] for name in ("max_shard_bytes", "seed", "allow_code", "tensors", "strict")}
+    names = ("max_shard_bytes", "seed", "allow_code", "tensors", "strict")
+    named = {name: keywords[name] for name in names}
     for name in _stage_names(recipe, keywords["allow_code"]):
         if "/" in name or name in (".", ".."):
             raise UsageError(f"the stage {name!r} cannot be the name of a directory; expected a name without slashes")
@@ -112,7 +122,9 @@ def write_stages(
             _note_stages(directory, {**known, name: label})
         elif own.get("overwrite"):
             _note_stages(directory, {each: known[each] for each in known if each != name})
-        plan_and_execute(partial(read_and_plan, recipe, target, stage=name, **named), own)
+        call = partial(plan_output_of_merge, recipe, target, stage=name, overwrite=keywords["overwrite"], **named)
+        plan_and_execute(call, own, measuring=measuring)
+        remove_tree(inputs_root(target))
         _note_stages(directory, {**known, name: label})
 
 
@@ -203,8 +215,11 @@ def plan_output_of_merge(
     allow_code: bool = False,
     tensors: str | None = None,
     strict: bool = False,
+    stage: str | None = None,
+    overwrite: bool = False,
+    measuring: CountCallback | None = None,
 ) -> OutputPlan:
-    """What ``merge`` writes for these arguments."""
+    """What ``merge`` writes for these arguments; inputs of models are measured now if the method needs them."""
     plan = read_and_plan(
         recipe,
         out,
@@ -213,8 +228,22 @@ def plan_output_of_merge(
         allow_code=allow_code,
         tensors=tensors,
         strict=strict,
+        stage=stage,
     )
-    return in_output_format(plan, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes)
+    written = in_output_format(plan, format=format, quantize=quantize, max_shard_bytes=max_shard_bytes)
+    return with_inputs(plan, written, overwrite, measuring)
+
+
+def with_inputs(plan: Plan, written: OutputPlan, overwrite: bool, measuring: CountCallback | None) -> OutputPlan:
+    """The plan of what is written, after measuring the inputs of models if the merge needs them."""
+    if any(stage.inputs is not None for stage in stages_of(plan.stage)):
+        from lbrx.jobs.merge.measuring import measure_inputs
+
+        staging = staging_of(written)
+        if not staging.journal.exists():
+            staging.check_target(overwrite)  # before the long part
+        measure_inputs(plan, measuring)
+    return written
 
 
 def in_output_format(

@@ -16,12 +16,20 @@ from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, shard_limit
 from lbrx.jobs.convert.convert import in_format, output_format
 from lbrx.jobs.merge.plan import Plan
+from lbrx.jobs.merge.plan.plan import TEXTS_KEY
 from lbrx.jobs.merge.plan.records import Job
 from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.quantize import plan_contents
 from lbrx.jobs.quantize.same_scheme import SAME, in_same_scheme
 
-_OWN_IDENTITY = ("recipe", "seed", "adapter file", "method file", "vocabulary")  # of a merge, besides the files
+_OWN_IDENTITY = (
+    "recipe",
+    "seed",
+    "adapter file",
+    "method file",
+    "vocabulary",
+    TEXTS_KEY,
+)  # of a merge, besides the files
 
 
 def is_plain_merge(out: Path, format: str | None, quantize: str | None) -> bool:

@@ -42,15 +42,28 @@ class Gram:
 class LayerGrams:
     """Runs the layers of a model one after the other on texts.
 
-    ``name_of`` returns the name of a matrix, or None for one that does not matter.
+    ``name_of`` returns the name of a matrix, or None for one that does not matter. ``before`` is the number of a layer
+    and the hidden states before it, to continue from; not if layers share more than those (`shares_between_layers`).
     """
 
     def __init__(
-        self, model: LanguageModel, texts: Sequence[TokenIds], name_of: Callable[[Matrix], str | None]
+        self,
+        model: LanguageModel,
+        texts: Sequence[TokenIds],
+        name_of: Callable[[Matrix], str | None],
+        before: tuple[int, Sequence[Floats]] | None = None,
     ) -> None:
         self._name_of = name_of
         self._run = LayerwiseRun(model, texts)
-        self._run.start()
+        if before is None:
+            self._run.start()
+        else:
+            self._run.resume(*before)
+
+    @property
+    def hidden(self) -> Sequence[Floats]:
+        """The hidden states of the texts before the next layer."""
+        return self._run.hidden
 
     def next_layer(self, wanted: Iterable[str]) -> list[Gram]:
         """Run the next layer; returns the Gram matrices of the inputs of the wanted matrices."""

@@ -14,9 +14,11 @@ from lbrx import registry
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError, nearest
 from lbrx.jobs.merge.methods.parameters import (
+    INPUT_TEXT,
     NO_EFFECT,
     REQUIRED,
     BasePolicy,
+    InputGram,
     Limits,
     Lookup,
     MethodParameter,
@@ -38,7 +40,7 @@ _SEQUENCES = (Sequence, list, tuple)
 
 @dataclass(frozen=True, slots=True)
 class MergeContext:
-    """The output tensor's name and the recipe's seed.
+    """The output tensor's name, the recipe's seed, and inputs of the tensor if they were measured.
 
     >>> context = MergeContext("lm_head.weight", seed=7)
     >>> bool(((context.uniform((8,), model=0) - context.uniform((8,), model=0)) == 0).min())
@@ -47,6 +49,14 @@ class MergeContext:
 
     tensor_name: str
     seed: int = 0
+    grams: Callable[[int], InputGram | None] | None = None
+
+    def gram(self, model: int) -> InputGram | None:
+        """What this tensor of one model is multiplied with, if the method has a parameter for a text.
+
+        None for tensors that are not matrices of linear layers.
+        """
+        return None if self.grams is None else self.grams(model)
 
     def uniform(self, shape: Sequence[int], model: int) -> Tensor:
         """Uniform numbers in [0, 1) that belong to one model of this tensor: the same whenever they are asked for."""
@@ -325,7 +335,16 @@ def _parameter(parameter: Parameter, annotation: Any, marks: tuple[Any, ...], fu
         minimum=limits.minimum,
         maximum=limits.maximum,
         effective=NO_EFFECT not in marks,
+        is_text=_is_text(marks, parameter_type, item is not None, where),
     )
+
+
+def _is_text(marks: tuple[Any, ...], parameter_type: ParameterType, per_model: bool, where: str) -> bool:
+    if INPUT_TEXT not in marks:
+        return False
+    if parameter_type != "str" or not per_model:
+        raise UsageError(f"{where} names the text of each model; expected the type Sequence[str]")
+    return True
 
 
 def _is_single(default: object) -> bool:

@@ -1,6 +1,7 @@
 """What merge methods take: records of parameters, and the marks in the signatures that they are read from.
 
-In the signature of a method, ``Annotated`` adds what a type cannot say: `Limits`, `NO_EFFECT`, or a `Constraint`.
+In the signature of a method, ``Annotated`` adds what a type cannot say: `Limits`, `NO_EFFECT`, `INPUT_TEXT`, or a
+`Constraint`.
 
 >>> from collections.abc import Sequence
 >>> from typing import Annotated
@@ -13,10 +14,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Scalar: TypeAlias = bool | int | float | str
 ParameterType: TypeAlias = Literal["float", "int", "bool", "str"]
@@ -57,7 +62,8 @@ class MethodParameter:
     """One parameter of a merge method.
 
     Parameters that are not ``per_model`` are shared: a recipe cannot set them for one model. A parameter
-    that is not ``effective`` is accepted because mergekit accepts it, and changes nothing.
+    that is not ``effective`` is accepted because mergekit accepts it, and changes nothing. One that ``is_text`` names
+    a file: the model is run on it before it is merged (see `INPUT_TEXT`).
 
     >>> density = MethodParameter("density", "float", 1.0, per_model=True, minimum=0, maximum=1)
     >>> from lbrx.jobs.merge.recipe import RecipeLine
@@ -73,6 +79,7 @@ class MethodParameter:
     minimum: float | None = None
     maximum: float | None = None
     effective: bool = True
+    is_text: bool = False
 
     def __post_init__(self) -> None:
         if self.type == "int" and self.gradient:
@@ -135,6 +142,18 @@ class Limits:
 NO_EFFECT: Final = "no effect"
 """Marks a parameter that is accepted because mergekit accepts it, and changes nothing."""
 
+INPUT_TEXT: Final = "input text"
+"""Marks the parameter of each model that names a text. Models are run on their texts before they are merged, and
+`MergeContext.gram` has what their matrices were multiplied with."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputGram:
+    """The mean of x x' over the inputs x of a matrix, which are multiplied along its ``axis``."""
+
+    mean: npt.NDArray[np.float64]
+    axis: int = 1
+
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
@@ -158,6 +177,11 @@ class MethodSpec:
     def find(self, name: str) -> MethodParameter | None:
         """The parameter of a name, or None."""
         return next((parameter for parameter in self.parameters if parameter.name == name), None)
+
+    @property
+    def text_parameter(self) -> str | None:
+        """The parameter that names the text of a model, if the method needs one."""
+        return next((parameter.name for parameter in self.parameters if parameter.is_text), None)
 
 
 Lookup: TypeAlias = Callable[[str], MethodSpec | None]

@@ -15,7 +15,7 @@ from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.plan_cache import passes_of
 from lbrx.files.output.plan import output_bytes
-from lbrx.jobs.merge.plan.plan import Plan
+from lbrx.jobs.merge.plan.plan import Plan, stages_of
 from lbrx.jobs.merge.plan.records import Job, StagePlan
 from lbrx.settings import settings
 
@@ -63,6 +63,8 @@ def _input_bytes(stage: StagePlan, job: Job) -> int:
 
 def _passes(plan: Plan) -> int:
     """The most passes that a tensor needs: of each structure, the smallest tensor is counted."""
+    if any(stage.inputs is not None for stage in stages_of(plan.stage)):
+        return 1  # the inputs that its expressions depend on are not measured yet
     smallest: dict[Structure, Job] = {}
     for job in plan.jobs:
         if job.is_copy:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from lbrx.engine.plan_cache import Planned, PlannedCalls
 from lbrx.errors import TensorNotFound
+from lbrx.jobs.merge.methods.matrices import is_vocabulary
 from lbrx.jobs.merge.methods.method import MergeContext
 from lbrx.jobs.merge.plan.records import Job, StagePlan
 from lbrx.tensors.expr import Expr
@@ -37,15 +39,16 @@ def _merged(stage: StagePlan, job: Job, seed: int, inputs: list[Tensor]) -> Tens
 
 
 def _context(stage: StagePlan, job: Job, seed: int) -> MergeContext:
-    return MergeContext(stage.stream_name(job.name), seed)
+    grams = None if stage.inputs is None else partial(stage.inputs.gram, stage, job)
+    return MergeContext(stage.stream_name(job.name), seed, grams)
 
 
 def merged_by(calls: PlannedCalls, stage: StagePlan, job: Job, seed: int) -> Planned | Expr:
     """The tensor of a job to be evaluated; the function of a built-in method is called once for each type of job."""
     inputs = inputs_of(stage, job)
-    if stage.method.is_custom or job.parameters is None:
+    if stage.method.is_custom or stage.inputs is not None or job.parameters is None:
         return _merged(stage, job, seed, inputs).expr
-    key = (id(job.parameters), job.base_index, job.dtype.name)
+    key = (id(job.parameters), job.base_index, job.dtype.name, is_vocabulary(job.name))
     exprs = [tensor.expr for tensor in inputs]
     stream_of = _context(stage, job, seed).key
     return calls.planned(key, exprs, stream_of, lambda: _merged(stage, job, seed, inputs).expr)

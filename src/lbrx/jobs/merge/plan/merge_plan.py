@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lbrx.errors import UsageError
@@ -25,6 +26,7 @@ from lbrx.jobs.merge.plan.checks import (
     with_common_architecture,
     without_architecture,
 )
+from lbrx.jobs.merge.plan.inputs import inputs_root, stage_inputs
 from lbrx.jobs.merge.plan.jobs import JobPlanner
 from lbrx.jobs.merge.plan.models import ModelOpener, stage_model
 from lbrx.jobs.merge.plan.outline import Outline
@@ -48,6 +50,7 @@ def plan_merge(
     allow_code: bool = False,
     opener: ModelOpener | None = None,
     tensors: str | None = None,
+    root: Path | None = None,
 ) -> Plan:
     """Decide everything about a merge. Headers and configs are read, weights are not.
 
@@ -55,7 +58,8 @@ def plan_merge(
 
     ``directory`` is where models and custom methods are looked for if they are not in the current one. The files of
     custom methods are run only with ``allow_code``. An ``opener`` of an earlier plan keeps the models open. Of several
-    recipes the last is what none uses; the others are stages whose tensors feed it as expressions.
+    recipes the last is what none uses; the others are stages whose tensors feed it as expressions. ``root`` is where
+    inputs of models are stored if a method needs them, by default beside ``out``.
 
     >>> import lbrx, tempfile
     >>> from lbrx.jobs.merge.recipe import parse_recipes
@@ -72,6 +76,10 @@ def plan_merge(
     for recipe in recipes:
         check_code_allowed(recipe.method, directory, allow_code)
         stage = _plan_stage(recipe, stages, opener, Path(directory), seed, is_last=recipe is last, tensors=tensors)
+        inputs = stage_inputs(
+            recipe, stage.method.spec, (Path(), Path(directory)), root or inputs_root(Path(out)), seed
+        )
+        stage = stage if inputs is None else replace(stage, inputs=inputs)
         stages[recipe.name or ""] = stage
     stage = stages[last.name or ""]
     donor = next(model for model in stage.models if model.ref == last.donor)

@@ -19,6 +19,8 @@ from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
 from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
 
+TEXTS_KEY = "text"  # of an identity
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -90,17 +92,33 @@ def merge_identity(
             for adapter in model.adapters
             for path in (sorted(adapter.glob("adapter*")) if adapter.is_dir() else [adapter])
         },
-        "method file": dict(_method_files(stage)),
+        TEXTS_KEY: dict(_text_files(stage)),
+        "method file": dict(method_files(stage)),
         "vocabulary": digest(*row_digest_parts(stage)),
         **output_identity([header for model in models for header in model.files], layouts, contents),
     }
 
 
-def _method_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
+def _text_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
+    """The contents of the texts that models are run on, those of earlier stages included."""
+    for each in stages_of(stage):
+        if each.inputs is not None:
+            yield from ((str(path.resolve()), digest(path.read_bytes())) for path in each.inputs.texts.values())
+
+
+def stages_of(stage: StagePlan) -> Iterator[StagePlan]:
+    """A stage and those that it uses, inputs first; one that is used twice comes twice."""
+    for model in stage.models:
+        if model.stage is not None:
+            yield from stages_of(model.stage)
+    yield stage
+
+
+def method_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
     """The contents of the files that custom methods are in, those of earlier stages included."""
     if stage.method.is_custom:
         source = Path(unwrap(stage.method.function).__code__.co_filename)
         yield stage.method.name, digest(source.read_bytes())
     for model in stage.models:
         if model.stage is not None:
-            yield from _method_files(model.stage)
+            yield from method_files(model.stage)

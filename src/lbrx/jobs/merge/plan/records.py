@@ -17,6 +17,7 @@ from lbrx.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from lbrx.files.checkpoint.quantized.weights import QuantizedWeights
+    from lbrx.jobs.merge.plan.inputs import StageInputs
     from lbrx.jobs.merge.vocabulary import VocabularyPlan
 
 
@@ -111,6 +112,7 @@ class StagePlan:
     tokenizer_model: InputModel  # whose tokenizer files the output has, perhaps with the vocabulary's tokens
     vocabulary: VocabularyPlan | None = None
     warnings: tuple[str, ...] = ()
+    inputs: StageInputs | None = None  # of the models, if the method needs them
 
     @cached_property
     def by_name(self) -> dict[str, Job]:
