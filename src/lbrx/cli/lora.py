@@ -64,7 +64,7 @@ def lora(
             "--rank",
             min=1,
             help="extract: rank of each matrix (default: 32), with --max-error the largest one (default: no limit). "
-            "combine: the rank of a combination with svd (default: the largest one).",
+            "combine: the rank of a combination with svd (default: the largest one) or knots (default: exact).",
         ),
     ] = None,
     max_error: Annotated[
@@ -85,7 +85,7 @@ def lora(
         Option("--save-module", metavar="NAME", help="extract: store this module in full, such as lm_head."),
     ] = None,
     method: Annotated[
-        str, Option("--method", help="combine: cat, svd, linear, ties, dare_ties, ties_svd, ...", values=_combinations)
+        str, Option("--method", help="combine: cat, svd, linear, ties, ties_svd, knots_ties, ...", values=_combinations)
     ] = "cat",
     weight: Annotated[
         str | None, Option(metavar="W[,W...]", help="combine: the weight of each adapter (default: 1).")
@@ -129,6 +129,8 @@ def lora(
       lbrx lora combine math code both --weight 0.7,0.3
 
       lbrx lora combine math code both --method ties_svd --density 0.5 --rank 16
+
+      lbrx lora combine math code both --method knots_ties --density 0.3
 
       lbrx lora convert adapter adapter.gguf --base base
 

@@ -181,3 +181,52 @@ def test_the_command(adapters: list[Path], capsys: pytest.CaptureFixture[str]) -
     assert "expected a new or empty directory" in capsys.readouterr().err
     assert run(["lora", "combine", names[0], str(out)]) == 2
     assert "expected ADAPTER ADAPTER [ADAPTER...] OUT" in capsys.readouterr().err
+
+
+def in_common_directions(products: list[Array], weights: list[float], density: float) -> Array:
+    """KnOTS-TIES from whole products."""
+    left, values, right = np.linalg.svd(np.hstack(products), full_matrices=False)
+    count = int((values > 1e-6 * values[0]).sum())
+    parts = np.split(right[:count], len(products), axis=1)
+    return np.asarray(left[:, :count] * values[:count] @ by_ties(parts, weights, density, "total"))
+
+
+def test_knots_merges_common_directions(adapters: list[Path]) -> None:
+    expected = in_common_directions([product(path) for path in adapters], WEIGHTS, 0.5)
+    out = combined(adapters, method="knots_ties", density=0.5)
+    np.testing.assert_allclose(product(out), expected, atol=1e-4)
+    assert factors(out)[0].shape == (12, COLUMNS)
+    left, values, right = np.linalg.svd(expected)
+    small = lbrx.combine_loras(
+        adapters, out.parent / "small", weights=WEIGHTS, method="knots_ties", density=0.5, rank=3
+    )
+    np.testing.assert_allclose(product(small), left[:, :3] * values[:3] @ right[:3], atol=1e-4)
+
+
+def test_knots_without_pruning_is_the_sum(adapters: list[Path]) -> None:
+    expected = sum(weight * product(path) for weight, path in zip(WEIGHTS, adapters, strict=True))
+    np.testing.assert_allclose(
+        product(combined(adapters, method="knots_magnitude_prune", density=1)), expected, atol=1e-4
+    )
+
+
+def test_knots_of_equal_adapters_has_their_rank(adapters: list[Path]) -> None:
+    one = adapters[0]
+    out = lbrx.combine_loras([one, one], one.parent / "out", weights=[0.5, 0.5], method="knots_dare_linear", density=1)
+    np.testing.assert_allclose(product(out), product(one), atol=1e-4)
+    assert factors(out)[0].shape == (4, COLUMNS)
+
+
+def test_knots_of_wide_ranks_and_of_nothing(tmp_path: Path) -> None:
+    wide, other = write(tmp_path / "wide", 1, rank=32), write(tmp_path / "other", 2, rank=3)
+    out = lbrx.combine_loras([wide, other], tmp_path / "out", method="knots_ties", density=0.4)
+    expected = in_common_directions([product(wide), product(other)], [1.0, 1.0], 0.4)
+    np.testing.assert_allclose(product(out), expected, atol=1e-3)
+    names = [f"{PREFIX}{part}.weight" for part in "AB"]
+    zeros = {name: value * 0 for name, value in lbrx.open(other / "adapter_model.safetensors").items()}
+    assert sorted(zeros) == names
+    zeros = {name: value.realize() for name, value in zeros.items()}
+    (other / "adapter_model.safetensors").unlink()
+    lbrx.save(other / "adapter_model.safetensors", zeros)
+    nothing = lbrx.combine_loras([other, other], tmp_path / "nothing", method="knots_ties", density=0.4)
+    assert not product(nothing).any()

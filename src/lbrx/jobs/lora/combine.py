@@ -16,27 +16,34 @@ from lbrx.files.checkpoint.locating import locate
 from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import digest
 from lbrx.jobs.lora.convert import FORMATS, TYPES, base_config, write_parts
+from lbrx.jobs.lora.knots import merged_in_common_directions
 from lbrx.jobs.lora.low_rank import low_rank_product
 from lbrx.jobs.lora.parts import AdapterParts, check_factors, read_parts
 from lbrx.jobs.lora.spool import Spool
-from lbrx.jobs.lora.svd import RowBlocks, leading_singular_vectors
+from lbrx.jobs.lora.svd import Doubles, RowBlocks, leading_singular_vectors
 from lbrx.tensors.creation import concatenate, full, uniform
 from lbrx.tensors.dtype import DTYPES
 from lbrx.tensors.tensor import Tensor
 
 _F32 = DTYPES["f32"]
 _SPARSE = ("ties", "dare_linear", "dare_ties", "magnitude_prune")
-COMBINATIONS = ("cat", "svd", "linear", *_SPARSE, *(f"{name}_svd" for name in _SPARSE))
+_KNOTS = "knots_"
+COMBINATIONS = (
+    *("cat", "svd", "linear", *_SPARSE),
+    *(f"{name}_svd" for name in _SPARSE),
+    *(f"{_KNOTS}{name}" for name in _SPARSE),
+)
 SIGNS = ("total", "frequency")
 
 
 @dataclass(frozen=True, slots=True)
 class CombineOptions:
-    """How adapters are combined; the names are those of PEFT's add_weighted_adapter.
+    """How adapters are combined; the names are those of PEFT's add_weighted_adapter, and ``knots_`` before them.
 
     ``cat`` is exact: its rank is the sum of the ranks. ``svd`` is the best approximation of the sum with ``rank``, by
     default the largest one of the adapters. The others combine the factors A and B one by one, or with ``_svd`` the
-    products. ``density`` is the share of elements that is kept by those that prune.
+    products, or with ``knots_`` the products in common directions. ``density`` is the share of elements that is kept by
+    those that prune.
 
     >>> CombineOptions("tie")
     Traceback (most recent call last):
@@ -54,9 +61,12 @@ class CombineOptions:
         if self.method not in COMBINATIONS:
             hint = nearest(self.method, COMBINATIONS) or f"; expected one of {', '.join(COMBINATIONS)}"
             raise UsageError(f"unknown combination {self.method!r}{hint}")
-        if self.rank is not None and (self.rank < 1 or not self.method.endswith("svd")):
-            raise UsageError(f"the rank is {self.rank} for {self.method!r}; expected at least 1, for svd only")
-        is_sparse = self.method.removesuffix("_svd") in _SPARSE
+        has_rank = self.method.endswith("svd") or self.method.startswith(_KNOTS)
+        if self.rank is not None and (self.rank < 1 or not has_rank):
+            raise UsageError(
+                f"the rank is {self.rank} for {self.method!r}; expected at least 1, for svd and knots only"
+            )
+        is_sparse = self.pruning in _SPARSE
         if is_sparse != (self.density is not None):
             expected = "a density, such as 0.5" if is_sparse else "no density"
             raise UsageError(f"density is {self.density} for {self.method!r}; expected {expected}")
@@ -64,6 +74,15 @@ class CombineOptions:
             raise UsageError(f"density is {self.density}; expected more than 0 and at most 1")
         if self.signs not in SIGNS or (self.dtype is not None and self.dtype not in TYPES):
             raise UsageError(f"signs are {self.signs!r} and the dtype {self.dtype!r}; expected {SIGNS} and {TYPES}")
+
+    @property
+    def pruning(self) -> str:
+        """How elements are merged, of whatever matrices.
+
+        >>> CombineOptions("knots_ties", density=0.5).pruning
+        'ties'
+        """
+        return self.method.removesuffix("_svd").removeprefix(_KNOTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +192,8 @@ class _Combiner:
             return a, concatenate([term.b.to("f32") for term in terms], axis=1)
         if self._options.method.endswith("svd"):
             return self._decomposed(module, terms)
+        if self._options.method.startswith(_KNOTS):
+            return self._in_common_directions(module, terms)
         ranks = {term.a.shape[0] for term in terms}
         if len(ranks) > 1:
             raise UsageError(
@@ -200,13 +221,25 @@ class _Combiner:
         total = self._merged(products, [term.weight for term in terms], module)
         rank = min(self._svd_rank, *shape)
         left, right = leading_singular_vectors(RowBlocks(total), rank, self._options.seed, module).factors(rank)
+        return self._spooled(module, left, right)
+
+    def _in_common_directions(self, module: str, terms: Sequence[_Term]) -> tuple[Tensor, Tensor]:
+        left, right = merged_in_common_directions(
+            [(term.b, term.a, term.scale) for term in terms],
+            lambda values: self._merged(values, [term.weight for term in terms], module),
+            self._options.rank,
+            module,
+        )
+        return self._spooled(module, left, right)
+
+    def _spooled(self, module: str, left: Doubles, right: Doubles) -> tuple[Tensor, Tensor]:
         self._spool.put(f"{module} A", right, _F32)
         self._spool.put(f"{module} B", left, _F32)
         return full(right.shape, 0.0, _F32), full(left.shape, 0.0, _F32)  # replaced at the end
 
     def _merged(self, values: Sequence[Tensor], weights: Sequence[float], stream: str) -> Tensor:
         """Return the weighted sum of tensors after pruning; with ``ties`` the mean of those that agree in sign."""
-        method = self._options.method.removesuffix("_svd")
+        method = self._options.pruning
         kept = [self._pruned(value, method, f"{stream} {number}") for number, value in enumerate(values)]
         if not method.endswith("ties"):
             return _sum([value * weight for value, weight in zip(kept, weights, strict=True)])

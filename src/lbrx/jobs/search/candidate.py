@@ -11,6 +11,7 @@ from threading import Lock
 
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
+from lbrx.jobs.merge.measuring import measure_inputs
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import plan_merge
 from lbrx.jobs.merge.plan.models import ModelOpener
@@ -29,21 +30,32 @@ _KEPT_TENSORS = 4  # experts and their biases
 
 
 class Candidate:
-    """The merged model of a recipe without searched values. Its weights are computed when they are used."""
+    """The merged model of a recipe without searched values. Its weights are computed when they are used.
+
+    Inputs that its method needs are measured now, into ``root``, unless an earlier candidate needed the same.
+    """
 
     def __init__(
-        self, recipe: str, directory: Path, opener: ModelOpener, *, seed: int = 0, allow_code: bool = False
+        self,
+        recipe: str,
+        directory: Path,
+        opener: ModelOpener,
+        *,
+        seed: int = 0,
+        allow_code: bool = False,
+        root: Path | None = None,
     ) -> None:
         lookup = method_lookup(directory, allow_code=allow_code)
         recipes = parse_recipes(recipe, source="candidate.yml", lookup=lookup)
         self.plan: Plan = plan_merge(
-            recipes, "candidate", directory=directory, seed=seed, allow_code=allow_code, opener=opener
+            recipes, "candidate", directory=directory, seed=seed, allow_code=allow_code, opener=opener, root=root
         )
         stage = self.plan.stage
         if stage.vocabulary is not None:
             raise UsageError("a search cannot change the vocabulary; expected a recipe without 'tokenizer_source'")
         if stage.config is None:
             raise UsageError("the merged model has no config.json, so it cannot be run; expected Hugging Face models")
+        measure_inputs(self.plan)
 
     @property
     def donor(self) -> InputModel:

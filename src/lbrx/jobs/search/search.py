@@ -13,8 +13,10 @@ from typing import Any
 
 from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
+from lbrx.base.system import remove_tree
 from lbrx.errors import FileError, UsageError
 from lbrx.files.formats.source import read_text
+from lbrx.jobs.merge.plan.inputs import inputs_root
 from lbrx.jobs.merge.plan.models import ModelOpener
 from lbrx.jobs.merge.recipe import ModelRef
 from lbrx.jobs.search.genome import recipe_of_genome
@@ -123,11 +125,15 @@ def search(
         rungs=rungs,
         eta=eta,
         allow_code=allow_code,
+        root=inputs_root(Path(out).resolve()),
     )
     _check(settings, candidates)
     others = _named_texts(held_out)
     with using(threads=threads):
-        return _searched(settings, Path(out), others, candidates, budget_seconds, restart, cluster, progress)
+        result = _searched(settings, Path(out), others, candidates, budget_seconds, restart, cluster, progress)
+    if result.is_complete:
+        remove_tree(inputs_root(result.out.resolve()))
+    return result
 
 
 def _searched(

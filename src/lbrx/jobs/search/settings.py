@@ -47,13 +47,14 @@ class SearchSettings:
     rungs: int = 3
     eta: int = 4
     allow_code: bool = False
+    root: Path | None = None  # where inputs of models are stored, for methods that need them
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings for the journal; long texts by their digest."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["recipe"] = digest(self.recipe.encode())
         values["texts"] = [[name, digest(content.encode())] for name, content in self.texts]
-        del values["directory"], values["source"]  # the journal has the absolute paths of the models
+        del values["directory"], values["source"], values["root"]  # the journal has the absolute paths of the models
         values |= {name: str(value) for name, value in values.items() if isinstance(value, Path)}
         return values
 
@@ -95,7 +96,14 @@ class Measurer:
     def candidate(self, recipe: str) -> Candidate:
         """Return the merged model of a recipe without searched values."""
         settings = self.settings
-        return Candidate(recipe, settings.directory, self._opener, seed=settings.seed, allow_code=settings.allow_code)
+        return Candidate(
+            recipe,
+            settings.directory,
+            self._opener,
+            seed=settings.seed,
+            allow_code=settings.allow_code,
+            root=settings.root,
+        )
 
     @property
     def candidate_bytes(self) -> int:

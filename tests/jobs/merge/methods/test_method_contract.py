@@ -19,7 +19,7 @@ from lbrx.registry import METHODS
 
 NAMES = sorted(METHODS)
 CONTEXT = MergeContext("model.layers.0.w", seed=3)
-GIVEN = {"weight": 0.75, "density": 0.5, "t": 0.25, "select_topk": 0.5, "scale": 2.0}
+GIVEN = {"weight": 0.75, "text": "text.txt", "density": 0.5, "t": 0.25, "select_topk": 0.5, "scale": 2.0}
 
 
 def input_count(method: Method) -> int:
@@ -53,8 +53,8 @@ def random_inputs(name: str, shape: tuple[int, ...]) -> list[Tensor]:
     return [tensor(generator.standard_normal(shape).astype(np.float32)) for _ in range(count)]
 
 
-def test_there_are_25_methods() -> None:
-    assert len(METHODS) == 25
+def test_there_are_26_methods() -> None:
+    assert len(METHODS) == 26
 
 
 def test_a_recipe_imports_only_the_methods_that_it_uses() -> None:

@@ -21,8 +21,9 @@ from lbrx.jobs.merge.methods import load_method
 from lbrx.jobs.merge.plan import Plan
 from lbrx.registry import METHODS
 from lbrx.tensors.expr import Counter, Scalar, Source
-from support.tiny import BF16, make_llama
+from support.tiny import BF16, INTERMEDIATE, make_llama
 
+UP = "model.layers.0.mlp.up_proj.weight"
 LOOKS_AT_VALUES = {"karcher"}
 EXTRA = {
     "nearswap": "base_model: base\nparameters: {t: 0.1}\nmodels: [{model: base}, {model: a}]",
@@ -76,7 +77,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Root]:
     return roots
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if load_method(name).spec.text_parameter is None])
 @pytest.mark.usefixtures("models")
 def test_tensors_of_one_shape_share_a_plan(method: str, made: list[Root]) -> None:
     plan = planned(recipe_of(method))
@@ -135,6 +136,24 @@ def test_parameters_that_differ_between_layers_are_kept_apart() -> None:
         name = f"model.layers.{layer}.self_attn.q_proj.weight"
         source = next(model for model in plan.stage.models if str(model.ref) == expected)
         np.testing.assert_array_equal(values(plan, name), source.tensors[name].numpy().view(np.uint16))
+
+
+def test_a_matrix_with_the_shape_of_the_embedding_does_not_share_its_plan(folder: Path) -> None:
+    for seed, name in enumerate(("base", "a", "b")):
+        make_llama(folder / name, seed, layers=2, vocabulary=INTERMEDIATE, dtype=BF16)
+    plan = planned(recipe_of("iso_c"))
+    shared = {name: evaluated(plan, name) for name in ("model.embed_tokens.weight", UP)}
+    assert plan.stage.by_name[UP].shape == plan.stage.by_name["model.embed_tokens.weight"].shape
+    for name, found in shared.items():
+        np.testing.assert_array_equal(found, plan.tensor(name).numpy().view(np.uint16), err_msg=name)
+
+
+def evaluated(plan: Plan, name: str) -> npt.NDArray[np.uint16]:
+    """The values of a tensor as a merge computes them, with a plan that tensors share."""
+    job = plan.stage.by_name[name]
+    output = ArrayDestination(job.dtype, math.prod(job.shape))
+    evaluate_tensors([(plan.expression(name), output)])
+    return output.array(job.shape).view(np.uint16)
 
 
 def test_a_method_of_the_user_shares_plans(models: Path, made: list[Root]) -> None:

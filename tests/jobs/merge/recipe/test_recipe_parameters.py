@@ -250,6 +250,6 @@ def test_every_method_is_described() -> None:
             *FAMILY_DEFAULTS,
             *("linear", "passthrough", "slerp", "nuslerp", "multislerp", "karcher", "model_stock"),
             *("nearswap", "arcee_fusion", "sce", "ram", "ramplus_tl"),
-            *("checkpoint_average", "consensus_ta", "iso_c", "tsv_m", "wudi"),
+            *("checkpoint_average", "consensus_ta", "iso_c", "tsv_m", "wudi", "regmean"),
         ]
     )

@@ -24,6 +24,7 @@ def _some_weight(parameters: TensorParameters) -> Violation | None:
 
 def regmean(
     models: Sequence[Tensor],
+    base: Tensor | None = None,  # noqa: ARG001 - a recipe may name one for config and tokenizer
     *,
     text: Annotated[Sequence[str], INPUT_TEXT],  # noqa: ARG001 - the models are run before this is called
     weight: Annotated[Sequence[float], Limits(0), _some_weight] = (1.0,),
@@ -36,8 +37,8 @@ def regmean(
 
     With G the mean of x x' over the inputs x of a model, the result is the sum of W G times the inverse of the sum of
     G. ``off_diagonal`` is a factor for the elements of G beside the diagonal; 0 weights each column on its own.
-    ``ridge`` is relative to the mean of the diagonal. Embeddings, heads and tensors that are not matrices of linear
-    layers get the weighted mean. Needs memory for whole matrices.
+    ``ridge`` is relative to the mean of the diagonal. A base is not merged. Embeddings, heads and tensors that are not
+    matrices of linear layers get the weighted mean. Needs memory for whole matrices.
 
     >>> from lbrx import tensor
     >>> from lbrx.jobs.merge.methods.parameters import InputGram
@@ -45,7 +46,7 @@ def regmean(
     >>> context = MergeContext("w", grams=grams.__getitem__)
     >>> models = [tensor([[1.0, 1.0]]), tensor([[0.0, 0.0]])]
     >>> regmean(models, text=["", ""], weight=[1.0, 1.0], ridge=0.0, context=context).numpy()
-    array([[0.75, 0.5 ]])
+    array([[0.75, 0.5 ]], dtype=float32)
     """
     mean = weighted_sum(models, [share / sum(weight) for share in weight])
     if len(models[0].shape) != 2:

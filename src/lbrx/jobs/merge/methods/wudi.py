@@ -18,13 +18,14 @@ def wudi(
     models: Sequence[Tensor],
     *,
     weight: Sequence[float],
-    ridge: Annotated[float, Limits(0)] = 1e-6,
+    ridge: Annotated[float, Limits(0)] = 0.1,
     lambda_: float = 1.0,
     context: MergeContext,
 ) -> Tensor:
     """The base and the matrix T with the least sum of ``||(T - D) D'||^2 / ||D||^2`` over the differences D from it.
 
-    The rows of a difference represent the inputs of its task. ``ridge`` is relative to the mean of the diagonal.
+    The rows of a difference represent the inputs of its task. ``ridge`` draws T to the base; it is
+    relative to the mean of the diagonal. Without it, T can be many times as large as the differences.
     Embeddings, language heads and tensors other than matrices get the mean of the differences. Needs memory for
     whole matrices.
 
