@@ -30,8 +30,8 @@ def test_the_shown_recipe_and_command_of_a_method_run(
     models = (SHIPPED.prose, SHIPPED.code, SHIPPED.prose, SHIPPED.base)
     for link, model in zip(("model-a", "model-b", "model-c", "base"), models, strict=True):
         Path(link).symlink_to(model)
-    for name in ("text-a.txt", "text-b.txt"):
-        Path(name).write_text("In the beginning")
+    for text in ("text-a.txt", "text-b.txt"):
+        Path(text).write_text("In the beginning")
     shown = lbrx_command(capsys, "methods", name).out
     command = next(line for line in shown.splitlines() if line.startswith("lbrx merge")).split()[1:]
     Path("recipe.yml").write_text(shown.split("as a recipe\n")[1])
