@@ -100,10 +100,10 @@ clean:
 
 # The peers, in an environment of their own; torch comes first so that nothing else chooses its version.
 .venv-mergekit/.installed: pyproject.toml
-	@echo "Installing torch, transformers and mergekit, and building llama.cpp, in .venv-mergekit: takes many minutes"
+	@echo "Installing torch, transformers, mergekit and fusion-bench, and building llama.cpp, in .venv-mergekit: takes many minutes"
 	@$(PYTHON) -m venv .venv-mergekit
 	@.venv-mergekit/bin/python $(PIP_INSTALL) torch==2.13.0
-	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 llama-cpp-python==0.3.36 peft==0.21.2 sentencepiece lm_eval==0.4.13 -e '.[dev]'
+	@.venv-mergekit/bin/python $(PIP_INSTALL) mergekit==0.1.5 llama-cpp-python==0.3.36 peft==0.21.2 sentencepiece lm_eval==0.4.13 fusion-bench==0.2.33 -e '.[dev]'
 	@touch .venv-mergekit/.installed
 
 # Libraries of quantized models. GPTQModel asks for a newer torch than the peers have, but runs with theirs.
