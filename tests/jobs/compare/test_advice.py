@@ -35,7 +35,7 @@ def sentences(a: dict[str, lbrx.Tensor], b: dict[str, lbrx.Tensor], *, with_base
     [
         ((1, 2), 0.1, "nearly independent (task cosine"),
         ((1, 1), 0.05, "agree in much (task cosine 1.00)"),
-        ((1, 1), -0.1, "opposite directions (task cosine -1.00)"),
+        ((1, 1), -0.1, "opposite directions (task cosine -1.00): their sum cancels most"),
     ],
 )
 def test_directions(seeds: tuple[int, int], size: float, words: str) -> None:
@@ -49,17 +49,40 @@ def test_an_unbalanced_pair_is_named() -> None:
 
 def test_layers_with_conflicts_are_named() -> None:
     found = sentences(model({}, 1), model({2: -1.0, 5: -1.0}, 1))
-    assert "They conflict most in layers 2 (-1.00), 5 (-1.00)" in found
+    assert "They conflict most in layers 2 (-1.00) and 5 (-1.00)" in found
+    assert "They conflict most in layer 2 (-1.00): search other weights there" in sentences(
+        model({}, 1), model({2: -1.0}, 1)
+    )
 
 
 def test_layers_that_change_most_are_named() -> None:
     late = dict.fromkeys(range(4, LAYERS), 5.0)
-    assert "of the squared change is in the last half of the layers (4 to 7)" in sentences(
+    assert "of the squared change is in layers 4 to 7 of 8: the weights there matter most" in sentences(
         model(late, 1), model(late, 2)
     )
-    assert "half of the layers" not in sentences(model({}, 1), model({}, 2))
+    assert "of the squared" not in sentences(model({}, 1), model({}, 2))
     without = sentences(BASE, model(dict.fromkeys(range(4), 5.0), 2), with_base=False)
-    assert "of the squared difference is in the first half of the layers (0 to 3)" in without
+    assert "of the squared difference is in layers 0 to 3 of 8" in without
+    one = sentences(BASE, model({**NOTHING, 6: 1.0}, 2), with_base=False)
+    assert one == "100% of the squared difference is in layer 6 of 8: the weights there matter most."
+    two = sentences(BASE, model({1: 20.0, 5: 20.0}, 2), with_base=False)
+    assert "of the squared difference is in layers 1 and 5 of 8" in two
+
+
+def test_a_change_outside_of_the_layers_is_named() -> None:
+    head = {"lm_head.weight": lbrx.full((32, 16), 1.0, "f32")}
+    other = {"lm_head.weight": lbrx.full((32, 16), 2.0, "f32")}
+    found = "\n".join(advice(diff_models({**BASE, **head}, {**model({}, 1), **other})))
+    share = 32 * 16 / (32 * 16 + sum(float(((w - BASE[n]) ** 2).sum()) for n, w in model({}, 1).items()))
+    assert share > 0.9
+    assert found == f"{share:.0%} of the squared difference is in lm_head, outside the layers."
+
+
+def test_layers_that_one_model_changes_are_named() -> None:
+    found = sentences(model({}, 1), model({**NOTHING, 2: 1.0}, 2))
+    assert "Only A changes layers 0, 1, 3, 4, 5, 6 and 7 (change of B 0): an average halves that change" in found
+    assert "Only B changes" not in found
+    assert "Only B changes layers 0 to 6 (change of A 0)" in sentences(model({**NOTHING, 7: 1.0}, 1), model({}, 2))
 
 
 def test_what_cannot_be_merged_is_said() -> None:
@@ -68,3 +91,14 @@ def test_what_cannot_be_merged_is_said() -> None:
     other = {name: lbrx.normal(weight.shape, 5, name) for name, weight in BASE.items()}
     assert "The models are unrelated (cosine" in sentences(BASE, other, with_base=False)
     assert "nearly equal (relative change" in sentences(BASE, model({}, 3, 1e-4), with_base=False)
+
+
+def test_changes_that_partly_oppose_or_agree() -> None:
+    assert "partly oppose each other (task cosine -0.2" in sentences(model({}, 1), mixed(-0.3))
+    assert "partly agree (task cosine 0.2" in sentences(model({}, 1), mixed(0.2))
+
+
+def mixed(share: float) -> dict[str, lbrx.Tensor]:
+    """A change that has a part of that of seed 1."""
+    one, other = model({}, 1), model({}, 2)
+    return {name: BASE[name] + share * (one[name] - BASE[name]) + (other[name] - BASE[name]) for name in BASE}

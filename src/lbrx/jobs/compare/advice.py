@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from lbrx.jobs.compare.diff import ModelDiff
 from lbrx.ops.difference import Sums
 
 EQUAL, TINY, UNRELATED = 0.0, 1e-3, 0.5
-ALIGNED, INDEPENDENT = 0.3, 0.1
+OPPOSITE, ALIGNED, INDEPENDENT = -0.5, 0.3, 0.1
 UNBALANCED = 2.0
+_MOST_SHARE = 0.75  # of a change that is in a few layers
 _MOST_LAYERS = 3
 
 
@@ -21,7 +22,7 @@ def advice(difference: ModelDiff) -> list[str]:
     >>> from lbrx.jobs.compare.diff import diff_models
     >>> base, a, b = ({"w": lbrx.tensor(values, "f32")} for values in ([1.0, 1.0], [1.5, 1.0], [0.5, 1.0]))
     >>> advice(diff_models(a, b, base))  # doctest: +ELLIPSIS
-    ['The changes point in opposite directions (task cosine -1.00): adding them cancels both. Try ties, ...']
+    ['The changes point in opposite directions (task cosine -1.00): their sum cancels most. Try ties, ...']
     """
     total = difference.total
     return list(_of_tasks(difference, total) if total.has_tasks else _of_models(difference, total))
@@ -54,7 +55,7 @@ def _of_tasks(difference: ModelDiff, total: Sums) -> Iterator[str]:
     if ratio >= UNBALANCED:
         yield (
             f"The change of {large} is {ratio:.1f} times as large as that of {small}, which it outweighs. "
-            f"Give {small} more weight, or normalize with nuslerp or model_stock."
+            f"Give {small} more weight, or use nuslerp or multislerp, which merge directions."
         )
     conflicts = sorted(
         (sums.task_cosine, layer)
@@ -62,29 +63,30 @@ def _of_tasks(difference: ModelDiff, total: Sums) -> Iterator[str]:
         if sums.task_cosine < min(-INDEPENDENT, total.task_cosine - INDEPENDENT)
     )
     if conflicts:
-        worst = ", ".join(f"{layer} ({cosine:.2f})" for cosine, layer in conflicts[:_MOST_LAYERS])
+        worst = [f"{layer} ({cosine:.2f})" for cosine, layer in conflicts[:_MOST_LAYERS]]
         yield (
-            f"They conflict most in {'layer' if len(conflicts) == 1 else 'layers'} {worst}: "
-            "search the weights of these layers apart, with a gradient or a filter."
+            f"They conflict most in {_counted('layer', worst)}: "
+            "search other weights there, with a gradient or a filter."
         )
+    yield from _changed_by_one(difference)
     yield from _concentration(difference, lambda sums: sums.task_squares_a + sums.task_squares_b, "change")
 
 
 def _direction(cosine: float) -> str:
+    remedy = "Try ties, which keeps the larger change where signs conflict, or a smaller weight for one."
+    if cosine <= OPPOSITE:
+        return f"The changes point in opposite directions (task cosine {cosine:.2f}): their sum cancels most. {remedy}"
     if cosine <= -INDEPENDENT:
-        return (
-            f"The changes point in opposite directions (task cosine {cosine:.2f}): adding them cancels both. "
-            "Try ties, which keeps the larger change where signs conflict, or a smaller weight for one."
-        )
+        return f"The changes partly oppose each other (task cosine {cosine:.2f}): their sum cancels some. {remedy}"
     if cosine < INDEPENDENT:
         return (
-            f"The changes are nearly independent (task cosine {cosine:.2f}): they add up without much conflict. "
-            "Try task_arithmetic with weights up to 1 each."
+            f"The changes are nearly independent (task cosine {cosine:.2f}): neither cancels the other, but each can "
+            "disturb what the other does. Try task_arithmetic, and search its weights from 0 to 1."
         )
     if cosine < ALIGNED:
         return (
-            f"The changes partly agree (task cosine {cosine:.2f}): ties removes what conflicts; "
-            "task_arithmetic works with weights below 1."
+            f"The changes partly agree (task cosine {cosine:.2f}): their sum exaggerates what they share. "
+            "Try task_arithmetic with weights below 1, or ties, which removes conflicts."
         )
     return (
         f"The changes agree in much (task cosine {cosine:.2f}): their sum exaggerates what they share. "
@@ -92,19 +94,58 @@ def _direction(cosine: float) -> str:
     )
 
 
-def _concentration(difference: ModelDiff, measure: Callable[[Sums], float], noun: str) -> Iterator[str]:
-    """Name the layers that contain most of the change, if these are few."""
-    layers = difference.layers()
-    if len(layers) < 4:
-        return
-    sizes = [measure(sums) for sums in layers.values()]
-    whole = sum(sizes) + sum(measure(tensor.sums) for tensor in difference.outside_layers())
-    numbers = [layer for _, layer in layers]
-    half = len(sizes) // 2
-    for name, first, last in (("first", 0, half), ("last", len(sizes) - half, len(sizes))):
-        share = sum(sizes[first:last]) / whole if whole else 0.0
-        if share > 0.75:
+def _changed_by_one(difference: ModelDiff) -> Iterator[str]:
+    """Name the layers that one model left as they are in the base."""
+    changes = {
+        layer: (sums.task_squares_a, sums.task_squares_b)
+        for (_, layer), sums in difference.layers().items()
+        if sums.has_tasks
+    }
+    for number, (one, other) in enumerate((("A", "B"), ("B", "A"))):
+        found = [layer for layer, sizes in changes.items() if sizes[number] > 0 and sizes[1 - number] == 0]
+        if found:
             yield (
-                f"{share:.0%} of the squared {noun} is in the {name} half of the layers ({numbers[first]} to "
-                f"{numbers[last - 1]}): their weights matter most."
+                f"Only {one} changes {_layers_text(found)} (change of {other} 0): an average halves that change, "
+                "task_arithmetic keeps it."
             )
+
+
+def _concentration(difference: ModelDiff, measure: Callable[[Sums], float], noun: str) -> Iterator[str]:
+    """Name the layers, or the tensors outside of layers, that contain most of the change, if these are few."""
+    layers = {layer: measure(sums) for (_, layer), sums in difference.layers().items()}
+    outside = {tensor.position.module: measure(tensor.sums) for tensor in difference.outside_layers()}
+    whole = sum(layers.values()) + sum(outside.values())
+    if not whole:
+        return
+    share, name = max(((size / whole, name) for name, size in outside.items()), default=(0.0, ""))
+    if share > 0.5:
+        yield f"{share:.0%} of the squared {noun} is in {name}, outside the layers."
+        return
+    ranked = sorted(layers, key=lambda layer: -layers[layer])
+    for count in range(1, len(ranked) // 2 + 1):
+        share = sum(layers[layer] for layer in ranked[:count]) / whole
+        chosen = sorted(ranked[:count])
+        is_range = chosen[-1] - chosen[0] == count - 1
+        if share > _MOST_SHARE and (is_range or count <= _MOST_LAYERS):
+            yield (
+                f"{share:.0%} of the squared {noun} is in {_layers_text(chosen)} of {len(ranked)}: "
+                "the weights there matter most."
+            )
+            return
+
+
+def _layers_text(layers: Sequence[int]) -> str:
+    """Return numbers of layers as text.
+
+    >>> _layers_text([3]), _layers_text([1, 2, 3, 4]), _layers_text([0, 2])
+    ('layer 3', 'layers 1 to 4', 'layers 0 and 2')
+    """
+    if len(layers) > 2 and layers[-1] - layers[0] == len(layers) - 1:
+        return f"layers {layers[0]} to {layers[-1]}"
+    return _counted("layer", [str(layer) for layer in layers])
+
+
+def _counted(noun: str, names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{noun} {names[0]}"
+    return f"{noun}s {', '.join(names[:-1])} and {names[-1]}"
