@@ -473,6 +473,15 @@ def test_the_command_writes_recipe_report_and_model(tmp_path: Path, capsys: Any,
     report = Path("out/report.md").read_text()
     assert "## Texts that were not searched on" in report
     assert str(SHIPPED.code) in report
+    best, middle, code = (
+        found["held_out"][name]["code.txt"] for name in ("best", "middle of the ranges", str(SHIPPED.code))
+    )
+    relation = "better" if middle > best else "worse"
+    assert (
+        f"On code.txt, the best candidate is {abs(middle - best):.4f} {relation} than the middle of the ranges"
+        in report
+    )
+    assert f"{best - code:.4f} worse than {SHIPPED.code}." in report
     (merged,) = lbrx.score(Path("out/merged"), Path("code.txt"), context=64, stride=63, max_tokens=8193)
     assert found["held_out"]["best"]["code.txt"] == pytest.approx(merged.loss, rel=1e-4)
     for wrong, message in (("--budget=10", "is not a time"), ("--at-most=prose.txt", "is not a limit")):

@@ -13,6 +13,8 @@ from lbrx.jobs.search.loop import SearchLoop, Trial, pareto_front
 REPORT_NAME = "report.md"
 _LEAST_TRIALS = 8
 _MOST_FRONT_ROWS = 20
+_IDLE = 0.05  # of the variance: what explains less hardly matters
+MIDDLE = "middle of the ranges"
 
 
 def write_report(out: Path, loop: SearchLoop, held_out: Mapping[str, Mapping[str, float]]) -> None:
@@ -45,13 +47,15 @@ def _lines(loop: SearchLoop, held_out: Mapping[str, Mapping[str, float]]) -> Ite
     yield ""
     yield from _table(
         ["candidate", *loop.best.figures],
-        [[name, *_numbers(trial.figures)] for name, trial in (("best", loop.best), ("middle of the ranges", first))],
+        [[name, *_numbers(trial.figures)] for name, trial in (("best", loop.best), (MIDDLE, first))],
     )
     if held_out:
         yield "## Texts that were not searched on"
         yield ""
         names = list(next(iter(held_out.values())))
         yield from _table(["model", *names], [[label, *_numbers(figures)] for label, figures in held_out.items()])
+        yield from (_held_out_finding(held_out, name) for name in names)
+        yield ""
     if settings.goal == "pareto":
         yield "## Pareto front"
         yield ""
@@ -64,8 +68,11 @@ def _finding(loop: SearchLoop, first: Trial) -> Iterator[str]:
     assert loop.best is not None
     if len(first.measured) < loop.settings.rungs:
         return
-    gain = loop.score(first.figures) - loop.score(loop.best.figures)
-    yield f"The best candidate is number {loop.best.number + 1}. The middle of the ranges scores {gain:.4f} worse."
+    if loop.best is first:
+        yield "No candidate is better than the middle of the ranges, which is number 1."
+    else:
+        gain = loop.score(first.figures) - loop.score(loop.best.figures)
+        yield f"The best candidate is number {loop.best.number + 1}. The middle of the ranges scores {gain:.4f} worse."
     edges = [
         dimension.name
         for dimension, value in zip(loop.space.dimensions, loop.best.values, strict=True)
@@ -76,15 +83,44 @@ def _finding(loop: SearchLoop, first: Trial) -> Iterator[str]:
     yield ""
 
 
+def _held_out_finding(held_out: Mapping[str, Mapping[str, float]], name: str) -> str:
+    """Say how the best candidate compares with the inputs and with the middle of the ranges on one text.
+
+    >>> losses = {"best": {"t": 3.5}, MIDDLE: {"t": 3.6}, "a": {"t": 3.25}, "b": {"t": 4.0}}
+    >>> _held_out_finding(losses, "t")
+    'On t, the best candidate is 0.1000 better than the middle of the ranges, and 0.2500 worse than a.'
+    """
+    best = held_out["best"][name]
+    gain = held_out[MIDDLE][name] - best
+    inputs = {label: figures[name] for label, figures in held_out.items() if label not in ("best", MIDDLE)}
+    text = f"On {name}, the best candidate is {_compared(gain)} the middle of the ranges"
+    if inputs:
+        nearest = min(inputs, key=lambda label: inputs[label])
+        lead = inputs[nearest] - best
+        text += f", and {_compared(lead)} {nearest}{', the best input' if lead > 0 and len(inputs) > 1 else ''}"
+    return f"{text}." if gain > 0 else f"{text}. The gain does not carry over: the search has fitted its texts."
+
+
+def _compared(gain: float) -> str:
+    return f"{abs(gain):.4f} {'better' if gain > 0 else 'worse'} than"
+
+
 def _importance_section(loop: SearchLoop) -> Iterator[str]:
     found = importances(loop)
     if not found:
         return
     yield "## What mattered"
     yield ""
-    yield "Share of the variance of the scores that each value explains alone, with a parabola or by choice."
-    yield ""
     ranked = sorted(found.items(), key=lambda pair: -pair[1])
+    (name, share), idle = ranked[0], [name for name, share in ranked if share < _IDLE]
+    if share >= _IDLE:
+        yield f"{name} mattered most: alone it explains {share:.0%} of the variance of the scores."
+    if idle:
+        yield f"Little depends on {', '.join(idle)} (less than {_IDLE:.0%} each)."
+    yield ""
+    yield "Share of the variance of the scores that each value explains alone, with a parabola or by choice. What chance"
+    yield "would explain is subtracted. Shares overlap if values were changed together."
+    yield ""
     yield from _table(["value", "share"], [[name, f"{share:.0%}"] for name, share in ranked])
 
 
@@ -105,7 +141,9 @@ def importances(loop: SearchLoop) -> dict[str, float]:
             columns = np.stack([np.ones_like(values), values, values * values], axis=1)
         solution = np.linalg.lstsq(columns, scores, rcond=None)[0]
         rest = scores - columns @ solution
-        found[dimension.name] = float(max(1.0 - rest.var() / scores.var(), 0.0))
+        free = len(scores) - int(np.linalg.matrix_rank(columns))
+        by_chance = (len(scores) - 1) / max(free, 1)  # more terms explain more of any numbers
+        found[dimension.name] = float(max(1.0 - rest.var() / scores.var() * by_chance, 0.0))
     return found
 
 

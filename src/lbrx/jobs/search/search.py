@@ -26,7 +26,7 @@ from lbrx.jobs.search.local_runner import inputs_stay_mapped, local_runner
 from lbrx.jobs.search.loop import Run, SearchLoop, Trial, pareto_front
 from lbrx.jobs.search.objectives import Measure
 from lbrx.jobs.search.optimizers import make_optimizer
-from lbrx.jobs.search.report import importances, write_report
+from lbrx.jobs.search.report import MIDDLE, importances, write_report
 from lbrx.jobs.search.settings import Goal, Measurer, SearchSettings
 from lbrx.registry import RUNNERS, load
 from lbrx.settings import using
@@ -213,7 +213,7 @@ def _held_out(loop: SearchLoop, measurer: Measurer, texts: Texts) -> dict[str, d
     middle = loop.space.recipe([dimension.at(0.5) for dimension in loop.space.dimensions])
     found = {
         "best": losses_of_candidate(measurer, loop.space.recipe(loop.best.values), texts),
-        "middle of the ranges": losses_of_candidate(measurer, middle, texts),
+        MIDDLE: losses_of_candidate(measurer, middle, texts),
     }
     for label, path in measurer.labels().items():
         found[label] = losses_of_model(measurer, path, texts)
