@@ -118,8 +118,10 @@ def _importance_section(loop: SearchLoop) -> Iterator[str]:
     if idle:
         yield f"Little depends on {', '.join(idle)} (less than {_IDLE:.0%} each)."
     yield ""
-    yield "Share of the variance of the scores that each value explains alone, with a parabola or by choice. What chance"
-    yield "would explain is subtracted. Shares overlap if values were changed together."
+    yield (
+        "Share of the variance of the scores that each value explains alone, with a parabola or by choice, beyond what "
+        "chance explains. Shares overlap if values were changed together."
+    )
     yield ""
     yield from _table(["value", "share"], [[name, f"{share:.0%}"] for name, share in ranked])
 
