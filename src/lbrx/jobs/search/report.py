@@ -13,6 +13,7 @@ from lbrx.jobs.search.loop import SearchLoop, Trial, pareto_front
 REPORT_NAME = "report.md"
 _LEAST_TRIALS = 8
 _MOST_FRONT_ROWS = 20
+_SAME = 0.00005  # figures that differ by less are printed alike
 _IDLE = 0.05  # of the variance: what explains less hardly matters
 MIDDLE = "middle of the ranges"
 
@@ -89,19 +90,22 @@ def _held_out_finding(held_out: Mapping[str, Mapping[str, float]], name: str) ->
     >>> losses = {"best": {"t": 3.5}, MIDDLE: {"t": 3.6}, "a": {"t": 3.25}, "b": {"t": 4.0}}
     >>> _held_out_finding(losses, "t")
     'On t, the best candidate is 0.1000 better than the middle of the ranges, and 0.2500 worse than a.'
+    >>> _held_out_finding({"best": {"t": 3.5}, MIDDLE: {"t": 3.5}}, "t")
+    'On t, the best candidate is as good as the middle of the ranges.'
     """
     best = held_out["best"][name]
     gain = held_out[MIDDLE][name] - best
     inputs = {label: figures[name] for label, figures in held_out.items() if label not in ("best", MIDDLE)}
-    text = f"On {name}, the best candidate is {_compared(gain)} the middle of the ranges"
+    text = f"On {name}, the best candidate is {_compared(gain)} the {MIDDLE}"
     if inputs:
         nearest = min(inputs, key=lambda label: inputs[label])
-        lead = inputs[nearest] - best
-        text += f", and {_compared(lead)} {nearest}{', the best input' if lead > 0 and len(inputs) > 1 else ''}"
-    return f"{text}." if gain > 0 else f"{text}. The gain does not carry over: the search has fitted its texts."
+        text += f", and {_compared(inputs[nearest] - best)} {nearest}"
+    return f"{text}." if gain > -_SAME else f"{text}. The gain does not carry over: the search has fitted its texts."
 
 
 def _compared(gain: float) -> str:
+    if abs(gain) < _SAME:
+        return "as good as"
     return f"{abs(gain):.4f} {'better' if gain > 0 else 'worse'} than"
 
 
@@ -112,11 +116,11 @@ def _importance_section(loop: SearchLoop) -> Iterator[str]:
     yield "## What mattered"
     yield ""
     ranked = sorted(found.items(), key=lambda pair: -pair[1])
-    (name, share), idle = ranked[0], [name for name, share in ranked if share < _IDLE]
-    if share >= _IDLE:
+    (name, share), idle = ranked[0], [name for name, share in ranked if round(share, 2) < _IDLE]
+    if name not in idle:
         yield f"{name} mattered most: alone it explains {share:.0%} of the variance of the scores."
     if idle:
-        yield f"Little depends on {', '.join(idle)} (less than {_IDLE:.0%} each)."
+        yield f"Little depends on {', '.join(idle)} (less than {_IDLE:.0%})."
     yield ""
     yield (
         "Share of the variance of the scores that each value explains alone, with a parabola or by choice, beyond what "
