@@ -53,6 +53,32 @@ def texts(tmp_path: Path) -> list[Path]:
     return [tmp_path / "prose.txt", tmp_path / "code.txt"]
 
 
+def test_methods_that_run_models_on_texts(tmp_path: Path, texts: list[Path]) -> None:
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt"
+    first.write_text(PROSE[:900])
+    second.write_text(CODE[:900])
+    listed = [
+        f"{{model: {model}, parameters: {{text: {text}, weight: 0.5}}}}"
+        for model, text in ((SHIPPED.prose, first), (SHIPPED.code, second))
+    ]
+    given = (
+        f"merge_method: {{choose: [regmean, iso_c, tsv_m, wudi, consensus_ta, ties]}}\nbase_model: {SHIPPED.base}\n"
+        f"models: [{', '.join(listed)}]\nparameters: {{off_diagonal: {{search: [0.1, 1]}}}}\ndtype: bfloat16\n"
+    )
+    options: dict[str, Any] = {"texts": texts, "optimizer": "random", "candidates": 8, "rungs": 1, **QUICK}
+    found = search(given, tmp_path / "out", **options)
+    assert not list(tmp_path.glob(".*"))
+    journal = [json.loads(line) for line in (tmp_path / "out/search.jsonl").read_text().splitlines()]
+    assert len(journal) == 9
+    lbrx.merge(found.recipe, tmp_path / "merged")
+    for text in texts:
+        (one,) = lbrx.score(tmp_path / "merged", text, context=64, stride=63, max_tokens=257)
+        assert found.figures[text.name] == pytest.approx(one.loss, rel=1e-5)
+    second.write_text(CODE[:800])
+    with pytest.raises(UsageError, match="other settings or models"):
+        search(given, tmp_path / "out", **options)
+
+
 # -- candidates --------------------------------------------------------------------------------------------------------
 
 

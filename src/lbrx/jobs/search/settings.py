@@ -13,6 +13,7 @@ from lbrx.errors import UsageError
 from lbrx.files.checkpoint.opening import open_checkpoint
 from lbrx.files.output.plan import digest, file_state
 from lbrx.jobs.merge.plan.models import ModelOpener
+from lbrx.jobs.merge.plan.plan import TEXTS_KEY
 from lbrx.jobs.score.choices import read_questions
 from lbrx.jobs.search.candidate import Candidate, HiddenCache
 from lbrx.jobs.search.objectives import Measure, Objectives, load_function, pieces_of
@@ -140,7 +141,7 @@ class Measurer:
                 identity = self.candidate(self.space.recipe(values)).plan.identity({})
             except UsageError:
                 continue  # it may be valid with other values; if not, this is reported when it is measured
-            files |= identity["input file"] | identity["adapter file"] | identity["method file"]
+            files |= identity["input file"] | identity["adapter file"] | identity["method file"] | identity[TEXTS_KEY]
         return files
 
     def labels(self) -> Mapping[str, Path]:
