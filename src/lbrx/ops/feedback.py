@@ -8,6 +8,7 @@ each block searched when it is reached, on the columns as they are then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,14 @@ import numpy.typing as npt
 
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.native import address, run
+from lbrx.engine.blas import one_blas_thread
 from lbrx.errors import ShapeError
+from lbrx.ops.feedback_blocks import SEARCHED_TYPES, encode_searched
+from lbrx.ops.feedback_grids import GRID_TYPES, encode_on_grid
 from lbrx.ops.matmul import matmul
+from lbrx.registry import CODECS
 from lbrx.settings import settings
-from lbrx.tensors.codecs.code_bits import Bytes, CodeBits, code_bits
+from lbrx.tensors.codecs.code_bits import Bytes
 from lbrx.tensors.codecs.codec import Codec, codec
 from lbrx.tensors.coded import Blocks
 from lbrx.tensors.storage import CpuStorage
@@ -27,8 +32,8 @@ from lbrx.tensors.tensor import Tensor, tensor
 Floats = npt.NDArray[np.float32]
 DEFAULT_SHRINK = 0.5
 _DAMPING = 0.01  # of the mean of the diagonal
+_WITHOUT_GAIN = ("tq1_0", "tq2_0", "q1_0")
 _ROWS_AT_A_TIME = 32  # of a step of a thread
-_TABLE_UNIT_CODE = 8  # whose level is 1
 
 
 def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAULT_SHRINK) -> Floats:
@@ -49,9 +54,19 @@ def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAUL
     mean = float(diagonal.mean()) or 1.0
     h[np.diag_indices_from(h)] = diagonal + _DAMPING * mean
     # H = R R' with R upper triangular, from the factor of H with rows and columns reversed; U = R^-1.
-    reversed_factor = np.linalg.cholesky(h[::-1, ::-1])
-    upper: Floats = np.linalg.inv(reversed_factor[::-1, ::-1]).astype(np.float32)
+    with one_blas_thread():  # results must not depend on the number of threads
+        reversed_factor = np.linalg.cholesky(h[::-1, ::-1])
+        upper: Floats = np.linalg.inv(reversed_factor[::-1, ::-1]).astype(np.float32)
     return np.triu(upper)
+
+
+def gains_from_feedback(type_name: str) -> bool:
+    """Whether a type becomes better. The scales of ternary and one-bit types depend too much on single values.
+
+    >>> gains_from_feedback("q4_k"), gains_from_feedback("tq2_0"), gains_from_feedback("f16")
+    (True, False, False)
+    """
+    return type_name in CODECS and type_name not in _WITHOUT_GAIN
 
 
 def encode_with_feedback(values: Floats, type_name: str, importance: Floats, factors: Floats) -> Bytes:
@@ -69,7 +84,12 @@ def encode_with_feedback(values: Floats, type_name: str, importance: Floats, fac
     >>> bool(np.square((coded - weight) @ inputs.T).sum() < 0.5 * np.square((plain - weight) @ inputs.T).sum())
     True
     """
-    record, bits = codec(type_name), code_bits(type_name)
+    if type_name in SEARCHED_TYPES:
+        return encode_searched(values, type_name, factors)
+    if type_name in GRID_TYPES:
+        encode = partial(_encoded, codec(type_name))
+        return encode_on_grid(values, type_name, importance, factors, encode)
+    record = codec(type_name)
     rows, columns = values.shape
     width = record.block_elements
     left = np.array(values, np.float32)
@@ -78,15 +98,15 @@ def encode_with_feedback(values: Floats, type_name: str, importance: Floats, fac
         start, stop = number * width, (number + 1) * width
         part = np.ascontiguousarray(left[:, start:stop])
         own = np.ascontiguousarray(factors[start:stop, start:stop])
-        blocks = _encoded(part, record, importance[start:stop])
-        errors = _round(part, own, blocks, record, bits)
+        blocks = _encoded(record, part, importance[start:stop])
+        errors = _fixed(part, own, decoded(blocks, type_name))
         out[:, number] = blocks
         if stop < columns:
             left[:, stop:] -= matmul(errors, np.ascontiguousarray(factors[start:stop, stop:]))
     return out.reshape(rows, -1)
 
 
-def _encoded(values: Floats, record: Codec, importance: Floats) -> Bytes:
+def _encoded(record: Codec, values: Floats, importance: Floats) -> Bytes:
     """Blocks of single columns of blocks, [rows, bytes]."""
     weights = importance if record.takes_imatrix else None
     storage = tensor(values).quantize(record.name, weights).realize().storage
@@ -104,51 +124,20 @@ def decoded(blocks: Bytes, type_name: str) -> Floats:
     return result
 
 
-def _round(part: Floats, factors: Floats, blocks: Bytes, record: Codec, bits: CodeBits | None) -> Floats:
-    """Round columns one after the other, put their codes into the blocks, and return the errors for later columns."""
+def _fixed(part: Floats, factors: Floats, values: Floats) -> Floats:
+    """Errors for later columns, if columns become these values one after the other."""
+    rows, columns = part.shape
     errors = np.empty_like(part)
-    if bits is None:
-        values = decoded(blocks, record.name)
-        _over_rows("fixed", factors, (part,), (values, errors))
-        return errors
-    codes = np.empty(part.shape, np.uint8)
-    if bits.is_table:
-        units = _with_code(blocks, record, bits, _TABLE_UNIT_CODE)
-        _over_rows("nonlinear", factors, (part,), (units, codes, errors))
-    else:
-        lows = _with_code(blocks, record, bits, 0)
-        steps = _with_code(blocks, record, bits, 1) - lows
-        _over_rows("linear", factors, (part,), (lows, steps, codes, errors), bits.top)
-    bits.put(blocks, codes)
-    return errors
-
-
-def _over_rows(
-    function: str,
-    factors: Floats,
-    before: tuple[npt.NDArray[Any], ...],
-    behind: tuple[npt.NDArray[Any], ...],
-    *numbers: int,
-) -> None:
-    """Run a kernel on some rows at a time, which do not depend on each other."""
-    rows, columns = before[0].shape
+    arrays = part, values, errors
 
     def worker() -> Callable[[int], None]:
         def step(number: int) -> None:
             first = number * _ROWS_AT_A_TIME
             count = min(_ROWS_AT_A_TIME, rows - first)
-            first_arrays, last_arrays = (
-                [address(each) + first * each.strides[0] for each in group] for group in (before, behind)
-            )
-            run("codecs.feedback", function, *first_arrays, count, columns, address(factors), *last_arrays, *numbers)
+            given, rounded, out = (address(each) + first * each.strides[0] for each in arrays)
+            run("codecs.feedback", "fixed", given, count, columns, address(factors), rounded, out)
 
         return step
 
     run_chunks(-(-rows // _ROWS_AT_A_TIME), settings.threads, worker)
-
-
-def _with_code(blocks: Bytes, record: Codec, bits: CodeBits, code: int) -> Floats:
-    """The values that all elements would have with one code."""
-    probe = blocks.copy()
-    bits.put(probe, np.full((len(blocks), record.block_elements), code, np.uint8))
-    return decoded(probe, record.name)
+    return errors

@@ -29,8 +29,7 @@ from lbrx.models.inference import LanguageModel, open_model
 from lbrx.models.inference.grams import LayerGrams
 from lbrx.models.inference.watching import matrix_names
 from lbrx.models.tokenizers.text import open_tokenizer
-from lbrx.ops.feedback import encode_with_feedback, feedback_factors
-from lbrx.registry import CODECS
+from lbrx.ops.feedback import encode_with_feedback, feedback_factors, gains_from_feedback
 from lbrx.tensors.coded import stored_expr
 from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
@@ -90,7 +89,7 @@ def forget(folder: Path) -> None:
 def _can_be_encoded(each: CodedTensor) -> bool:
     tensor, type_name = each.source, each.choice.type_name
     is_matrix = len(tensor.shape) == 2 and layer_of(tensor.name) is not None
-    return is_matrix and type_name in CODECS and type_name != tensor.type_name
+    return is_matrix and gains_from_feedback(type_name) and type_name != tensor.type_name
 
 
 def _folder(source: Path, out: Path, chunks: Sequence[npt.NDArray[np.int64]], shrink: float) -> Path:

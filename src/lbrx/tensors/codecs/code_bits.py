@@ -43,6 +43,30 @@ class CodeBits:
             bits[:, self.positions[:, number]] = (given >> np.uint8(number)) & np.uint8(1)
         blocks[:] = np.packbits(bits, axis=1, bitorder="little")
 
+    def read(self, blocks: Bytes) -> Bytes:
+        """Return the codes [count, elements] of blocks [count, bytes].
+
+        >>> block = np.zeros((1, 18), np.uint8)
+        >>> code_bits("q4_0").put(block, np.arange(32, dtype=np.uint8)[None] % 16)
+        >>> code_bits("q4_0").read(block)[0, :3].tolist()
+        [0, 1, 2]
+        """
+        bits = np.unpackbits(blocks, axis=1, bitorder="little")
+        codes = np.zeros((len(blocks), len(self.positions)), np.uint8)
+        for number in range(self.positions.shape[1]):
+            codes |= bits[:, self.positions[:, number]] << np.uint8(number)
+        return codes ^ np.uint8(self.flipped)
+
+
+def bytes_from(first_byte: int, count: int) -> Positions:
+    """Numbers of eight bits, one after the other."""
+    return 8 * (first_byte + np.arange(count))[:, None] + np.arange(8)
+
+
+def nibbles_from(first_byte: int, count: int) -> Positions:
+    """Numbers of four bits, one after the other."""
+    return (8 * first_byte + 4 * np.arange(count))[:, None] + np.arange(4)
+
 
 def _nibbles(first_byte: int, run: int, elements: int) -> Positions:
     """Runs of 2 ``run`` elements: the first half in the low nibbles of ``run`` bytes, the second in the high ones."""
@@ -74,6 +98,75 @@ def _joined(*parts: Positions) -> Positions:
     return np.concatenate(parts, axis=1)
 
 
+@dataclass(frozen=True, eq=False)
+class BlockField:
+    """Where a block has a number for each ``elements`` of its elements: a half at a byte, or bits.
+
+    Bits hold whole numbers to which ``origin`` is added.
+    """
+
+    elements: int
+    byte: int | None = None
+    bits: CodeBits | None = None
+    origin: int = 0
+
+
+def _six_bits(first_byte: int, high_nibble: int) -> Positions:
+    """Eight numbers of six bits in Q4_K: four bytes of their own, and nibbles of four more."""
+    own = [[8 * (first_byte + j) + bit for bit in range(6)] for j in range(4)]
+    split = [
+        [*(8 * (12 + j) + 4 * high_nibble + bit for bit in range(4)), *(8 * (first_byte + j) + bit for bit in (6, 7))]
+        for j in range(4)
+    ]
+    return np.array([*own, *split])
+
+
+def _split_bits(low_byte: int, low_count: int, high_byte: int, high_count: int) -> Positions:
+    """Numbers j of six bits: nibble j / ``low_count`` of a byte j % ``low_count``, and two bits in the same way."""
+    j = np.arange(16)
+    low = 8 * (low_byte + j % low_count) + 4 * (j // low_count)
+    high = 8 * (high_byte + j % high_count) + 2 * (j // high_count)
+    return np.concatenate([low[:, None] + np.arange(4), high[:, None] + np.arange(2)], axis=1)
+
+
+def _iq4_xs_scales() -> Positions:
+    j = np.arange(8)
+    low, high = 8 * (4 + j // 2) + 4 * (j % 2), 8 * (2 + j // 4) + 2 * (j % 4)
+    return np.concatenate([low[:, None] + np.arange(4), high[:, None] + np.arange(2)], axis=1)
+
+
+@cache
+def block_fields(name: str) -> tuple[BlockField, ...]:
+    """The scales of a type with `code_bits`: units of super-blocks first, then minimums behind scales."""
+    six_bit_pairs = (
+        BlockField(256, byte=0),
+        BlockField(256, byte=2),
+        BlockField(32, bits=CodeBits(_six_bits(4, 0))),
+        BlockField(32, bits=CodeBits(_six_bits(8, 1))),
+    )
+    known = {
+        "q2_k": (
+            BlockField(256, byte=80),
+            BlockField(256, byte=82),
+            BlockField(16, bits=CodeBits(nibbles_from(0, 32)[::2])),
+            BlockField(16, bits=CodeBits(nibbles_from(0, 32)[1::2])),
+        ),
+        "q3_k": (
+            BlockField(256, byte=108),
+            BlockField(16, bits=CodeBits(_split_bits(96, 8, 104, 4)), origin=32),
+        ),
+        "q4_k": six_bit_pairs,
+        "q5_k": six_bit_pairs,
+        "q6_k": (
+            BlockField(256, byte=208),
+            BlockField(16, bits=CodeBits(bytes_from(192, 16), flipped=128), origin=128),
+        ),
+        "iq4_xs": (BlockField(256, byte=0), BlockField(32, bits=CodeBits(_iq4_xs_scales()), origin=32)),
+    }
+    pair = (BlockField(32, byte=0), BlockField(32, byte=2))
+    return known.get(name, pair if name in ("q4_1", "q5_1") else pair[:1])
+
+
 @cache
 def code_bits(name: str) -> CodeBits | None:
     """The positions of the codes of a type, or None for types that are no such codes."""
@@ -83,7 +176,7 @@ def code_bits(name: str) -> CodeBits | None:
         "q4_1": lambda: CodeBits(_nibbles(4, 16, 32)),
         "q5_0": lambda: CodeBits(_joined(_nibbles(6, 16, 32), 16 + fifth)),
         "q5_1": lambda: CodeBits(_joined(_nibbles(8, 16, 32), 32 + fifth)),
-        "q8_0": lambda: CodeBits(8 * (2 + fifth) + np.arange(8), flipped=128),
+        "q8_0": lambda: CodeBits(bytes_from(2, 32), flipped=128),
         "iq4_nl": lambda: CodeBits(_nibbles(2, 16, 32), is_table=True),
         "iq4_xs": lambda: CodeBits(_nibbles(8, 16, 256), is_table=True),
         "q2_k": lambda: CodeBits(_pairs_of_bits(16)),
