@@ -62,7 +62,11 @@ def quantize(
     imatrix: Annotated[Path | None, Option(metavar="FILE", help="An importance matrix from llama.cpp.")] = None,
     calibrate: Annotated[
         list[Path] | None,
-        Option(metavar="FILE", help="Measure an importance matrix for this text first. Can be repeated."),
+        Option(
+            metavar="FILE",
+            help="Measure an importance matrix for this text first; 'generated': let the model write one. "
+            "Can be repeated.",
+        ),
     ] = None,
     feedback: Annotated[
         bool, Option("--feedback", help="With --calibrate: let later columns make up for the errors of earlier ones.")

@@ -47,6 +47,11 @@ class KeyValues:
         return self._owner.length
 
     @property
+    def sequences(self) -> int:
+        """The number of texts of equal length: the heads of each follow those of the one before."""
+        return self._owner.sequences
+
+    @property
     def _owner(self) -> KeyValueCache:
         cache = self._cache()
         if cache is None:
@@ -81,10 +86,11 @@ class KeyValueCache:
     """Keys and values of every layer, for ``length`` tokens. Its memory doubles when it is full.
 
     ``shapes`` has the number of heads and the sizes of a key and of a value for each layer, and ``states`` the shapes
-    of further arrays, whose size does not depend on the number of tokens. ``version`` changes when arrays move.
+    of further arrays, whose size does not depend on the number of tokens. ``version`` changes when arrays move. With
+    several ``sequences``, it is for texts of equal length, of which each has one new token at a time.
     """
 
-    __slots__ = ("__weakref__", "_capacity", "dtype_name", "layers", "length", "states", "version")
+    __slots__ = ("__weakref__", "_capacity", "dtype_name", "layers", "length", "sequences", "states", "version")
 
     def __init__(
         self,
@@ -92,14 +98,18 @@ class KeyValueCache:
         capacity: int = 0,
         dtype_name: str = "f32",
         states: Sequence[Mapping[str, Shape]] = (),
+        sequences: int = 1,
     ) -> None:
         check_kv_type(dtype_name)
+        self.sequences = sequences
         self._capacity = capacity or _FIRST_CAPACITY
         self.dtype_name = dtype_name
         self.length = 0
         self.version = 0
         self.layers = [
-            KeyValues(self, number, self._empty(heads, key_size), self._empty(heads, value_size))
+            KeyValues(
+                self, number, self._empty(sequences * heads, key_size), self._empty(sequences * heads, value_size)
+            )
             for number, (heads, key_size, value_size) in enumerate(shapes)
         ]
         self.states = [LayerState(number, arrays) for number, arrays in enumerate(states)]

@@ -89,11 +89,21 @@ def cached_attention(
         options.check(queries.shape, k.shape, v.shape)
         recorded: Any = queries.recorder.cached_attention(queries, k, v, memory, options)  # type: ignore[arg-type]
         return recorded  # type: ignore[no-any-return]
-    offset = memory.length
-    keys, values = memory.extend(floats(k), floats(v))
-    return attention(
+    offset, sequences = memory.length, memory.sequences
+    new_keys, new_values = floats(k), floats(v)
+    if sequences > 1:
+        q, new_keys, new_values = (_as_heads(each) for each in (floats(q), new_keys, new_values))
+        sinks = None if sinks is None else np.tile(sinks, sequences)
+    keys, values = memory.extend(new_keys, new_values)
+    mixed = attention(
         q, keys, values, scale=scale, window=window, softcap=softcap, offset=offset, chunk=chunk, sinks=sinks
     )
+    return mixed if sequences == 1 else mixed.reshape(sequences, -1, mixed.shape[2]).transpose(1, 0, 2)
+
+
+def _as_heads(values: Floats) -> Floats:
+    """Values [heads, sequences, size] of one token of each sequence, as [sequences * heads, 1, size]."""
+    return np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(-1, 1, values.shape[2])
 
 
 def _array(values: Values) -> npt.NDArray[Any]:

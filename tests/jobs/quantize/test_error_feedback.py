@@ -96,3 +96,38 @@ def test_an_output_that_exists_is_reported_before_anything_is_measured(tmp_path:
     with pytest.raises(FileError, match="--overwrite replaces it"):
         quantize(demo_models().base, tmp_path / "a.gguf", "q4_0", calibrate=text)
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_a_model_writes_the_text_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lbrx.jobs.imatrix.generated as module
+
+    monkeypatch.setattr(module, "_TEXTS", 3)
+    monkeypatch.setattr(module, "_TOKENS", 40)
+    monkeypatch.chdir(tmp_path)
+    base, text = demo_models().prose, tmp_path / "a.generated.txt"
+    quantize(base, "a.gguf", "q4_0", calibrate="generated", feedback=True)
+    written = text.read_text()
+    assert written.endswith(calibration_text())
+    own = written.removesuffix(calibration_text())
+    assert own.startswith(calibration_text()[:4])
+    assert 150 < len(own) < 800
+    names = ["a.gguf", "a.imatrix.gguf", "a.generated.txt", ".a.generated.txt.json"]
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+    before = text.stat().st_mtime_ns
+    quantize(base, "a.gguf", "q4_1", calibrate=["generated"], overwrite=True)
+    assert text.stat().st_mtime_ns == before
+    quantize(demo_models().code, "a.gguf", "q4_0", calibrate="generated", overwrite=True)
+    assert text.read_text() != written
+    Path("generated").write_text(HELD_OUT)
+    quantize(base, "b.gguf", "q4_0", calibrate="generated")
+    assert not (tmp_path / "b.generated.txt").exists()
+
+
+def test_ternary_types_are_encoded_without_feedback(tmp_path: Path, text: Path) -> None:
+    base = demo_models().base
+    quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, tensor_types=["ffn_down=tq2_0"])
+    quantize(base, tmp_path / "b.gguf", "q4_0", calibrate=text, tensor_types=["ffn_down=tq2_0"])
+    first, second = (lbrx.open(tmp_path / name) for name in ("a.gguf", "b.gguf"))
+    changed = {name for name in first if not (first[name].numpy() == second[name].numpy()).all()}
+    assert any("attn_q" in name for name in changed)
+    assert not any("ffn_down" in name for name in changed)

@@ -91,7 +91,7 @@ def quantize(
     each is measured, and ``draw`` draws it. ``target_bpw`` or ``target_size`` is given instead to choose types for
     a size among ``candidates``, and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a
     text, or texts, for which an importance matrix is measured first; it stays beside ``out`` and is used again.
-    With ``feedback``, errors of columns are made up for by later columns, as these texts say; ``shrink`` is 0 if
+    ``"generated"`` is a text that the model writes itself, followed by that of this package. With ``feedback``, errors of columns are made up for by later columns, as these texts say; ``shrink`` is 0 if
     the texts are like those that the model will see, up to 1. ``tensor_types`` are texts such as
     ``"ffn_down=q6_k"`` and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
     `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
@@ -132,10 +132,13 @@ def quantize(
     if names is not None:
         from lbrx.jobs.quantize.several import Several, write_several
 
+        if texts is not None:
+            texts[:] = _written_texts(source, Path(out), texts, options, measuring)
         job = Several(Path(source), Path(out), names, choices, texts, None if score is None else Path(score), draw)
         return write_several(job, one.planned, one.written, measuring, options)
     if texts is not None:
         Staging(Path(out), [Path(out).name]).check_target(options.get("overwrite", False))  # before the long part
+        texts[:] = _written_texts(source, Path(out), texts, options, measuring)
         choices["imatrix"] = calibrated_imatrix(source, out, texts, imatrix, options.get("device"), measuring)
     return one.written(Path(out), parse_options(to if isinstance(to, str) else None, **choices), options)
 
@@ -181,6 +184,20 @@ class _One:
         return result
 
 
+def _written_texts(
+    source: str | os.PathLike[str],
+    out: Path,
+    texts: Sequence[Path],
+    options: RunKeywords,
+    measuring: Measuring | None,
+) -> list[Path]:
+    """The texts to calibrate with; the model writes one itself if it is asked to."""
+    from lbrx.jobs.imatrix.generated import written_texts
+
+    with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
+        return written_texts(Path(source), out, texts, measuring)
+
+
 def _with_feedback(
     source: str | os.PathLike[str],
     out: Path,
@@ -210,12 +227,14 @@ def calibrated_imatrix(
     measuring: Measuring | None = None,
 ) -> Path:
     """Measure the importance matrix of a model for a text, unless that was done before; returns its path."""
+    from lbrx.jobs.imatrix.generated import written_texts
     from lbrx.jobs.imatrix.imatrix import calibrated
 
     if imatrix is not None:
         raise UsageError("--calibrate and --imatrix cannot be used together")
     with computing_on(device, None):
-        return calibrated(source, Path(out), text, measuring)
+        texts = written_texts(Path(source), Path(out), paths_of(text), measuring)
+        return calibrated(source, Path(out), texts, measuring)
 
 
 def plan_output_of_quantize(

@@ -14,7 +14,7 @@ class KeyValueCache(key_values.KeyValueCache):
 
     __slots__ = ()
 
-    def __init__(self, spec: ModelSpec, capacity: int = 0, kv_type: str = "f32") -> None:
+    def __init__(self, spec: ModelSpec, capacity: int = 0, kv_type: str = "f32", sequences: int = 1) -> None:
         memories = [layer.memory for layer in spec.layers]
         shapes = [memory.keys or (0, 0, 0) for memory in memories]
-        super().__init__(shapes, capacity, kv_type, [dict(memory.states) for memory in memories])
+        super().__init__(shapes, capacity, kv_type, [dict(memory.states) for memory in memories], sequences)

@@ -1,0 +1,74 @@
+"""A text for calibration that the model writes by itself: its inputs of layers are like those of later use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lbrx.base.atomic_write import write_atomically
+from lbrx.files.output.options import CountCallback
+from lbrx.files.output.plan import model_state
+from lbrx.jobs.imatrix.calibration import calibration_text
+from lbrx.models.inference import open_model
+from lbrx.models.inference.sampled_texts import sampled_texts
+from lbrx.models.tokenizers.text import TextTokenizer, open_tokenizer
+from lbrx.version import __version__
+
+GENERATED = "generated"
+"""The name to give instead of a text."""
+
+_TEXTS, _TOKENS, _PROMPT_TOKENS = 32, 512, 4
+
+
+def written_texts(source: Path, out: Path, texts: Sequence[Path], progress: CountCallback | None = None) -> list[Path]:
+    """Return texts; the name ``GENERATED``, if no file has it, stands for one that the model writes beside an output.
+
+    >>> written_texts(Path("model"), Path("model.gguf"), [Path("a.txt")])
+    [PosixPath('a.txt')]
+    """
+    is_generated = [str(text) == GENERATED and not text.exists() for text in texts]
+    own = generated_text(source, out, progress) if any(is_generated) else None
+    return [own if generated and own else text for text, generated in zip(texts, is_generated, strict=True)]
+
+
+def generated_text(source: Path, out: Path, progress: CountCallback | None = None) -> Path:
+    """Write a text of a model beside an output, unless it is there already; returns its path.
+
+    Pieces of the text of this package are continued with the probabilities of the model, and that text follows.
+    """
+    path = out.with_name(f"{out.name.removesuffix('.gguf')}.generated.txt")
+    identity_path = path.with_name(f".{path.name}.json")
+    given = [__version__, str(source.resolve()), model_state(source), _TEXTS, _TOKENS, _PROMPT_TOKENS]
+    identity = hashlib.sha256(json.dumps(given).encode()).hexdigest()
+    try:
+        if path.exists() and json.loads(identity_path.read_text()) == identity:
+            return path
+    except (OSError, ValueError):
+        pass
+    write_atomically(path, _written(source, progress).encode(), sync=False)
+    write_atomically(identity_path, json.dumps(identity).encode(), sync=False)
+    return path
+
+
+def _written(source: Path, progress: CountCallback | None) -> str:
+    model, tokenizer = open_model(source), open_tokenizer(source)
+    tokens = min(_TOKENS, model.spec.context_length)
+
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(done * _TEXTS, total * _TEXTS, "text")
+
+    texts = sampled_texts(model, _prompts(tokenizer), tokens, forbidden=tokenizer.stop_ids, progress=report)
+    return "\n\n".join([*(tokenizer.decode(ids.tolist()) for ids in texts), calibration_text()])
+
+
+def _prompts(tokenizer: TextTokenizer) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """The first tokens of each text: pieces of the text of this package."""
+    ids = tokenizer.encode(calibration_text(), add_special=False)
+    first = [] if tokenizer.bos_id is None or not tokenizer.special.add_bos else [tokenizer.bos_id]
+    starts = [number * (len(ids) - _PROMPT_TOKENS) // _TEXTS for number in range(_TEXTS)]
+    return np.array([[*first, *ids[start : start + _PROMPT_TOKENS]] for start in starts], np.int64)
