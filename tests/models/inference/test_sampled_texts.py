@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -18,8 +16,8 @@ PROMPTS = np.array([[5, 6, 7], [8, 9, 10], [300, 301, 302]])
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[LanguageModel]:
-    yield open_model(demo_models().prose)
+def model() -> LanguageModel:
+    return open_model(demo_models().prose)
 
 
 def test_tokens_are_drawn_with_the_probabilities_that_follow_the_text_so_far(model: LanguageModel) -> None:
