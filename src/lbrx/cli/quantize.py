@@ -74,7 +74,7 @@ def quantize(
     shrink: Annotated[
         float,
         Option(help="With --feedback: 0 for texts like those of later use, up to 1 for others."),
-    ] = 0.5,
+    ] = 0.2,
     score: Annotated[
         Path | None,
         Option(metavar="FILE", help="With several types: measure the quality of each on this text, for the card."),

@@ -30,8 +30,8 @@ from lbrx.tensors.storage import CpuStorage
 from lbrx.tensors.tensor import Tensor, tensor
 
 Floats = npt.NDArray[np.float32]
-DEFAULT_SHRINK = 0.5
-_DAMPING = 0.01  # of the mean of the diagonal
+DEFAULT_SHRINK = 0.2
+_DAMPING, _DRIFT_DAMPING = 0.01, 0.1  # of the mean of the diagonal
 _WITHOUT_GAIN = ("tq1_0", "tq2_0", "q1_0")
 _ROWS_AT_A_TIME = 32  # of a step of a thread
 
@@ -58,6 +58,24 @@ def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAUL
         reversed_factor = np.linalg.cholesky(h[::-1, ::-1])
         upper: Floats = np.linalg.inv(reversed_factor[::-1, ::-1]).astype(np.float32)
     return np.triu(upper)
+
+
+def drift_correction(
+    gram: npt.NDArray[np.floating[Any]], drift: npt.NDArray[np.floating[Any]], strength: float
+) -> Floats:
+    """Return M: weights W + W M make up for a part, up to 1, of a drift of their inputs.
+
+    ``gram`` is the sum over inputs y of y y', and ``drift`` of (x - y) y', where x are the inputs that W was made for.
+
+    >>> gram, drift = np.eye(2), np.array([[0.5, 0.0], [0.0, 0.0]])
+    >>> drift_correction(gram, drift, 1.0).round(2).tolist()
+    [[0.45, 0.0], [0.0, 0.0]]
+    """
+    h = np.array(gram, np.float64)
+    h[np.diag_indices_from(h)] += _DRIFT_DAMPING * (float(h.diagonal().mean()) or 1.0)
+    with one_blas_thread():
+        solved: Floats = np.linalg.solve(h, np.asarray(drift, np.float64).T).T.astype(np.float32)
+    return np.ascontiguousarray(solved * np.float32(strength))
 
 
 def gains_from_feedback(type_name: str) -> bool:

@@ -77,7 +77,7 @@ def test_feedback_needs_a_text_and_a_gguf_file(tmp_path: Path, text: Path) -> No
     with pytest.raises(UsageError, match="without --prune-layers"):
         quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, prune_layers="1")
     with pytest.raises(UsageError, match="--shrink needs --feedback"):
-        quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, shrink=0.2)
+        quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, shrink=0.3)
     with pytest.raises(UsageError, match="shrinkage of 2"):
         quantize(base, tmp_path / "a.gguf", "q4_0", calibrate=text, feedback=True, shrink=2)
 
@@ -86,7 +86,7 @@ def test_the_command(tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[s
     base, out = str(demo_models().base), str(tmp_path / "a.gguf")
     command = ["quantize", base, out, "--to", "q4_0", "--calibrate", str(text)]
     assert run_command([*command, "--dry-run"]) == 0
-    assert run_command([*command, "--feedback", "--shrink", "0.3"]) == 0
+    assert run_command([*command, "--feedback", "--shrink", "0.4"]) == 0
     assert run_command([*command, "--imatrix", str(tmp_path / "a.imatrix.gguf"), "--overwrite"]) == 1
     assert "cannot be used together" in capsys.readouterr().err
 

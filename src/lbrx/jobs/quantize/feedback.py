@@ -1,8 +1,9 @@
 """Blocks whose errors are small for the inputs that a model sees: measured and encoded layer by layer.
 
-A layer is run on all chunks of the text. The Gram matrices of its inputs are summed up, its tensors are encoded with
-them, and their blocks are stored in a folder beside the output. Memory holds the hidden states of the text and one
-layer. A tensor whose blocks are stored is not encoded again.
+A layer is run on all chunks of the text, in the model and in a copy whose earlier layers are encoded already. The Gram
+matrices of the inputs in the copy are summed up, and how they differ from those in the model. The tensors of the layer
+are encoded with them, and their blocks are stored in a folder beside the output. Memory holds the hidden states of the
+text twice, and one layer. A tensor whose blocks are stored is not encoded again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,27 @@ from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
 from lbrx.models.architectures.gguf_roles import layer_of
-from lbrx.models.inference import LanguageModel, open_model
-from lbrx.models.inference.grams import LayerGrams
-from lbrx.models.inference.watching import matrix_names
+from lbrx.models.inference import LanguageModel
+from lbrx.models.inference.drift import DriftGram, DriftRun
+from lbrx.models.inference.layerwise import model_on_demand
+from lbrx.models.inference.opening import spec_of_gguf
+from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, read_layer
 from lbrx.models.tokenizers.text import open_tokenizer
-from lbrx.ops.feedback import encode_with_feedback, feedback_factors, gains_from_feedback
+from lbrx.ops import matmul
+from lbrx.ops.feedback import (
+    DEFAULT_SHRINK,
+    drift_correction,
+    encode_with_feedback,
+    feedback_factors,
+    gains_from_feedback,
+)
 from lbrx.tensors.coded import stored_expr
 from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
 from lbrx.version import __version__
 
 Floats = npt.NDArray[np.float32]
-DEFAULT_SHRINK = 0.5
+_DRIFT_SHARE = 0.5  # of the drift of inputs that a matrix makes up for
 _IDENTITY_NAME = "identity.json"
 _ROWS_BYTES = 64 << 20  # of values that are encoded at a time
 
@@ -73,12 +83,21 @@ def encode_layers(
     """
     if not 0.0 <= shrink <= 1.0:
         raise UsageError(f"a shrinkage of {shrink} is not possible; expected 0 to 1")
-    model = open_model(source)
+    model = _as_gguf(source, quantization)
     chunks = calibration_chunks(model, open_tokenizer(source), texts, DEFAULT_CONTEXT, None)
     wanted = {each.source.name: each for each in quantization.coded if _can_be_encoded(each)}
     folder = _folder(source, out, chunks, shrink)
-    _Layers(model, chunks, folder, shrink).encode(wanted, progress)
+    sources = {each.source.name: each.source for each in quantization.coded}
+    _Layers(model, sources, chunks, folder, shrink).encode(wanted, progress)
     return folder
+
+
+def _as_gguf(source: Path, quantization: Quantization) -> LanguageModel:
+    """The model with the tensors that are quantized, before they are; a layer is read when it is asked for."""
+    tensors = {each.source.name: each.source.make() for each in quantization.coded}
+    metadata = {key: typed.value for key, typed in quantization.contents.metadata.items()}
+    spec = spec_of_gguf(metadata, tensors, str(source))
+    return model_on_demand(source, spec, TensorSource(str(source), frozenset(tensors), tensors.__getitem__))
 
 
 def forget(folder: Path) -> None:
@@ -111,34 +130,60 @@ def _folder(source: Path, out: Path, chunks: Sequence[npt.NDArray[np.int64]], sh
 
 
 class _Layers:
-    """Encodes the layers of a model one after the other, as their inputs for all chunks of a text say."""
+    """Encodes the layers of a model one after the other, as their inputs for all chunks of a text say.
+
+    The copy with layers that are encoded already runs beside the model.
+    """
 
     def __init__(
-        self, model: LanguageModel, chunks: Sequence[npt.NDArray[np.int64]], folder: Path, shrink: float
+        self,
+        model: LanguageModel,
+        sources: Mapping[str, PlannedTensor],
+        chunks: Sequence[npt.NDArray[np.int64]],
+        folder: Path,
+        shrink: float,
     ) -> None:
-        self._path, self._folder, self._shrink = model.path, folder, shrink
-        names = {key: name.tensor for key, name in matrix_names(model.spec, model.weights).items()}
-        self._grams = LayerGrams(model, chunks, lambda matrix: names.get(id(matrix)))
+        self._model, self._sources, self._folder, self._shrink = model, sources, folder, shrink
+        self._run = DriftRun(model, chunks)
 
     def encode(self, wanted: dict[str, CodedTensor], progress: CountCallback | None) -> None:
-        missing = {
-            name: each
-            for name, each in wanted.items()
-            if not (self._folder / _file_name(name, each.choice.type_name)).exists()
-        }
+        missing = {name: each for name, each in wanted.items() if self._stored(each) is None}
         last = max((layer_of(name) or 0 for name in missing), default=-1)
         for number in range(last + 1):
             if progress is not None:
                 progress(number, last + 1, f"layer {number}")
-            for gram in self._grams.next_layer(name for name in missing if layer_of(name) == number):
-                if not np.isfinite(gram.total).all():
-                    raise UsageError(f"{self._path}: the inputs of {gram.names[0]!r} are not finite")
-                factors = feedback_factors(gram.total, self._shrink)
-                importance = (gram.total.diagonal() / np.float32(max(gram.count, 1))).astype(np.float32)
-                for name in gram.names:
-                    self._store(missing[name], importance, factors)
+            weights = self._model.layer_weights(number)
+            names = [name for name in missing if layer_of(name) == number]
+            for gram in self._run.next_layer(weights, lambda matrix: matrix.weight.name, names):
+                self._encode_matrices(gram, [missing[name] for name in gram.names])
+            coded = {name: each for name, each in wanted.items() if layer_of(name) == number}
+            self._run.finish_layer(self._coded_layer(number, coded))
 
-    def _store(self, each: CodedTensor, importance: Floats, factors: Floats) -> None:
+    def _encode_matrices(self, gram: DriftGram, matrices: Sequence[CodedTensor]) -> None:
+        """Encode all matrices that have the same inputs."""
+        if not (np.isfinite(gram.total).all() and np.isfinite(gram.drift).all()):
+            raise UsageError(f"{self._model.path}: the inputs of {gram.names[0]!r} are not finite")
+        factors = feedback_factors(gram.total, self._shrink)
+        importance = (gram.total.diagonal() / np.float32(max(gram.count, 1))).astype(np.float32)
+        correction = drift_correction(gram.total, gram.drift, _DRIFT_SHARE) if gram.drift.any() else None
+        for each in matrices:
+            self._store(each, importance, factors, correction)
+
+    def _stored(self, each: CodedTensor) -> Tensor | None:
+        return stored_blocks(self._folder, each.source, each.choice.type_name)
+
+    def _coded_layer(self, number: int, coded: dict[str, CodedTensor]) -> LayerWeights:
+        """The weights of a layer, with blocks where it is encoded."""
+        model = self._model
+
+        def take(name: str) -> Tensor:
+            blocks = self._stored(coded[name]) if name in coded else None
+            return self._sources[name].make() if blocks is None else blocks
+
+        source = TensorSource(str(model.path), model.weights.names, take)
+        return read_layer(Reader(source, model.spec), model.spec.layers[number])
+
+    def _store(self, each: CodedTensor, importance: Floats, factors: Floats, correction: Floats | None) -> None:
         tensor, type_name = each.source, each.choice.type_name
         values = tensor.make().dequantize().to("f32")
         rows, columns = tensor.shape
@@ -148,5 +193,6 @@ class _Layers:
             part = np.ascontiguousarray(values[first : first + count].numpy())
             if not np.isfinite(part).all():
                 raise UsageError(f"tensor {tensor.name!r} has values that are not finite")
+            part = part if correction is None else part + matmul(part, correction)
             parts.append(encode_with_feedback(part, type_name, importance, factors).tobytes())
         write_atomically(self._folder / _file_name(tensor.name, type_name), b"".join(parts), sync=False)

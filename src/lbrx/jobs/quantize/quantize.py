@@ -24,7 +24,7 @@ from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
-from lbrx.jobs.quantize.feedback import DEFAULT_SHRINK, encode_layers, folder_identity, forget
+from lbrx.jobs.quantize.feedback import encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
@@ -34,6 +34,7 @@ from lbrx.jobs.quantize.mlx_model import quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
 from lbrx.jobs.quantize.targets import HfTarget, MlxTarget
 from lbrx.memory.limits import limited
+from lbrx.ops.feedback import DEFAULT_SHRINK
 
 _CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
