@@ -46,7 +46,7 @@ from lbrx.tensors.tensor import Tensor
 from lbrx.version import __version__
 
 Floats = npt.NDArray[np.float32]
-_DRIFT_SHARE = 0.5  # of the drift of inputs that a matrix makes up for
+_DRIFT_SHARE = 0.4  # of the drift of inputs that a matrix makes up for
 _IDENTITY_NAME = "identity.json"
 _ROWS_BYTES = 64 << 20  # of values that are encoded at a time
 

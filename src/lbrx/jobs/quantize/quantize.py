@@ -92,7 +92,8 @@ def quantize(
     each is measured, and ``draw`` draws it. ``target_bpw`` or ``target_size`` is given instead to choose types for
     a size among ``candidates``, and ``measuring`` is called for each tensor that is measured. ``calibrate`` is a
     text, or texts, for which an importance matrix is measured first; it stays beside ``out`` and is used again.
-    ``"generated"`` is a text that the model writes itself, followed by that of this package. With ``feedback``, errors of columns are made up for by later columns, as these texts say; ``shrink`` is 0 if
+    ``"generated"`` is a text that the model writes itself, followed by that of this package. With ``feedback``,
+    errors of columns are made up for by later columns, as these texts say; ``shrink`` is 0 if
     the texts are like those that the model will see, up to 1. ``tensor_types`` are texts such as
     ``"ffn_down=q6_k"`` and ``override_kv`` such as ``"a.b=int:3"``. The last options are those of
     `lbrx.files.output.options.RunOptions`. Call it again with the same arguments to resume a run that was stopped.
