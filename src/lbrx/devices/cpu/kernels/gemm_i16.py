@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from lbrx.devices.cpu.kernels.gemm_i16_tile import FOURS, add_pair, four_sums
+from lbrx.devices.cpu.kernels.gemm_i16_tile import (
+    FOURS,
+    add_pair,
+    add_wide_pair,
+    four_sums,
+    make_add_scaled,
+    wide_sums,
+)
 from lbrx.devices.cpu.kernels.quantized_rows_i16 import (
     CODE_ROW_BYTES,
     SCALE_ROW_BYTES,
@@ -25,6 +32,7 @@ from lbrx.devices.cpu.simd.f32 import ROUNDER, absolute, fused
 from lbrx.devices.cpu.simd.i16 import transpose_eight
 from lbrx.devices.cpu.simd.instruction import jit
 from lbrx.devices.cpu.simd.memory import peek_f32, prefetch_line, stack_bytes
+from lbrx.devices.cpu.simd.processor import HAS_512_BITS
 from lbrx.devices.cpu.simd.shuffles import first_half, second_half
 from lbrx.devices.cpu.simd.vectors import (
     bits_of,
@@ -166,6 +174,34 @@ def _make_multiply(group: int, has_lows: bool) -> Any:
     return multiply
 
 
+def _make_wide_multiply(group: int, has_lows: bool) -> Any:
+    """What `_make_multiply` makes, for eight rows and two panels, which lie so many bytes apart."""
+    per_block = 32 // group
+    per_sum = 1 if has_lows else per_block
+    add_scaled = make_add_scaled(has_lows)
+
+    @jit
+    def multiply(
+        codes: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, blocks: Any, pairs: Any, groups: Any,
+        out: Any,
+    ) -> None:  # fmt: skip
+        panel_bytes, scale_bytes, sum_bytes = PANEL_BLOCK_BYTES * blocks, 64 * blocks, 64 * per_block * blocks
+        for group_number in range(groups):
+            sums = wide_sums()
+            for pair in range(pairs):
+                sums = add_wide_pair(codes + 4 * pair, x + 64 * pair, panel_bytes, sums)
+            own_scales, own_sums = x_scales + 64 * (group_number // per_block), x_sums + 64 * (group_number // per_sum)
+            offset = 4 * group_number
+            add_scaled(
+                sums, scales + offset, lows + offset, own_scales, scale_bytes, own_sums, sum_bytes, out,
+                TOTAL_PANEL_BYTES,
+            )  # fmt: skip
+            codes += 2 * group if group_number % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1)
+            x += 32 * group
+
+    return multiply
+
+
 @jit
 def load_four(address: Any) -> Any:
     like = f32x16(0.0)
@@ -205,7 +241,7 @@ def ask_for(blocks: Any, row_bytes: Any, first: Any, stop: Any, nbytes: Any) -> 
 
 def make_gemm(take: Any, group: int, has_lows: bool) -> Any:
     """A function for weights that ``take`` decodes; see `quantized_rows_i16`."""
-    multiply = _make_multiply(group, has_lows)
+    multiply, wide_multiply = _make_multiply(group, has_lows), _make_wide_multiply(group, has_lows)
     sum_bytes = 64 * 32 // group if has_lows else 64
 
     @jit
@@ -224,7 +260,25 @@ def make_gemm(take: Any, group: int, has_lows: bool) -> Any:
             next_blocks = blocks + (first // STEP + 1) * step_bytes
             if stop == columns:
                 next_blocks = blocks + number(job, 9) * row_bytes
-            for panel in range(panels):
+            wide_panels = panels // 2 * 2 if HAS_512_BITS else 0
+            for panel in range(0, wide_panels, 2):
+                part = rows * panel // panels, rows * (panel + 2) // panels
+                ask_for(next_blocks, row_bytes, *part, step_bytes)
+                block = columns // 32 * panel + first // 32
+                for row in range(0, rows, 8):
+                    wide_multiply(
+                        row_codes + CODE_ROW_BYTES * row,
+                        own_scales + SCALE_ROW_BYTES * row,
+                        own_lows + SCALE_ROW_BYTES * row,
+                        codes + PANEL_BLOCK_BYTES * block,
+                        scales + 64 * block,
+                        sums + sum_bytes * block,
+                        columns // 32,
+                        pairs,
+                        (stop - first) // group,
+                        totals + TOTAL_PANEL_BYTES * panel + 64 * row,
+                    )
+            for panel in range(wide_panels, panels):
                 part = rows * panel // panels, rows * (panel + 1) // panels
                 ask_for(next_blocks, row_bytes, *part, step_bytes)
                 block = columns // 32 * panel + first // 32
