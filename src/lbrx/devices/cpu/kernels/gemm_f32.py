@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 
 from lbrx.devices.cpu.kernels.gemm_i16 import ask_for
+from lbrx.devices.cpu.kernels.gemm_i16_tile import joined
 from lbrx.devices.cpu.simd.elements import load_bf16 as load_one_bf16
 from lbrx.devices.cpu.simd.elements import load_f16 as load_one_f16
 from lbrx.devices.cpu.simd.elements import load_f32, store_f32
@@ -36,17 +36,10 @@ F32X16: Any = Vector("f32", 16)
 SUMS: Any = types.UniTuple(F32X16, 2 * TILE_ROWS)  # type: ignore[no-untyped-call]
 
 
-def _joined(builder: Builder, vectors: list[Value]) -> Value:
-    joined = ir.Constant(ir.ArrayType(F32X16.llvm, len(vectors)), ir.Undefined)
-    for at, vector in enumerate(vectors):
-        joined = builder.insert_value(joined, vector, at)
-    return joined
-
-
 @instruction(SUMS())
 def zero_sums(builder: Builder) -> Value:
     """Two vectors for each row of a tile."""
-    return _joined(builder, [same(F32X16.llvm, 0.0)] * (2 * TILE_ROWS))
+    return joined(builder, [same(F32X16.llvm, 0.0)] * (2 * TILE_ROWS))
 
 
 @instruction(types.void(types.int64, SUMS))
@@ -66,7 +59,7 @@ def add_element(builder: Builder, rows: Value, x: Value, sums: Value) -> Value:
         for half, values in enumerate(halves):
             total = builder.extract_value(sums, 2 * row + half)
             grown.append(call_llvm(builder, "llvm.fma.v16f32", F32X16.llvm, [element, values, total]))
-    return _joined(builder, grown)
+    return joined(builder, grown)
 
 
 @jit

@@ -182,9 +182,17 @@ def _make_wide_multiply(group: int, has_lows: bool) -> Any:
 
     @jit
     def multiply(
-        codes: Any, scales: Any, lows: Any, x: Any, x_scales: Any, x_sums: Any, blocks: Any, pairs: Any, groups: Any,
+        codes: Any,
+        scales: Any,
+        lows: Any,
+        x: Any,
+        x_scales: Any,
+        x_sums: Any,
+        blocks: Any,
+        pairs: Any,
+        groups: Any,
         out: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         panel_bytes, scale_bytes, sum_bytes = PANEL_BLOCK_BYTES * blocks, 64 * blocks, 64 * per_block * blocks
         for group_number in range(groups):
             sums = wide_sums()
@@ -192,10 +200,8 @@ def _make_wide_multiply(group: int, has_lows: bool) -> Any:
                 sums = add_wide_pair(codes + 4 * pair, x + 64 * pair, panel_bytes, sums)
             own_scales, own_sums = x_scales + 64 * (group_number // per_block), x_sums + 64 * (group_number // per_sum)
             offset = 4 * group_number
-            add_scaled(
-                sums, scales + offset, lows + offset, own_scales, scale_bytes, own_sums, sum_bytes, out,
-                TOTAL_PANEL_BYTES,
-            )  # fmt: skip
+            of_vectors = own_scales, scale_bytes, own_sums, sum_bytes
+            add_scaled(sums, scales + offset, lows + offset, *of_vectors, out, TOTAL_PANEL_BYTES)
             codes += 2 * group if group_number % per_block < per_block - 1 else 256 - 2 * group * (per_block - 1)
             x += 32 * group
 

@@ -76,6 +76,10 @@ def add_wide_pair(builder: Builder, rows: Value, x: Value, panel_bytes: Value, s
     return joined(builder, grown)
 
 
+def _fused(builder: Builder, left: Value, right: Value, added: Value) -> Value:
+    return call_llvm(builder, "llvm.fma.v16f32", F32X16.llvm, [left, right, added])
+
+
 def make_add_scaled(has_lows: bool) -> Any:
     """A function that scales sums of a group and adds them to totals of f32, less the lows times sums of vectors."""
     addresses = [types.int64] * 8
@@ -97,18 +101,15 @@ def make_add_scaled(has_lows: bool) -> Any:
         for panel in range(PANELS):
             skipped = I64(panel)
             own_scales = load_at(builder, builder.add(x_scales, builder.mul(x_scale_bytes, skipped)), vector)
+            own_sums = load_at(builder, builder.add(x_sums, builder.mul(x_sum_bytes, skipped)), vector)
             own_totals = builder.add(totals, builder.mul(total_bytes, skipped))
-            if has_lows:
-                own_sums = load_at(builder, builder.add(x_sums, builder.mul(x_sum_bytes, skipped)), vector)
             for row in range(ROWS):
-                scale = spread(builder, load_at(builder, scales, FLOAT, SCALE_ROW_BYTES * row), vector)
+                scale, low = (load_at(builder, at, FLOAT, SCALE_ROW_BYTES * row) for at in (scales, lows))
                 products = builder.sitofp(builder.extract_value(sums, PANELS * row + panel), vector)
-                total = load_at(builder, own_totals, vector, 64 * row)
-                factor = builder.fmul(own_scales, scale)
-                grown = call_llvm(builder, "llvm.fma.v16f32", vector, [products, factor, total])
+                factor = builder.fmul(own_scales, spread(builder, scale, vector))
+                grown = _fused(builder, products, factor, load_at(builder, own_totals, vector, 64 * row))
                 if has_lows:
-                    low = builder.fneg(load_at(builder, lows, FLOAT, SCALE_ROW_BYTES * row))
-                    grown = call_llvm(builder, "llvm.fma.v16f32", vector, [spread(builder, low, vector), own_sums, grown])
+                    grown = _fused(builder, spread(builder, builder.fneg(low), vector), own_sums, grown)
                 store_at(builder, grown, builder.add(own_totals, I64(64 * row)))
 
     return add_scaled
