@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import signal
 
 import pytest
+from rich.console import Console
 
-from lbrx.cli.chat import _columns, _names, _visible
+from lbrx.cli.chat import _columns, _ends, _names, _visible
 from lbrx.demo.models import demo_models
+from lbrx.errors import UsageError
 from lbrx.models.inference.chat import Chat
-from support.cli_running import lbrx_command
+from support.cli_running import in_dialogue, lbrx_command
 
 SHIPPED = demo_models()
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}"
@@ -40,6 +43,25 @@ def test_commands(capsys: pytest.CaptureFixture[str], typed: pytest.MonkeyPatch)
     assert done.out == "".join(f"{text}\n" for text in expected)
     typed.setattr("sys.stdin", io.StringIO("/help\n"))
     assert "/reset" in lbrx_command(capsys, "chat", SHIPPED.prose, *OPTIONS).out
+
+
+def test_unknown_commands_are_not_sent_to_the_model(
+    capsys: pytest.CaptureFixture[str], typed: pytest.MonkeyPatch
+) -> None:
+    typed.setattr("sys.stdin", io.StringIO("/rest\n//rest\n/usr/bin\n/systems a\n"))
+    done = lbrx_command(capsys, "chat", SHIPPED.prose, *OPTIONS)
+    assert done.out == "".join(f"{text}\n" for text in answers("/rest", "/usr/bin"))
+    names = [line.split(";")[0] for line in done.err.splitlines()]
+    assert names == ["unknown command /rest", "unknown command /systems"]
+
+
+def test_a_message_that_is_too_long_leaves_the_conversation_as_it_was() -> None:
+    with Chat(SHIPPED.prose, template=TEMPLATE, max_tokens=4, context=60) as chat:
+        list(chat.reply("one"))
+        list(chat.reply("two"))
+        with pytest.raises(UsageError, match="expected a shorter message"):
+            chat.reply("many words " * 40)
+        assert (chat.left_out, len(chat.messages)) == (0, 4)
 
 
 def test_several_models_answer_one_after_the_other(
@@ -84,6 +106,39 @@ def test_wrong_input(
     done = lbrx_command(capsys, *arguments)
     assert done.code == 1
     assert message in done.err
+
+
+def test_a_terminal_shows_columns_and_survives_an_interrupt() -> None:
+    steps: list[tuple[str, str | signal.Signals]] = [
+        ("> ", "And the king said\n"),
+        ("\u2502", ""),
+        ("> ", signal.SIGINT),
+        ("press Ctrl-C again, or Ctrl-D, to end", ""),
+        ("> ", "/rest\n"),
+        ("unknown command /rest", ""),
+        ("> ", signal.SIGINT),
+        ("press Ctrl-C again, or Ctrl-D, to end", ""),
+        ("> ", signal.SIGINT),
+    ]
+    code, _ = in_dialogue(steps, "-m", "lbrx", "chat", SHIPPED.prose, SHIPPED.code, *OPTIONS, rows=8, columns=60)
+    assert code == 130
+
+
+def test_an_interrupt_stops_an_answer() -> None:
+    steps: list[tuple[str, str | signal.Signals]] = [
+        ("> ", "And the king said\n"),
+        ("and", signal.SIGINT),
+        ("\n> ", "/reset\n"),
+        ("> ", "/exit\n"),
+    ]
+    code, printed = in_dialogue(steps, "-m", "lbrx", "chat", SHIPPED.prose, *OPTIONS[:2], "-n", 500)
+    assert code == 0
+    assert len(printed) < 2000
+
+
+def test_only_the_ends_of_long_answers_are_shown_while_they_grow() -> None:
+    console = Console(width=23, height=6)
+    assert _ends(["a\nb\nc\nd", "x" * 25], console) == ["c\nd", f"{'x' * 10}\n{'x' * 5}"]
 
 
 def test_columns_and_names() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
@@ -41,6 +43,32 @@ def in_terminal(*arguments: object, columns: int = 80, **environment: str) -> tu
         while piece := _read(leader):
             printed += piece
     os.close(leader)
+    return process.returncode, printed.decode(errors="replace")
+
+
+def in_dialogue(
+    steps: Sequence[tuple[str, str | signal.Signals]], *arguments: object, rows: int = 24, columns: int = 80
+) -> tuple[int, str]:
+    """Type lines, or send signals, each when a program in a terminal has shown a text after the step before."""
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (rows, columns))
+    given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")}
+    given |= {"TERM": "xterm-256color", "NO_COLOR": "1"}
+    command = [sys.executable, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=given) as process:
+        os.close(follower)
+        printed, seen, waiting = b"", 0, list(steps)
+        while piece := _read(leader):
+            printed += piece
+            while waiting and (place := printed.find(waiting[0][0].encode(), seen)) >= 0:
+                expected, answer = waiting.pop(0)
+                seen = place + len(expected.encode())
+                if isinstance(answer, str):
+                    os.write(leader, answer.encode())
+                else:
+                    process.send_signal(answer)
+    os.close(leader)
+    assert not waiting, printed.decode(errors="replace")
     return process.returncode, printed.decode(errors="replace")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -14,15 +15,18 @@ from lbrx.cli.paths import check_model
 from lbrx.errors import LbrxError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from lbrx.models.inference import Speed
     from lbrx.models.inference.chat import Chat
 
 _HELP = """\
 /reset        begin a new conversation
 /system TEXT  change or remove the system message, and begin a new conversation
-/exit         end (or Ctrl-D); Ctrl-C stops an answer
-A line that ends with \\ is continued on the next line."""
+/exit         end (or Ctrl-D); Ctrl-C stops an answer, and ends the chat if pressed twice at the prompt
+A line that ends with \\ is continued on the next line. A message that begins with // begins with one /."""
+_COMMAND = re.compile(r"/[a-z]+(\s|$)")
 
 
 def chat(
@@ -116,10 +120,15 @@ class _Conversation:
                 print(_HELP)
             elif text in ("/reset", "/system") or text.startswith("/system "):
                 self._restart(None if text == "/reset" else text.removeprefix("/system").strip())
+            elif _COMMAND.match(text):
+                sys.stderr.write(
+                    f"unknown command {text.split()[0]}; /help lists all, and // begins a message with /\n"
+                )
             elif text:
-                self._answer(text)
+                self._answer(text[1:] if text.startswith("//") else text)
 
     def _messages(self) -> Iterator[str]:
+        was_interrupted = False
         while True:
             try:
                 line = self._line("> ")
@@ -129,6 +138,13 @@ class _Conversation:
                 if self._is_terminal:
                     print()
                 return
+            except KeyboardInterrupt:
+                if was_interrupted or not self._is_terminal:
+                    raise
+                was_interrupted = True
+                sys.stderr.write("\npress Ctrl-C again, or Ctrl-D, to end\n")
+                continue
+            was_interrupted = False
             yield line.strip()
 
     def _line(self, prompt: str) -> str:
@@ -176,29 +192,48 @@ class _Conversation:
                 sys.stdout.write(_visible(piece))
                 sys.stdout.flush()
             print()
-            if self._with_stats:
-                sys.stderr.write(
-                    f"{speed.prompt_tokens} tokens read at {speed.prompt_tokens_per_second:.1f} tokens/s, "
-                    f"{speed.tokens} written at {speed.decode_tokens_per_second:.1f} tokens/s\n"
-                )
+            self._print_stats(speed)
 
     def _side_by_side(self, text: str) -> None:
         """Show the answers in columns, a token of each model in turn."""
         from rich.live import Live
 
         from lbrx.cli.console import output_console
+        from lbrx.models.inference import Speed
 
-        written = [""] * len(self._chats)
-        answers = {number: chat.reply(text) for number, chat in enumerate(self._chats)}
-        with Live(console=output_console(), refresh_per_second=8, vertical_overflow="visible") as live:
-            while answers:
-                for number, answer in list(answers.items()):
-                    piece = next(answer, None)
-                    if piece is None:
-                        del answers[number]
-                    else:
-                        written[number] += _visible(piece)
-                live.update(_columns(self._names, written))
+        console, written = output_console(), [""] * len(self._chats)
+        speeds = [Speed() for _ in self._chats]
+        answers = {number: chat.reply(text, speed=speeds[number]) for number, chat in enumerate(self._chats)}
+        try:
+            with Live(console=console, refresh_per_second=8, transient=True, vertical_overflow="crop") as live:
+                while answers:
+                    for number, answer in list(answers.items()):
+                        piece = next(answer, None)
+                        if piece is None:
+                            del answers[number]
+                        else:
+                            written[number] += _visible(piece)
+                    live.update(_columns(self._names, _ends(written, console)))
+        finally:
+            console.print(_columns(self._names, written))
+        for name, speed in zip(self._names, speeds, strict=True):
+            self._print_stats(speed, f"{name}: ")
+
+    def _print_stats(self, speed: Speed, before: str = "") -> None:
+        if self._with_stats:
+            sys.stderr.write(
+                f"{before}{speed.prompt_tokens} tokens read at {speed.prompt_tokens_per_second:.1f} tokens/s, "
+                f"{speed.tokens} written at {speed.decode_tokens_per_second:.1f} tokens/s\n"
+            )
+
+
+def _ends(texts: Sequence[str], console: Console) -> list[str]:
+    """The last lines of texts in columns, as many as the terminal has."""
+    from rich.text import Text
+
+    width = max((console.width + 3) // len(texts) - 3, 1)
+    lines = max(console.height - 4, 1)
+    return ["\n".join(line.plain for line in Text(text).wrap(console, width)[-lines:]) for text in texts]
 
 
 def _columns(names: Sequence[str], texts: Sequence[str]) -> Table:

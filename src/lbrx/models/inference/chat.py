@@ -204,20 +204,20 @@ class Chat:
     def _fitting_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of the conversation; leave out the oldest turns if it is too long."""
         reserve = min(self._max_tokens, self.context // 4)
+        left_out = self._left_out
         while True:
-            ids = self._prompter.ids(self._visible(messages))
-            if len(ids) + reserve <= self.context:
-                return ids
-            if self._left_out + 2 < len(messages):
-                self._left_out += 2
-            elif len(ids) < self.context:
-                return ids
-            else:
+            ids = self._prompter.ids(self._visible(messages, left_out))
+            if len(ids) + reserve > self.context and left_out + 2 < len(messages):
+                left_out += 2
+                continue
+            if len(ids) >= self.context:
                 raise UsageError(
                     f"{self.path}: the message has {len(ids):,} tokens, but the model sees {self.context:,} at a time; "
                     f"expected a shorter message"
                 )
+            self._left_out = left_out
+            return ids
 
-    def _visible(self, messages: Sequence[Message]) -> list[Message]:
+    def _visible(self, messages: Sequence[Message], left_out: int) -> list[Message]:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
-        return [*system, *messages[self._left_out :]]
+        return [*system, *messages[left_out:]]
