@@ -10,11 +10,16 @@ import lm_eval
 import numpy as np
 import pytest
 import torch
+import yaml
+from datasets import Dataset
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks.hellaswag.utils import process_docs
+from lm_eval.utils import apply_template
 
 import lbrx
 from lbrx.demo.models import demo_models
+from lbrx.jobs.score.choices import read_questions
 from lbrx.jobs.score.likelihood import likelihoods, rolling_requests
 from lbrx.models.inference import open_model
 from lbrx.models.tokenizers.text import open_tokenizer
@@ -100,3 +105,51 @@ def test_text_is_generated_until_a_mark() -> None:
     assert "," not in found
     whole = lbrx.generate(SHIPPED.prose, "And the king", max_tokens=40)
     assert whole.startswith(found)
+
+
+TASKS = Path(lm_eval.__file__).parent / "tasks"
+
+
+def configs(folder: str) -> list[dict[str, Any]]:
+    """The configurations of tasks, without the functions that they name."""
+    loader = type("Loader", (yaml.SafeLoader,), {})
+    loader.add_constructor("!function", lambda _loader, _node: None)  # type: ignore[attr-defined]
+    paths = sorted((TASKS / folder).glob("*yaml"))
+    return [yaml.load(path.read_text(encoding="utf-8"), loader) for path in paths]
+
+
+def test_questions_of_mmlu_are_those_of_the_harness(tmp_path: Path) -> None:
+    row = {"question": " What is 2+2?\n", "choices": ["3", "4", "five", "6"], "answer": 1}
+    (template,) = (each["doc_to_text"] for each in configs("mmlu/default") if "doc_to_text" in each)
+    subjects = [each for each in configs("mmlu/default") if "dataset_name" in each and "description" in each]
+    assert len(subjects) == 57
+    path = tmp_path / "mmlu.jsonl"
+    rows = [{**row, "subject": each["dataset_name"]} for each in subjects]
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    found = read_questions(path)
+    for question, subject in zip(found, subjects, strict=True):
+        assert question.prompt == subject["description"] + apply_template(template, row)
+        assert (question.choices, question.answer) == ((" A", " B", " C", " D"), 1)
+
+
+def test_questions_of_arc_and_hellaswag_are_those_of_the_harness(tmp_path: Path) -> None:
+    arc = {"question": "Why? ", "choices": {"text": ["x", "y "], "label": ["A", "B"]}, "answerKey": "B"}
+    swag = {
+        "activity_label": "Baking",
+        "ctx_a": " A man [header] cuts  bread.",
+        "ctx_b": "the Man",
+        "ctx": "A man [header] cuts  bread. the Man",
+        "endings": ["eats [step] it.", "goes [title] away. "],
+        "label": "1",
+    }
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps(arc) + "\n" + json.dumps(swag) + "\n", encoding="utf-8")
+    first, second = read_questions(path)
+    config = next(each for each in configs("arc") if each["task"] == "arc_easy")
+    assert first.prompt == apply_template(config["doc_to_text"], arc)
+    assert first.choices == (" x", " y ")
+    assert first.answer == int(apply_template(config["doc_to_target"], arc))
+    (expected,) = process_docs(Dataset.from_list([swag]))
+    assert second.prompt == expected["query"]
+    assert second.choices == tuple(f" {each}" for each in expected["choices"])
+    assert second.answer == expected["gold"]

@@ -47,8 +47,13 @@ def write(path: Path, *rows: Any) -> Path:
             Question("Question: Sky?\nAnswer:", (" blue", " red"), 1),
         ),
         (
-            {"question": "2+2? ", "subject": "maths", "choices": ["3", "4", "5", "6"], "answer": 1},
-            Question("2+2?\nA. 3\nB. 4\nC. 5\nD. 6\nAnswer:", (" A", " B", " C", " D"), 1),
+            {"question": "2+2? ", "subject": "high_maths", "choices": ["3", "4", "5", "6"], "answer": 1},
+            Question(
+                "The following are multiple choice questions (with answers) about high maths.\n\n"
+                "2+2?\nA. 3\nB. 4\nC. 5\nD. 6\nAnswer:",
+                (" A", " B", " C", " D"),
+                1,
+            ),
         ),
         (
             {"question": "2+2?", "A": "3", "B": "4", "answer": "B"},
@@ -63,6 +68,7 @@ def write(path: Path, *rows: Any) -> Path:
                 "activity_label": "Cooking",
                 "ctx_a": "A man cuts [header] bread.",
                 "ctx_b": "the man",
+                "ctx": "A man cuts [header] bread. the man",
                 "endings": ["eats it.", "flies [title] away."],
                 "label": "1",
             },

@@ -191,17 +191,23 @@ def _question(row: Mapping[str, Any], where: str) -> Question:
     number = _answer(answer, checked, labels, where)
     if "subject" in row or ("answerKey" not in row and "A" in row):  # MMLU: the letters are the choices
         lines = "".join(f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, checked, strict=False))
-        return Question(
-            f"{text.strip()}\n{lines}Answer:", tuple(f" {each}" for each in LETTERS[: len(checked)]), number
-        )
+        prompt = f"{_about(row.get('subject'))}{text.strip()}\n{lines}Answer:"
+        return Question(prompt, tuple(f" {each}" for each in LETTERS[: len(checked)]), number)
     return Question(f"Question: {text}\nAnswer:", tuple(f" {choice}" for choice in checked), number)
+
+
+def _about(subject: object) -> str:
+    """The line before a question of MMLU."""
+    if not isinstance(subject, str):
+        return ""
+    return f"The following are multiple choice questions (with answers) about {subject.replace('_', ' ')}.\n\n"
 
 
 def _completion(row: Mapping[str, Any], where: str) -> Question:
     """A text and its possible ends, as in HellaSwag."""
     endings = _texts(row["endings"], f"{where}: 'endings'")
     context = row.get("ctx")
-    if context is None and isinstance(row.get("ctx_a"), str):
+    if isinstance(row.get("ctx_a"), str):  # rows of HellaSwag also have ctx, with another case
         context = f"{row['ctx_a']} {str(row.get('ctx_b', '')).capitalize()}".strip()
     if not isinstance(context, str):
         raise FormatError(f"{where}: 'ctx' is {context!r:.60}; expected a text")

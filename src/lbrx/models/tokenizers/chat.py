@@ -98,8 +98,8 @@ def chosen_template(path: Path, wanted: str | None = None) -> str:
     if wanted is None:
         if not templates:
             raise UsageError(
-                f"{path}: has no chat template, so it is probably not made for chats; name one with `template` "
-                f"({', '.join(TEMPLATES)}, or a file)"
+                f"{path}: has no chat template, so it is probably not made for chats; name one with --template, "
+                f"or `template` in Python: {', '.join(TEMPLATES)}, or a file"
             )
         return templates.get(DEFAULT) or next(iter(templates.values()))
     found = templates.get(wanted) or TEMPLATES.get(wanted)
