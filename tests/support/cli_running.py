@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
 import termios
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
 
 from lbrx.cli.main import run
+
+_PATIENCE_SECONDS = 120.0
 
 
 class Outcome(NamedTuple):
@@ -49,7 +53,10 @@ def in_terminal(*arguments: object, columns: int = 80, **environment: str) -> tu
 def in_dialogue(
     steps: Sequence[tuple[str, str | signal.Signals]], *arguments: object, rows: int = 24, columns: int = 80
 ) -> tuple[int, str]:
-    """Type lines, or send signals, each when a program in a terminal has shown a text after the step before."""
+    """Type lines, or send signals, each when a program in a terminal has shown a text after the step before.
+
+    An empty line follows a signal, because Python notices one that comes just before it waits only behind a line.
+    """
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (rows, columns))
     given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")}
@@ -58,7 +65,12 @@ def in_dialogue(
     with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=given) as process:
         os.close(follower)
         printed, seen, waiting = b"", 0, list(steps)
-        while piece := _read(leader):
+        while True:
+            if not select.select([leader], [], [], _PATIENCE_SECONDS)[0]:
+                process.kill()  # it waits for something else than expected
+            piece = _read(leader)
+            if not piece:
+                break
             printed += piece
             while waiting and (place := printed.find(waiting[0][0].encode(), seen)) >= 0:
                 expected, answer = waiting.pop(0)
@@ -67,6 +79,8 @@ def in_dialogue(
                     os.write(leader, answer.encode())
                 else:
                     process.send_signal(answer)
+                    with suppress(OSError):  # of a program that has ended
+                        os.write(leader, b"\n")
     os.close(leader)
     assert not waiting, printed.decode(errors="replace")
     return process.returncode, printed.decode(errors="replace")

@@ -144,7 +144,7 @@ class _Conversation:
                 was_interrupted = True
                 sys.stderr.write("\npress Ctrl-C again, or Ctrl-D, to end\n")
                 continue
-            was_interrupted = False
+            was_interrupted = was_interrupted and not line.strip()
             yield line.strip()
 
     def _line(self, prompt: str) -> str:
