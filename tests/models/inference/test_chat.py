@@ -82,7 +82,7 @@ def test_the_oldest_turns_are_left_out_but_not_the_system_message() -> None:
         assert len(chat.messages) == 12
         assert 0 < chat.left_out < 12
         assert chat.left_out % 2 == 0
-        visible = chat._visible(chat.messages)
+        visible = chat._visible(chat.messages, chat.left_out)
         assert visible[0] == {"role": "system", "content": "Be kind."}
         assert visible[1] == chat.messages[chat.left_out]
         with pytest.raises(UsageError, match=r"the message has \d+ tokens, but the model sees 60 at a time"):
