@@ -108,6 +108,7 @@ def merge(
 
       lbrx merge recipe.yml merged --device metal
     """
+    from lbrx.jobs.merge.measuring import check_inputs
     from lbrx.jobs.merge.merge import in_output_format, read_and_plan
     from lbrx.jobs.merge.merge import merge as merge_models
 
@@ -152,6 +153,7 @@ def merge(
                 tensors=tensors,
                 strict=options.strict,
             )
+            check_inputs(merged)
             plan = in_output_format(merged, format=format, quantize=quantize, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)
             _show(merged, plan, options)
@@ -213,7 +215,8 @@ def _show(merged: Plan, plan: OutputPlan, options: RunOptions) -> None:
     costs = [("to read", format_bytes(cost.read_bytes)), ("passes", str(cost.passes))]
     if plan is merged:  # the estimate does not know what an encoding costs
         fields |= {"seconds": round(cost.seconds, 3), "peak_memory_bytes": cost.peak_memory_bytes}
-        costs.append(("time", f"about {duration_text(cost.seconds)}"))
+        after = "" if merged.stage.inputs is None else ", after each model has run on its text"
+        costs.append(("time", f"about {duration_text(cost.seconds)}{after}"))
         costs.append(("memory", f"about {format_bytes(cost.peak_memory_bytes)} at most"))
     inputs = [("method", method), *zip(["model", *[""] * (len(labels) - 1)], labels, strict=True)]
     show_plan(plan, options, inputs=inputs, costs=costs, fields=fields)

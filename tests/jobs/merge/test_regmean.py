@@ -193,6 +193,11 @@ def test_mistakes_are_reported_before_models_run() -> None:
     lbrx.save("a.safetensors", {"w": lbrx.full((4, 4), 1.0)})
     with pytest.raises(UsageError, match=r"regmean runs its models on texts, but a.safetensors has no config.json"):
         lbrx.merge(recipe({"a.safetensors": "prose.txt"}), "other")
+    Path("short.txt").write_text("")
+    models = {str(demo_models().prose): "prose.txt", str(demo_models().code): "short.txt"}
+    with pytest.raises(UsageError, match=r"^short.txt: the text has less than 2 tokens"):
+        lbrx.merge(recipe(models), "other")
+    assert not list(Path(".other.inputs").glob("*/index.json"))
     bert = golden("bert").write(Path("bert"))
     with pytest.raises(UsageError, match=r"regmean runs its models on texts: .*'bert' cannot be run"):
         lbrx.merge(recipe({str(bert): "prose.txt"}), "other")
@@ -207,6 +212,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     models = [str(demo_models().prose), str(demo_models().code)]
     options = ["--method", "regmean", "--set", "text=prose.txt,code.txt", "--out", "out"]
     assert run_command(["merge", *models, *options, "--dry-run"]) == 0
+    assert ", after each model has run on its text" in capsys.readouterr().out
     assert not list(Path().glob(".*"))
     assert run_command(["merge", *models, *options]) == 0
     assert run_command(["methods", "regmean"]) == 0

@@ -6,12 +6,14 @@ inputs of that layer, which are stored before the next one runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.file_lock import file_lock
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
@@ -30,20 +32,58 @@ from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.tensors.tensor import Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A model that will be run, and the tokens of its text."""
+
+    label: str
+    model: LanguageModel
+    chunks: Sequence[npt.NDArray[np.int64]]
+    folder: GramFolder
+    matrices: frozenset[str]  # names of all matrices
+
+    @property
+    def layers(self) -> int:
+        return len(self.model.spec.layers)
+
+
 def measure_inputs(plan: Plan, progress: CountCallback | None = None) -> None:
     """Measure the inputs of all models of a plan that were not measured before. A stopped run is resumed."""
-    given = [(stage, run) for stage in stages_of(plan.stage) if stage.inputs for run in stage.inputs.runs(stage)]
-    specs = [_checked_spec(stage, run) for stage, run in given]
-    total, done = sum(len(spec.layers) for spec in specs), 0
-    for (stage, run), spec in zip(given, specs, strict=True):
-        assert stage.inputs is not None
-        folder, model = stage.inputs.folder(stage, run), stage.models[run.model]
-        if not folder.is_complete:
-            with file_lock(folder.path.with_name(f"{folder.path.name}.lock")):
-                folder.reload()
-                if not folder.is_complete:
-                    _measure(model, spec, run, folder, partial(_report, progress, done, total, model.label))
-        done += len(spec.layers)
+    wanted = [(stage, run) for stage in stages_of(plan.stage) for run in _missing(stage)]
+    prepared = check_inputs(plan)
+    total, done = sum(stage.models[run.model].layer_count for stage, run in wanted), 0
+    for stage, run in wanted:
+        folder = _folder(stage, run)
+        with file_lock(folder.path.with_name(f"{folder.path.name}.lock")):
+            folder.reload()
+            if not folder.is_complete:
+                each = prepared.get(folder.path) or _prepared(stage, run)
+                _measure(each, partial(_report, progress, done, total, each.label))
+        done += stage.models[run.model].layer_count
+
+
+def check_inputs(plan: Plan) -> dict[Path, _Prepared]:
+    """Open the models that have to be run and read their texts, so that mistakes are reported before the long part.
+
+    Earlier stages are left out: their weights may depend on inputs that are not measured yet.
+    """
+    found = {}
+    for stage in stages_of(plan.stage):
+        for run in _missing(stage):
+            if stage.models[run.model].stage is None:
+                found[_folder(stage, run).path] = _prepared(stage, run)
+    return found
+
+
+def _missing(stage: StagePlan) -> list[TextRun]:
+    if stage.inputs is None:
+        return []
+    return [run for run in stage.inputs.runs(stage) if not stage.inputs.folder(stage, run).is_complete]
+
+
+def _folder(stage: StagePlan, run: TextRun) -> GramFolder:
+    assert stage.inputs is not None
+    return stage.inputs.folder(stage, run)
 
 
 def _report(progress: CountCallback | None, done: int, total: int, label: str, layer: int) -> None:
@@ -51,42 +91,43 @@ def _report(progress: CountCallback | None, done: int, total: int, label: str, l
         progress(done + layer, total, f"{label}, layer {layer}")
 
 
-def _checked_spec(stage: StagePlan, run: TextRun) -> ModelSpec:
-    model = stage.models[run.model]
+def _prepared(stage: StagePlan, run: TextRun) -> _Prepared:
+    model, method = stage.models[run.model], stage.method.name
     if model.directory is None or not model.config:
         raise UsageError(
-            f"{stage.method.name} runs its models on texts, but {model.label} has no config.json and no tokenizer; "
+            f"{method} runs its models on texts, but {model.label} has no config.json and no tokenizer; "
             "expected the directory of a model, or a GGUF file"
         )
     try:
-        return spec_of_config(model.config, f"{model.label}/config.json", frozenset(model.infos))
+        spec = spec_of_config(model.config, f"{model.label}/config.json", frozenset(model.infos))
     except UsageError as error:
-        raise UsageError(f"{stage.method.name} runs its models on texts: {error}") from error
-
-
-def _measure(model: InputModel, spec: ModelSpec, run: TextRun, folder: GramFolder, report: partial[None]) -> None:
-    assert model.directory is not None
-    language_model = _language_model(model, spec)
+        raise UsageError(f"{method} runs its models on texts: {error}") from error
+    language_model, tokenizer = _language_model(model, spec), open_tokenizer(model.directory)
     context = min(DEFAULT_CONTEXT, spec.context_length, run.max_tokens)
-    texts = calibration_chunks(
-        language_model, open_tokenizer(model.directory), [run.text], context, run.max_tokens // context
-    )
-    before = folder.begun()
-    if before is None or shares_between_layers(language_model):
+    try:
+        chunks = calibration_chunks(language_model, tokenizer, [run.text], context, run.max_tokens // context)
+    except UsageError as error:
+        raise UsageError(f"{run.text}: {error}") from error
+    matrices = frozenset(name for name, info in model.infos.items() if len(info.shape) == 2)
+    return _Prepared(model.label, language_model, chunks, _folder(stage, run), matrices)
+
+
+def _measure(given: _Prepared, report: partial[None]) -> None:
+    before = given.folder.begun()
+    if before is None or shares_between_layers(given.model):
         before = None
-        folder.forget()
-    wanted = frozenset(name for name, info in model.infos.items() if len(info.shape) == 2)
-    axes = _axes(spec, wanted)
-    grams = LayerGrams(language_model, texts, lambda matrix: matrix.weight.name, before)
-    for number in range(0 if before is None else before[0], len(spec.layers)):
+        given.folder.forget()
+    axes = _axes(given.model.spec, given.matrices)
+    grams = LayerGrams(given.model, given.chunks, lambda matrix: matrix.weight.name, before)
+    for number in range(0 if before is None else before[0], given.layers):
         report(number)
-        inputs = [_measured(gram, axes, model) for gram in grams.next_layer(wanted)]
-        folder.add_layer(inputs, grams.hidden, is_last=number == len(spec.layers) - 1)
+        inputs = [_measured(gram, axes, given.label) for gram in grams.next_layer(given.matrices)]
+        given.folder.add_layer(inputs, grams.hidden, is_last=number == given.layers - 1)
 
 
-def _measured(gram: Gram, axes: Mapping[str, int], model: InputModel) -> MeasuredInput:
+def _measured(gram: Gram, axes: Mapping[str, int], label: str) -> MeasuredInput:
     if not np.isfinite(gram.total).all():
-        raise UsageError(f"{model.label}: the inputs of {gram.names[0]!r} are not finite")
+        raise UsageError(f"{label}: the inputs of {gram.names[0]!r} are not finite")
     return MeasuredInput(gram.total, gram.count, {name: axes[name] for name in gram.names})
 
 
