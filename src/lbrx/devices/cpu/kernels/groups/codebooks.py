@@ -13,7 +13,15 @@ from numba import types
 
 from lbrx.devices.cpu.kernels.groups.group import NATURAL, Codes, Group
 from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
-from lbrx.devices.cpu.simd.byte_codes import constant_bytes, field, has_bits, load_bytes, negated_where, spread_bits
+from lbrx.devices.cpu.simd.byte_codes import (
+    constant_bytes,
+    field,
+    has_bits,
+    lanes_of,
+    load_bytes,
+    negated_where,
+    spread_bits,
+)
 from lbrx.devices.cpu.simd.emit import load_at, pointer, same, shuffled, spread, vector_of
 from lbrx.devices.cpu.simd.instruction import FLOAT, HALF, I8, I16, I32, I64, Builder, Value, instruction
 from lbrx.tensors.codecs.codebook_tables import Codebook, iq1, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs
@@ -45,6 +53,26 @@ def entries(builder: Builder, name: str, codebook: Codebook, indices: Sequence[V
         entry = builder.load(pointer(builder, table, element, index))
         vector = builder.insert_element(vector, entry, ir.Constant(I32, lane))
     return builder.bitcast(vector, BYTES64)
+
+
+def split(builder: Builder, indices: Value) -> list[Value]:
+    """Lanes of i16 as numbers: four of them come out of a vector at a time."""
+    fours = builder.bitcast(indices, ir.VectorType(I64, indices.type.count // 4))
+    loaded = [builder.extract_element(fours, ir.Constant(I32, lane)) for lane in range(fours.type.count)]
+    return [part(builder, four, 16 * lane, 0xFFFF) for four in loaded for lane in range(4)]
+
+
+def with_high_bits(builder: Builder, low: Value, high: Value, shifts: Sequence[int], mask: int) -> list[Value]:
+    """Indices of more than eight bits: those above come from words, shifted to the right."""
+    words = vector_of(I16, low)
+    moved = builder.and_(builder.lshr(high, lanes_of(I16, shifts)), same(words, mask))
+    return split(builder, builder.or_(builder.zext(low, words), builder.shl(moved, same(words, 8))))
+
+
+def words_at(builder: Builder, stored: Value, offset: int, count: int, lanes: Sequence[int]) -> Value:
+    """Some of so many words of 16 bits, in another order."""
+    loaded = load_at(builder, stored, ir.VectorType(I16, count), offset)
+    return shuffled(builder, loaded, loaded, lanes)
 
 
 def sign_mask(builder: Builder, signs: Value) -> Value:
@@ -125,7 +153,7 @@ def _iq2_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
 
 def _iq2_xs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
     words = load_at(builder, stored, ir.VectorType(I16, 8), 2 + 16 * step)
-    indices = [part(builder, load_u(builder, stored, I16, 2 + 16 * step + 2 * i), 0, 511) for i in range(8)]
+    indices = split(builder, builder.and_(words, same(words.type, 511)))
     seven = builder.trunc(builder.lshr(words, same(words.type, 9)), BYTES8)
     signs = even_signs(builder, builder.bitcast(seven, I64))
     values = entries(builder, "iq2_xs", iq2_xs(), indices)
@@ -133,11 +161,8 @@ def _iq2_xs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
 
 
 def _iq2_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    high = load_u(builder, stored, I16, 66 + 2 * step)
-    indices = [
-        builder.or_(load_u(builder, stored, I8, 2 + 8 * step + i), part(builder, high, 2 * i, 3, left=8))
-        for i in range(8)
-    ]
+    high = words_at(builder, stored, 66 + 2 * step, 1, [0] * 8)
+    indices = with_high_bits(builder, load_bytes(builder, stored, 2 + 8 * step, 8), high, range(0, 16, 2), 3)
     signs = load_at(builder, stored, I64, 34 + 8 * step)
     values = entries(builder, "iq2_s", iq2_s(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
@@ -164,11 +189,8 @@ def _iq3_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
 
 
 def _iq3_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    high = load_u(builder, stored, I16, 66 + 2 * step)
-    indices = [
-        builder.or_(load_u(builder, stored, I8, 2 + 16 * step + i), part(builder, high, i, 1, left=8))
-        for i in range(16)
-    ]
+    high = words_at(builder, stored, 66 + 2 * step, 1, [0] * 16)
+    indices = with_high_bits(builder, load_bytes(builder, stored, 2 + 16 * step, 16), high, range(16), 1)
     signs = load_at(builder, stored, I64, 74 + 8 * step)
     values = entries(builder, "iq3_s", iq3_s(), indices)
     return (negated_where(builder, sign_mask(builder, signs), values),)
@@ -191,11 +213,9 @@ def _shifted(builder: Builder, values: Value, is_negative: Value) -> tuple[Value
 
 
 def _iq1_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    words = [load_u(builder, stored, I16, 34 + 4 * step + 2 * half) for half in (0, 1)]
-    indices = [
-        builder.or_(load_u(builder, stored, I8, 2 + 8 * step + i), part(builder, words[i // 4], 3 * (i % 4), 7, left=8))
-        for i in range(8)
-    ]
+    high = words_at(builder, stored, 34 + 4 * step, 2, [0] * 4 + [1] * 4)
+    shifts = [*range(0, 12, 3)] * 2
+    indices = with_high_bits(builder, load_bytes(builder, stored, 2 + 8 * step, 8), high, shifts, 7)
     packed = load_bytes(builder, stored, 34 + 4 * step, 4)
     tops = shuffled(builder, packed, packed, [1] * 32 + [3] * 32)
     values = entries(builder, "iq1", eightfold(), indices)
@@ -210,10 +230,9 @@ def _iq1_s_scales(builder: Builder, stored: Value) -> Value:
 
 
 def _iq1_m(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    high = load_u(builder, stored, I32, 32 + 4 * step)
-    indices = [
-        builder.or_(load_u(builder, stored, I8, 8 * step + i), part(builder, high, 4 * i, 7, left=8)) for i in range(8)
-    ]
+    high = words_at(builder, stored, 32 + 4 * step, 2, [0] * 4 + [1] * 4)
+    shifts = [*range(0, 16, 4)] * 2
+    indices = with_high_bits(builder, load_bytes(builder, stored, 8 * step, 8), high, shifts, 7)
     packed = load_bytes(builder, stored, 32 + 4 * step, 4)
     halves = shuffled(builder, packed, packed, [byte for byte in range(4) for _ in range(16)])
     values = entries(builder, "iq1", eightfold(), indices)
