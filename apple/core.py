@@ -1,8 +1,9 @@
 """A model of Apple's performance cores: which units an instruction needs, and how many cycles a mix takes at least.
 
 Eight instructions start in a cycle; four of them can be SIMD or floating point, three can load 16 bytes, two can store
-16 bytes, six can be integer operations. Latency, cache misses and branch misses are not in the model, so the result is
-a lower bound. These are public figures for the M1 (Firestorm); later cores are at least as wide.
+16 bytes, six can be integer operations. Copies and zeros of vector registers need no unit: LLVM lists both as free of
+cycles on Apple's processors. Latency, cache misses and branch misses are not in the model, so the result is a lower
+bound. These are public figures for the M1 (Firestorm); later cores are at least as wide.
 """
 
 from __future__ import annotations
@@ -42,10 +43,18 @@ def mix_of(word: int) -> Mix:
     if group & 5 == 4:
         return _memory(word)
     if group & 7 == 7:
+        if _is_free(word):
+            return Mix(1)
         return Mix(1, simd=1, vectors=word >> 24 & 0x9E == 0x0E)
     if group & 14 == 10:  # branches and system instructions
         return Mix(1)
     return Mix(1, integers=1)
+
+
+def _is_free(word: int) -> bool:
+    """``movi v0.2d, #0`` and ``mov v0.16b, v1.16b``, which is an ``orr``."""
+    is_zero = word & ~31 == 0x6F00E400
+    return is_zero or (word & 0xFFE0FC00 == 0x4EA01C00 and word >> 16 & 31 == word >> 5 & 31)
 
 
 def _memory(word: int) -> Mix:

@@ -49,6 +49,10 @@ def test_more_instructions_and_lost_vectors_are_noticed(tmp_path: Path, monkeypa
     [
         (0x4E20D420, Mix(1, simd=1, vectors=1)),  # fadd v0.4s, v1.4s, v0.4s
         (0x4E809420, Mix(1, simd=1, vectors=1)),  # sdot v0.4s, v1.16b, v0.16b
+        (0x6F00E405, Mix(1)),  # movi v5.2d, #0
+        (0x6F00E425, Mix(1, simd=1, vectors=1)),  # movi v5.2d, #0xff
+        (0x4EA11C20, Mix(1)),  # mov v0.16b, v1.16b
+        (0x4EA21C20, Mix(1, simd=1, vectors=1)),  # orr v0.16b, v1.16b, v2.16b
         (0x1E202820, Mix(1, simd=1)),  # fadd s0, s1, s0
         (0xAD400400, Mix(2, loads=2)),  # ldp q0, q1, [x0]
         (0x3DC00000, Mix(1, loads=1)),  # ldr q0, [x0]

@@ -73,9 +73,9 @@ def _make_coder(order: tuple[int, ...], per_block: int = 1, is_signed: bool = Fa
     return coder
 
 
-in_order, in_order_by_16 = _make_coder(NATURAL), _make_coder(NATURAL, per_block=2)
+in_order_by_16 = _make_coder(NATURAL, per_block=2)
 by_halves_of_32 = _make_coder(HALVES_OF_32)
+by_halves_of_16 = _make_coder(HALVES_OF_16, per_block=2)
 signed_in_order = _make_coder(NATURAL, is_signed=True)
-signed_in_order_by_16 = _make_coder(NATURAL, per_block=2, is_signed=True)
 signed_by_halves_of_32 = _make_coder(HALVES_OF_32, is_signed=True)
 signed_by_halves_of_16 = _make_coder(HALVES_OF_16, per_block=2, is_signed=True)

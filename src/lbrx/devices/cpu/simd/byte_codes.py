@@ -42,14 +42,30 @@ def field(builder: Builder, vector: Value, shifts: int | Sequence[int], mask: in
     """Some bits of every byte: after a shift to the right, or a shift for every four bytes."""
     element, count = (I16, vector.type.count // 2) if isinstance(shifts, int) else (I32, vector.type.count // 4)
     words = ir.VectorType(element, count)
-    if shifts and isinstance(shifts, int) and IS_ARM:
-        moved = builder.lshr(vector, same(vector.type, shifts))
+    if shifts and IS_ARM:  # it shifts bytes
+        moved = builder.lshr(vector, _shifts_of_bytes(vector, shifts))
     elif shifts:
         amounts = same(words, shifts) if isinstance(shifts, int) else lanes_of(element, shifts)
         moved = builder.bitcast(builder.lshr(builder.bitcast(vector, words), amounts), vector.type)
     else:
         moved = vector
     return builder.and_(moved, same(vector.type, mask))
+
+
+def _shifts_of_bytes(vector: Value, shifts: int | Sequence[int]) -> Value:
+    if isinstance(shifts, int):
+        return same(vector.type, shifts)
+    return lanes_of(I8, [shift for shift in shifts for _ in range(4)])
+
+
+def of_sixteens(builder: Builder, name: str, left: Value, right: Value, *more: Value) -> Value:
+    """An instruction of Arm on two vectors of bytes, 16 of each at a time."""
+    parts = []
+    for first in range(0, left.type.count, 16):
+        own = (shuffled(builder, each, each, range(first, first + 16)) for each in (left, right))
+        function = f"llvm.aarch64.neon.{name}.v16i8"
+        parts.append(call_llvm(builder, function, ir.VectorType(I8, 16), [*own, *more]))
+    return joined(builder, parts)
 
 
 def _in_registers(builder: Builder, name: str, lanes: int, table: Value, indices: Value) -> Value:

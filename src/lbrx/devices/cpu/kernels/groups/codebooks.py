@@ -5,27 +5,30 @@ A codebook is part of the compiled code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.kernels.groups.group import NATURAL, Codes, Group
+from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_16, HALVES_OF_32, Codes, Group
 from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
 from lbrx.devices.cpu.simd.byte_codes import (
     constant_bytes,
     field,
     has_bits,
+    joined,
     lanes_of,
     load_bytes,
     negated_where,
     spread_bits,
 )
 from lbrx.devices.cpu.simd.emit import load_at, pointer, same, shuffled, spread, vector_of
-from lbrx.devices.cpu.simd.instruction import FLOAT, HALF, I8, I16, I32, I64, Builder, Value, instruction
+from lbrx.devices.cpu.simd.instruction import DOUBLE, FLOAT, HALF, I8, I16, I32, I64, Builder, Value, instruction
 from lbrx.tensors.codecs.codebook_tables import Codebook, iq1, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs
 
+Read = Callable[[Builder, Value, int], tuple[list[Value], Value]]
+Signed = Callable[[Builder, Value, Value, Sequence[int]], Value]
 I32X8, I32X16 = ir.VectorType(I32, 8), ir.VectorType(I32, 16)
 BYTES8, BYTES64 = ir.VectorType(I8, 8), ir.VectorType(I8, 64)
 
@@ -46,7 +49,7 @@ def load_u(builder: Builder, address: Value, element: Any, offset: int) -> Value
 
 def entries(builder: Builder, name: str, codebook: Codebook, indices: Sequence[Value]) -> Value:
     """64 bytes: entries of a codebook one after the other."""
-    element = ir.IntType(512 // len(indices))
+    element = DOUBLE if len(indices) == 8 else I32  # x86 loads the second half of a register as a double
     table = constant_bytes(builder, f"codebook_{name}", codebook.tobytes())
     vector = ir.Constant(ir.VectorType(element, len(indices)), ir.Undefined)
     for lane, index in enumerate(indices):
@@ -75,18 +78,13 @@ def words_at(builder: Builder, stored: Value, offset: int, count: int, lanes: Se
     return shuffled(builder, loaded, loaded, lanes)
 
 
-def sign_mask(builder: Builder, signs: Value) -> Value:
-    """The bits of eight bytes, in 64 bits, as a mask."""
-    return spread_bits(builder, builder.bitcast(signs, BYTES8), range(8))
-
-
 def even_signs(builder: Builder, bits: Value) -> Value:
     """Bytes of seven signs, and an eighth that makes the number of negative ones even."""
     folded = bits
     for shift, mask in ((4, 0x0F), (2, 0x03), (1, 0x01)):
         moved = builder.xor(folded, builder.lshr(folded, number(shift)))
         folded = builder.and_(moved, every(mask, 1))
-    return builder.or_(bits, builder.shl(folded, number(7)))
+    return builder.bitcast(builder.or_(bits, builder.shl(folded, number(7))), BYTES8)
 
 
 def seven_bit_bytes(builder: Builder, words: Value) -> Value:
@@ -138,66 +136,84 @@ def _make_word_scales(at: int, stride: int, factor: float) -> Any:
     return scales
 
 
+# -- codes of 128 elements from two times 64 ---------------------------------------------------------------------------
+
+
+def _make_codes(name: str, codebook: Callable[[], Codebook], read: Read, order: Sequence[int], signed: Signed) -> Codes:
+    """``read`` gives the indices of 64 elements, and a byte for each eight of them, which ``signed`` needs."""
+
+    def codes(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+        (first, low), (second, high) = (read(builder, stored, 2 * step + number) for number in (0, 1))
+        indices, signs = [*first, *second], joined(builder, [low, high])
+        per_piece = len(indices) // 16
+
+        def half_of_codes(pieces: Sequence[int]) -> Value:
+            own = [indices[per_piece * piece + number] for piece in pieces for number in range(per_piece)]
+            return signed(builder, entries(builder, name, codebook(), own), signs, pieces)
+
+        return half_of_codes(order[:8]), half_of_codes(order[8:16])
+
+    return codes
+
+
+def _negated(builder: Builder, values: Value, signs: Value, pieces: Sequence[int]) -> Value:
+    return negated_where(builder, spread_bits(builder, signs, pieces), values)
+
+
+def _make_group(
+    nbytes: int, name: str, codebook: Callable[[], Codebook], read: Read, scales: Any, scaled: int, signed: Signed
+) -> Group:
+    order = HALVES_OF_32 if scaled == 32 else HALVES_OF_16
+    codes = _make_codes(name, codebook, read, order, signed)
+    return Group(nbytes, 256, codes, order, scales, scaled, is_signed=True, vectors=2)
+
+
 # -- IQ2: groups of eight ----------------------------------------------------------------------------------------------
 
 
-def _iq2_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq2_xxs(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     at = 2 + 16 * step
     indices = [load_u(builder, stored, I8, at + 8 * half + byte) for half in (0, 1) for byte in range(4)]
     first, second = (load_u(builder, stored, I32, at + 8 * half + 4) for half in (0, 1))
     words = builder.or_(first, builder.shl(second, number(32)))
-    signs = even_signs(builder, seven_bit_bytes(builder, words))
-    values = entries(builder, "iq2_xxs", iq2_xxs(), indices)
-    return (negated_where(builder, sign_mask(builder, signs), values),)
+    return indices, even_signs(builder, seven_bit_bytes(builder, words))
 
 
-def _iq2_xs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq2_xs(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     words = load_at(builder, stored, ir.VectorType(I16, 8), 2 + 16 * step)
     indices = split(builder, builder.and_(words, same(words.type, 511)))
     seven = builder.trunc(builder.lshr(words, same(words.type, 9)), BYTES8)
-    signs = even_signs(builder, builder.bitcast(seven, I64))
-    values = entries(builder, "iq2_xs", iq2_xs(), indices)
-    return (negated_where(builder, sign_mask(builder, signs), values),)
+    return indices, even_signs(builder, builder.bitcast(seven, I64))
 
 
-def _iq2_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq2_s(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     high = words_at(builder, stored, 66 + 2 * step, 1, [0] * 8)
     indices = with_high_bits(builder, load_bytes(builder, stored, 2 + 8 * step, 8), high, range(0, 16, 2), 3)
-    signs = load_at(builder, stored, I64, 34 + 8 * step)
-    values = entries(builder, "iq2_s", iq2_s(), indices)
-    return (negated_where(builder, sign_mask(builder, signs), values),)
+    return indices, load_bytes(builder, stored, 34 + 8 * step, 8)
 
 
-def _make_group(nbytes: int, codes: Codes, scales: Any, scaled: int) -> Group:
-    return Group(nbytes, 256, codes, NATURAL, scales, scaled, is_signed=True)
-
-
-IQ2_XXS = _make_group(66, _iq2_xxs, _make_word_scales(2, 2, 0.125), 32)
-IQ2_XS = _make_group(74, _iq2_xs, _make_nibble_scales(66, 16, 0.125), 16)
-IQ2_S = _make_group(82, _iq2_s, _make_nibble_scales(74, 16, 0.125), 16)
+IQ2_XXS = _make_group(66, "iq2_xxs", iq2_xxs, _iq2_xxs, _make_word_scales(2, 2, 0.125), 32, _negated)
+IQ2_XS = _make_group(74, "iq2_xs", iq2_xs, _iq2_xs, _make_nibble_scales(66, 16, 0.125), 16, _negated)
+IQ2_S = _make_group(82, "iq2_s", iq2_s, _iq2_s, _make_nibble_scales(74, 16, 0.125), 16, _negated)
 
 
 # -- IQ3: groups of four -----------------------------------------------------------------------------------------------
 
 
-def _iq3_xxs(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq3_xxs(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     indices = [load_u(builder, stored, I8, 2 + 16 * step + i) for i in range(16)]
     words = load_at(builder, stored, I64, 66 + 8 * step)
-    signs = even_signs(builder, seven_bit_bytes(builder, words))
-    values = entries(builder, "iq3_xxs", iq3_xxs(), indices)
-    return (negated_where(builder, sign_mask(builder, signs), values),)
+    return indices, even_signs(builder, seven_bit_bytes(builder, words))
 
 
-def _iq3_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq3_s(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     high = words_at(builder, stored, 66 + 2 * step, 1, [0] * 16)
     indices = with_high_bits(builder, load_bytes(builder, stored, 2 + 16 * step, 16), high, range(16), 1)
-    signs = load_at(builder, stored, I64, 74 + 8 * step)
-    values = entries(builder, "iq3_s", iq3_s(), indices)
-    return (negated_where(builder, sign_mask(builder, signs), values),)
+    return indices, load_bytes(builder, stored, 74 + 8 * step, 8)
 
 
-IQ3_XXS = _make_group(98, _iq3_xxs, _make_word_scales(66, 1, 0.25), 32)
-IQ3_S = _make_group(110, _iq3_s, _make_nibble_scales(106, 8, 1.0), 32)
+IQ3_XXS = _make_group(98, "iq3_xxs", iq3_xxs, _iq3_xxs, _make_word_scales(66, 1, 0.25), 32, _negated)
+IQ3_S = _make_group(110, "iq3_s", iq3_s, _iq3_s, _make_nibble_scales(106, 8, 1.0), 32, _negated)
 
 
 # -- IQ1: groups of eight, shifted by an eighth: codes are eight times the entries, plus or minus 1 --------------------
@@ -207,19 +223,24 @@ def eightfold() -> Codebook:
     return iq1() * 8
 
 
-def _shifted(builder: Builder, values: Value, is_negative: Value) -> tuple[Value, ...]:
-    one = same(values.type, 1)
-    return (builder.select(is_negative, builder.sub(values, one), builder.add(values, one)),)
+def _make_shifted(bits: Sequence[int]) -> Signed:
+    """One is taken off an entry if a bit of its byte is set, and else added; the bits of eight bytes are given."""
+
+    def shifted(builder: Builder, values: Value, signs: Value, pieces: Sequence[int]) -> Value:
+        wide = shuffled(builder, signs, signs, [piece for piece in pieces for _ in range(8)])
+        is_negative = has_bits(builder, wide, [bits[piece % 8] for piece in pieces for _ in range(8)])
+        one = same(values.type, 1)
+        return builder.select(is_negative, builder.sub(values, one), builder.add(values, one))
+
+    return shifted
 
 
-def _iq1_s(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq1_s(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     high = words_at(builder, stored, 34 + 4 * step, 2, [0] * 4 + [1] * 4)
     shifts = [*range(0, 12, 3)] * 2
-    indices = with_high_bits(builder, load_bytes(builder, stored, 2 + 8 * step, 8), high, shifts, 7)
     packed = load_bytes(builder, stored, 34 + 4 * step, 4)
-    tops = shuffled(builder, packed, packed, [1] * 32 + [3] * 32)
-    values = entries(builder, "iq1", eightfold(), indices)
-    return _shifted(builder, values, has_bits(builder, tops, [0x80] * 64))
+    tops = shuffled(builder, packed, packed, [1] * 4 + [3] * 4)
+    return with_high_bits(builder, load_bytes(builder, stored, 2 + 8 * step, 8), high, shifts, 7), tops
 
 
 @instruction(F32X8(types.int64))
@@ -229,14 +250,12 @@ def _iq1_s_scales(builder: Builder, stored: Value) -> Value:
     return _odd_scales(builder, codes, stored, 0.125)
 
 
-def _iq1_m(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+def _iq1_m(builder: Builder, stored: Value, step: int) -> tuple[list[Value], Value]:
     high = words_at(builder, stored, 32 + 4 * step, 2, [0] * 4 + [1] * 4)
     shifts = [*range(0, 16, 4)] * 2
-    indices = with_high_bits(builder, load_bytes(builder, stored, 8 * step, 8), high, shifts, 7)
     packed = load_bytes(builder, stored, 32 + 4 * step, 4)
-    halves = shuffled(builder, packed, packed, [byte for byte in range(4) for _ in range(16)])
-    values = entries(builder, "iq1", eightfold(), indices)
-    return _shifted(builder, values, has_bits(builder, halves, ([0x08] * 8 + [0x80] * 8) * 4))
+    halves = shuffled(builder, packed, packed, [byte for byte in range(4) for _ in (0, 1)])
+    return with_high_bits(builder, load_bytes(builder, stored, 8 * step, 8), high, shifts, 7), halves
 
 
 @instruction(F32X16(types.int64))
@@ -256,5 +275,5 @@ def _iq1_m_scales(builder: Builder, stored: Value) -> Value:
     return builder.fmul(values, spread(builder, builder.fmul(unit, ir.Constant(FLOAT, 0.125)), values.type))
 
 
-IQ1_S = _make_group(50, _iq1_s, _iq1_s_scales, 32)
-IQ1_M = _make_group(56, _iq1_m, _iq1_m_scales, 16)
+IQ1_S = _make_group(50, "iq1", eightfold, _iq1_s, _iq1_s_scales, 32, _make_shifted([0x80] * 8))
+IQ1_M = _make_group(56, "iq1", eightfold, _iq1_m, _iq1_m_scales, 16, _make_shifted([0x08, 0x80] * 4))

@@ -7,27 +7,39 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_32, NATURAL, Codes, Group
+from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_16, HALVES_OF_32, NATURAL, Codes, Group
 from lbrx.devices.cpu.kernels.groups.scales import F32X8, F32X16, times_half
-from lbrx.devices.cpu.simd.byte_codes import add_where, field, has_bits, joined, lanes_of, load_bytes, repeated
+from lbrx.devices.cpu.simd.byte_codes import (
+    add_where,
+    field,
+    has_bits,
+    joined,
+    lanes_of,
+    load_bytes,
+    of_sixteens,
+    repeated,
+)
 from lbrx.devices.cpu.simd.emit import load_at, same, shuffled
 from lbrx.devices.cpu.simd.instruction import I8, I32, I64, Builder, Value, instruction
+from lbrx.devices.cpu.simd.processor import IS_ARM
 
 BYTES8, BYTES16 = ir.VectorType(I8, 8), ir.VectorType(I8, 16)
 
 
-def two_bits(builder: Builder, stored: Value, at: int, step: int) -> Value:
-    """Two bits of each of 32 bytes, and the next two: elements l, l + 32, l + 64, l + 96 share a byte."""
-    packed = repeated(builder, load_bytes(builder, stored, at + 32 * (step // 2), 32), 2)
-    first = 4 * (step % 2)
-    return field(builder, packed, [first] * 8 + [first + 2] * 8, 3)
+TWO_BITS = [shift for shift in (0, 2, 4, 6) for _ in range(4)]
+"""Shifts of 16 bytes, four times: their two bits belong to elements that are 32 apart."""
 
 
-def set_where(builder: Builder, stored: Value, at: int, bits: tuple[int, int], codes: Value, bit: int) -> Value:
-    """Set a bit of codes where one bit of 32 bytes is set, and then where another of the same bytes is."""
-    packed = repeated(builder, load_bytes(builder, stored, at, 32), 2)
-    mask = has_bits(builder, packed, [1 << bits[0]] * 32 + [1 << bits[1]] * 32)
-    return add_where(builder, mask, codes, bit)
+def _half_pieces(builder: Builder, stored: Value, at: int, nbytes: int, half: int) -> Value:
+    """The first or the second eight of every 16 bytes."""
+    loaded = load_bytes(builder, stored, at, nbytes)
+    return shuffled(builder, loaded, loaded, [lane for lane in range(nbytes) if lane % 16 // 8 == half])
+
+
+def _two_bits(builder: Builder, stored: Value, at: int, step: int, half: int) -> Value:
+    """Of 128 elements, halves of blocks of 16: elements l, l + 32, l + 64 and l + 96 share a byte."""
+    packed = repeated(builder, _half_pieces(builder, stored, at + 32 * step, 32, half), 4)
+    return field(builder, packed, TWO_BITS, 3)
 
 
 # -- Q4_K and Q5_K -----------------------------------------------------------------------------------------------------
@@ -83,14 +95,19 @@ Q5_K = Group(176, 256, _make_pairs(48, 16), HALVES_OF_32, _SCALES, lows=_MINIMUM
 
 
 def _q6_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    """Byte l of 64 has the low bits of elements l and l + 64; byte l of 32 has two of l, l + 32, l + 64 and l + 96."""
     half, part = step // 2, step % 2
-    low = field(builder, load_bytes(builder, stored, 64 * half, 64), 4 * part, 15)
-    packed = repeated(builder, load_bytes(builder, stored, 128 + 32 * half, 32), 2)
+    packed = load_bytes(builder, stored, 64 * half, 64)
+    top = repeated(builder, load_bytes(builder, stored, 128 + 32 * half, 32), 2)
+    if IS_ARM:
+        top = field(builder, top, [4 * part] * 8 + [4 * part + 2] * 8, 3)
+        low = builder.lshr(packed, same(packed.type, 4 * part)) if part else packed
+        return (of_sixteens(builder, "vsli", low, top, ir.Constant(I32, 4)),)  # keeps the four low bits
     words = ir.VectorType(I32, 16)
     move, amounts = (builder.lshr, [0, 2]) if part else (builder.shl, [4, 2])
-    moved = move(builder.bitcast(packed, words), lanes_of(I32, [amount for amount in amounts for _ in range(8)]))
-    top = builder.and_(builder.bitcast(moved, packed.type), same(packed.type, 0x30))
-    return (builder.or_(low, top),)
+    moved = move(builder.bitcast(top, words), lanes_of(I32, [amount for amount in amounts for _ in range(8)]))
+    top = builder.and_(builder.bitcast(moved, top.type), same(top.type, 0x30))
+    return (builder.or_(field(builder, packed, 4 * part, 15), top),)
 
 
 @instruction(F32X16(types.int64))
@@ -106,7 +123,7 @@ Q6_K = Group(210, 256, _q6_k, NATURAL, _q6_k_scales, scaled=16, offset=32)
 
 
 def _q2_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    return (two_bits(builder, stored, 16, step),)
+    return tuple(_two_bits(builder, stored, 16, step, half) for half in (0, 1))
 
 
 def _make_nibbles_as_scales(shift: int, half_at: int) -> Any:
@@ -118,14 +135,22 @@ def _make_nibbles_as_scales(shift: int, half_at: int) -> Any:
     return nibbles
 
 
-Q2_K = Group(*(84, 256, _q2_k, NATURAL, _make_nibbles_as_scales(0, 80)), scaled=16, lows=_make_nibbles_as_scales(4, 82))
+_SCALES_OF_16, _LOWS_OF_16 = _make_nibbles_as_scales(0, 80), _make_nibbles_as_scales(4, 82)
+Q2_K = Group(84, 256, _q2_k, HALVES_OF_16, _SCALES_OF_16, scaled=16, lows=_LOWS_OF_16, vectors=2)
 
 
 # -- Q3_K --------------------------------------------------------------------------------------------------------------
 
 
 def _q3_k(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
-    return (set_where(builder, stored, 0, (2 * step, 2 * step + 1), two_bits(builder, stored, 32, step), 4),)
+    return tuple(_q3_k_half(builder, stored, step, half) for half in (0, 1))
+
+
+def _q3_k_half(builder: Builder, stored: Value, step: int, half: int) -> Value:
+    """Bit b of byte l is the third one of element l of block b."""
+    packed = repeated(builder, _half_pieces(builder, stored, 0, 32, half), 4)
+    mask = has_bits(builder, packed, [1 << (4 * step + block) for block in range(4) for _ in range(16)])
+    return add_where(builder, mask, _two_bits(builder, stored, 32, step, half), 4)
 
 
 @instruction(F32X16(types.int64))
@@ -140,4 +165,4 @@ def _q3_k_scales(builder: Builder, stored: Value) -> Value:
     return times_half(builder, numbers, stored, 108)
 
 
-Q3_K = Group(110, 256, _q3_k, NATURAL, _q3_k_scales, scaled=16, offset=4)
+Q3_K = Group(110, 256, _q3_k, HALVES_OF_16, _q3_k_scales, scaled=16, offset=4, vectors=2)
