@@ -80,7 +80,8 @@ def _products(values: Any) -> Iterator[tuple[str, Result]]:
     for name in (*CODECS, "int8", "int4", "int2"):
         if name in CODECS and not codec(name).can_encode:
             continue
-        blocks = weight.quantize(name).realize()
+        needs_imatrix = name in CODECS and codec(name).needs_imatrix
+        blocks = weight.quantize(name, imatrix=np.ones(SHAPE[1]) if needs_imatrix else None).realize()
         yield f"encode {name}", lambda blocks=blocks: blocks.raw()
         yield f"decode {name}", lambda blocks=blocks: blocks * 1
         yield f"linear {name}, one vector", lambda blocks=blocks: linear(one, blocks)
