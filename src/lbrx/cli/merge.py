@@ -17,11 +17,11 @@ from lbrx.cli.parameters import Argument, Option
 from lbrx.cli.paths import check_output_name
 from lbrx.cli.progress import duration_text
 from lbrx.cli.running import planning_for, reporting, write_output
-from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 from lbrx.registry import METHODS
 
 if TYPE_CHECKING:
+    from lbrx.files.output.options import CountCallback
     from lbrx.files.output.plan import OutputPlan
     from lbrx.jobs.merge.plan import Plan
 
@@ -108,8 +108,7 @@ def merge(
 
       lbrx merge recipe.yml merged --device metal
     """
-    from lbrx.jobs.merge.measuring import check_inputs
-    from lbrx.jobs.merge.merge import in_output_format, read_and_plan
+    from lbrx.jobs.merge.merge import check_texts, in_output_format, read_and_plan
     from lbrx.jobs.merge.merge import merge as merge_models
 
     with reporting("merging", options) as report:
@@ -133,7 +132,7 @@ def merge(
             inputs = [recipe] if isinstance(recipe, Path) else []
             with ExitStack() as status:
                 write_output(
-                    partial(write, measuring=status.enter_context(shown_progress("measuring", at_once=False))),
+                    partial(write, measuring=_measuring(status)),
                     report,
                     limits,
                     options,
@@ -153,10 +152,24 @@ def merge(
                 tensors=tensors,
                 strict=options.strict,
             )
-            check_inputs(merged)
+            check_texts(merged)
             plan = in_output_format(merged, format=format, quantize=quantize, max_shard_bytes=limits.shard_size)
             report.warnings(plan.warnings)
             _show(merged, plan, options)
+
+
+def _measuring(status: ExitStack) -> CountCallback:
+    """Return a callback that shows progress from its first call: few methods measure anything before they merge."""
+    shown: list[CountCallback] = []
+
+    def measuring(done: int, total: int, item: str) -> None:
+        if not shown:
+            from lbrx.cli.status import shown_progress
+
+            shown.append(status.enter_context(shown_progress("measuring")))
+        shown[0](done, total, item)
+
+    return measuring
 
 
 def _quantizations() -> list[str]:

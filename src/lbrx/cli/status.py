@@ -87,11 +87,11 @@ class ProgressLines:
 
     def __call__(self, done: int, total: int, item: str) -> None:
         """Print a line if the last one is old enough."""
-        from lbrx.cli.console import printable
-
         now = monotonic()
         if now - self._printed < self._seconds_between or done >= total:
             return
+        from lbrx.cli.console import printable
+
         self._printed = now
         left = f", {time_left((now - self._started) / done * (total - done))}" if done else ""
         sys.stderr.write(f"{self._verb}: {done:,} of {total:,}{left} ({printable(item)})\n")
@@ -132,17 +132,13 @@ def _new_bar() -> Bar:
 
 
 @contextmanager
-def shown_progress(verb: str, *, at_once: bool = True) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a callback for (items done, total items, item name). Without a terminal, it prints a line a minute.
-
-    The bar is shown ``at_once``, or from the first call.
-    """
+def shown_progress(verb: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a callback for (items done, total items, item name). Without a terminal, it prints a line a minute."""
     if not sys.stderr.isatty():
         yield ProgressLines(verb)
         return
     bar = ProgressBar(verb, in_bytes=False)
-    if at_once:
-        bar.start()
+    bar.start()
     try:
         yield bar.update
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -102,3 +104,24 @@ def mixed(share: float) -> dict[str, lbrx.Tensor]:
     """A change that has a part of that of seed 1."""
     one, other = model({}, 1), model({}, 2)
     return {name: BASE[name] + share * (one[name] - BASE[name]) + (other[name] - BASE[name]) for name in BASE}
+
+
+def test_a_change_of_low_rank_is_named(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    base = {f"model.layers.{n}.q_proj.weight": random.standard_normal((48, 32)).astype(np.float32) for n in range(3)}
+    low = {n: w + random.standard_normal((48, 2)) @ random.standard_normal((2, 32)) for n, w in base.items()}
+    full = {n: w + 0.1 * random.standard_normal((48, 32)) for n, w in base.items()}
+    for name, model in (("base", base), ("low", low), ("full", full)):
+        tensors = {key: lbrx.tensor(np.asarray(value, np.float32)) for key, value in model.items()}
+        lbrx.save(tmp_path / f"{name}.safetensors", tensors)
+    paths = [tmp_path / f"{name}.safetensors" for name in ("low", "full", "base")]
+    both = advice(lbrx.diff(*paths))
+    assert [each for each in both if "low rank" in each] == [
+        "The change of A is low rank: in q_proj of layers 0 to 2, 2 directions have 95% of the square, of 32 possible. "
+        "lbrx lora extract --rank 2 makes an adapter of it."
+    ]
+    assert (
+        "The difference is low rank: in q_proj of layers 0 to 2, 2 directions"
+        in advice(lbrx.diff(paths[2], paths[0]))[-1]
+    )
+    assert "low rank" not in " ".join(advice(lbrx.diff(paths[2], paths[1])))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from lbrx.jobs.compare.diff import ModelDiff
+from lbrx.jobs.compare.ranks import SHARE
 from lbrx.ops.difference import Sums
 
 EQUAL, TINY, UNRELATED = 0.0, 1e-3, 0.5
@@ -13,6 +14,7 @@ OPPOSITE, ALIGNED, INDEPENDENT = -0.5, 0.3, 0.1
 UNBALANCED = 2.0
 _MOST_SHARE = 0.75  # of a change that is in a few layers
 _MOST_LAYERS = 3
+_LOW_RANK = 1 / 8  # of the directions of a matrix
 
 
 def advice(difference: ModelDiff) -> list[str]:
@@ -41,6 +43,7 @@ def _of_models(difference: ModelDiff, total: Sums) -> Iterator[str]:
     if total.relative_change < TINY:
         yield f"The models are nearly equal (relative change {total.relative_change:.1e}): merging changes little."
     yield from _concentration(difference, lambda sums: sums.squares_difference, "difference")
+    yield from _low_ranks(difference)
 
 
 def _of_tasks(difference: ModelDiff, total: Sums) -> Iterator[str]:
@@ -70,6 +73,7 @@ def _of_tasks(difference: ModelDiff, total: Sums) -> Iterator[str]:
         )
     yield from _changed_by_one(difference)
     yield from _concentration(difference, lambda sums: sums.task_squares_a + sums.task_squares_b, "change")
+    yield from _low_ranks(difference)
 
 
 def _direction(cosine: float) -> str:
@@ -132,6 +136,18 @@ def _concentration(difference: ModelDiff, measure: Callable[[Sums], float], noun
                 "the weights there matter most."
             )
             return
+
+
+def _low_ranks(difference: ModelDiff) -> Iterator[str]:
+    for rank in difference.ranks:
+        if rank.directions <= _LOW_RANK * rank.size:
+            what = "The difference" if rank.of == "difference" else f"The change of {rank.of}"
+            directions = "1 direction has" if rank.directions == 1 else f"{rank.directions} directions have"
+            yield (
+                f"{what} is low rank: in {rank.module} of {_layers_text(rank.layers)}, {directions} {SHARE:.0%} of "
+                f"the square, of {rank.size:,} possible. "
+                f"lbrx lora extract --rank {rank.directions} makes an adapter of it."
+            )
 
 
 def _layers_text(layers: Sequence[int]) -> str:

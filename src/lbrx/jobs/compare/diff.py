@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
@@ -12,6 +12,9 @@ from lbrx.files.output.options import CountCallback
 from lbrx.ops.difference import Sums, compare
 from lbrx.tensors.shape import Shape
 from lbrx.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from lbrx.jobs.compare.ranks import ChangeRank
 
 
 class ModulePosition(NamedTuple):
@@ -50,6 +53,7 @@ class ModelDiff:
     only_in_b: tuple[str, ...] = ()
     shape_mismatches: tuple[ShapeMismatch, ...] = ()
     without_base: tuple[str, ...] = ()  # compared, but without the base's tensor
+    ranks: tuple[ChangeRank, ...] = ()  # of changes of a few matrices
 
     @property
     def total(self) -> Sums:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lbrx.files.checkpoint.opening import contents_format, open_checkpoint
@@ -11,6 +12,7 @@ from lbrx.files.output.options import CountCallback
 from lbrx.jobs.compare.diff import ModelDiff, diff_models
 from lbrx.jobs.compare.measuring import DEFAULT_BLOCKS, compare_models
 from lbrx.jobs.compare.models import open_alike, open_pair
+from lbrx.jobs.compare.ranks import change_ranks
 from lbrx.jobs.compare.records import Comparison
 from lbrx.tensors.tensor import Tensor
 
@@ -36,7 +38,9 @@ def diff(
     True
     """
     paths = [Path(path) for path in (a, b, base) if path is not None]
-    return diff_models(*_opened(paths), pattern=pattern, progress=progress)
+    opened = _opened(paths)
+    found = diff_models(*opened, pattern=pattern, progress=progress)
+    return replace(found, ranks=change_ranks(found, opened[0], opened[1], opened[2] if len(opened) > 2 else None))
 
 
 def _opened(paths: Sequence[Path]) -> list[Mapping[str, Tensor]]:

@@ -19,10 +19,9 @@ from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced,
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import Plan, plan_merge
-from lbrx.jobs.merge.plan.inputs import inputs_root
 from lbrx.jobs.merge.plan.jobs import SELECTIONS
 from lbrx.jobs.merge.plan.merge_plan import last_recipe
-from lbrx.jobs.merge.plan.plan import stages_of
+from lbrx.jobs.merge.plan.plan import inputs_root, stages_of
 from lbrx.jobs.merge.recipe import Recipe, load_recipes, parse_recipes
 
 _STAGES_NAME = ".lbrx.stages.json"  # what the stages in a directory were made from
@@ -236,7 +235,7 @@ def plan_output_of_merge(
 
 def with_inputs(plan: Plan, written: OutputPlan, overwrite: bool, measuring: CountCallback | None) -> OutputPlan:
     """The plan of what is written, after measuring the inputs of models if the merge needs them."""
-    if any(stage.inputs is not None for stage in stages_of(plan.stage)):
+    if _needs_inputs(plan):
         from lbrx.jobs.merge.measuring import measure_inputs
 
         staging = staging_of(written)
@@ -244,6 +243,18 @@ def with_inputs(plan: Plan, written: OutputPlan, overwrite: bool, measuring: Cou
             staging.check_target(overwrite)  # before the long part
         measure_inputs(plan, measuring)
     return written
+
+
+def check_texts(plan: Plan) -> None:
+    """Raise if the models of a plan cannot be run on their texts, for methods that need it."""
+    if _needs_inputs(plan):
+        from lbrx.jobs.merge.measuring import check_inputs
+
+        check_inputs(plan)
+
+
+def _needs_inputs(plan: Plan) -> bool:
+    return any(stage.inputs is not None for stage in stages_of(plan.stage))
 
 
 def in_output_format(

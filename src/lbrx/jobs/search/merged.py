@@ -11,7 +11,7 @@ from lbrx.files.output.run import plan_and_execute
 from lbrx.jobs.merge.merge import in_output_format, with_inputs
 from lbrx.jobs.merge.methods import method_lookup
 from lbrx.jobs.merge.plan import plan_merge
-from lbrx.jobs.merge.plan.inputs import inputs_root
+from lbrx.jobs.merge.plan.plan import inputs_root
 from lbrx.jobs.merge.recipe import parse_recipes
 from lbrx.jobs.quantize.same_scheme import SAME
 from lbrx.jobs.search.search import SearchResult

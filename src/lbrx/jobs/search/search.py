@@ -16,8 +16,8 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import remove_tree
 from lbrx.errors import FileError, UsageError
 from lbrx.files.formats.source import read_text
-from lbrx.jobs.merge.plan.inputs import inputs_root
 from lbrx.jobs.merge.plan.models import ModelOpener
+from lbrx.jobs.merge.plan.plan import inputs_root
 from lbrx.jobs.merge.recipe import ModelRef
 from lbrx.jobs.search.genome import recipe_of_genome
 from lbrx.jobs.search.held_out import Texts, losses_of_candidate, losses_of_model

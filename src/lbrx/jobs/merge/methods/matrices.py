@@ -19,9 +19,6 @@ from lbrx.tensors.tensor import tensor as new_tensor
 
 Matrix = npt.NDArray[np.float64]
 
-_VOCABULARY_PARTS = ("embed", "lm_head", "wte", "token_embd", "word_embeddings")
-_GGUF_HEAD = "output.weight"
-
 
 def merged_matrices(
     base: Tensor,
@@ -35,7 +32,7 @@ def merged_matrices(
     Other tensors get the mean of the weighted differences. The result does not depend on threads.
     """
     scaled = [delta * share for delta, share in zip(differences(base, models), weight, strict=True)]
-    if len(base.shape) != 2 or min(base.shape) < 2 or is_vocabulary(context.tensor_name):
+    if len(base.shape) != 2 or min(base.shape) < 2 or context.is_vocabulary:
         return base + total(scaled) / len(models)
     arrays = [each.numpy().astype(np.float64) for each in scaled]
     if not all(np.isfinite(array).all() for array in arrays):
@@ -43,15 +40,6 @@ def merged_matrices(
     with one_blas_thread():
         change = combine(arrays)
     return base + new_tensor(change.astype(np.float32))
-
-
-def is_vocabulary(name: str) -> bool:
-    """Whether a tensor has a row for every token, by its name.
-
-    >>> is_vocabulary("model.embed_tokens.weight"), is_vocabulary("model.layers.0.mlp.up_proj.weight")
-    (True, False)
-    """
-    return name == _GGUF_HEAD or any(part in name for part in _VOCABULARY_PARTS)
 
 
 def decomposed(matrix: Matrix) -> tuple[Matrix, Matrix, Matrix]:

@@ -36,6 +36,8 @@ from lbrx.tensors.views import counter
 
 _TYPES: dict[Any, ParameterType] = {float: "float", int: "int", bool: "bool", str: "str"}
 _SEQUENCES = (Sequence, list, tuple)
+_VOCABULARY_PARTS = ("embed", "lm_head", "wte", "token_embd", "word_embeddings")
+_GGUF_HEAD = "output.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class MergeContext:
     tensor_name: str
     seed: int = 0
     grams: Callable[[int], InputGram | None] | None = None
+
+    @property
+    def is_vocabulary(self) -> bool:
+        """Whether the tensor has a row for every token, by its name.
+
+        >>> MergeContext("model.embed_tokens.weight").is_vocabulary, MergeContext("model.layers.0.w").is_vocabulary
+        (True, False)
+        """
+        name = self.tensor_name
+        return name == _GGUF_HEAD or any(part in name for part in _VOCABULARY_PARTS)
 
     def gram(self, model: int) -> InputGram | None:
         """What this tensor of one model is multiplied with, if the method has a parameter for a text.

@@ -7,7 +7,6 @@ from functools import partial
 
 from lbrx.engine.plan_cache import Planned, PlannedCalls
 from lbrx.errors import TensorNotFound
-from lbrx.jobs.merge.methods.matrices import is_vocabulary
 from lbrx.jobs.merge.methods.method import MergeContext
 from lbrx.jobs.merge.plan.records import Job, StagePlan
 from lbrx.tensors.expr import Expr
@@ -48,10 +47,10 @@ def merged_by(calls: PlannedCalls, stage: StagePlan, job: Job, seed: int) -> Pla
     inputs = inputs_of(stage, job)
     if stage.method.is_custom or stage.inputs is not None or job.parameters is None:
         return _merged(stage, job, seed, inputs).expr
-    key = (id(job.parameters), job.base_index, job.dtype.name, is_vocabulary(job.name))
+    context = _context(stage, job, seed)
+    key = (id(job.parameters), job.base_index, job.dtype.name, context.is_vocabulary)
     exprs = [tensor.expr for tensor in inputs]
-    stream_of = _context(stage, job, seed).key
-    return calls.planned(key, exprs, stream_of, lambda: _merged(stage, job, seed, inputs).expr)
+    return calls.planned(key, exprs, context.key, lambda: _merged(stage, job, seed, inputs).expr)
 
 
 class StageTensors(Mapping[str, Tensor]):

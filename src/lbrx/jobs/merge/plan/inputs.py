@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.files.output.plan import digest, file_state
-from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.merge.methods.parameters import InputGram, MethodSpec
 from lbrx.jobs.merge.plan.gram_files import GramFolder
 from lbrx.jobs.merge.plan.plan import method_files
@@ -69,13 +67,6 @@ class StageInputs:
             return None
         sources = [each for index, each in enumerate(job.inputs) if index != job.base_index]
         return self.folder(stage, runs[model]).gram(sources[model].tensor)
-
-
-def inputs_root(out: Path) -> Path:
-    """Return the folder of the inputs that are measured for an output: beside it, or in the cache if it is remote."""
-    if is_remote(out):
-        return system.cache_directory("inputs") / digest(str(out).encode())
-    return out.with_name(f".{out.name}.inputs")
 
 
 def stage_inputs(

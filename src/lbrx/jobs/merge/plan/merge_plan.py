@@ -26,11 +26,10 @@ from lbrx.jobs.merge.plan.checks import (
     with_common_architecture,
     without_architecture,
 )
-from lbrx.jobs.merge.plan.inputs import inputs_root, stage_inputs
 from lbrx.jobs.merge.plan.jobs import JobPlanner
 from lbrx.jobs.merge.plan.models import ModelOpener, stage_model
 from lbrx.jobs.merge.plan.outline import Outline
-from lbrx.jobs.merge.plan.plan import Plan
+from lbrx.jobs.merge.plan.plan import Plan, inputs_root
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.plan.side_files import CARD_NAME, model_card, output_config, side_files
 from lbrx.jobs.merge.plan.vocabularies import stage_vocabulary, tokenizer_donor, with_special_ids, with_vocabulary
@@ -76,10 +75,12 @@ def plan_merge(
     for recipe in recipes:
         check_code_allowed(recipe.method, directory, allow_code)
         stage = _plan_stage(recipe, stages, opener, Path(directory), seed, is_last=recipe is last, tensors=tensors)
-        inputs = stage_inputs(
-            recipe, stage.method.spec, (Path(), Path(directory)), root or inputs_root(Path(out)), seed
-        )
-        stage = stage if inputs is None else replace(stage, inputs=inputs)
+        if stage.method.spec.text_parameter is not None:
+            from lbrx.jobs.merge.plan.inputs import stage_inputs
+
+            where = Path(), Path(directory)
+            inputs = stage_inputs(recipe, stage.method.spec, where, root or inputs_root(Path(out)), seed)
+            stage = replace(stage, inputs=inputs)
         stages[recipe.name or ""] = stage
     stage = stages[last.name or ""]
     donor = next(model for model in stage.models if model.ref == last.donor)

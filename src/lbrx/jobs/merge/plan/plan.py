@@ -9,10 +9,12 @@ from inspect import unwrap
 from pathlib import Path
 from typing import ClassVar
 
+from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.plan_cache import Planned, PlannedCalls
 from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.output.plan import Identity, SideFile, digest, file_state, output_identity
+from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.merge.plan.expressions import inputs_of, merged, merged_by
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
 from lbrx.jobs.merge.plan.vocabularies import row_digest_parts
@@ -97,6 +99,13 @@ def merge_identity(
         "vocabulary": digest(*row_digest_parts(stage)),
         **output_identity([header for model in models for header in model.files], layouts, contents),
     }
+
+
+def inputs_root(out: Path) -> Path:
+    """Return the folder of the inputs that are measured for an output: beside it, or in the cache if it is remote."""
+    if is_remote(out):
+        return system.cache_directory("inputs") / digest(str(out).encode())
+    return out.with_name(f".{out.name}.inputs")
 
 
 def _text_files(stage: StagePlan) -> Iterator[tuple[str, str]]:
