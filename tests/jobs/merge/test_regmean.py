@@ -207,6 +207,42 @@ def test_mistakes_are_reported_before_models_run() -> None:
         lbrx.merge_tensors([lbrx.full((2, 2), 1.0)], "regmean")
 
 
+OWN = """
+from collections.abc import Sequence
+from typing import Annotated
+
+from lbrx import MergeContext, Tensor
+from lbrx.jobs.merge.methods import INPUT_TEXT
+
+
+def largest(models, *, file: Annotated[Sequence[str], INPUT_TEXT], context: MergeContext):
+    grams = [context.gram(number) for number in range(len(models))]
+    return models[0] * 0 if None in grams else models[0] * 0 + float(grams[1].mean.max())
+
+
+def wrong(models, *, file: Annotated[str, INPUT_TEXT]):
+    return models[0]
+"""
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_method_of_the_user_gets_inputs() -> None:
+    Path("own.py").write_text(OWN)
+    listed = [
+        {"model": str(model), "parameters": {"file": "code.txt"}} for model in (demo_models().prose, demo_models().code)
+    ]
+    given = {"merge_method": "./own.py:largest", "models": listed, "dtype": "float32"}
+    lbrx.merge(given, "out", allow_code=True)
+    model, tokenizer = open_model(demo_models().code), open_tokenizer(demo_models().code)
+    inputs = inputs_of(model, calibration_chunks(model, tokenizer, [Path("code.txt")], 512, 16))
+    name = "model.layers.1.mlp.down_proj.weight"
+    expected = float((inputs[name].T @ inputs[name] / len(inputs[name])).max())
+    assert float(lbrx.open("out")[name].max()) == pytest.approx(expected, rel=1e-4)
+    assert float(lbrx.open("out")["model.embed_tokens.weight"].max()) == 0
+    with pytest.raises(UsageError, match=r"own.py:14: wrong\(\): parameter 'file' names the text of each model"):
+        lbrx.merge({**given, "merge_method": "./own.py:wrong"}, "other", allow_code=True)
+
+
 @pytest.mark.usefixtures("folder")
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     models = [str(demo_models().prose), str(demo_models().code)]

@@ -14,9 +14,10 @@ from lbrx.jobs.merge.methods.method import (
     method_lookup,
     method_spec,
 )
-from lbrx.jobs.merge.methods.parameters import Limits, Lookup, MethodSpec, TensorParameters
+from lbrx.jobs.merge.methods.parameters import INPUT_TEXT, Limits, Lookup, MethodSpec, TensorParameters
 
 __all__ = [
+    "INPUT_TEXT",
     "Limits",
     "Lookup",
     "MergeContext",
