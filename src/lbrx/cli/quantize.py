@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,7 +123,12 @@ def quantize(
     """
     from lbrx.cli.several import write_several
     from lbrx.jobs.quantize.options import parse_options
-    from lbrx.jobs.quantize.quantize import calibrated_imatrix, plan_quantize, several_names
+    from lbrx.jobs.quantize.quantize import (
+        calibrated_options,
+        parse_before_calibration,
+        plan_quantize,
+        several_names,
+    )
     from lbrx.jobs.quantize.quantize import quantize as quantize_model
 
     choices: dict[str, Any] = {
@@ -157,8 +161,7 @@ def quantize(
             return
         if score is not None:
             raise UsageError("--score needs --to with several types")
-        matrix = {"imatrix": out} if calibrate else {}  # it is measured later
-        parsed = parse_options(**choices | matrix)
+        parsed = parse_before_calibration(choices) if calibrate else parse_options(**choices)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
         check_output_name(out, None)
@@ -181,9 +184,7 @@ def quantize(
                 return
             with planning_for(limits, report, device, cluster):
                 if calibrate:
-                    parsed = replace(
-                        parsed, imatrix=calibrated_imatrix(source, out, calibrate, imatrix, device, measuring)
-                    )
+                    parsed = calibrated_options(source, out, choices, calibrate, device, measuring)
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
                 report.warnings(plan.output.warnings)

@@ -50,8 +50,8 @@ def total_error(model: Contents, types: dict[str, str]) -> float:
 
 
 @given(CODINGS, st.integers(0, 120))
-@settings(max_examples=150, deadline=None)
-def test_an_allocation_fits_and_is_near_the_best(tensors: list[list[Coding]], limit: int) -> None:
+@settings(max_examples=400, deadline=None)
+def test_an_allocation_fits_and_is_the_best(tensors: list[list[Coding]], limit: int) -> None:
     chosen = allocate(tensors, limit)
     fitting = [choice for choice in product(*tensors) if sum(coding.size for coding in choice) <= limit]
     if not fitting:
@@ -61,8 +61,7 @@ def test_an_allocation_fits_and_is_near_the_best(tensors: list[list[Coding]], li
     assert all(coding in codings for coding, codings in zip(chosen, tensors, strict=True))
     assert sum(coding.size for coding in chosen) <= limit
     best = min(sum(coding.error for coding in choice) for choice in fitting)
-    largest_step = max(max(coding.error for coding in codings) for codings in tensors)
-    assert sum(coding.error for coding in chosen) <= best + largest_step + 1e-9
+    assert sum(coding.error for coding in chosen) <= best + 1e-9
 
 
 @given(CODINGS)

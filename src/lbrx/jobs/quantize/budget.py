@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median_low
 from typing import TypeAlias
 
@@ -21,16 +22,19 @@ from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.formats.header import TensorSpec
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType, file_type_of_base
+from lbrx.jobs.imatrix.files import Importance
 from lbrx.jobs.quantize.allocation import Coding, allocate
 from lbrx.jobs.quantize.choice import Choice, fitted, fixed_choice
 from lbrx.jobs.quantize.coded import is_coded, refuse_to_requantize
 from lbrx.jobs.quantize.importance import Importances
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.samples import relative_errors, sample_rows
+from lbrx.jobs.quantize.sensitivity import Sensitivity, Trial, read_sensitivities, weights_by_divergence
 from lbrx.models.architectures.gguf_roles import Role, role_of
 from lbrx.tensors.codecs.codec import codec
+from lbrx.tensors.tensor import Tensor
 
-_REASON = "least error for the size"
+REASON = "least error for the size"
 Measuring: TypeAlias = Callable[[int, int, str], None]  # tensors measured, total tensors, the current one
 
 
@@ -61,11 +65,7 @@ def choose_for_size(
     If the size is not possible, the error says what is.
     """
     fixed = {tensor.name: fixed_choice(tensor, options) for tensor in contents.tensors}
-    free = [tensor for tensor in contents.tensors if fixed[tensor.name] is None]
-    if not options.allow_requantize:
-        for tensor in free:
-            if is_coded(tensor.type_name):
-                refuse_to_requantize(tensor, "another type")
+    free = _free(contents, fixed, options)
     limit = _limit(contents, options)
     taken = sum(limit.size_of(t, choice.type_name) for t in contents.tensors if (choice := fixed[t.name]) is not None)
     types = [_candidates(tensor, options.candidates, importances) for tensor in free]
@@ -77,17 +77,46 @@ def choose_for_size(
             f"{limit.describe(limit.total)} is too little for this model; with the types "
             f"{', '.join(options.candidates)} the least is {limit.describe(smallest)}"
         )
-    codings = _measured(free, types, importances, limit, measuring)
+    sensitivities = None if options.sensitivity is None else read_sensitivities(options.sensitivity)
+    codings = _measured(free, types, importances, limit, sensitivities, measuring)
     chosen = allocate(codings, limit.total - taken)
     assert chosen is not None
-    named = {tensor.name: Choice(coding.name, _REASON) for tensor, coding in zip(free, chosen, strict=True)}
+    named = {tensor.name: Choice(coding.name, REASON) for tensor, coding in zip(free, chosen, strict=True)}
     choices = {name: choice or named[name] for name, choice in fixed.items()}
     return Selection(choices, _file_type(contents, choices), sum(coding.error for coding in chosen))
 
 
+def trials(contents: Contents, options: QuantizeOptions, importances: Importances) -> list[Trial]:
+    """What to measure of each tensor whose type is chosen."""
+    fixed = {tensor.name: fixed_choice(tensor, options) for tensor in contents.tensors}
+    found = []
+    for tensor in _free(contents, fixed, options):
+        names = _candidates(tensor, options.candidates, importances)
+        nbytes = {name: _bytes(tensor, name) for name in names if name not in FLOAT_TYPES}
+        if nbytes:
+            encode = partial(_encoded, importances.of(tensor))
+            found.append(Trial.of(tensor.name, math.prod(tensor.shape), nbytes, encode))
+    return found
+
+
+def _encoded(importance: Importance | None, type_name: str, values: Tensor, item: int) -> Tensor:
+    decoded, takes = values.dequantize().to("f32"), codec(type_name).takes_imatrix
+    return decoded.quantize(type_name, importance[item] if takes and importance is not None else None).realize()
+
+
+def _free(contents: Contents, fixed: Mapping[str, Choice | None], options: QuantizeOptions) -> list[PlannedTensor]:
+    """The tensors whose types are chosen."""
+    free = [tensor for tensor in contents.tensors if fixed[tensor.name] is None]
+    if not options.allow_requantize:
+        for tensor in free:
+            if is_coded(tensor.type_name):
+                refuse_to_requantize(tensor, "another type")
+    return free
+
+
 def _candidates(tensor: PlannedTensor, names: Sequence[str], importances: Importances) -> list[str]:
     """The types that a tensor can have, from those allowed and the one it has, each once."""
-    fitting = [fitted(name, _REASON, tensor.shape).type_name for name in names]
+    fitting = [fitted(name, REASON, tensor.shape).type_name for name in names]
     if importances.of(tensor) is None:
         fitting = [name for name in fitting if name in FLOAT_TYPES or not codec(name).needs_imatrix]
     own = [tensor.type_name] if tensor.type_name in FLOAT_TYPES else []
@@ -101,22 +130,26 @@ def _measured(
     types: Sequence[Sequence[str]],
     importances: Importances,
     limit: _Limit,
+    sensitivities: Mapping[str, Sensitivity] | None,
     measuring: Measuring | None,
 ) -> list[list[Coding]]:
-    weights = _weights(tensors)
-    codings: list[list[Coding]] = []
-    for tensor, names, weight in zip(tensors, types, weights, strict=True):
+    errors: list[dict[str, float]] = []
+    for tensor, names in zip(tensors, types, strict=True):
         if measuring is not None:
-            measuring(len(codings), len(tensors), tensor.name)
+            measuring(len(errors), len(tensors), tensor.name)
         sample, importance = sample_rows(tensor, importances.of(tensor))
-        errors = relative_errors(sample, importance, names)
-        codings.append(
-            [
-                Coding(name, limit.size_of(tensor, name), weight * error)
-                for name, error in zip(names, errors, strict=True)
-            ]
+        tried = (
+            [] if sensitivities is None or tensor.name not in sensitivities else [sensitivities[tensor.name].type_name]
         )
-    return codings
+        wanted = list(dict.fromkeys([*names, *tried]))
+        errors.append(dict(zip(wanted, relative_errors(sample, importance, wanted), strict=True)))
+    weights = _weights(tensors)
+    if sensitivities is not None:
+        weights = weights_by_divergence([tensor.name for tensor in tensors], errors, weights, sensitivities)
+    return [
+        [Coding(name, limit.size_of(tensor, name), weight * own[name]) for name in names]
+        for tensor, names, own, weight in zip(tensors, types, errors, weights, strict=True)
+    ]
 
 
 def _weights(tensors: Sequence[PlannedTensor]) -> list[float]:

@@ -13,10 +13,13 @@ from typing import Any
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
+from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize
 from lbrx.jobs.quantize.mixes import deserves_more_bits
+from lbrx.jobs.quantize.mlx_budget import choose_mlx_for_size, trials_of_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions
+from lbrx.jobs.quantize.sensitivity import Trial
 from lbrx.jobs.quantize.targets import MlxTarget, find_mlx_mode, mlx_name
 from lbrx.models.architectures import known_family
 from lbrx.models.architectures.mlx_modes import described, weight_parts
@@ -69,13 +72,22 @@ _UNQUANTIZED_LAYERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def quantize_mlx(contents: Contents, options: QuantizeOptions) -> Quantization:
-    """What becomes of a model with Hugging Face names; nothing is computed."""
+def quantize_mlx(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
+    """What becomes of a model with Hugging Face names. Only errors of samples are computed, if there is a size."""
     target, config = options.target, contents.config
     assert isinstance(target, MlxTarget)
     if config is None:
         raise UsageError("the model has no config.json, which says for MLX how its weights are coded")
-    modes, choices = _chosen(contents, config, target, options)
+    total_error = None
+    if options.has_size:
+        of_size = target
+        selection = choose_mlx_for_size(
+            contents, options, lambda each: _undecided(each, config, of_size, options), measuring
+        )
+        modes, total_error, target = selection.modes, selection.total_error, MlxTarget(selection.usual)
+        choices = selection.choices
+    else:
+        modes, choices = _chosen(contents, config, target, options)
     coded = tuple(_coded(t, choices[t.name], modes.get(t.name), options) for t in contents.tensors)
     settings = _settings(target, modes)
     result = replace(
@@ -84,7 +96,22 @@ def quantize_mlx(contents: Contents, options: QuantizeOptions) -> Quantization:
         tensors=tuple(part for tensor in coded for part in tensor.parts),
         config={**config, "quantization": settings, "quantization_config": settings},
     )
-    return Quantization(result, coded)
+    return Quantization(result, coded, total_error)
+
+
+def mlx_trials(contents: Contents, options: QuantizeOptions) -> list[Trial]:
+    """What to measure of each tensor whose coding is chosen for a size."""
+    target, config = options.target, contents.config or {}
+    assert isinstance(target, MlxTarget)
+    return trials_of_mlx(contents, options, lambda each: _undecided(each, config, target, options))
+
+
+def _undecided(
+    tensor: PlannedTensor, config: Mapping[str, Any], target: MlxTarget, options: QuantizeOptions
+) -> tuple[MlxMode | str, str] | None:
+    """The coding of a tensor that no size decides, or None."""
+    unquantized = _UNQUANTIZED_LAYERS.get(str(config.get("model_type")), ())
+    return _kept_router(tensor, unquantized) or _asked_for(tensor, target, options) or _kept(tensor, target.mode)
 
 
 def _chosen(

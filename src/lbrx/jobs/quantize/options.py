@@ -131,6 +131,7 @@ class QuantizeOptions:
     include_weights: tuple[str, ...] = ()
     exclude_weights: tuple[str, ...] = ()
     feedback: Path | None = None  # a folder of blocks that `lbrx.jobs.quantize.feedback` has encoded
+    sensitivity: Path | None = None  # measurements of `lbrx.jobs.quantize.sensitivity`
     group_size: int | None = None
     target_bpw: float | None = None
     target_bytes: int | None = None
@@ -148,7 +149,12 @@ class QuantizeOptions:
     @cached_property
     def target(self) -> Target:
         """The target type. With a size to meet, it is a placeholder until the types are chosen."""
-        return find_target(self.to or "q8_0", self.group_size)
+        return find_target(self.to or self._candidate_target, self.group_size)
+
+    @property
+    def _candidate_target(self) -> str:
+        """What stands for the target until types are chosen: a coding of MLX if there are any among the candidates."""
+        return next((name for name in self.candidates if find_mlx_mode(name) is not None), "q8_0")
 
     @property
     def has_size(self) -> bool:
@@ -185,6 +191,8 @@ class QuantizeOptions:
             raise UsageError(f"expected one of --to, --target-bpw and --target-size, but {given} is given")
         if self.target_bpw is not None and not 0 < self.target_bpw <= 32:
             raise UsageError(f"{self.target_bpw} bits per weight are not possible; expected more than 0, at most 32")
+        if self.target_bytes is not None and not isinstance(self.target, FileType):
+            raise UsageError("--target-size is for GGUF files; give --target-bpw for MLX")
         if self.has_size and not self.candidates:
             raise UsageError("there are no types to choose from; expected at least one candidate")
 

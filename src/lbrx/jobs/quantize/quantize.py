@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,17 +22,19 @@ from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.convert import in_format
 from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
-from lbrx.jobs.quantize.budget import Measuring
+from lbrx.jobs.quantize.budget import Measuring, trials
 from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
 from lbrx.jobs.quantize.feedback import encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
+from lbrx.jobs.quantize.importance import read_importances
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
-from lbrx.jobs.quantize.mlx_model import quantize_mlx
+from lbrx.jobs.quantize.mlx_model import mlx_trials, quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
-from lbrx.jobs.quantize.targets import HfTarget, MlxTarget
+from lbrx.jobs.quantize.sensitivity import identity_of, measure_sensitivities, sensitivity_path
+from lbrx.jobs.quantize.targets import HfTarget, MlxTarget, model_name
 from lbrx.memory.limits import limited
 from lbrx.ops.feedback import DEFAULT_SHRINK
 
@@ -138,11 +140,15 @@ def quantize(
             texts[:] = _written_texts(source, Path(out), texts, options, measuring)
         job = Several(Path(source), Path(out), names, choices, texts, None if score is None else Path(score), draw)
         return write_several(job, one.planned, one.written, measuring, options)
-    if texts is not None:
-        Staging(Path(out), [Path(out).name]).check_target(options.get("overwrite", False))  # before the long part
-        texts[:] = _written_texts(source, Path(out), texts, options, measuring)
-        choices["imatrix"] = calibrated_imatrix(source, out, texts, imatrix, options.get("device"), measuring)
-    return one.written(Path(out), parse_options(to if isinstance(to, str) else None, **choices), options)
+    choices["to"] = to if isinstance(to, str) else None
+    if texts is None:
+        return one.written(Path(out), parse_options(**choices), options)
+    parse_before_calibration(choices)
+    Staging(Path(out), [Path(out).name]).check_target(options.get("overwrite", False))  # before the long part
+    texts[:] = _written_texts(source, Path(out), texts, options, measuring)
+    with limited(options.get("threads"), None):
+        parsed = calibrated_options(source, out, choices, texts, options.get("device"), measuring)
+    return one.written(Path(out), parsed, options)
 
 
 def several_names(to: str | Sequence[str] | None, is_scored: bool = False) -> list[str] | None:
@@ -218,6 +224,46 @@ def _with_feedback(
         plan = plan_quantize(source, out, choices, measuring=measuring)
         folder = encode_layers(Path(source), out, plan.quantization, texts, shrink, measuring)
     return replace(choices, feedback=folder)
+
+
+def parse_before_calibration(choices: Mapping[str, Any]) -> QuantizeOptions:
+    """The options, checked before texts are run; the importance matrix that will be measured is left out."""
+    needing = {"include_weights": (), "exclude_weights": ()}
+    return parse_options(**{**choices, **needing})
+
+
+def calibrated_options(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    choices: Mapping[str, Any],
+    texts: Sequence[Path],
+    device: str | None = None,
+    measuring: Measuring | None = None,
+) -> QuantizeOptions:
+    """Run texts for the importance matrix and, if there is a size, for the sensitivity of each tensor.
+
+    What was measured before is used again. Outputs of different sizes in a directory share it.
+    """
+    parsed, imatrix = parse_before_calibration(choices), choices.get("imatrix")
+    shared = Path(out).with_name(f"{model_name(Path(source))}.gguf") if parsed.has_size else out
+    if parsed.has_size and isinstance(parsed.target, MlxTarget):
+        options = parse_options(**choices)
+    else:
+        path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring)
+        options = parse_options(**{**choices, "imatrix": path})
+    if not options.has_size:
+        return options
+    if options.prune_layers:
+        raise UsageError("--calibrate with a size cannot be used with --prune-layers; remove the layers first")
+    path = sensitivity_path(Path(out), model_name(Path(source)))
+    with computing_on(device, None), reading(source):
+        contents = _as_target(read_contents(Path(source)), options)
+        if isinstance(options.target, MlxTarget):
+            wanted = mlx_trials(contents, options)
+        else:
+            wanted = trials(contents, options, read_importances(options, None))
+        measure_sensitivities(Path(source), path, wanted, texts, measuring)
+    return replace(options, sensitivity=path)
 
 
 def calibrated_imatrix(
@@ -304,18 +350,24 @@ def quantized(contents: Contents, options: QuantizeOptions) -> Contents:
 
 def plan_contents(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
     """A model in fewer bits, with the choice for each of its tensors."""
+    contents, target = _as_target(contents, options), options.target
+    if isinstance(target, FileType):
+        return quantize_gguf(contents, options, measuring)
+    if isinstance(target, MlxTarget):
+        return quantize_mlx(contents, options, measuring)
+    return quantize_hf(contents, options) if isinstance(target, HfTarget) else quantize_integers(contents, options)
+
+
+def _as_target(contents: Contents, options: QuantizeOptions) -> Contents:
+    """The model in the format of the target, before it is quantized."""
     target = options.target
     if isinstance(target, FileType) and contents.format == "gguf":
-        return quantize_gguf(contents, options, measuring)
+        return contents
     _check_source(contents, options)
     plain = _decoded(in_format(contents, "safetensors"))
     if isinstance(target, FileType):
-        return quantize_gguf(in_format(plain, "gguf"), options, measuring)
-    if isinstance(target, MlxTarget):
-        return quantize_mlx(in_format(plain, "mlx"), options)
-    if isinstance(target, HfTarget):
-        return quantize_hf(plain, options)
-    return quantize_integers(plain, options)
+        return in_format(plain, "gguf")
+    return in_format(plain, "mlx") if isinstance(target, MlxTarget) else plain
 
 
 def _decoded(contents: Contents) -> Contents:
@@ -348,6 +400,8 @@ def _identity(options: QuantizeOptions) -> dict[str, Any]:
     identity = options.identity()
     if options.imatrix is not None:
         identity["importance matrix (--imatrix)"] = [str(options.imatrix), *file_state(options.imatrix)]
+    if options.sensitivity is not None:
+        identity["measured sensitivity (--calibrate)"] = identity_of(options.sensitivity)
     if options.feedback is not None:
         identity["error feedback (--feedback)"] = folder_identity(options.feedback)
     return identity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ _SAMPLE_MATRICES = 16
 _WORST_ERROR = 1e30
 
 Floats = npt.NDArray[np.float32]
+Decoded = Callable[[Tensor, str, Importance | None], Floats]
 
 
 def spread(count: int, wanted: int) -> list[int]:
@@ -51,10 +52,13 @@ def sample_rows(planned: PlannedTensor, importance: Importance | None) -> tuple[
     return sampled, None if importance is None else importance[matrices]
 
 
-def relative_errors(values: Floats, importance: Importance | None, types: Sequence[str]) -> list[float]:
+def relative_errors(
+    values: Floats, importance: Importance | None, types: Sequence[str], decoded: Decoded | None = None
+) -> list[float]:
     """The squared error of each type as a share of the sum of squares, both weighted by importance.
 
-    A type that cannot hold the values at all has a very large one.
+    ``decoded`` returns what is left of a sample in a type; by default for types of GGUF. A type that cannot hold the
+    values at all has a very large error.
 
     >>> values = np.linspace(-1, 1, 512, dtype=np.float32).reshape(1, 1, 512)
     >>> q8, q4 = relative_errors(values, None, ["q8_0", "q4_0"])
@@ -66,7 +70,8 @@ def relative_errors(values: Floats, importance: Importance | None, types: Sequen
     if total == 0.0:
         return [0.0 for _ in types]
     source = tensor(values)
-    differences = (_decoded(source, name, importance) - values for name in types)
+    left = decoded or _decoded
+    differences = (left(source, name, importance) - values for name in types)
     errors = [float((weights * np.square(difference, dtype=np.float64)).sum()) / total for difference in differences]
     return [error if error < _WORST_ERROR else _WORST_ERROR for error in errors]  # NaN is less than nothing
 

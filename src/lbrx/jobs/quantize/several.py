@@ -6,7 +6,6 @@ its own, which appears when it is complete; a record in the directory says which
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +26,7 @@ from lbrx.files.output.options import Progress, ProgressCallback, RunKeywords
 from lbrx.files.output.plan import digest, file_state, model_state, output_bytes
 from lbrx.files.output.run import RunResult, staging_of, tensor_count
 from lbrx.files.output.staging import existing_parent
-from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType
+from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.model_card import CARD_NAME, card_metadata, card_of
 from lbrx.jobs.imatrix.imatrix import calibrated
 from lbrx.jobs.quantize.budget import Measuring
@@ -41,7 +40,7 @@ from lbrx.jobs.quantize.figures import (
     write_record,
 )
 from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
-from lbrx.jobs.quantize.targets import MlxTarget
+from lbrx.jobs.quantize.targets import MlxTarget, model_name
 from lbrx.jobs.score.records import Score
 from lbrx.jobs.score.score import score
 from lbrx.jobs.score.statistics import Estimate
@@ -50,9 +49,6 @@ from lbrx.version import __version__
 
 if TYPE_CHECKING:
     from lbrx.jobs.quantize.quantize import QuantizePlan
-
-_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-_FLOAT_SUFFIX = re.compile(rf"[-_.]({'|'.join(FLOAT_TYPES)})$", re.IGNORECASE)
 
 Planning = Callable[[Path, QuantizeOptions], "QuantizePlan"]
 Writing = Callable[[Path, QuantizeOptions, RunKeywords], RunResult]
@@ -82,18 +78,6 @@ class Several:
                 parsed = replace(parsed, imatrix=imatrix_path)
             found[output] = parsed
         return found
-
-
-def model_name(source: Path) -> str:
-    """The name of a model, without the endings of its file.
-
-    >>> model_name(Path("a/Llama-3.2-1B.BF16.gguf")), model_name(Path("a/m-f16-00001-of-00002.gguf"))
-    ('Llama-3.2-1B', 'm')
-    """
-    name = (source if source.name else source.resolve()).name
-    for ending in (".gguf", ".safetensors"):
-        name = name.removesuffix(ending)
-    return _FLOAT_SUFFIX.sub("", _SHARD.sub("", name)) or "model"
 
 
 def output_name(model: str, type_name: str, options: QuantizeOptions) -> str:

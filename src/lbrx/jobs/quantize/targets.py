@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TypeAlias
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError, nearest
-from lbrx.jobs.convert.file_types import ALIASES, FILE_TYPES, FileType, find_file_type
+from lbrx.jobs.convert.file_types import ALIASES, FILE_TYPES, FLOAT_TYPES, FileType, find_file_type
 from lbrx.jobs.quantize.hf_types import HF_TYPES, HfType, find_hf_type
 from lbrx.registry import CODECS
 from lbrx.tensors.codecs.mlx import AFFINE_BITS, FLOAT_MODES, MlxMode
@@ -15,6 +17,8 @@ from lbrx.tensors.coded import DEFAULT_GROUP_SIZE, SCHEMES
 MLX_PREFIX = "mlx_"
 MIXED_BITS = {"mixed_2_6": (2, 6), "mixed_3_4": (3, 4), "mixed_3_6": (3, 6), "mixed_4_6": (4, 6)}  # low and high
 MLX_GROUP_SIZE = 64
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+_FLOAT_SUFFIX = re.compile(rf"[-_.]({'|'.join(FLOAT_TYPES)})$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +158,15 @@ def mlx_name(mode: MlxMode) -> str:
     ('mlx_4', 'mlx_mxfp8')
     """
     return MLX_PREFIX + (str(mode.bits) if mode.mode == "affine" else mode.mode)
+
+
+def model_name(source: Path) -> str:
+    """The name of a model, without the endings of its file.
+
+    >>> model_name(Path("a/Llama-3.2-1B.BF16.gguf")), model_name(Path("a/m-f16-00001-of-00002.gguf"))
+    ('Llama-3.2-1B', 'm')
+    """
+    name = (source if source.name else source.resolve()).name
+    for ending in (".gguf", ".safetensors"):
+        name = name.removesuffix(ending)
+    return _FLOAT_SUFFIX.sub("", _SHARD.sub("", name)) or "model"

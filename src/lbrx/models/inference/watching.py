@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lbrx.base.fast_dataclass import dataclass
@@ -26,8 +26,8 @@ def matrix_names(spec: ModelSpec, weights: ModelWeights) -> dict[int, MatrixName
 
     Matrices of a stack that are in one tensor of the file are numbered in their order.
     """
-    known = _gguf_names(spec, weights.names)
-    given = [*_matrices([(layer.mixer, layer.mlp) for layer in weights.layers]), weights.output]
+    known = _gguf_names(spec, weights.names, is_gguf=spec.is_gguf)
+    given = _all_matrices(weights)
     seen: Counter[str] = Counter()
     found: dict[int, tuple[str, int]] = {}
     for matrix in given:
@@ -43,7 +43,27 @@ def matrix_names(spec: ModelSpec, weights: ModelWeights) -> dict[int, MatrixName
     return {key: MatrixName(tensor, item, items[tensor]) for key, (tensor, item) in found.items()}
 
 
-def _gguf_names(spec: ModelSpec, file_names: frozenset[str]) -> dict[str, tuple[str, int | None]]:
+def matrices_by_name(spec: ModelSpec, weights: ModelWeights) -> dict[str, list[tuple[Matrix, int]]]:
+    """All matrices and their numbers in a stack, by the names of their tensors in GGUF."""
+    names, found = matrix_names(spec, weights), dict[str, list[tuple[Matrix, int]]]()
+    for matrix in _all_matrices(weights):
+        if (name := names.get(id(matrix))) is not None:
+            found.setdefault(name.tensor, []).append((matrix, name.item))
+    return found
+
+
+def _all_matrices(weights: ModelWeights) -> list[Matrix]:
+    return [*_matrices([(layer.mixer, layer.mlp) for layer in weights.layers]), weights.output]
+
+
+def gguf_names(spec: ModelSpec, names: Iterable[str]) -> dict[str, str]:
+    """The names in GGUF of tensors of a Hugging Face or MLX model."""
+    given = frozenset(names)
+    known = _gguf_names(spec, given, is_gguf=False)
+    return {name: known[name][0] for name in given if name in known}
+
+
+def _gguf_names(spec: ModelSpec, file_names: frozenset[str], *, is_gguf: bool) -> dict[str, tuple[str, int | None]]:
     """For each name that a tensor can have in this file the name in GGUF, and the number of an expert if it is one."""
     naming = spec.family.naming(file_names)
     known: dict[str, tuple[str, int | None]] = {}
@@ -51,7 +71,7 @@ def _gguf_names(spec: ModelSpec, file_names: frozenset[str]) -> dict[str, tuple[
         is_layered = weight in spec.family.layer
         for number in range(len(spec.layers)) if is_layered else (None,):
             tensor = str(weight.gguf).replace("{layer}", str(number))
-            if spec.is_gguf:
+            if is_gguf:
                 known[tensor] = tensor, None
                 continue
             if weight.items is not None and weight.mlx is not None:
