@@ -15,6 +15,8 @@ from lbrx.cli.running import planning_for, reporting, write_output
 from lbrx.cli.status import shown_progress
 from lbrx.errors import UsageError
 
+_LEAST_DRAWN = 1e-6  # nats
+
 if TYPE_CHECKING:
     from lbrx.jobs.quantize.quantize import QuantizePlan
 
@@ -78,6 +80,12 @@ def quantize(
         Path | None,
         Option(metavar="FILE", help="With several types: measure the quality of each on this text, for the card."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="With a size and --calibrate: draw expected divergence against size, as front.png."
+        ),
+    ] = None,
     include_weights: Annotated[
         list[str] | None, Option(metavar="TEXT", help="Use importances only of tensors whose names contain TEXT.")
     ] = None,
@@ -115,6 +123,8 @@ def quantize(
 
       lbrx quantize Llama-3.1-8B llama.gguf --target-size 4GB --dry-run
 
+      lbrx quantize Llama-3.1-8B llama.gguf --target-size 4GB --calibrate calibration.txt --plot front.png
+
       lbrx quantize Llama-3.2-1B Llama-mlx --to mixed_3_6
 
       lbrx quantize Llama-3.2-1B outputs --to q4_k_m,q5_k_m,q8_0,mlx_4 --calibrate a.txt --score b.txt
@@ -122,13 +132,9 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-w4 --to ct_int4
     """
     from lbrx.cli.several import write_several
+    from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_calibration
     from lbrx.jobs.quantize.options import parse_options
-    from lbrx.jobs.quantize.quantize import (
-        calibrated_options,
-        parse_before_calibration,
-        plan_quantize,
-        several_names,
-    )
+    from lbrx.jobs.quantize.quantize import plan_quantize, several_names
     from lbrx.jobs.quantize.quantize import quantize as quantize_model
 
     choices: dict[str, Any] = {
@@ -161,6 +167,7 @@ def quantize(
             return
         if score is not None:
             raise UsageError("--score needs --to with several types")
+        _check_plot(plot, is_measured=to is None and bool(calibrate))
         parsed = parse_before_calibration(choices) if calibrate else parse_options(**choices)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
@@ -181,14 +188,39 @@ def quantize(
                     cluster=cluster,
                     next_command=shlex.join(["lbrx", "score", str(out), "--reference", str(source), "--text", "FILE"]),
                 )
-                return
+                if plot is None:
+                    return
             with planning_for(limits, report, device, cluster):
                 if calibrate:
                     parsed = calibrated_options(source, out, choices, calibrate, device, measuring)
                 plan = plan_quantize(source, out, parsed, **planning)
                 status.close()
+                if plot is not None:
+                    _draw_front(plot, plan)
+                    if not dry_run:
+                        return
                 report.warnings(plan.output.warnings)
                 _show(plan, options, with_tensors=tensors)
+
+
+def _check_plot(plot: Path | None, *, is_measured: bool) -> None:
+    if plot is None:
+        return
+    from lbrx.plots.heat_map import check_picture
+
+    if not is_measured:
+        raise UsageError("--plot needs --calibrate, and --target-size or --target-bpw")
+    check_picture(plot)
+
+
+def _draw_front(plot: Path, plan: QuantizePlan) -> None:
+    """Draw the expected divergence of the best choices for all sizes, and the one that was taken."""
+    from lbrx.plots.size_against_divergence import Point, draw_points
+
+    found, error = plan.quantization, plan.quantization.total_error or 0.0
+    line = [Point("", nbytes, value, value, value) for nbytes, value in found.front if value > _LEAST_DRAWN]
+    chosen = Point(plan.output.out.name, found.nbytes, error, error, error)
+    draw_points(plot, [chosen], "Expected divergence of the best types for each size", line)
 
 
 def _check_several(names: list[str], *, dry_run: bool, candidates: bool) -> None:

@@ -73,6 +73,23 @@ def hull(codings: Sequence[Coding]) -> list[Coding]:
     return corners
 
 
+def front(tensors: Sequence[Sequence[Coding]]) -> list[tuple[int, float]]:
+    """Size and error of the best choices for rising sizes: those at the corners of the convex hull.
+
+    >>> small, large = Coding("a", 10, 1.0), Coding("b", 20, 0.25)
+    >>> front([[small, large], [small]])
+    [(20, 2.0), (30, 1.25)]
+    """
+    corners = [hull(codings) for codings in tensors]
+    size, error = sum(row[0].size for row in corners), sum(row[0].error for row in corners)
+    steps = [(-_gain(*pair), number, pair) for number, row in enumerate(corners) for pair in pairwise(row)]
+    points = [(size, error)]
+    for _, _, (smaller, larger) in sorted(steps, key=lambda step: step[:2]):
+        size, error = size + larger.size - smaller.size, error + larger.error - smaller.error
+        points.append((size, error))
+    return points
+
+
 def _gain(smaller: Coding, larger: Coding) -> float:
     """Error saved for each unit of size."""
     return (smaller.error - larger.error) / (larger.size - smaller.size)

@@ -23,7 +23,7 @@ from lbrx.files.formats.header import TensorSpec
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType, file_type_of_base
 from lbrx.jobs.imatrix.files import Importance
-from lbrx.jobs.quantize.allocation import Coding, allocate
+from lbrx.jobs.quantize.allocation import Coding, allocate, front
 from lbrx.jobs.quantize.choice import Choice, fitted, fixed_choice
 from lbrx.jobs.quantize.coded import is_coded, refuse_to_requantize
 from lbrx.jobs.quantize.importance import Importances
@@ -45,6 +45,7 @@ class Selection:
     choices: Mapping[str, Choice]
     file_type: FileType
     total_error: float
+    front: tuple[tuple[int, float], ...]  # bytes and error of the best choices of other sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def choose_for_size(
     assert chosen is not None
     named = {tensor.name: Choice(coding.name, REASON) for tensor, coding in zip(free, chosen, strict=True)}
     choices = {name: choice or named[name] for name, choice in fixed.items()}
-    return Selection(choices, _file_type(contents, choices), sum(coding.error for coding in chosen))
+    others = tuple((taken + size, error) for size, error in front(codings))
+    return Selection(choices, _file_type(contents, choices), sum(coding.error for coding in chosen), others)
 
 
 def trials(contents: Contents, options: QuantizeOptions, importances: Importances) -> list[Trial]:

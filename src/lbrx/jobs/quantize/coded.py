@@ -41,6 +41,7 @@ class Quantization:
     coded: tuple[CodedTensor, ...]
     total_error: float | None = None  # measured, where types were chosen for a size
     old_names: Mapping[str, str] | None = None  # by the new ones, where layers were removed
+    front: tuple[tuple[int, float], ...] = ()  # bytes and error of the best choices for other sizes
 
     @property
     def parameters(self) -> int:

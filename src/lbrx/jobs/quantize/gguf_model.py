@@ -35,10 +35,12 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
     importances = read_importances(options, old_names)
     contents = replace(contents, metadata=_metadata(contents, options, importances))
     file_type, total_error = options.target, None
+    others: tuple[tuple[int, float], ...] = ()
     assert isinstance(file_type, FileType)
     if options.has_size:
         selection = choose_for_size(contents, options, importances, measuring)
         choices, file_type, total_error = selection.choices, selection.file_type, selection.total_error
+        others = selection.front
     else:
         choices = choose_types(contents, file_type, options)
     warnings = [
@@ -53,7 +55,7 @@ def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measu
         metadata=_with_file_type(contents.metadata, file_type, options),
         warnings=(*contents.warnings, *warnings),
     )
-    return Quantization(result, coded, total_error, old_names)
+    return Quantization(result, coded, total_error, old_names, others)
 
 
 def _without_experts(file_type: FileType, choices: Mapping[str, Choice]) -> Iterable[str]:

@@ -15,7 +15,7 @@ from lbrx.files.formats.shards import tensor_nbytes
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.imatrix.files import Importance
-from lbrx.jobs.quantize.allocation import Coding, allocate
+from lbrx.jobs.quantize.allocation import Coding, allocate, front
 from lbrx.jobs.quantize.budget import REASON, Measuring
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.options import QuantizeOptions
@@ -37,6 +37,7 @@ class MlxSelection:
     choices: dict[str, Choice]
     usual: MlxMode
     total_error: float
+    front: tuple[tuple[int, float], ...]
 
 
 def choose_mlx_for_size(
@@ -76,7 +77,8 @@ def choose_mlx_for_size(
     usual = Counter(modes.values()).most_common(1)
     ordered = {tensor.name: choices[tensor.name] for tensor in contents.tensors}
     error = sum(coding.error for coding in chosen)
-    return MlxSelection(modes, ordered, usual[0][0] if usual else MlxMode(), error)
+    others = tuple((taken + size, each) for size, each in front(codings))
+    return MlxSelection(modes, ordered, usual[0][0] if usual else MlxMode(), error, others)
 
 
 def trials_of_mlx(contents: Contents, options: QuantizeOptions, decided: Decided) -> list[Trial]:

@@ -79,13 +79,14 @@ def quantize_mlx(contents: Contents, options: QuantizeOptions, measuring: Measur
     if config is None:
         raise UsageError("the model has no config.json, which says for MLX how its weights are coded")
     total_error = None
+    others: tuple[tuple[int, float], ...] = ()
     if options.has_size:
         of_size = target
         selection = choose_mlx_for_size(
             contents, options, lambda each: _undecided(each, config, of_size, options), measuring
         )
         modes, total_error, target = selection.modes, selection.total_error, MlxTarget(selection.usual)
-        choices = selection.choices
+        choices, others = selection.choices, selection.front
     else:
         modes, choices = _chosen(contents, config, target, options)
     coded = tuple(_coded(t, choices[t.name], modes.get(t.name), options) for t in contents.tensors)
@@ -96,7 +97,7 @@ def quantize_mlx(contents: Contents, options: QuantizeOptions, measuring: Measur
         tensors=tuple(part for tensor in coded for part in tensor.parts),
         config={**config, "quantization": settings, "quantization_config": settings},
     )
-    return Quantization(result, coded, total_error)
+    return Quantization(result, coded, total_error, front=others)
 
 
 def mlx_trials(contents: Contents, options: QuantizeOptions) -> list[Trial]:

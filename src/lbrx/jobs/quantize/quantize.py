@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,26 +19,24 @@ from lbrx.files.output.options import RunKeywords, takes_run_options
 from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
-from lbrx.jobs.convert.convert import in_format
 from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
-from lbrx.jobs.quantize.budget import Measuring, trials
-from lbrx.jobs.quantize.coded import Quantization, is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.budget import Measuring
+from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_calibration
+from lbrx.jobs.quantize.coded import Quantization
 from lbrx.jobs.quantize.feedback import encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
-from lbrx.jobs.quantize.importance import read_importances
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
-from lbrx.jobs.quantize.mlx_model import mlx_trials, quantize_mlx
+from lbrx.jobs.quantize.mlx_model import quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
-from lbrx.jobs.quantize.sensitivity import identity_of, measure_sensitivities, sensitivity_path
-from lbrx.jobs.quantize.targets import HfTarget, MlxTarget, model_name
+from lbrx.jobs.quantize.sensitivity import identity_of
+from lbrx.jobs.quantize.target_format import in_target_format
+from lbrx.jobs.quantize.targets import HfTarget, MlxTarget
 from lbrx.memory.limits import limited
 from lbrx.ops.feedback import DEFAULT_SHRINK
-
-_CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,65 +224,6 @@ def _with_feedback(
     return replace(choices, feedback=folder)
 
 
-def parse_before_calibration(choices: Mapping[str, Any]) -> QuantizeOptions:
-    """The options, checked before texts are run; the importance matrix that will be measured is left out."""
-    needing = {"include_weights": (), "exclude_weights": ()}
-    return parse_options(**{**choices, **needing})
-
-
-def calibrated_options(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    choices: Mapping[str, Any],
-    texts: Sequence[Path],
-    device: str | None = None,
-    measuring: Measuring | None = None,
-) -> QuantizeOptions:
-    """Run texts for the importance matrix and, if there is a size, for the sensitivity of each tensor.
-
-    What was measured before is used again. Outputs of different sizes in a directory share it.
-    """
-    parsed, imatrix = parse_before_calibration(choices), choices.get("imatrix")
-    shared = Path(out).with_name(f"{model_name(Path(source))}.gguf") if parsed.has_size else out
-    if parsed.has_size and isinstance(parsed.target, MlxTarget):
-        options = parse_options(**choices)
-    else:
-        path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring)
-        options = parse_options(**{**choices, "imatrix": path})
-    if not options.has_size:
-        return options
-    if options.prune_layers:
-        raise UsageError("--calibrate with a size cannot be used with --prune-layers; remove the layers first")
-    path = sensitivity_path(Path(out), model_name(Path(source)))
-    with computing_on(device, None), reading(source):
-        contents = _as_target(read_contents(Path(source)), options)
-        if isinstance(options.target, MlxTarget):
-            wanted = mlx_trials(contents, options)
-        else:
-            wanted = trials(contents, options, read_importances(options, None))
-        measure_sensitivities(Path(source), path, wanted, texts, measuring)
-    return replace(options, sensitivity=path)
-
-
-def calibrated_imatrix(
-    source: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    imatrix: str | Path | None,
-    device: str | None = None,
-    measuring: Measuring | None = None,
-) -> Path:
-    """Measure the importance matrix of a model for a text, unless that was done before; returns its path."""
-    from lbrx.jobs.imatrix.generated import written_texts
-    from lbrx.jobs.imatrix.imatrix import calibrated
-
-    if imatrix is not None:
-        raise UsageError("--calibrate and --imatrix cannot be used together")
-    with computing_on(device, None):
-        texts = written_texts(Path(source), Path(out), paths_of(text), measuring)
-        return calibrated(source, Path(out), texts, measuring)
-
-
 def plan_output_of_quantize(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -350,50 +289,12 @@ def quantized(contents: Contents, options: QuantizeOptions) -> Contents:
 
 def plan_contents(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
     """A model in fewer bits, with the choice for each of its tensors."""
-    contents, target = _as_target(contents, options), options.target
+    contents, target = in_target_format(contents, options), options.target
     if isinstance(target, FileType):
         return quantize_gguf(contents, options, measuring)
     if isinstance(target, MlxTarget):
         return quantize_mlx(contents, options, measuring)
     return quantize_hf(contents, options) if isinstance(target, HfTarget) else quantize_integers(contents, options)
-
-
-def _as_target(contents: Contents, options: QuantizeOptions) -> Contents:
-    """The model in the format of the target, before it is quantized."""
-    target = options.target
-    if isinstance(target, FileType) and contents.format == "gguf":
-        return contents
-    _check_source(contents, options)
-    plain = _decoded(in_format(contents, "safetensors"))
-    if isinstance(target, FileType):
-        return in_format(plain, "gguf")
-    return in_format(plain, "mlx") if isinstance(target, MlxTarget) else plain
-
-
-def _decoded(contents: Contents) -> Contents:
-    """A model without quantized tensors, which would keep their codings in another format."""
-    config = contents.config or {}
-    dtype_name = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
-    tensors = tuple(
-        tensor.mapped(lambda values: values.dequantize().to(dtype_name), type_name=dtype_name)
-        if is_coded(tensor.type_name)
-        else tensor
-        for tensor in contents.tensors
-    )
-    return replace(contents, tensors=tensors)
-
-
-def _check_source(contents: Contents, options: QuantizeOptions) -> None:
-    """A quantized source is decoded on the way to another format, which has to be allowed."""
-    if options.allow_requantize:
-        return
-    coded = next((tensor for tensor in contents.tensors if is_coded(tensor.type_name)), None)
-    if coded is not None:
-        refuse_to_requantize(coded, str(options.to))
-    if contents.format == "mlx" and (contents.config or {}).get("quantization"):
-        raise UsageError(
-            "the model is quantized for MLX already; quantize the original model, or give --allow-requantize"
-        )
 
 
 def _identity(options: QuantizeOptions) -> dict[str, Any]:

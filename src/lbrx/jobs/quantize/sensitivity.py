@@ -33,8 +33,8 @@ from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.tensors.tensor import Tensor
 from lbrx.version import __version__
 
-_CONTEXT = 128
-_CHUNKS = 4
+_CONTEXT = 512
+_CHUNKS = 2
 _EMBEDDING_NAME = "token_embd.weight"
 
 _MOST_DIVERGENCE = 0.1  # of a trial: above, divergence does not grow with the error any more

@@ -18,6 +18,7 @@ from lbrx.models.inference.weights import Floats, Matrix, ModelWeights
 from lbrx.tensors.tensor import Tensor
 
 _LOGIT_BYTES = 128 << 20  # of the unchanged model, which are kept
+_MOST_ROWS = 512
 
 
 class DivergenceRun:
@@ -96,7 +97,7 @@ class DivergenceRun:
 
 def _chosen_rows(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
     """The tokens of each text whose predictions are compared: all, or evenly spread ones."""
-    most = max(_LOGIT_BYTES // (4 * vocabulary), 1)
+    most = min(max(_LOGIT_BYTES // (4 * vocabulary), 1), _MOST_ROWS)
     step = max(-(-sum(lengths) // most), 1)
     return [list(range(step - 1, length, step)) or [length - 1] for length in lengths]
 

@@ -1,0 +1,80 @@
+"""What texts say of a model before it is quantized: importances, and for a size the sensitivity of each tensor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lbrx.engine.device import computing_on
+from lbrx.errors import UsageError
+from lbrx.files.formats.strict_json import reading
+from lbrx.jobs.convert.reading import read_contents
+from lbrx.jobs.imatrix.generated import written_texts
+from lbrx.jobs.imatrix.imatrix import calibrated
+from lbrx.jobs.quantize.budget import Measuring, trials
+from lbrx.jobs.quantize.importance import read_importances
+from lbrx.jobs.quantize.mlx_model import mlx_trials
+from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
+from lbrx.jobs.quantize.sensitivity import measure_sensitivities, sensitivity_path
+from lbrx.jobs.quantize.target_format import in_target_format
+from lbrx.jobs.quantize.targets import MlxTarget, model_name
+
+
+def parse_before_calibration(choices: Mapping[str, Any]) -> QuantizeOptions:
+    """The options, checked before texts are run; the importance matrix that will be measured is left out."""
+    needing = {"include_weights": (), "exclude_weights": ()}
+    return parse_options(**{**choices, **needing})
+
+
+def calibrated_options(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    choices: Mapping[str, Any],
+    texts: Sequence[Path],
+    device: str | None = None,
+    measuring: Measuring | None = None,
+) -> QuantizeOptions:
+    """Run texts for the importance matrix and, if there is a size, for the sensitivity of each tensor.
+
+    What was measured before is used again. Outputs of different sizes in a directory share it.
+    """
+    with computing_on(device, None):
+        texts = written_texts(Path(source), Path(out), texts, measuring)
+    parsed, imatrix = parse_before_calibration(choices), choices.get("imatrix")
+    shared = Path(out).with_name(f"{model_name(Path(source))}.gguf") if parsed.has_size else out
+    if parsed.has_size and isinstance(parsed.target, MlxTarget):
+        options = parse_options(**choices)
+    else:
+        path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring)
+        options = parse_options(**{**choices, "imatrix": path})
+    if not options.has_size:
+        return options
+    if options.prune_layers:
+        raise UsageError("--calibrate with a size cannot be used with --prune-layers; remove the layers first")
+    path = sensitivity_path(Path(out), model_name(Path(source)))
+    with computing_on(device, None), reading(source):
+        contents = in_target_format(read_contents(Path(source)), options)
+        if isinstance(options.target, MlxTarget):
+            wanted = mlx_trials(contents, options)
+        else:
+            wanted = trials(contents, options, read_importances(options, None))
+        measure_sensitivities(Path(source), path, wanted, texts, measuring)
+    return replace(options, sensitivity=path)
+
+
+def calibrated_imatrix(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    texts: Sequence[Path],
+    imatrix: str | Path | None,
+    device: str | None = None,
+    measuring: Measuring | None = None,
+) -> Path:
+    """Measure the importance matrix of a model for texts, unless that was done before; returns its path."""
+    if imatrix is not None:
+        raise UsageError("--calibrate and --imatrix cannot be used together")
+    with computing_on(device, None):
+        return calibrated(source, Path(out), texts, measuring)

@@ -1,0 +1,53 @@
+"""A model in the format that a target has, before it is quantized."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lbrx.errors import UsageError
+from lbrx.files.output.contents import Contents
+from lbrx.jobs.convert.convert import in_format
+from lbrx.jobs.convert.file_types import FileType
+from lbrx.jobs.quantize.coded import is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.options import QuantizeOptions
+from lbrx.jobs.quantize.targets import MlxTarget
+
+_CONFIG_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+
+
+def in_target_format(contents: Contents, options: QuantizeOptions) -> Contents:
+    """The model in the format of the target, before it is quantized."""
+    target = options.target
+    if isinstance(target, FileType) and contents.format == "gguf":
+        return contents
+    _check_source(contents, options)
+    plain = _decoded(in_format(contents, "safetensors"))
+    if isinstance(target, FileType):
+        return in_format(plain, "gguf")
+    return in_format(plain, "mlx") if isinstance(target, MlxTarget) else plain
+
+
+def _decoded(contents: Contents) -> Contents:
+    """A model without quantized tensors, which would keep their codings in another format."""
+    config = contents.config or {}
+    dtype_name = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
+    tensors = tuple(
+        tensor.mapped(lambda values: values.dequantize().to(dtype_name), type_name=dtype_name)
+        if is_coded(tensor.type_name)
+        else tensor
+        for tensor in contents.tensors
+    )
+    return replace(contents, tensors=tensors)
+
+
+def _check_source(contents: Contents, options: QuantizeOptions) -> None:
+    """A quantized source is decoded on the way to another format, which has to be allowed."""
+    if options.allow_requantize:
+        return
+    coded = next((tensor for tensor in contents.tensors if is_coded(tensor.type_name)), None)
+    if coded is not None:
+        refuse_to_requantize(coded, str(options.to))
+    if contents.format == "mlx" and (contents.config or {}).get("quantization"):
+        raise UsageError(
+            "the model is quantized for MLX already; quantize the original model, or give --allow-requantize"
+        )
