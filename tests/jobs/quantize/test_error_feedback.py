@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,9 @@ from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, UsageError
 from lbrx.jobs.imatrix.calibration import calibration_text
 from lbrx.jobs.quantize import quantize
+from lbrx.jobs.quantize.feedback import encode_layers
+from lbrx.jobs.quantize.options import parse_options
+from lbrx.jobs.quantize.quantize import plan_quantize
 from lbrx.jobs.score.score import score
 
 HELD_OUT = (
@@ -131,3 +137,33 @@ def test_ternary_types_are_encoded_without_feedback(tmp_path: Path, text: Path) 
     changed = {name for name in first if not (first[name].numpy() == second[name].numpy()).all()}
     assert any("attn_q" in name for name in changed)
     assert not any("ffn_down" in name for name in changed)
+
+
+def deeper(folder: Path, layers: int) -> Path:
+    """The base model with its first layer so many times."""
+    base = demo_models().base
+    folder.mkdir()
+    for path in Path(base).iterdir():
+        if path.suffix in (".json", ".model", ".jinja"):
+            shutil.copy(path, folder)
+    config = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": layers}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = {name: tensor for name, tensor in lbrx.open(base).items() if ".layers." not in name}
+    first = {name: tensor for name, tensor in lbrx.open(base).items() if ".layers.0." in name}
+    for number in range(layers):
+        tensors |= {name.replace(".layers.0.", f".layers.{number}."): tensor for name, tensor in first.items()}
+    lbrx.save(folder / "model.safetensors", tensors)
+    return folder
+
+
+def test_memory_does_not_grow_with_layers(tmp_path: Path, text: Path) -> None:
+    source, out = deeper(tmp_path / "deep", 7), tmp_path / "a.gguf"
+    planned, short = plan_quantize(source, out, parse_options("q4_0")).quantization, tmp_path / "short.txt"
+    short.write_text(text.read_text()[:600])
+    in_use: list[int] = []
+    tracemalloc.start()
+    encode_layers(source, out, planned, [short], progress=lambda *_: in_use.append(tracemalloc.get_traced_memory()[0]))
+    tracemalloc.stop()
+    blocks = list((tmp_path / ".a.gguf.feedback").glob("blk.1.*.blocks"))
+    assert (len(in_use), len(blocks)) == (7, 7)
+    assert min(in_use[5:]) - in_use[2] < sum(path.stat().st_size for path in blocks)  # of one layer; three were encoded
