@@ -32,6 +32,7 @@ NEIGHBOUR_SECONDS = 400.0  # of processor time for them
 MOST_BROKEN = 3  # tests in a group that fail without the mutant, too
 HANGING = 5  # times as long by the clock as the processor time that a run may take
 MOST_BYTES = 6 << 30  # resident memory of a test run
+_passing: set[str] = set()  # tests that were seen to pass without a mutant
 _PYTEST_FAILED = (1, 2, 3, 4)  # failures, interruption, errors of collection
 
 
@@ -105,7 +106,7 @@ def neighbours(tree: Path, mutant: Mutant) -> list[list[str]]:
     others = [file for file in texts if file not in {*naming, *near} and not file.startswith(FAR_TESTS)]
     for files in (near, others):
         files.sort(key=lambda file: -len(words.findall(texts[file])) / len(texts[file]))
-    return [naming[:MOST_FILES], near, others[:MOST_OTHERS]]
+    return [[*naming[:MOST_FILES], *near, *others[:MOST_OTHERS]]]
 
 
 def attempt(tree: Path, covered: CoverageMap | None, mutant: Mutant) -> Outcome:
@@ -144,7 +145,9 @@ def _passes(tree: Path, killer: str) -> bool:
     word, _, test = killer.partition(" ")
     if word not in ("FAILED", "ERROR"):
         return True  # pytest itself did not get through
-    return any(_run(tree, [test], NEIGHBOUR_SECONDS, ())[0] == "survived" for _ in range(2))
+    if test not in _passing and any(_run(tree, [test], NEIGHBOUR_SECONDS, ())[0] == "survived" for _ in range(2)):
+        _passing.add(test)
+    return test in _passing
 
 
 def _run(tree: Path, tests: Sequence[str], most_seconds: float, broken: Sequence[str]) -> tuple[str, str]:
