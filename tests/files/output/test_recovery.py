@@ -61,6 +61,26 @@ def test_a_torn_line_and_a_second_interruption(models: Path, monkeypatch: pytest
     assert merge(LINEAR, "out").resumed_tensors == 12
 
 
+def test_a_line_behind_a_hole_does_not_come_back(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge(LINEAR, "undisturbed")
+    interrupted(monkeypatch)
+    journal = models / ".out.partial.journal"
+    before = journal.read_bytes()
+
+    def one_tensor_more() -> bytes:
+        with monkeypatch.context() as patch, pytest.raises(FileError):
+            fail_after(patch, 1)
+            merge(LINEAR, "out", threads=1)
+        return journal.read_bytes()[len(before) :]
+
+    line = one_tensor_more()
+    # A power failure lost the line and not the next one; the line is written again, and fills the hole.
+    journal.write_bytes(before + bytes(len(line)) + b'{"complete": true, "inodes": {}}\n')
+    assert len(one_tensor_more()) == len(line)
+    merge(LINEAR, "out")
+    assert directory_bytes(models / "out") == directory_bytes(models / "undisturbed")
+
+
 def test_a_lost_header_is_written_again(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merge(LINEAR, "undisturbed")
     interrupted(monkeypatch)
