@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     with TemporaryDirectory() as scratch:
         trees = [copy_tree(ROOT, Path(scratch) / f"tree{number}") for number in range(options.workers)]
-        covered = None
-        if not options.neighbours:
+        covered: CoverageMap | int = options.neighbours
+        if not covered:
             covered = measure(trees[0], options.cache / "coverage", test_files, options.workers)
         source = trees[0] / "src/lbrx"
         mutants = [*([] if options.no_review else review(source)), *sample(source, options.seed, options.count)]
@@ -63,7 +63,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--no-review", action="store_true", help="leave out the mutants of the review")
     parser.add_argument("--known", type=Path, help="results of an earlier run: what it killed is not tried again")
     parser.add_argument(
-        "--neighbours", action="store_true", help="measure nothing: run tests that name the module, and its test folder"
+        "--neighbours", type=int, default=0, metavar="N", help="measure nothing: run the N test files that seem nearest"
     )
     parser.add_argument("--cache", type=Path, default=ROOT / ".mutants", help="folder of the coverage and the results")
     return parser
@@ -85,7 +85,7 @@ def known_outcomes(path: Path | None, mutants: Sequence[Mutant]) -> dict[Key, Ou
 
 
 def _attempt_all(
-    trees: list[Path], covered: CoverageMap | None, mutants: Sequence[Mutant], known: dict[Key, Outcome], results: Path
+    trees: list[Path], covered: CoverageMap | int, mutants: Sequence[Mutant], known: dict[Key, Outcome], results: Path
 ) -> list[Outcome]:
     """The outcomes of all mutants. Those known so far are always in the file of results."""
     free: queue.Queue[Path] = queue.Queue()

@@ -25,8 +25,6 @@ from mutants.sample import Mutant
 FIRST_TESTS, FIRST_SECONDS = 60, 20.0  # of a quick selection, which kills most
 ALL_SECONDS = 150.0  # of all tests that are run for a mutant
 LEAST_TESTS = 8  # with fewer, the tests of the folder that mirrors the source are run as well
-MOST_FILES = 12  # that name the module of a mutant, if it is not known which tests execute it
-MOST_OTHERS = 4  # of other folders, with most words of its name
 FAR_TESTS = ("tests/devices/metal", "tests/docs", "tests/cluster", "tests/test_mutants", "tests/test_soak")
 NEIGHBOUR_SECONDS = 400.0  # of processor time for them
 MOST_BROKEN = 3  # tests in a group that fail without the mutant, too
@@ -89,9 +87,9 @@ def _nearness(test_file: str, source: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def neighbours(tree: Path, mutant: Mutant) -> list[list[str]]:
-    """Test files for a mutant if it is not known which tests execute it: those that name its module, its
-    folder, and a few of other folders."""
+def neighbours(tree: Path, mutant: Mutant, most_files: int) -> list[list[str]]:
+    """Test files for a mutant if it is not known which tests execute it: those that name its module, those
+    of its folder, and those of other folders that use most of its words."""
     module = f"lbrx.{mutant.file.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
     parent, _, name = module.rpartition(".")
     imports = re.compile(rf"{re.escape(module)}\b|from {re.escape(parent)} import .*\b{re.escape(name)}\b")
@@ -102,29 +100,33 @@ def neighbours(tree: Path, mutant: Mutant) -> list[list[str]]:
     naming = [file for file in texts if imports.search(texts[file]) and not file.startswith(FAR_TESTS)]
     naming.sort(key=lambda file: (-_nearness(file, mutant.file), len(texts[file])))
     folder = Path("tests", mutant.file).parent
-    near = [file for file in texts if Path(file).parent == folder and file not in naming[:MOST_FILES]]
+    near = [file for file in texts if Path(file).parent == folder and file not in naming]
     others = [file for file in texts if file not in {*naming, *near} and not file.startswith(FAR_TESTS)]
     for files in (near, others):
         files.sort(key=lambda file: -len(words.findall(texts[file])) / len(texts[file]))
-    return [[*naming[:MOST_FILES], *near, *others[:MOST_OTHERS]]]
+    chosen = [*naming[:2], *near[:3], *others[:2], *near[3:], *naming[2:], *others[2:]]
+    return [chosen[:2], chosen[2:most_files]]
 
 
-def attempt(tree: Path, covered: CoverageMap | None, mutant: Mutant) -> Outcome:
+def attempt(tree: Path, covered: CoverageMap | int, mutant: Mutant) -> Outcome:
     """Put the mutant into the tree, run tests until one fails, and put the original back.
 
-    Without a map the tests are those of `neighbours`.
+    Without a map there are so many test files of `neighbours`.
     """
     path = tree / "src/lbrx" / mutant.file
     original = path.read_text()
     started = time.monotonic()
     count = 0
     broken: list[str] = []  # tests that fail without the mutant, too
-    groups = neighbours(tree, mutant) if covered is None else selected(covered, mutant, original)
+    if isinstance(covered, CoverageMap):
+        groups = selected(covered, mutant, original)
+    else:
+        groups = neighbours(tree, mutant, covered)
     groups[0].insert(0, str(path.relative_to(tree)))  # its own examples
     for tests in filter(None, groups):
         count += len(tests)
         seconds = NEIGHBOUR_SECONDS
-        if covered is not None:
+        if isinstance(covered, CoverageMap):
             seconds = 60 + 4 * sum(covered.seconds.get(test, 0.0) for test in tests)
         for _ in range(MOST_BROKEN):
             try:
