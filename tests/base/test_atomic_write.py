@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,11 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
         remove_partial_files(tmp_path)
         assert not partial.exists()
     assert names(tmp_path) == sorted(kept)
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = os.listdir("/dev/fd")
+    write_atomically(tmp_path / "a", b"content")
+    with partial_file(tmp_path / "a") as partial:
+        replace(partial, tmp_path / "a")
+    assert os.listdir("/dev/fd") == before

@@ -52,6 +52,16 @@ def test_growth_without_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert [layer.keys.shape[1] for layer in cache.layers] == [4, 4]
 
 
+def test_tokens_for_which_there_is_room_move_nothing() -> None:
+    cache = KeyValueCache([(1, 4, 4)], capacity=4)
+    keys, values = cache.layers[0].keys, cache.layers[0].values
+    cache.advance(1)
+    cache.reserve(3)
+    assert cache.version == 0
+    assert cache.layers[0].keys is keys
+    assert cache.layers[0].values is values
+
+
 def test_growth_keeps_what_is_stored_and_changes_the_version() -> None:
     cache = KeyValueCache([(1, 4, 4)], capacity=2)
     one = np.ones((1, 2, 4), np.float32)

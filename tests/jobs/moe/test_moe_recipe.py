@@ -66,6 +66,7 @@ def test_the_defaults() -> None:
         ("models/a", "a+b+", 7, "model 'a+b+' has an empty part; expected 'path[@revision][+lora[@revision]]'"),
         ("noise_scale: 1e-2", "noise_scal: 1", 10, "unknown key 'noise_scal'; did you mean 'noise_scale'?"),
         ("noise_scale: 1e-2", "noise_scale: loud", 10, "'noise_scale' must be a number, found 'loud'"),
+        ("noise_scale: 1e-2", "noise_scale: [1]", 10, "'noise_scale' must be a number, found a list"),
         ("[poem]\nshared", "poem\nshared", 12, "'positive_prompts' must be a list, found the text 'poem'"),
         ("[poem]\nshared", "[7]\nshared", 12, "an item of 'positive_prompts' must be text, found the number 7; quote"),
         ("- source_model: models/b\n    ", "- ", 11, "an item of 'experts' has no 'source_model', which it needs"),
