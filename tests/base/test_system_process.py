@@ -124,3 +124,12 @@ def _write_group(group: Path, limit: str, used: int, inactive_file: int = 0) -> 
     (group / "memory.max").write_text(f"{limit}\n")
     (group / "memory.current").write_text(f"{used}\n")
     (group / "memory.stat").write_text(f"anon {used}\ninactive_file {inactive_file}\n")
+
+
+@pytest.mark.parametrize(("platform", "cores"), [("darwin", 10), ("linux", None)])
+def test_only_a_mac_is_asked_for_the_cores_of_its_gpu(
+    platform: str, cores: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process.darwin, "gpu_cores", lambda: 10)
+    monkeypatch.setattr(process.sys, "platform", platform)
+    assert process.gpu_cores() == cores

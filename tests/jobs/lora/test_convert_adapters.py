@@ -216,3 +216,33 @@ def test_incomplete_adapters_are_neither_converted_nor_combined(
     with pytest.raises(lbrx.LbrxError, match=message):
         lbrx.combine_loras([whole, adapter], tmp_path / "both")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "part", "whole"]
+
+
+EXPERT = "model.layers.0.block_sparse_moe.experts"
+
+
+def test_experts_are_stacked_in_mlx_and_separate_in_peft(tmp_path: Path) -> None:
+    shapes = {"w1": (INNER, HIDDEN), "w2": (HIDDEN, INNER), "w3": (INNER, HIDDEN)}
+    factors: dict[str, Array] = {}
+    for expert in range(3):
+        for number, (part, (rows, columns)) in enumerate(shapes.items()):
+            name = f"{PREFIX}{EXPERT}.{expert}.{part}.lora_"
+            factors[f"{name}A.weight"] = random_array(10 * expert + number, 3, columns)
+            factors[f"{name}B.weight"] = random_array(100 + 10 * expert + number, rows, 3)
+    adapter = write_adapter(tmp_path / "peft", factors)
+    mlx = lbrx.convert_lora(adapter, tmp_path / "mlx")
+    stacks = lbrx.open(mlx / "adapters.safetensors")
+    assert len(stacks) == 6
+    for projection, part in {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}.items():
+        for ours, theirs in (("a", "A"), ("b", "B")):
+            expected = [factors[f"{PREFIX}{EXPERT}.{expert}.{part}.lora_{theirs}.weight"] for expert in range(3)]
+            name = f"model.layers.0.block_sparse_moe.switch_mlp.{projection}.lora_{ours}"
+            np.testing.assert_array_equal(stacks[name].numpy(), np.stack(expected))
+    again = lbrx.open(lbrx.convert_lora(mlx, tmp_path / "again") / "adapter_model.safetensors")
+    assert {name: again[name].numpy().tobytes() for name in again} == {
+        name: value.tobytes() for name, value in factors.items()
+    }
+    for name in [name for name in factors if ".1.w" in name]:
+        del factors[name]
+    with pytest.raises(lbrx.UsageError, match=r"not all experts of .*switch_mlp\.gate_proj' have factors"):
+        lbrx.convert_lora(write_adapter(tmp_path / "part", factors), tmp_path / "m")

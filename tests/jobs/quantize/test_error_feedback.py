@@ -69,7 +69,9 @@ def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         quantize(*arguments, calibrate=text, feedback=True)
     assert len(list((tmp_path / ".b.gguf.feedback").glob("*.blocks"))) == 4
-    quantize(*arguments, calibrate=text, feedback=True)
+    seen: list[tuple[int, int, str]] = []
+    quantize(*arguments, calibrate=text, feedback=True, measuring=lambda *given: seen.append(given))
+    assert seen == [(number, 3, f"layer {number}") for number in range(3)]
     resumed = lbrx.open(tmp_path / "b.gguf")
     matrices = [name for name in resumed if name.startswith("blk.") and resumed[name].type_name in ("q4_0", "q4_1")]
     assert len(calls) == 1 + len(matrices)

@@ -122,6 +122,20 @@ def test_exponents_as_scales(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model["l.weight"].numpy(), codes.astype(np.float32) * np.repeat(factors, 32, axis=1))
 
 
+@pytest.mark.parametrize("experts", [(), (3,)])
+def test_pairs_of_four_bit_floats_in_fp8_models(experts: tuple[int, ...], tmp_path: Path) -> None:
+    codes = rng().integers(0, 16, (*experts, *SHAPE))
+    exponents = rng().integers(100, 140, (*experts, SHAPE[0], SHAPE[1] // 32)).astype(np.uint8)
+    tensors = {"l.weight": pack_halves(codes).view(np.int8), "l.weight_scale": exponents}
+    settings = {"quant_method": "fp8"}
+    model = lbrx.open(write_model(tmp_path / "m", tensors, settings))
+    factors = np.repeat(np.exp2(exponents.astype(np.float32) - 127), 32, axis=-1)
+    assert_same(model["l.weight"], (E2M1[codes] * factors).astype(BF16))
+    tensors["l.weight_scale"] = exponents[..., 1:, :].copy()
+    with pytest.raises(FormatError, match=r"expected scales for the rows of \(.*48, 128\)"):
+        lbrx.open(write_model(tmp_path / "few", tensors, settings))["l.weight"].numpy()
+
+
 @pytest.mark.parametrize(("dtype", "expected"), [("float16", "f16"), ("float32", "f32"), (None, "bf16")])
 def test_the_config_names_the_dtype(dtype: str | None, expected: str, tmp_path: Path) -> None:
     weight = fp8(rng(), SHAPE)
