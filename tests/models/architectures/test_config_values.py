@@ -78,6 +78,10 @@ BOUNDED = [
     ({"n": "1e4"}, lambda config: config.number("n"), "'n' is '1e4'; expected a number above zero"),
     ({"n": float("inf")}, lambda config: config.number("n"), "'n' is inf; expected a number above zero"),
     ({"n": -0.5}, lambda config: config.number("n"), "'n' is -0.5; expected a number above zero"),
+    *(
+        ({"n": value}, lambda config: config.evaluate("n ** 0.5"), "has no square root; expected whole numbers")
+        for value in (-4, "x", 1 << 2000)
+    ),
     ({"n": 1}, lambda config: config.flag("n", default=False), "'n' is 1; expected true or false"),
     ({"n": 1}, lambda config: config.text("n", "x"), "'n' is 1; expected text"),
     ({"n": ["a"]}, lambda config: config.per_layer("n", 2, ("a",)), "expected 'a' for each of 2 layers"),
