@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mutants = [*([] if options.no_review else review(source)), *sample(source, options.seed, options.count)]
         known = known_outcomes(options.known, mutants)
         results = options.cache / "results.json"
+        results.parent.mkdir(parents=True, exist_ok=True)
         outcomes = _attempt_all(trees, covered, mutants, known, results)
     print(table(outcomes))
     return 0 if is_enough(outcomes) else 1
