@@ -41,9 +41,11 @@ def calibrated_options(
 
     What was measured before is used again. Outputs of different sizes in a directory share it.
     """
+    parsed, imatrix = parse_before_calibration(choices), choices.get("imatrix")
+    if not parsed.has_size:
+        replace(parsed, imatrix=Path(out))  # raises if the type does not use it
     with computing_on(device, None):
         texts = written_texts(Path(source), Path(out), texts, measuring)
-    parsed, imatrix = parse_before_calibration(choices), choices.get("imatrix")
     shared = Path(out).with_name(f"{model_name(Path(source))}.gguf") if parsed.has_size else out
     if parsed.has_size and isinstance(parsed.target, MlxTarget):
         options = parse_options(**choices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
@@ -12,6 +13,9 @@ from lbrx.files.formats.header import TypeTotal, type_totals
 from lbrx.files.formats.shards import tensor_nbytes
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
+
+if TYPE_CHECKING:
+    from lbrx.jobs.quantize.group_codes import GroupCoding
 from lbrx.tensors.coded import SCHEMES
 
 
@@ -22,6 +26,7 @@ class CodedTensor:
     source: PlannedTensor
     choice: Choice
     parts: tuple[PlannedTensor, ...]
+    grouped: GroupCoding | None = None  # for integers in groups
 
     @property
     def elements(self) -> int:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,15 @@ from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
+from lbrx.jobs.quantize.group_codes import encode_rows, store, stored_codes
 from lbrx.models.architectures.gguf_roles import layer_of
+from lbrx.models.architectures.mlx_modes import SETTING_KEYS
+from lbrx.models.architectures.mlx_weights import mlx_to_hf
 from lbrx.models.inference import LanguageModel
 from lbrx.models.inference.drift import DriftGram, DriftRun
 from lbrx.models.inference.layerwise import model_on_demand
 from lbrx.models.inference.opening import spec_of_gguf
+from lbrx.models.inference.spec import spec_of_config
 from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, read_layer
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.ops import matmul
@@ -43,6 +48,7 @@ from lbrx.ops.feedback import (
 from lbrx.tensors.coded import stored_expr
 from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.tensor import tensor as tensor_of
 from lbrx.version import __version__
 
 Floats = npt.NDArray[np.float32]
@@ -83,21 +89,30 @@ def encode_layers(
     """
     if not 0.0 <= shrink <= 1.0:
         raise UsageError(f"a shrinkage of {shrink} is not possible; expected 0 to 1")
-    model = _as_gguf(source, quantization)
+    model, sources = _before_coding(source, quantization)
     chunks = calibration_chunks(model, open_tokenizer(source), texts, DEFAULT_CONTEXT, None)
-    wanted = {each.source.name: each for each in quantization.coded if _can_be_encoded(each)}
+    wanted = {each.source.name: each for each in quantization.coded if _can_be_encoded(model, each)}
     folder = _folder(source, out, chunks, shrink)
-    sources = {each.source.name: each.source for each in quantization.coded}
     _Layers(model, sources, chunks, folder, shrink).encode(wanted, progress)
     return folder
 
 
-def _as_gguf(source: Path, quantization: Quantization) -> LanguageModel:
-    """The model with the tensors that are quantized, before they are; a layer is read when it is asked for."""
-    tensors = {each.source.name: each.source.make() for each in quantization.coded}
-    metadata = {key: typed.value for key, typed in quantization.contents.metadata.items()}
-    spec = spec_of_gguf(metadata, tensors, str(source))
-    return model_on_demand(source, spec, TensorSource(str(source), frozenset(tensors), tensors.__getitem__))
+def _before_coding(source: Path, quantization: Quantization) -> tuple[LanguageModel, dict[str, PlannedTensor]]:
+    """The model with the tensors that are quantized, before they are, and these; a layer is read when it is run."""
+    contents = quantization.contents
+    tensors = {each.source.name: each.source for each in quantization.coded}
+    if contents.format == "gguf":
+        metadata = {key: typed.value for key, typed in contents.metadata.items()}
+        spec = spec_of_gguf(metadata, {name: each.make() for name, each in tensors.items()}, str(source))
+    else:
+        config = {key: value for key, value in (contents.config or {}).items() if key not in SETTING_KEYS}
+        contents = replace(contents, tensors=tuple(tensors.values()), config=config)
+        if contents.format == "mlx":
+            contents = mlx_to_hf(contents, type_name="f32", keep_separate=True)
+        tensors = contents.by_name
+        spec = spec_of_config(config, str(source), frozenset(tensors))
+    taken = TensorSource(str(source), frozenset(tensors), lambda name: tensors[name].make())
+    return model_on_demand(source, spec, taken), tensors
 
 
 def forget(folder: Path) -> None:
@@ -105,9 +120,15 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _can_be_encoded(each: CodedTensor) -> bool:
+def _layer_of(model: LanguageModel, name: str) -> int | None:
+    return layer_of(name) if model.spec.is_gguf else model.spec.family.layer_of(name)
+
+
+def _can_be_encoded(model: LanguageModel, each: CodedTensor) -> bool:
     tensor, type_name = each.source, each.choice.type_name
-    is_matrix = len(tensor.shape) == 2 and layer_of(tensor.name) is not None
+    is_matrix = len(tensor.shape) == 2 and _layer_of(model, tensor.name) is not None
+    if each.grouped is not None:
+        return is_matrix
     return is_matrix and gains_from_feedback(type_name) and type_name != tensor.type_name
 
 
@@ -148,15 +169,16 @@ class _Layers:
 
     def encode(self, wanted: dict[str, CodedTensor], progress: CountCallback | None) -> None:
         missing = {name: each for name, each in wanted.items() if self._stored(each) is None}
-        last = max((layer_of(name) or 0 for name in missing), default=-1)
+        layers = {name: _layer_of(self._model, name) or 0 for name in wanted}
+        last = max((layers[name] for name in missing), default=-1)
         for number in range(last + 1):
             if progress is not None:
                 progress(number, last + 1, f"layer {number}")
             weights = self._model.layer_weights(number)
-            names = [name for name in missing if layer_of(name) == number]
+            names = [name for name in missing if layers[name] == number]
             for gram in self._run.next_layer(weights, lambda matrix: matrix.weight.name, names):
                 self._encode_matrices(gram, [missing[name] for name in gram.names])
-            coded = {name: each for name, each in wanted.items() if layer_of(name) == number}
+            coded = {name: each for name, each in wanted.items() if layers[name] == number}
             self._run.finish_layer(self._coded_layer(number, coded))
 
     def _encode_matrices(self, gram: DriftGram, matrices: Sequence[CodedTensor]) -> None:
@@ -170,6 +192,9 @@ class _Layers:
             self._store(each, importance, factors, correction)
 
     def _stored(self, each: CodedTensor) -> Tensor | None:
+        if each.grouped is not None:
+            codes = stored_codes(self._folder, each.source.name)
+            return None if codes is None else tensor_of(codes.values())
         return stored_blocks(self._folder, each.source, each.choice.type_name)
 
     def _coded_layer(self, number: int, coded: dict[str, CodedTensor]) -> LayerWeights:
@@ -186,6 +211,13 @@ class _Layers:
     def _store(self, each: CodedTensor, importance: Floats, factors: Floats, correction: Floats | None) -> None:
         tensor, type_name = each.source, each.choice.type_name
         values = tensor.make().dequantize().to("f32")
+        if each.grouped is not None:
+            store(
+                self._folder,
+                tensor.name,
+                encode_rows(tensor.name, values, each.grouped.spec, importance, factors, correction),
+            )
+            return
         rows, columns = tensor.shape
         count = max(_ROWS_BYTES // (4 * columns), 1)
         parts = []

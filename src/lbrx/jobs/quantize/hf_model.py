@@ -12,11 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, LatestParts, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
+from lbrx.jobs.quantize.group_codes import Calibration, GroupCoding, read_calibration
 from lbrx.jobs.quantize.hf_types import (
     COMPRESSED_TENSORS,
     GPTQ,
@@ -28,11 +31,14 @@ from lbrx.jobs.quantize.hf_types import (
     scale_type_of,
 )
 from lbrx.jobs.quantize.options import QuantizeOptions
+from lbrx.jobs.quantize.packed_codes import Rounded
 from lbrx.jobs.quantize.targets import HfTarget
 from lbrx.models.architectures import known_family
 from lbrx.models.architectures.mlx_experts import separate_experts, with_separate_weights
+from lbrx.ops.group_feedback import GroupCodes, GroupSpec
 from lbrx.tensors.creation import full
 from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.tensor import tensor as tensor_of
 
 WEIGHT, HEAD = ".weight", "lm_head"
 _IN_LAYER = re.compile(r"\.\d+\.")
@@ -57,8 +63,11 @@ def quantize_hf(contents: Contents, options: QuantizeOptions) -> Quantization:
     types = {name: found for name, choice in choices.items() if (found := target.type_of(choice.type_name)) is not None}
     if not types:
         raise UsageError(f"the model has no layer that can be quantized as {options.to}")
-    shared = _sharing(tensors, types)
-    coded = tuple(_coded(tensor, choices[tensor.name], types.get(tensor.name), shared) for tensor in tensors)
+    sharing = _sharing(tensors, types)
+    calibration = read_calibration(replace(contents, tensors=tensors), options)
+    coded = tuple(
+        _coded(each, choices[each.name], types.get(each.name), sharing.get(each.name), calibration) for each in tensors
+    )
     kept = [each.name.removesuffix(WEIGHT) for each in tensors if each.name not in types and _is_linear(each)]
     modules = {name.removesuffix(WEIGHT): own for name, own in types.items()}
     result = replace(
@@ -153,7 +162,7 @@ _latest: LatestParts[Parts] = LatestParts()
 
 
 def _coded(
-    tensor: PlannedTensor, choice: Choice, own: HfType | None, shared: Mapping[str, _SharedLimit]
+    tensor: PlannedTensor, choice: Choice, own: HfType | None, limit: _SharedLimit | None, calibration: Calibration
 ) -> CodedTensor:
     if own is None:
         if choice.type_name == tensor.type_name:
@@ -162,7 +171,6 @@ def _coded(
         return CodedTensor(tensor, choice, (cast,))
     module = tensor.name.removesuffix(WEIGHT)
     encode = partial(_encoded, own=own, scale_type=scale_type_of(own, tensor.type_name))
-    limit = shared.get(tensor.name)
     stand_in = full(tensor.shape, 0.0, "f32")  # types and shapes are the same whatever the values
     outline = encode(stand_in, largest=None)
 
@@ -176,7 +184,26 @@ def _coded(
         PlannedTensor(f"{module}.{part}", made_part.type_name, made_part.shape, partial(made, part), unit=module)
         for part, made_part in outline.items()
     )
-    return CodedTensor(tensor, choice, parts)
+    if not calibration.is_used or not own.is_packed:
+        return CodedTensor(tensor, choice, parts)
+    coding = _coding(tensor, own)
+    return CodedTensor(tensor, choice, calibration.applied(tensor, parts, coding), coding)
+
+
+def _coding(tensor: PlannedTensor, own: HfType) -> GroupCoding:
+    """How a weight is encoded with importances."""
+    size = own.group_size or tensor.shape[-1]
+    kind = "symmetric" if own.is_symmetric else "zero point"
+    spec = GroupSpec(own.bits, size, kind, scale_type_of(own, tensor.type_name))
+    module = tensor.name.removesuffix(WEIGHT)
+
+    def parts(found: GroupCodes) -> Parts:
+        scales = tensor_of(found.steps).to(spec.number_type)
+        zero_points = tensor_of(np.rint(-found.lows / found.steps))
+        made = packed_parts(Rounded(tensor_of(found.codes).to("f32"), scales, zero_points), own)
+        return {f"{module}.{ending}": part for ending, part in made.items()}
+
+    return GroupCoding(spec, parts)
 
 
 def _encoded(values: Tensor, *, own: HfType, scale_type: str, largest: Tensor | None) -> Parts:

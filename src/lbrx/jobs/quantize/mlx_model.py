@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import Contents, PlannedTensor
@@ -16,6 +19,7 @@ from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.group_codes import Calibration, GroupCoding, read_calibration
 from lbrx.jobs.quantize.mixes import deserves_more_bits
 from lbrx.jobs.quantize.mlx_budget import choose_mlx_for_size, trials_of_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions
@@ -23,7 +27,12 @@ from lbrx.jobs.quantize.sensitivity import Trial
 from lbrx.jobs.quantize.targets import MlxTarget, find_mlx_mode, mlx_name
 from lbrx.models.architectures import known_family
 from lbrx.models.architectures.mlx_modes import described, weight_parts
-from lbrx.tensors.codecs.mlx import MlxMode, encoded_mlx
+from lbrx.ops.group_feedback import GroupCodes, GroupSpec, packed_words
+from lbrx.tensors.codecs.mlx import WORD_BITS, MlxMode, encoded_mlx
+from lbrx.tensors.coded import Blocks
+from lbrx.tensors.storage import CpuStorage
+from lbrx.tensors.tensor import Tensor
+from lbrx.tensors.tensor import tensor as tensor_of
 
 _WEIGHT = ".weight"
 _STACK_MARKS = ("switch_mlp", "experts")
@@ -89,7 +98,8 @@ def quantize_mlx(contents: Contents, options: QuantizeOptions, measuring: Measur
         choices, others = selection.choices, selection.front
     else:
         modes, choices = _chosen(contents, config, target, options)
-    coded = tuple(_coded(t, choices[t.name], modes.get(t.name), options) for t in contents.tensors)
+    calibration = read_calibration(contents, options)
+    coded = tuple(_coded(t, choices[t.name], modes.get(t.name), options, calibration) for t in contents.tensors)
     settings = _settings(target, modes)
     result = replace(
         contents,
@@ -219,7 +229,9 @@ def _layer_count(config: Mapping[str, Any]) -> int:
     raise UsageError("config.json has no 'num_hidden_layers', which mixed recipes go by")
 
 
-def _coded(tensor: PlannedTensor, choice: Choice, mode: MlxMode | None, options: QuantizeOptions) -> CodedTensor:
+def _coded(
+    tensor: PlannedTensor, choice: Choice, mode: MlxMode | None, options: QuantizeOptions, calibration: Calibration
+) -> CodedTensor:
     if mode is None and choice.type_name == tensor.type_name:
         return CodedTensor(tensor, choice, (tensor,))
     if is_coded(tensor.type_name) and not options.allow_requantize:
@@ -227,12 +239,31 @@ def _coded(tensor: PlannedTensor, choice: Choice, mode: MlxMode | None, options:
     if mode is None:
         part = tensor.mapped(lambda values: values.dequantize().to(choice.type_name), type_name=choice.type_name)
         return CodedTensor(tensor, choice, (part,))
-    return CodedTensor(tensor, choice, mlx_parts(tensor, mode))
+    plain = mlx_parts(tensor, mode)
+    if not calibration.is_used or mode.mode != "affine":
+        return CodedTensor(tensor, choice, plain)
+    spec = GroupSpec(mode.bits, mode.group_size, "free", _number_type(tensor))
+    coding = GroupCoding(spec, partial(_grouped_parts, tensor.name.removesuffix(_WEIGHT), tensor.shape, spec))
+    return CodedTensor(tensor, choice, calibration.applied(tensor, plain, coding), coding)
+
+
+def _grouped_parts(module: str, shape: tuple[int, ...], spec: GroupSpec, codes: GroupCodes) -> dict[str, Tensor]:
+    """The tensors of a weight whose codes are chosen."""
+    words = packed_words(codes.codes, spec.bits)
+    *rows, columns = shape
+    weight = Blocks(CpuStorage(words.reshape(-1).view(np.uint8)), "u32", (*rows, columns * spec.bits // WORD_BITS))
+    numbers = (*rows, columns // spec.size)
+    scales, biases = (tensor_of(each.reshape(numbers)).to(spec.number_type) for each in (codes.steps, codes.lows))
+    return {f"{module}.weight": Tensor(weight), f"{module}.scales": scales, f"{module}.biases": biases}
+
+
+def _number_type(tensor: PlannedTensor) -> str:
+    return tensor.type_name if tensor.type_name in FLOAT_TYPES else "f32"
 
 
 def mlx_parts(tensor: PlannedTensor, mode: MlxMode) -> tuple[PlannedTensor, ...]:
     """The tensors that MLX has of a weight."""
-    numbers = "u8" if mode.mode != "affine" else tensor.type_name if tensor.type_name in FLOAT_TYPES else "f32"
+    numbers = "u8" if mode.mode != "affine" else _number_type(tensor)
     return weight_parts(tensor, mode, lambda values: encoded_mlx(values.dequantize(), mode), numbers)
 
 

@@ -22,6 +22,7 @@ from lbrx.jobs.quantize.targets import (
     find_mlx_mode,
     find_target,
     target_names,
+    uses_importances,
 )
 
 DEFAULT_CANDIDATES = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
@@ -247,13 +248,17 @@ class QuantizeOptions:
         given = {
             "--pure": self.pure,
             "--override-kv": bool(self.key_overrides),
-            "--imatrix": self.imatrix is not None,
             "--keep-split": self.keep_split,
             "--prune-layers": bool(self.prune_layers),
         }
         wrong = [name for name, is_given in given.items() if is_given]
         if wrong:
             raise UsageError(f"{wrong[0]} is for GGUF files, and {self.to} makes {made_format}")
+        if self.imatrix is not None and not uses_importances(self.target):
+            raise UsageError(
+                f"{self.to} is rounded without importances; --imatrix and --calibrate are for GGUF files and for "
+                "integers in groups, such as mlx_4 and ct_int4"
+            )
 
 
 def parse_options(

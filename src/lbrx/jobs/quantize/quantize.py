@@ -216,8 +216,8 @@ def _with_feedback(
     """Encode the layers first; the options then name their folder."""
     if texts is None:
         raise UsageError("--feedback needs --calibrate, a text whose inputs of layers are measured")
-    if not isinstance(choices.target, FileType) or choices.prune_layers or options.get("cluster") is not None:
-        raise UsageError("--feedback is for GGUF files, without --prune-layers and --cluster")
+    if choices.prune_layers or options.get("cluster") is not None:
+        raise UsageError("--feedback cannot be used with --prune-layers and --cluster")
     with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
         plan = plan_quantize(source, out, choices, measuring=measuring)
         folder = encode_layers(Path(source), out, plan.quantization, texts, shrink, measuring)

@@ -40,7 +40,7 @@ from lbrx.jobs.quantize.figures import (
     write_record,
 )
 from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
-from lbrx.jobs.quantize.targets import MlxTarget, model_name
+from lbrx.jobs.quantize.targets import MlxTarget, model_name, uses_importances
 from lbrx.jobs.score.records import Score
 from lbrx.jobs.score.score import score
 from lbrx.jobs.score.statistics import Estimate
@@ -74,7 +74,7 @@ class Several:
             output = output_name(model, name, parsed)
             if output in found:
                 raise UsageError(f"{name!r} is given twice; expected each type once")
-            if imatrix_path is not None and isinstance(parsed.target, FileType):
+            if imatrix_path is not None and uses_importances(parsed.target):
                 parsed = replace(parsed, imatrix=imatrix_path)
             found[output] = parsed
         return found

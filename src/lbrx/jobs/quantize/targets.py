@@ -53,6 +53,17 @@ class HfTarget:
         return found
 
 
+def uses_importances(target: Target) -> bool:
+    """Whether importances of columns change the output.
+
+    >>> uses_importances(find_target("mlx_4")), uses_importances(find_target("ct_fp8"))
+    (True, False)
+    """
+    if isinstance(target, MlxTarget):
+        return target.mode.mode == "affine"
+    return isinstance(target, FileType) or (isinstance(target, HfTarget) and target.type.is_packed)
+
+
 Target: TypeAlias = FileType | MlxTarget | HfTarget | IntegerTarget
 
 

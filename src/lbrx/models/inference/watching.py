@@ -56,6 +56,11 @@ def _all_matrices(weights: ModelWeights) -> list[Matrix]:
     return [*_matrices([(layer.mixer, layer.mlp) for layer in weights.layers]), weights.output]
 
 
+def gguf_tensors(spec: ModelSpec, names: Iterable[str]) -> dict[str, tuple[str, int | None]]:
+    """The names in GGUF of tensors of a Hugging Face or MLX model, and the numbers of experts."""
+    return _gguf_names(spec, frozenset(names), is_gguf=False)
+
+
 def gguf_names(spec: ModelSpec, names: Iterable[str]) -> dict[str, str]:
     """The names in GGUF of tensors of a Hugging Face or MLX model."""
     given = frozenset(names)

@@ -278,4 +278,4 @@ load_f32, load_f16, load_bf16, load_f8_e4m3, load_i64, load_i32, load_i16, load_
 store_f32, store_f16, store_bf16, store_f8_e4m3, store_i64, store_i32, store_i16, store_byte = (
     ELEMENT_FUNCTIONS[f"store_{name}"] for name in ("f32", "f16", "bf16", "f8_e4m3", "i64", "i32", "i16", "u8")
 )
-round_f8_e4m3 = ELEMENT_FUNCTIONS["round_f8_e4m3"]
+round_f8_e4m3, round_f16, round_bf16 = (ELEMENT_FUNCTIONS[f"round_{name}"] for name in ("f8_e4m3", "f16", "bf16"))
