@@ -201,6 +201,10 @@ def test_rows_that_are_no_groups_stay() -> None:
     reasons = {tensor.source.name: tensor.choice.reason for tensor in plan.coded}
     assert reasons["model.layers.0.self_attn.q_proj.weight"] == "rows of 96 are not a multiple of the group size 128"
     assert reasons["lm_head.weight"] == "output matrix"
+    assert reasons["model.embed_tokens.weight"] == "embedding"
+    (warning,) = plan.contents.warnings
+    assert warning.startswith("12 layers, such as 'model.layers.0.self_attn.q_proj.weight', cannot be quantized as")
+    assert warning.endswith("rows of 96 are not a multiple of the group size 128; --group-size 32 fits them")
     assert f"{DOWN}.weight_packed" in plan.contents.by_name
 
 

@@ -23,6 +23,7 @@ from lbrx.jobs.quantize.group_codes import Calibration, GroupCoding, read_calibr
 from lbrx.jobs.quantize.hf_types import (
     COMPRESSED_TENSORS,
     GPTQ,
+    GROUP_SIZES,
     HfType,
     byte_parts,
     config_group,
@@ -74,8 +75,24 @@ def quantize_hf(contents: Contents, options: QuantizeOptions) -> Quantization:
         contents,
         tensors=tuple(part for tensor in coded for part in tensor.parts),
         config={**config, "quantization_config": _settings(target.type, modules, kept)},
+        warnings=(*contents.warnings, *_misfit_warnings(coded, target)),
     )
     return Quantization(result, coded)
+
+
+def _misfit_warnings(coded: Sequence[CodedTensor], target: HfTarget) -> Iterator[str]:
+    """A warning if layers are not quantized because of their shapes, and the group size that they have room for."""
+    misfits = [each for each in coded if each.choice.misfit is not None]
+    if not misfits:
+        return
+    own = target.type
+    fitting = [size for size in GROUP_SIZES if size < own.group_size and own.is_packed]
+    fitting = [size for size in fitting if all(each.source.shape[-1] % size == 0 for each in misfits)]
+    advice = f"; --group-size {fitting[-1]} fits them" if fitting else ""
+    yield (
+        f"{len(misfits)} layer{'s' * (len(misfits) != 1)}, such as {misfits[0].source.name!r}, "
+        f"cannot be quantized as {own.name}: {misfits[0].choice.reason}{advice}"
+    )
 
 
 def _check_layout(config: Mapping[str, Any]) -> None:
@@ -99,7 +116,8 @@ def _choose(tensor: PlannedTensor, target: HfTarget, options: QuantizeOptions) -
         wanted = options.embedding_type if tensor.name.endswith("embed_tokens.weight") else None
         if wanted is not None:
             return Choice(wanted.lower(), "--embedding-type")
-        return Choice(tensor.type_name, "not a linear layer")
+        is_embedding = len(tensor.shape) == 2 and _EMBEDDING.search(tensor.name.removesuffix(WEIGHT)) is not None
+        return Choice(tensor.type_name, "embedding" if is_embedding else "not a linear layer")
     asked = _asked_for(tensor.name.removesuffix(WEIGHT), options)
     reason = None if asked is not None else _reason_to_keep(tensor.name.removesuffix(WEIGHT))
     if reason is not None:
@@ -107,7 +125,7 @@ def _choose(tensor: PlannedTensor, target: HfTarget, options: QuantizeOptions) -
     type_name, reason = asked or (target.type.name, "base type")
     found = target.type_of(type_name)
     misfit = None if found is None else found.misfit(tensor.shape)
-    return Choice(type_name, reason) if misfit is None else Choice(tensor.type_name, misfit)
+    return Choice(type_name, reason) if misfit is None else Choice(tensor.type_name, misfit, type_name)
 
 
 def _asked_for(module: str, options: QuantizeOptions) -> tuple[str, str] | None:
