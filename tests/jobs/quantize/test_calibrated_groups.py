@@ -49,7 +49,7 @@ def test_models_are_closer_to_the_original(tmp_path: Path, text: Path, name: str
 def test_importances_of_experts(tmp_path: Path) -> None:
     """Each expert has its own."""
     columns, experts = 64, 2
-    sizes = {"hidden_size": columns, "intermediate_size": 32, "num_attention_heads": 2, "vocab_size": 8}
+    sizes = {"hidden_size": columns, "intermediate_size": 32, "num_attention_heads": 4, "vocab_size": 8}
     config = json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 1, "num_experts": experts, **sizes})
     names = [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in range(experts)]
     weight = lbrx.normal((32, columns), seed=1).to("bf16")
