@@ -50,6 +50,7 @@ def test_importances_of_experts(tmp_path: Path) -> None:
     """Each expert has its own."""
     columns, experts = 64, 2
     sizes = {"hidden_size": columns, "intermediate_size": 32, "num_attention_heads": 4, "vocab_size": 8}
+    sizes |= {"num_experts_per_tok": 1}
     config = json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 1, "num_experts": experts, **sizes})
     names = [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in range(experts)]
     weight = lbrx.normal((32, columns), seed=1).to("bf16")
