@@ -36,6 +36,7 @@ def edit(
 
       lbrx edit model.gguf --set tokenizer.ggml.eos_token_id=u32:128009 --out fixed.gguf
     """
+    from lbrx.cli.console import plural
     from lbrx.jobs.edit.edit import edit as edit_file
     from lbrx.jobs.quantize.options import KeyOverride
 
@@ -52,7 +53,7 @@ def edit(
         overwrite=overwrite,
     )
     how = "in place" if result.is_in_place else "in a new file"
-    print(f"{result.path}: {result.changed} keys set and {result.removed} removed, {how}")
+    print(f"{result.path}: {plural(result.changed, 'key')} set and {result.removed} removed, {how}")
 
 
 def _text(path: Path) -> str:

@@ -198,3 +198,18 @@ def test_only_models_are_replaced(model: Path) -> None:
     out.write_bytes(model.read_bytes())
     edit(model, remove=["general.url"], out=out, overwrite=True)
     assert "general.url" not in keys(out)
+
+
+def test_changes_that_break_a_model_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    lbrx.save(path, {"w": lbrx.full((8,), 1.0, "f32")}, {"general.architecture": "llama", "llama.block_count": 1})
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="the chat template is not valid: line 2: "):
+        edit(path, chat_template="{% if a %}\n{{ broken")
+    with pytest.raises(UsageError, match=r"'llama.block_count' is the number of layers in the file"):
+        edit(path, {"llama.block_count": Typed(2, "u32")})
+    with pytest.raises(UsageError, match=r"'llama.block_count' is the number of layers in the file"):
+        edit(path, remove=["llama.block_count"])
+    assert path.read_bytes() == before
+    edit(path, chat_template="{% for m in messages %}{% generation %}{{ m }}{% endgeneration %}{% endfor %}")
+    assert "generation" in lbrx.open(path).metadata["tokenizer.chat_template"]

@@ -25,6 +25,7 @@ from lbrx.files.formats.header import FileHeader, TensorSpec
 from lbrx.files.formats.shards import SPLIT_KEYS
 from lbrx.files.formats.source import open_source
 from lbrx.files.output.staging import check_is_model
+from lbrx.models.tokenizers.template_worker import environment
 
 FILLER_KEY = "header.padding"  # its text fills the header up to the first tensor
 TEMPLATE_KEY = "tokenizer.chat_template"
@@ -120,6 +121,7 @@ def _changed(
     path: Path, header: FileHeader, changes: dict[str, Typed], remove: Sequence[str], template: str | None
 ) -> dict[str, Typed]:
     if template is not None:
+        _check_template(template)
         changes[TEMPLATE_KEY] = Typed(template, "str")
     if not changes and not remove:
         raise UsageError("nothing to change; expected keys to set or remove")
@@ -129,11 +131,31 @@ def _changed(
     for key in (*changes, *remove):
         if key in _FIXED_KEYS:
             raise UsageError(f"key {key!r} describes the tensors or the file and cannot be changed")
+    _check_layers(changes, remove, pairs)
     for key in remove:
         if key not in pairs:
             raise UsageError(f"{path}: has no key {key!r}{nearest(key, pairs)}")
         del pairs[key]
     return pairs | changes
+
+
+def _check_template(template: str) -> None:
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        environment().parse(template)
+    except TemplateSyntaxError as error:
+        raise UsageError(f"the chat template is not valid: line {error.lineno}: {error.message}") from error
+
+
+def _check_layers(changes: Mapping[str, Typed], remove: Sequence[str], pairs: Mapping[str, Typed]) -> None:
+    """Raise if the number of layers is changed, which is that of the tensors."""
+    architecture = pairs.get("general.architecture")
+    key = f"{None if architecture is None else architecture.value}.block_count"
+    if key in remove or (key in changes and key in pairs and changes[key].value != pairs[key].value):
+        raise UsageError(
+            f"key {key!r} is the number of layers in the file; 'lbrx quantize --prune-layers' removes some"
+        )
 
 
 def _data_start(header: FileHeader) -> int:

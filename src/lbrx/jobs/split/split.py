@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+from lbrx.base.system import parse_bytes
 from lbrx.errors import UsageError
 from lbrx.files.formats.header import FileLayout
 from lbrx.files.formats.shards import lay_out_gguf_groups
@@ -46,7 +47,7 @@ def split(
 
 @takes_run_options
 def join(source: str | os.PathLike[str], out: str | os.PathLike[str], **options: Unpack[RunKeywords]) -> RunResult:
-    """Write a split GGUF model as one file; ``source`` is any of its shards, or their folder.
+    """Write a split GGUF model as one file; ``source`` is its first shard, or their folder.
 
     >>> import lbrx, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -67,6 +68,8 @@ def plan_split(
         raise UsageError("expected either a size of shards (--max-size) or a number of tensors (--max-tensors)")
     if max_tensors is not None and max_tensors < 1:
         raise UsageError(f"shards of {max_tensors} tensors are not possible; expected at least 1")
+    if max_size is not None and parse_bytes(max_size) < 1:
+        raise UsageError(f"--max-size is {max_size}; expected at least 1 byte")
     contents, path = _gguf(source), Path(out)
     plan = plan_output(contents, path, max_shard_bytes=shard_limit(max_size, NO_LIMIT_BYTES))
     if max_tensors is None:
