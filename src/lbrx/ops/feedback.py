@@ -31,7 +31,8 @@ from lbrx.tensors.tensor import Tensor, tensor
 
 Floats = npt.NDArray[np.float32]
 DEFAULT_SHRINK = 0.2
-_DAMPING, _DRIFT_DAMPING = 0.01, 0.1  # of the mean of the diagonal
+_OWN_DAMPING = 0.005  # of each element of the diagonal
+_DAMPING, _DRIFT_DAMPING = 0.0001, 0.1  # of the mean of the diagonal, which few large columns may dominate
 _WITHOUT_GAIN = ("tq1_0", "tq2_0", "q1_0")
 _ROWS_AT_A_TIME = 32  # of a step of a thread
 
@@ -43,8 +44,8 @@ def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAUL
     A column that is always zero counts a little.
 
     >>> feedback_factors(np.array([[4.0, 0.0], [0.0, 1.0]]), 0.0).round(3)
-    array([[0.498, 0.   ],
-           [0.   , 0.988]], dtype=float32)
+    array([[0.499, 0.   ],
+           [0.   , 0.997]], dtype=float32)
     """
     h = np.asarray(gram, np.float64)
     if h.ndim != 2 or h.shape[0] != h.shape[1]:
@@ -52,7 +53,7 @@ def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAUL
     diagonal = h.diagonal().copy()
     h = (1.0 - shrink) * h
     mean = float(diagonal.mean()) or 1.0
-    h[np.diag_indices_from(h)] = diagonal + _DAMPING * mean
+    h[np.diag_indices_from(h)] = (1.0 + _OWN_DAMPING) * diagonal + _DAMPING * mean
     # H = R R' with R upper triangular, from the factor of H with rows and columns reversed; U = R^-1.
     with one_blas_thread():  # results must not depend on the number of threads
         reversed_factor = np.linalg.cholesky(h[::-1, ::-1])
@@ -68,8 +69,9 @@ def drift_correction(
     ``gram`` is the sum over inputs y of y y', and ``drift`` of (x - y) y', where x are the inputs that W was made for.
 
     >>> gram, drift = np.eye(2), np.array([[0.5, 0.0], [0.0, 0.0]])
-    >>> drift_correction(gram, drift, 1.0).round(2).tolist()
-    [[0.45, 0.0], [0.0, 0.0]]
+    >>> drift_correction(gram, drift, 1.0).round(2)
+    array([[0.45, 0.  ],
+           [0.  , 0.  ]], dtype=float32)
     """
     h = np.array(gram, np.float64)
     h[np.diag_indices_from(h)] += _DRIFT_DAMPING * (float(h.diagonal().mean()) or 1.0)
