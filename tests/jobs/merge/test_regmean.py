@@ -147,6 +147,16 @@ def test_a_stopped_run_continues_behind_the_layers_that_were_measured(monkeypatc
     assert Path("out/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
+def test_the_current_directory_is_an_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = demo_models()
+    (folder / "out").mkdir()
+    monkeypatch.chdir("out")
+    texts = {str(models.prose): str(folder / "prose.txt"), str(models.code): str(folder / "code.txt")}
+    lbrx.merge(recipe(texts, max_tokens=64), ".", overwrite=True)
+    assert (folder / "out/model.safetensors").is_file()
+    assert not list(folder.glob(".*"))
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_changed_text_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram_files.GramFolder, "forget", lambda _: None)

@@ -56,6 +56,18 @@ def test_models_with_states_write_texts_one_after_the_other(
     assert not (alone == 0).any()
 
 
+def test_a_text_that_ends_early_is_continued_another_way(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lbrx.models.inference.sampled_texts as module
+
+    monkeypatch.setattr(module, "runs_side_by_side", lambda _: False)
+    (text,) = sampled_texts(model, PROMPTS[:1], 60, forbidden=range(0, model.spec.vocabulary, 8))
+    assert not (text[3:] % 8 == 0).any()
+    periods = [period for period in range(1, 30) if np.array_equal(text[3:-period], text[3 + period :])]
+    assert periods == []
+    (repeated,) = sampled_texts(model, PROMPTS[:1], 9, forbidden=range(model.spec.vocabulary))
+    assert repeated.tolist() == [*PROMPTS[0]] * 3
+
+
 def test_prompts_are_needed(model: LanguageModel) -> None:
     with pytest.raises(UsageError, match="at least one token"):
         sampled_texts(model, np.empty((2, 0), np.int64), 5)

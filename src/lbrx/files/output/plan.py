@@ -114,6 +114,15 @@ def written_path(plan: OutputPlan) -> Path:
     return plan.out if plan.is_directory else plan.out.with_name(plan.layouts[0].name)
 
 
+def named_path(path: Path) -> Path:
+    """Return a path whose last part is a name, so that files can be put beside it: "." and ".." are resolved.
+
+    >>> named_path(Path("models/out")), named_path(Path(".")) == Path.cwd()
+    (PosixPath('models/out'), True)
+    """
+    return path.resolve() if path.name in ("", "..") else path
+
+
 def digest(*parts: bytes) -> str:
     """A short name for some bytes, cut into parts as they are."""
     state = xxhash.xxh3_64()

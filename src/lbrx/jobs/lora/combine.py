@@ -14,7 +14,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import ShapeError, UsageError, nearest
 from lbrx.files.checkpoint.locating import locate
 from lbrx.files.output.options import CountCallback
-from lbrx.files.output.plan import digest
+from lbrx.files.output.plan import digest, named_path
 from lbrx.jobs.lora.convert import FORMATS, TYPES, base_config, write_parts
 from lbrx.jobs.lora.knots import merged_in_common_directions
 from lbrx.jobs.lora.low_rank import low_rank_product
@@ -133,7 +133,7 @@ def combine_loras(
         raise UsageError(f"unknown format {format!r} of an adapter; expected one of {', '.join(FORMATS)}")
     config = None if base is None else base_config(os.fspath(base))
     parts = [read_parts(locate(os.fspath(adapter)), config) for adapter in adapters]
-    target = Path(out)
+    target = named_path(Path(out))
     with Spool(target.with_name(f".{digest(os.fsencode(target.name))}.factors-{os.getpid()}")) as spool:
         made = _Combiner(parts, shares, options, spool).combined(progress)
         write_parts(made, target, format, config, dtype)

@@ -89,8 +89,9 @@ def merge(
     )
     if stages is not None:
         write_stages(recipe, Path(stages), plan_call.keywords, options, measuring)
+    inputs = inputs_root(Path(out))  # found before the directory is replaced, which may be the current one
     result = plan_and_execute(plan_call, options, measuring=measuring)
-    remove_tree(inputs_root(Path(out)))
+    remove_tree(inputs)
     return result
 
 

@@ -19,7 +19,7 @@ from lbrx.files.formats.strict_json import read_json
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.options import CountCallback, RunKeywords, takes_run_options
-from lbrx.files.output.plan import SideFile, digest, shard_limit
+from lbrx.files.output.plan import SideFile, digest, named_path, shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.lora.spool import Spool
@@ -195,6 +195,7 @@ def _new_rows(decided: Transplant, out: Path, progress: CountCallback | None) ->
     total = sum(matches.new_ids.size for matches in decided.matches.values())
     done = 0
     Staging(out).make_parent()
+    out = named_path(out)
     with Spool(out.with_name(f".{digest(os.fsencode(out.name))}.rows-{os.getpid()}")) as spool:
         for name, matrix in decided.matrices.items():
             maker = RowMaker(matrix, decided.matches[name], decided.own, decided.new, decided.options)

@@ -61,11 +61,17 @@ def _files_of(source: Path) -> Iterator[UploadedFile]:
     if source.is_file():
         _check_not_begun(source.parent, source.name)
         match = _SHARD.fullmatch(source.name)
-        paths = [source] if match is None else sorted(source.parent.glob(f"{match[1]}-*-of-{match[3]}{match[4]}"))
+        paths = [source] if match is None else [path for path in source.parent.iterdir() if _is_shard(path.name, match)]
         yield from (UploadedFile(path, path.name, path.stat().st_size) for path in paths)
         return
     _check_not_begun(source.resolve().parent, source.resolve().name)
     yield from _below(source, "")
+
+
+def _is_shard(name: str, of: re.Match[str]) -> bool:
+    """Whether a file belongs to the same split model as another shard."""
+    match = _SHARD.fullmatch(name)
+    return match is not None and match.group(1, 3, 4) == of.group(1, 3, 4)
 
 
 def _below(directory: Path, prefix: str) -> Iterator[UploadedFile]:

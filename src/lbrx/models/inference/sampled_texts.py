@@ -18,6 +18,7 @@ from lbrx.models.inference.sampling import Sampling
 from lbrx.models.inference.weights import Floats
 
 Ids = npt.NDArray[np.int64]
+_MOST_EMPTY_ATTEMPTS = 16  # to continue a text: then its prompt is repeated
 
 
 class _SamePositions(Positions):
@@ -67,9 +68,10 @@ def sampled_texts(
     length = min(prompts.shape[1], tokens)
     out[:, :length] = prompts[:, :length]
     if not runs_side_by_side(model):
-        sampling = [Sampling(1.0, seed=seed + number) for number in range(len(out))]
-        for number, given in enumerate(sampling):
-            _continue_alone(model, out[number], length, given, frozenset(forbidden))
+        for number, text in enumerate(out):
+            if progress is not None:
+                progress(number * tokens // len(out), tokens)
+            _continue_alone(model, text, length, [seed, number], draw.forbidden)
         return out
     cache = KeyValueCache(model.spec, tokens, sequences=len(out))
     for position in range(tokens - 1):
@@ -92,17 +94,18 @@ def _hidden(model: LanguageModel, ids: Ids, position: int, cache: KeyValueCache)
     return hidden
 
 
-def _continue_alone(model: LanguageModel, out: Ids, length: int, sampling: Sampling, forbidden: frozenset[int]) -> None:
-    """Continue one text; where the model would draw a forbidden token, the text begins anew with the prompt."""
-    done = length
-    while done < len(out):
-        before = done
+def _continue_alone(model: LanguageModel, out: Ids, length: int, seed: list[int], forbidden: list[int]) -> None:
+    """Continue one text. Where the model would draw a forbidden token, the prompt is continued anew, another way."""
+    random = np.random.Generator(np.random.Philox(key=seed))
+    done, attempts_left = length, _MOST_EMPTY_ATTEMPTS
+    while done < len(out) and attempts_left:
+        before, sampling = done, Sampling(1.0, seed=int(random.integers(1 << 31)))
         for token in model.generate(out[:length], len(out) - done, sampling, stop_ids=forbidden):
             out[done] = token
             done += 1
         if done == before:
-            out[done:] = np.resize(out[:length], len(out) - done)
-            return
+            attempts_left -= 1
+    out[done:] = np.resize(out[:length], len(out) - done)
 
 
 class _Draws:
@@ -110,11 +113,11 @@ class _Draws:
 
     def __init__(self, texts: int, seed: int, forbidden: Iterable[int]) -> None:
         self._random = [np.random.Generator(np.random.Philox(key=[seed, number])) for number in range(texts)]
-        self._forbidden = list(forbidden)
+        self.forbidden = list(forbidden)
 
     def __call__(self, first: int, logits: Floats) -> Ids:
         shares = logits.astype(np.float64)
-        shares[:, self._forbidden] = -np.inf
+        shares[:, self.forbidden] = -np.inf
         shares = np.cumsum(np.exp(shares - shares.max(axis=1, keepdims=True)), axis=1)
         points = [random.random() for random in self._random[first : first + len(logits)]]
         found = [np.searchsorted(row, point * row[-1], side="right") for row, point in zip(shares, points, strict=True)]

@@ -13,7 +13,7 @@ from lbrx.base import system
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.plan_cache import Planned, PlannedCalls
 from lbrx.files.formats.header import FileHeader, FileLayout
-from lbrx.files.output.plan import Identity, SideFile, digest, file_state, output_identity
+from lbrx.files.output.plan import Identity, SideFile, digest, file_state, named_path, output_identity
 from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.merge.plan.expressions import inputs_of, merged, merged_by
 from lbrx.jobs.merge.plan.records import InputModel, Job, StagePlan
@@ -105,6 +105,7 @@ def inputs_root(out: Path) -> Path:
     """Return the folder of the inputs that are measured for an output: beside it, or in the cache if it is remote."""
     if is_remote(out):
         return system.cache_directory("inputs") / digest(str(out).encode())
+    out = named_path(out)
     return out.with_name(f".{out.name}.inputs")
 
 
