@@ -128,6 +128,15 @@ def test_della_keeps_larger_elements_of_a_row_with_a_larger_probability() -> Non
         assert deviations(int(by_rank[:, ranks].sum()), ROWS * fifth, probability) < 5
 
 
+def test_della_gives_ranks_of_a_short_row_equal_steps() -> None:
+    rows = np.tile(np.array([2, -3, 1], np.float32), (5000, 1))
+    mask = random_by_rank(tensor(rows), 0.5, 0.5, CONTEXT, model=0)
+    assert mask is not None
+    middle, largest, smallest = mask.numpy().sum(axis=0)
+    assert (largest, smallest) == (5000, 0)
+    assert deviations(int(middle), 5000, 0.5) < 5
+
+
 def test_della_gives_a_row_of_one_element_the_density() -> None:
     mask = random_by_rank(tensor(np.ones((5000, 1), np.float32)), 0.3, 0.25, CONTEXT, model=0)
     assert mask is not None
