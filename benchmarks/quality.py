@@ -1,8 +1,8 @@
 """How far quantized models are from the original: llama.cpp with an importance matrix, against lbrx with feedback.
 
-Both get the same calibration text, the one of the package. The files have the same size. KL divergence and top tokens
-are measured by llama-perplexity itself, on texts of other kinds: Python's reference (technical prose), prose of the
-demo, and, for the model of stories, stories that it wrote itself.
+Both get the same calibration text: one that the model wrote itself, with that of the package. The files have the same
+size. KL divergence and top tokens are measured by llama-perplexity itself, on other texts: prose of the demo, Python's
+reference, and, for the model of stories, other stories that it wrote. lbrx without calibration is shown as well.
 
 ``LBRX_BENCH_MODELS="stories15m"`` and ``LBRX_BENCH_TYPES="q4_k_m"`` limit the run. llama.cpp's programs are built the
 first time; see `benchmarks.llama_tools`.
@@ -24,14 +24,15 @@ from benchmarks.harness import Figure
 from benchmarks.llama_tools import tool
 from benchmarks.real_models import real_model
 from lbrx.demo.models import demo_models
-from lbrx.jobs.imatrix.calibration import calibration_text
 
 SUITE = "quality"
 # model -> (type of the original, tokens of a chunk, chunks for each text)
 MODELS = {"stories15m": ("f32", 256, 24), "smollm2": ("f16", 512, 12), "gemma3": ("f16", 512, 6)}
 FOUR_BITS, OTHERS = 1 / (1 - 0.30), 1 / (1 - 0.20)
 TYPES = {"q4_k_m": FOUR_BITS, "iq4_xs": FOUR_BITS, "q3_k_m": OTHERS, "iq3_m": OTHERS, "q2_k": OTHERS, "iq2_m": OTHERS}
+NEED_IMPORTANCES = ("iq2_m",)
 _PROSE_CHARACTERS = 120_000
+_STORIES, _FIRST_SEED = 30, 1000
 
 
 @dataclass(frozen=True)
@@ -52,30 +53,35 @@ def run() -> Iterator[Figure]:
 
 def _of_model(name: str, types: list[str], folder: Path) -> Iterator[Figure]:
     base_type, context, chunks = MODELS[name]
-    original, calibration = folder / "original.gguf", folder / "calibration.txt"
+    original = folder / "original.gguf"
     lbrx.convert(real_model(name), original, type=base_type)
-    calibration.write_text(calibration_text(), encoding="utf-8")
     texts = {label: folder / f"{label}.txt" for label in _texts(name, original, folder)}
     for path in texts.values():
         _perplexity("-m", original, "-f", path, "-c", context, "--chunks", chunks, base=path)
+    ours, theirs, plain = (folder / f"{label}.gguf" for label in ("ours", "theirs", "plain"))
     importance = folder / "imatrix.gguf"
-    _run("llama-imatrix", "-m", original, "-f", calibration, "-c", context, "-o", importance, "--no-ppl")
     for type_name in types:
-        theirs, ours = folder / "theirs.gguf", folder / "ours.gguf"
+        lbrx.quantize(original, ours, to=type_name, calibrate="generated", feedback=True, overwrite=True)
+        if not importance.exists():
+            text = folder / "ours.generated.txt"
+            _run("llama-imatrix", "-m", original, "-f", text, "-c", context, "-o", importance, "--no-ppl")
         _run("llama-quantize", "--imatrix", importance, original, theirs, type_name.upper())
-        lbrx.quantize(original, ours, to=type_name, calibrate=calibration, feedback=True)
         if abs(ours.stat().st_size - theirs.stat().st_size) > 0.001 * theirs.stat().st_size:
             raise RuntimeError(f"{type_name}: {ours.stat().st_size} bytes against {theirs.stat().st_size}")
-        yield _figure(name, type_name, _distances(ours, texts), _distances(theirs, texts), ours.stat().st_size)
+        distances = [_distances(path, texts) for path in (ours, theirs)]
+        if type_name not in NEED_IMPORTANCES:
+            lbrx.quantize(original, plain, to=type_name, overwrite=True)
+            distances.append(_distances(plain, texts))
+        yield _figure(f"{name} {type_name}", TYPES[type_name], distances, ours.stat().st_size)
 
 
 def _texts(name: str, original: Path, folder: Path) -> Iterator[str]:
     """Write the texts, and return their names."""
     if name == "stories15m":
-        stories = [
-            lbrx.generate(original, "Once upon a time", max_tokens=240, temperature=1.0, seed=s) for s in range(30)
-        ]
-        (folder / "stories.txt").write_text("\n".join(map(str, stories)), encoding="utf-8")
+        options = {"max_tokens": 240, "temperature": 1.0}
+        seeds = range(_FIRST_SEED, _FIRST_SEED + _STORIES)
+        stories = [lbrx.generate(original, "Once upon a time", seed=seed, **options) for seed in seeds]
+        (folder / "stories.txt").write_text("\n".join(stories), encoding="utf-8")
         yield "stories"
     else:
         reference = "\n".join(topics[topic] for topic in sorted(topics))
@@ -95,17 +101,15 @@ def _distances(model: Path, texts: Mapping[str, Path]) -> dict[str, Distance]:
     return found
 
 
-def _figure(
-    model: str, type_name: str, ours: Mapping[str, Distance], theirs: Mapping[str, Distance], nbytes: int
-) -> Figure:
-    ratio = sum(each.divergence for each in theirs.values()) / sum(each.divergence for each in ours.values())
-    parts = [
-        f"{label}: KL {own.divergence:.4f} ± {own.error:.4f} against {peer.divergence:.4f}, "
-        f"same top {own.same_top:.1f} % against {peer.same_top:.1f} %"
-        for (label, own), peer in zip(ours.items(), theirs.values(), strict=True)
-    ]
-    detail = f"{'; '.join(parts)}; {nbytes / 1e6:.1f} MB"
-    return Figure(SUITE, f"{model} {type_name}", ratio, TYPES[type_name], detail)
+def _figure(name: str, target: float, distances: list[dict[str, Distance]], nbytes: int) -> Figure:
+    """``distances`` are those of lbrx with feedback, of llama.cpp, and of lbrx without calibration."""
+    ours, theirs = ([each.divergence for each in by_text.values()] for by_text in distances[:2])
+    parts = []
+    for text, own in distances[0].items():
+        others = [by_text[text] for by_text in distances[1:]]
+        values = "; ".join(f"{each.divergence:.4f}, {each.same_top:.1f} %" for each in others)
+        parts.append(f"{text}: {own.divergence:.4f} ± {own.error:.4f}, {own.same_top:.1f} % against {values}")
+    return Figure(SUITE, name, sum(theirs) / sum(ours), target, f"{'. '.join(parts)}. {nbytes / 1e6:.1f} MB")
 
 
 def _perplexity(*arguments: object, base: Path) -> str:
