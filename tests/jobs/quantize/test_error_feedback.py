@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,31 @@ def test_a_stopped_run_encodes_only_the_rest(tmp_path: Path, text: Path, monkeyp
     matrices = [name for name in resumed if name.startswith("blk.") and resumed[name].type_name in ("q4_0", "q4_1")]
     assert len(calls) == 1 + len(matrices)
     assert not (tmp_path / ".b.gguf.feedback").exists()
+
+
+@pytest.mark.parametrize("types", [("q4_0", "q4_0", [r"blk\.0\..*=q8_0"]), ("mlx_8", "mlx_4", [])])
+def test_blocks_of_a_stopped_run_with_other_types_are_not_used(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch, types: tuple[str, str, list[str]]
+) -> None:
+    """The blocks of a layer depend on the types of the layers before it."""
+    module = import_module("lbrx.jobs.quantize.quantize")
+
+    def stopped(*_given: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    name, other_name, tensor_types = types
+    other = {"tensor_types": tensor_types, "calibrate": text, "feedback": True}
+    quantize(demo_models().base, tmp_path / "whole", other_name, **other)  # type: ignore[arg-type]
+    with monkeypatch.context() as context:
+        context.setattr(module, "plan_and_execute", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            quantize(demo_models().base, tmp_path / "b", name, calibrate=text, feedback=True)
+    quantize(demo_models().base, tmp_path / "b", other_name, **other)  # type: ignore[arg-type]
+    assert _content(tmp_path / "b") == _content(tmp_path / "whole")
+
+
+def _content(path: Path) -> bytes:
+    return (path / "model.safetensors" if path.is_dir() else path).read_bytes()
 
 
 def test_feedback_needs_a_text_and_a_gguf_file(tmp_path: Path, text: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,40 @@ def test_an_output_that_was_published_by_a_killed_run_is_kept(folder: Path) -> N
     assert result.resumed_tensors == result.tensors
 
 
+def test_an_older_output_with_the_same_header_is_not_taken_for_a_new_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is killed before it begins with an output; the file under its name is of other weights."""
+    module = import_module("lbrx.jobs.quantize.quantize")
+
+    def killed(*_given: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    out, weights = folder / "out", "model.safetensors"
+    lbrx.quantize(folder / "prose", out, ["q4_0"])
+    old = (out / "prose-Q4_0.gguf").read_bytes()
+    shutil.copyfile(SHIPPED.code / weights, folder / "prose" / weights)
+    with monkeypatch.context() as context:
+        context.setattr(module, "plan_and_execute", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lbrx.quantize(folder / "prose", out, ["q4_0"], overwrite=True)
+    lbrx.quantize(folder / "prose", out, ["q4_0"], overwrite=True)
+    new = (out / "prose-Q4_0.gguf").read_bytes()
+    assert new != old
+    lbrx.quantize(folder / "prose", folder / "single.gguf", "q4_0")
+    assert new == (folder / "single.gguf").read_bytes()
+
+
+def test_outputs_with_error_feedback_are_others(folder: Path) -> None:
+    out, text, name = folder / "out", folder / "calibration.txt", "prose-Q4_0.gguf"
+    text.write_text(text.read_text()[:600])
+    found = []
+    for options in ({}, {"feedback": True}, {"feedback": True, "shrink": 0.9}):
+        lbrx.quantize(folder / "prose", out, ["q4_0"], calibrate=text, overwrite=True, **options)  # type: ignore[arg-type]
+        found.append((out / name).read_bytes())
+    assert len(set(found)) == 3
+
+
 def test_other_files_are_not_replaced(folder: Path) -> None:
     out = folder / "out"
     out.mkdir()
@@ -112,6 +147,29 @@ def test_the_card_has_the_figures_of_score(folder: Path) -> None:
     assert 0 < eight.divergence[0] < four.divergence[0] / 10
 
 
+def test_figures_of_different_texts_are_not_in_one_table(folder: Path) -> None:
+    out = folder / "out"
+    (folder / "other.txt").write_text((folder / "held_out.txt").read_text()[:700])
+    lbrx.quantize(folder / "prose", out, ["q8_0"], score=folder / "held_out.txt")
+    lbrx.quantize(folder / "prose", out, ["q4_0"])
+    assert "tokens of `held_out.txt`" in (out / "README.md").read_text()
+    lbrx.quantize(folder / "prose", out, ["q4_0"], score=folder / "other.txt")
+    card = (out / "README.md").read_text()
+    assert "tokens of `other.txt`" in card
+    rows = {line.split("`")[1]: line for line in card.splitlines() if line.startswith("| `")}
+    assert "to" in rows["prose-Q4_0.gguf"]
+    assert rows["prose-Q8_0.gguf"].endswith("|  |  |  |")
+
+
+@pytest.mark.parametrize("name", ["prose-Q8_0.gguf", "prose-MLX-4bit"])
+def test_an_output_in_the_way_is_reported_before_texts_are_run(folder: Path, name: str) -> None:
+    (folder / "out" / name).mkdir(parents=True)
+    (folder / "out" / name / "mine.txt").write_bytes(b"mine")
+    with pytest.raises(FileError, match=name):
+        lbrx.quantize(folder / "prose", folder / "out", TYPES, calibrate=folder / "calibration.txt")
+    assert [path.name for path in (folder / "out").iterdir()] == [name]
+
+
 @pytest.mark.parametrize(
     ("out", "types", "options", "message"),
     [
@@ -121,6 +179,10 @@ def test_the_card_has_the_figures_of_score(folder: Path) -> None:
         ("out", ["q8_0", "q9"], {}, "unknown quantization 'q9'"),
         ("out", ["q8_0"], {"calibrate": "held_out.txt", "score": "held_out.txt"}, "expected another one to score"),
         ("out", ["q8_0"], {"target_bpw": 4.0}, "more than one is given"),
+        ("out", ["q8_0", "q9"], {"calibrate": "generated"}, "unknown quantization 'q9'"),
+        ("out", ["q8_0"], {"feedback": True}, "--feedback needs --calibrate"),
+        ("out", ["q8_0"], {"calibrate": "calibration.txt", "feedback": True, "prune_layers": "1"}, "--prune-layers"),
+        ("out", ["q8_0"], {"calibrate": "calibration.txt", "feedback": True, "shrink": 2.0}, "shrinkage of 2.0"),
     ],
 )
 def test_wrong_input(
@@ -128,13 +190,13 @@ def test_wrong_input(
     monkeypatch: pytest.MonkeyPatch,
     out: str,
     types: list[str],
-    options: dict[str, str],
+    options: dict[str, object],
     message: str,
 ) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(UsageError, match=message):
         lbrx.quantize("prose", out, types, **options)  # type: ignore[arg-type]
-    assert not Path(out).exists()
+    assert {path.name for path in folder.iterdir()} == {"prose", "calibration.txt", "held_out.txt"}
 
 
 def test_the_command_prints_a_table(

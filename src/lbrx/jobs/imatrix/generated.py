@@ -30,9 +30,13 @@ def written_texts(source: Path, out: Path, texts: Sequence[Path], progress: Coun
     >>> written_texts(Path("model"), Path("model.gguf"), [Path("a.txt")])
     [PosixPath('a.txt')]
     """
-    is_generated = [str(text) == GENERATED and not text.exists() for text in texts]
-    own = generated_text(source, out, progress) if any(is_generated) else None
-    return [own if generated and own else text for text, generated in zip(texts, is_generated, strict=True)]
+    own = generated_text(source, out, progress) if any(map(is_generated, texts)) else None
+    return [own if own and is_generated(text) else text for text in texts]
+
+
+def is_generated(text: Path) -> bool:
+    """Whether a path stands for a text that the model writes."""
+    return str(text) == GENERATED and not text.exists()
 
 
 def generated_text(source: Path, out: Path, progress: CountCallback | None = None) -> Path:

@@ -87,14 +87,19 @@ def encode_layers(
     ``quantization`` has the type of each tensor. Embeddings, stacks of experts, and tensors that stay what they are,
     are left out.
     """
-    if not 0.0 <= shrink <= 1.0:
-        raise UsageError(f"a shrinkage of {shrink} is not possible; expected 0 to 1")
+    check_shrink(shrink)
     model, sources = _before_coding(source, quantization)
     chunks = calibration_chunks(model, open_tokenizer(source), texts, DEFAULT_CONTEXT, None)
     wanted = {each.source.name: each for each in quantization.coded if _can_be_encoded(model, each)}
-    folder = _folder(source, out, chunks, shrink)
+    folder = _folder(source, out, chunks, shrink, quantization)
     _Layers(model, sources, chunks, folder, shrink).encode(wanted, progress)
     return folder
+
+
+def check_shrink(shrink: float) -> None:
+    """Raise if a shrinkage is not possible."""
+    if not 0.0 <= shrink <= 1.0:
+        raise UsageError(f"a shrinkage of {shrink} is not possible; expected 0 to 1")
 
 
 def _before_coding(source: Path, quantization: Quantization) -> tuple[LanguageModel, dict[str, PlannedTensor]]:
@@ -132,12 +137,24 @@ def _can_be_encoded(model: LanguageModel, each: CodedTensor) -> bool:
     return is_matrix and gains_from_feedback(type_name) and type_name != tensor.type_name
 
 
-def _folder(source: Path, out: Path, chunks: Sequence[npt.NDArray[np.int64]], shrink: float) -> Path:
-    """The folder for these arguments; one of other arguments is replaced."""
+def _folder(
+    source: Path, out: Path, chunks: Sequence[npt.NDArray[np.int64]], shrink: float, quantization: Quantization
+) -> Path:
+    """The folder for these arguments; one of other arguments is replaced.
+
+    The blocks of a layer depend on the types of all layers before it, and on the keys that tell how the model runs.
+    """
     folder = out.with_name(f".{out.name}.feedback")
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk.tobytes())
+    types = {
+        each.source.name: (each.choice.type_name, None if each.grouped is None else each.grouped.spec)
+        for each in quantization.coded
+    }
+    contents = quantization.contents
+    keys = sorted((key, typed.value) for key, typed in contents.metadata.items() if not key.startswith("tokenizer."))
+    digest.update(repr((types, keys, contents.config)).encode())
     identity = [__version__, str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
     try:
         if folder_identity(folder) == identity:

@@ -28,6 +28,8 @@ class Quality:
     divergence: _Interval
     same_top: _Interval
     source_perplexity: _Interval
+    text_name: str = ""
+    text_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Output:
     bits_per_weight: float
     states: Mapping[str, Sequence[Any]] | None = None
     quality: Quality | None = None
+    states_before: Mapping[str, Sequence[Any]] | None = None  # of files that an unfinished run replaces
 
 
 Drawing: TypeAlias = Callable[[Path, Sequence[Output]], None]
@@ -69,27 +72,29 @@ def write_record(directory: Path, outputs: Mapping[str, Output]) -> None:
     write_atomically(directory / RECORD_NAME, text.encode())
 
 
-def card_text(head: bytes, model: str, outputs: Sequence[Output], text_name: str, has_picture: bool) -> str:
+def card_text(head: bytes, model: str, outputs: Sequence[Output], has_picture: bool) -> str:
     """A model card: a table of the outputs. ``head`` is its YAML, or nothing."""
     rows = sorted(outputs, key=lambda each: each.file_bytes)
-    scored = [each for each in rows if each.quality is not None]
+    scored = [each.quality for each in rows if each.quality is not None]
     lines = [f"# {model}, quantized", ""]
     lines += [f"{len(rows)} outputs of [lbrx](https://pypi.org/project/lbrx/) {__version__}.", ""]
     headings = ["file", "type", "size", "bits per weight"]
     headings += ["KL divergence", "same top token", "perplexity"] if scored else []
     lines += [_row(headings), _row(["---", "---"] + ["---:"] * (len(headings) - 2))]
-    lines += [_row([*_size_cells(each), *_quality_cells(each)]) for each in rows]
-    if scored and scored[0].quality is not None:
-        lines += ["", _explanation(scored[0].quality, text_name)]
+    empty = [""] * 3 if scored else []
+    lines += [_row([*_size_cells(each), *(_quality_cells(each) or empty)]) for each in rows]
+    if scored:
+        lines += ["", _explanation(scored[0])]
     if has_picture:
         lines += ["", f"![Size against divergence]({PICTURE_NAME})"]
     return head.decode() + ("\n" if head else "") + "\n".join(lines) + "\n"
 
 
-def _explanation(quality: Quality, text_name: str) -> str:
+def _explanation(quality: Quality) -> str:
     source = _with_interval(quality.source_perplexity, ".5g")
     return (
-        f"Measured on {quality.tokens:,} tokens of `{text_name}`. The unquantized model has a perplexity of {source}. "
+        f"Measured on {quality.tokens:,} tokens of `{quality.text_name}`. "
+        f"The unquantized model has a perplexity of {source}. "
         "The KL divergence is that of the predictions from those of the unquantized model, in nats per token: lower is "
         "better, and 0 is no difference. Ranges are 95 % confidence intervals."
     )

@@ -12,11 +12,12 @@ from typing import Any, Unpack
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
+from lbrx.files.formats.source import read_text
 from lbrx.files.formats.strict_json import reading
 from lbrx.files.output.contents import Contents
 from lbrx.files.output.model_plan import ModelPlan, plan_output
 from lbrx.files.output.options import RunKeywords, takes_run_options
-from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, file_state, shard_limit
+from lbrx.files.output.plan import DEFAULT_SHARD_BYTES, NO_LIMIT_BYTES, digest, file_state, named_path, shard_limit
 from lbrx.files.output.run import RunResult, plan_and_execute, restore_replaced
 from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FileType
@@ -24,7 +25,7 @@ from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_calibration
 from lbrx.jobs.quantize.coded import Quantization
-from lbrx.jobs.quantize.feedback import encode_layers, folder_identity, forget
+from lbrx.jobs.quantize.feedback import check_shrink, encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
@@ -129,24 +130,30 @@ def quantize(
         "allow_requantize": allow_requantize,
     }
     texts = None if calibrate is None else list(paths_of(calibrate))
+    target = named_path(Path(out))
     one = _One(source, texts, feedback, shrink, max_shard_bytes, measuring)
     names = several_names(to, score is not None)
     if names is not None:
-        from lbrx.jobs.quantize.several import Several, write_several
+        from lbrx.jobs.quantize.several import Several, check_several, write_several
 
+        job = Several(Path(source), target, names, choices, texts, None if score is None else Path(score), draw)
+        for each in check_several(job, options.get("overwrite", False)):
+            one.check(each, options)
         if texts is not None:
-            texts[:] = _written_texts(source, Path(out), texts, options, measuring)
-        job = Several(Path(source), Path(out), names, choices, texts, None if score is None else Path(score), draw)
+            texts[:] = _written_texts(source, target, texts, options, measuring)
+        job = replace(job, feedback_identity=one.feedback_identity())
         return write_several(job, one.planned, one.written, measuring, options)
     choices["to"] = to if isinstance(to, str) else None
     if texts is None:
-        return one.written(Path(out), parse_options(**choices), options)
-    parse_before_calibration(choices)
-    Staging(Path(out), [Path(out).name]).check_target(options.get("overwrite", False))  # before the long part
-    texts[:] = _written_texts(source, Path(out), texts, options, measuring)
+        parsed = parse_options(**choices)
+        one.check(parsed, options)
+        return one.written(target, parsed, options)
+    one.check(parse_before_calibration(choices), options)
+    Staging(target, [target.name]).check_target(options.get("overwrite", False))  # before the long part
+    texts[:] = _written_texts(source, target, texts, options, measuring)
     with limited(options.get("threads"), None):
-        parsed = calibrated_options(source, out, choices, texts, options.get("device"), measuring)
-    return one.written(Path(out), parsed, options)
+        parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
+    return one.written(target, parsed, options)
 
 
 def several_names(to: str | Sequence[str] | None, is_scored: bool = False) -> list[str] | None:
@@ -177,11 +184,27 @@ class _One:
     max_shard_bytes: int | str | None
     measuring: Measuring | None
 
+    def check(self, choices: QuantizeOptions, options: RunKeywords) -> None:
+        """Raise if error feedback is asked for and not possible."""
+        if not self.feedback:
+            return
+        if self.texts is None:
+            raise UsageError("--feedback needs --calibrate, a text whose inputs of layers are measured")
+        if choices.prune_layers or options.get("cluster") is not None:
+            raise UsageError("--feedback cannot be used with --prune-layers and --cluster")
+        check_shrink(self.shrink)
+
+    def feedback_identity(self) -> str:
+        """What error feedback depends on besides the model and the types."""
+        if not self.feedback:
+            return ""
+        return digest(repr(self.shrink).encode(), *(read_text(text).encode() for text in self.texts or ()))
+
     def planned(self, out: Path, choices: QuantizeOptions) -> QuantizePlan:
         return plan_quantize(self.source, out, choices, max_shard_bytes=self.max_shard_bytes, measuring=self.measuring)
 
     def written(self, out: Path, choices: QuantizeOptions, options: RunKeywords) -> RunResult:
-        if self.feedback:
+        if self.feedback and self.texts is not None:
             choices = _with_feedback(self.source, out, choices, self.texts, self.shrink, options, self.measuring)
         plan_call = partial(plan_output_of_quantize, self.source, out, choices, max_shard_bytes=self.max_shard_bytes)
         result = plan_and_execute(plan_call, options, measuring=self.measuring)
@@ -208,16 +231,12 @@ def _with_feedback(
     source: str | os.PathLike[str],
     out: Path,
     choices: QuantizeOptions,
-    texts: Sequence[Path] | None,
+    texts: Sequence[Path],
     shrink: float,
     options: RunKeywords,
     measuring: Measuring | None,
 ) -> QuantizeOptions:
     """Encode the layers first; the options then name their folder."""
-    if texts is None:
-        raise UsageError("--feedback needs --calibrate, a text whose inputs of layers are measured")
-    if choices.prune_layers or options.get("cluster") is not None:
-        raise UsageError("--feedback cannot be used with --prune-layers and --cluster")
     with limited(options.get("threads"), options.get("memory")), computing_on(options.get("device"), None):
         plan = plan_quantize(source, out, choices, measuring=measuring)
         folder = encode_layers(Path(source), out, plan.quantization, texts, shrink, measuring)

@@ -25,9 +25,10 @@ from lbrx.files.output.model_plan import ModelPlan
 from lbrx.files.output.options import Progress, ProgressCallback, RunKeywords
 from lbrx.files.output.plan import digest, file_state, model_state, output_bytes
 from lbrx.files.output.run import RunResult, staging_of, tensor_count
-from lbrx.files.output.staging import existing_parent
+from lbrx.files.output.staging import Staging, existing_parent
 from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.model_card import CARD_NAME, card_metadata, card_of
+from lbrx.jobs.imatrix.generated import is_generated
 from lbrx.jobs.imatrix.imatrix import calibrated
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.figures import (
@@ -65,6 +66,7 @@ class Several:
     texts: Sequence[Path] | None = None
     score_text: Path | None = None
     draw: Drawing | None = None
+    feedback_identity: str = ""  # of error feedback, which plans do not know yet
 
     def choices(self, imatrix_path: Path | None) -> dict[str, QuantizeOptions]:
         """The options of each output by its name. An importance matrix that was measured is for GGUF files."""
@@ -98,9 +100,8 @@ def output_name(model: str, type_name: str, options: QuantizeOptions) -> str:
 def write_several(
     job: Several, plan: Planning, write: Writing, measuring: Measuring | None, options: RunKeywords
 ) -> RunResult:
-    """Write all outputs; ``plan`` and ``write`` are for one. Returns the sum of their results."""
+    """Write the outputs of a job that was checked; ``plan`` and ``write`` are for one. Returns the sum of results."""
     started = monotonic()
-    _check(job)
     path = _importances(job, measuring, options)
     choices = job.choices(path)
     with limited(options.get("threads"), options.get("memory")):
@@ -119,8 +120,8 @@ def write_several(
     )
 
 
-def _check(job: Several) -> None:
-    """What can be wrong before anything is read."""
+def check_several(job: Several, overwrite: bool) -> list[QuantizeOptions]:
+    """Raise for what can be wrong before texts are run. Returns the options of all outputs."""
     if not job.types:
         raise UsageError("there are no types to quantize to; expected at least one")
     if job.out.suffix in (".gguf", ".safetensors"):
@@ -131,10 +132,16 @@ def _check(job: Several) -> None:
         raise UsageError("--calibrate and --imatrix cannot be used together")
     if job.score_text is not None:
         text = read_text(job.score_text)
-        if any(text == read_text(each) for each in job.texts or ()):
+        if any(text == read_text(each) for each in job.texts or () if not is_generated(each)):
             raise UsageError(f"{job.score_text}: is the text of --calibrate; expected another one to score")
     stand_in = job.source if job.texts is not None else None
-    job.choices(stand_in)  # it is not read here
+    choices, known = job.choices(stand_in), read_record(job.out)  # it is not read here
+    for name in choices:
+        path = job.out / name
+        staging = Staging(path, [name] if path.suffix == ".gguf" else None)
+        if name not in known and not staging.journal.exists():
+            staging.check_target(overwrite)
+    return list(choices.values())
 
 
 def _importances(job: Several, measuring: Measuring | None, options: RunKeywords) -> Path | None:
@@ -156,7 +163,7 @@ class _Run:
     ) -> None:
         self._job, self._plans, self._choices, self._options = job, plans, choices, options
         self._record = read_record(job.out)
-        self._identities = {name: _identity(each) for name, each in plans.items()}
+        self._identities = {name: _identity(each, job.feedback_identity) for name, each in plans.items()}
         self._done = frozenset(name for name in plans if self._is_done(name))
         self.resumed_tensors = 0
 
@@ -170,6 +177,7 @@ class _Run:
         if not overwrite and (job.out / CARD_NAME).exists() and not self._record and waiting:
             raise FileError(f"{job.out / CARD_NAME}: exists; --overwrite replaces it")
         needed = sum(layout.file_bytes for each in waiting for layout in each.layouts)
+        needed -= sum(_allocated_bytes(staging_of(each).partial) for each in waiting)
         free = shutil.disk_usage(existing_parent(job.out)).free
         if needed > free:
             raise FileError(f"{job.out}: disk full: needs {format_bytes(needed)}, has {format_bytes(free)} free")
@@ -195,11 +203,12 @@ class _Run:
 
     def _written(self, name: str, write: Writing, progress: ProgressCallback | None) -> RunResult:
         plan, target = self._plans[name], self._choices[name].to
-        self._note(Output(name, str(target), self._identities[name], plan.file_bytes, _bits(plan)))
+        output = Output(name, str(target), self._identities[name], plan.file_bytes, _bits(plan))
+        self._note(replace(output, states_before=_states_or_none(plan)))
         options: RunKeywords = {**self._options, "progress": progress, "planned": None}
         result = write(self._job.out / name, self._choices[name], options)
         self.resumed_tensors += result.resumed_tensors
-        self._note(replace(self._record[name], states=_states(plan)))
+        self._note(replace(output, states=_states(plan)))
         return result
 
     def _note(self, output: Output) -> None:
@@ -211,13 +220,10 @@ class _Run:
         known = self._record.get(name)
         if known is None or known.identity != self._identities[name]:
             return False
-        try:
-            states = _states(self._plans[name])
-        except FileError:
-            return False
-        if known.states is not None:
-            return {key: list(value) for key, value in known.states.items()} == states
-        return self._was_published(name, states)
+        states = _states_or_none(self._plans[name])
+        if states is None or known.states is not None:
+            return states is not None and known.states == states
+        return known.states_before != states and self._was_published(name, states)
 
     def _was_published(self, name: str, states: Mapping[str, Sequence[Any]]) -> bool:
         """Whether a run that was killed had given an output its name, but not noted that."""
@@ -236,17 +242,17 @@ class _Run:
         """Measure outputs whose quality is not known, draw them, and write the model card."""
         job = self._job
         if job.score_text is not None:
-            self._score(read_text(job.score_text), measuring)
+            self._score(read_text(job.score_text), job.score_text.name, measuring)
         outputs = [self._record[name] for name in sorted(self._record) if self._record[name].states is not None]
         outputs = [each for each in outputs if (job.out / each.name).exists() or each.name in self._plans]
+        outputs = _comparable(outputs, next(iter(self._plans)))
         has_picture = job.draw is not None and sum(each.quality is not None for each in outputs) > 0
         if has_picture and job.draw is not None:
             job.draw(job.out / PICTURE_NAME, outputs)
-        text_name = "" if job.score_text is None else job.score_text.name
-        text = card_text(_head(job.source), model_name(job.source), outputs, text_name, has_picture)
+        text = card_text(_head(job.source), model_name(job.source), outputs, has_picture)
         write_atomically(job.out / CARD_NAME, text.encode())
 
-    def _score(self, text: str, measuring: Measuring | None) -> None:
+    def _score(self, text: str, text_name: str, measuring: Measuring | None) -> None:
         job, states = self._job, model_state(self._job.source)
         given = repr((__version__, str(job.source.resolve()), states)).encode()
         wanted = {name: digest(text.encode(), given, self._identities[name].encode()) for name in self._plans}
@@ -261,12 +267,19 @@ class _Run:
         threads, device = self._options.get("threads"), self._options.get("device")
         first, *others = score(paths, text, reference=job.source, progress=measuring, threads=threads, device=device)
         for name, each in zip(missing, others, strict=True):
-            quality = _quality(wanted[name], each, first)
+            quality = _quality(wanted[name], each, first, text_name, digest(text.encode()))
             self._record[name] = replace(self._record[name], quality=quality)
         write_record(job.out, self._record)
 
 
-def _quality(identity: str, scored: Score, reference: Score) -> Quality:
+def _comparable(outputs: Sequence[Output], name: str) -> list[Output]:
+    """The outputs without figures of other texts than that of the output ``name``, or else of the first."""
+    digests = {each.name: each.quality.text_digest for each in outputs if each.quality is not None}
+    wanted = digests.get(name, next(iter(digests.values()), None))
+    return [each if digests.get(each.name) == wanted else replace(each, quality=None) for each in outputs]
+
+
+def _quality(identity: str, scored: Score, reference: Score, text_name: str, text_digest: str) -> Quality:
     assert scored.divergence is not None
     return Quality(
         identity,
@@ -275,6 +288,8 @@ def _quality(identity: str, scored: Score, reference: Score) -> Quality:
         _triple(scored.divergence.mean_interval),
         _triple(scored.divergence.same_top_interval),
         _triple(reference.perplexity_interval),
+        text_name,
+        text_digest,
     )
 
 
@@ -282,13 +297,27 @@ def _triple(estimate: Estimate) -> tuple[float, float, float]:
     return estimate.value, estimate.low, estimate.high
 
 
-def _identity(plan: QuantizePlan) -> str:
+def _identity(plan: QuantizePlan, feedback: str) -> str:
     contents = {file.name: file.read() for file in plan.output.side_files}
-    return digest(repr(sorted(plan.output.identity(contents).items(), key=str)).encode())
+    return digest(repr(sorted(plan.output.identity(contents).items(), key=str)).encode(), feedback.encode())
 
 
 def _states(plan: QuantizePlan) -> dict[str, list[int | str]]:
     return {layout.name: file_state(_file(plan, layout)) for layout in plan.output.layouts}
+
+
+def _states_or_none(plan: QuantizePlan) -> dict[str, list[int | str]] | None:
+    """The states of the files, or None if one is missing."""
+    try:
+        return _states(plan)
+    except FileError:
+        return None
+
+
+def _allocated_bytes(directory: Path) -> int:
+    """The bytes on the disk of the files that a stopped run has begun."""
+    files = directory.iterdir() if directory.is_dir() else ()
+    return sum(512 * file.stat().st_blocks for file in files)
 
 
 def _file(plan: QuantizePlan, layout: FileLayout) -> Path:
