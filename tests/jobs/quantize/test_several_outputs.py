@@ -41,7 +41,7 @@ def test_outputs_are_those_of_single_runs(folder: Path) -> None:
     assert len(measured) > 1
     matrix = out / "prose.imatrix.gguf"
     lbrx.quantize(folder / "prose", folder / "single.gguf", "q4_k_m", imatrix=matrix)
-    lbrx.quantize(folder / "prose", folder / "single", "mlx_4")
+    lbrx.quantize(folder / "prose", folder / "single", "mlx_4", imatrix=matrix)
     assert (out / "prose-Q4_K_M.gguf").read_bytes() == (folder / "single.gguf").read_bytes()
     for file in (folder / "single").iterdir():
         assert (out / "prose-MLX-4bit" / file.name).read_bytes() == file.read_bytes()

@@ -153,7 +153,7 @@ def _folder(
         for each in quantization.coded
     }
     contents = quantization.contents
-    keys = sorted((key, typed.value) for key, typed in contents.metadata.items() if not key.startswith("tokenizer."))
+    keys = sorted(each for each in contents.metadata.items() if not each[0].startswith("tokenizer."))
     digest.update(repr((types, keys, contents.config)).encode())
     identity = [__version__, str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
     try:
