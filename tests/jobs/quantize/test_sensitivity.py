@@ -114,6 +114,19 @@ def test_measurements_are_kept_for_other_sizes_and_resumed(folder: Path) -> None
     assert json.loads(path.read_text())["identity"] != json.loads(content)["identity"]
 
 
+def test_measurements_in_the_directory_of_the_model_are_used_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "prose")
+    text, measured = folder / "calibration.txt", []
+    options = {"calibrate": text, "measuring": lambda *given: measured.append(given)}
+    lbrx.quantize(".", "small.gguf", target_bpw=4.5, **options)  # type: ignore[arg-type]
+    known = {path.name: path.stat().st_mtime_ns for path in Path().glob("prose.*")}
+    assert set(known) == {"prose.imatrix.gguf", "prose.sensitivity.json"}
+    lbrx.quantize(".", "large.gguf", target_bpw=5.5, **options)  # type: ignore[arg-type]
+    assert {path.name: path.stat().st_mtime_ns for path in Path().glob("prose.*")} == known
+
+
 def test_codings_of_mlx_are_chosen_for_a_size(folder: Path) -> None:
     source, text = folder / "prose", folder / "calibration.txt"
     lbrx.quantize(source, folder / "mixed", "mixed_3_6")

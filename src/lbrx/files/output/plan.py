@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -23,6 +24,8 @@ Identity: TypeAlias = dict[str, Any]
 DEFAULT_SHARD_BYTES = 5_000_000_000  # of directories
 NO_LIMIT_BYTES = 1 << 62
 VERSION_KEY = "version of lbrx"  # of an identity
+_HF_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+_OF_OUTPUTS = re.compile(r"\..*|.*\.(imatrix\.gguf|sensitivity\.json|generated\.txt)|quantized\.json", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +146,16 @@ def _file_identity(header: FileHeader) -> list[int | str]:
 
 
 def model_state(path: Path) -> dict[str, list[int | str]]:
-    """Return the states of the files of a model: one file, or those in a directory with its config and tokenizer."""
+    """Return the states of the files of a model: one file, or those in a directory with its config and tokenizer.
+
+    Files that lbrx writes into the directory do not count: GGUF files beside other weights, and measurements.
+    """
     if isinstance(path, RemotePath) or not path.is_dir():
         return {path.name: file_state(path)}
-    return {each.name: file_state(each) for each in sorted(path.iterdir()) if each.is_file()}
+    files = [each for each in sorted(path.iterdir()) if each.is_file() and not _OF_OUTPUTS.fullmatch(each.name)]
+    if any(each.suffix in _HF_WEIGHTS for each in files):
+        files = [each for each in files if each.suffix != ".gguf"]
+    return {each.name: file_state(each) for each in files}
 
 
 def file_state(path: Path) -> list[int | str]:

@@ -26,7 +26,7 @@ from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
-from lbrx.jobs.quantize.group_codes import encode_rows, store, stored_codes
+from lbrx.jobs.quantize.group_codes import encode_rows, finite_rows, store, stored_codes
 from lbrx.models.architectures.gguf_roles import layer_of
 from lbrx.models.architectures.mlx_modes import SETTING_KEYS
 from lbrx.models.architectures.mlx_weights import mlx_to_hf
@@ -37,7 +37,6 @@ from lbrx.models.inference.opening import spec_of_gguf
 from lbrx.models.inference.spec import spec_of_config
 from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, read_layer
 from lbrx.models.tokenizers.text import open_tokenizer
-from lbrx.ops import matmul
 from lbrx.ops.feedback import (
     DEFAULT_SHRINK,
     drift_correction,
@@ -54,7 +53,6 @@ from lbrx.version import __version__
 Floats = npt.NDArray[np.float32]
 _DRIFT_SHARE = 0.4  # of the drift of inputs that a matrix makes up for
 _IDENTITY_NAME = "identity.json"
-_ROWS_BYTES = 64 << 20  # of values that are encoded at a time
 
 
 def stored_blocks(folder: Path, tensor: PlannedTensor, type_name: str) -> Tensor | None:
@@ -235,13 +233,8 @@ class _Layers:
                 encode_rows(tensor.name, values, each.grouped.spec, importance, factors, correction),
             )
             return
-        rows, columns = tensor.shape
-        count = max(_ROWS_BYTES // (4 * columns), 1)
-        parts = []
-        for first in range(0, rows, count):
-            part = np.ascontiguousarray(values[first : first + count].numpy())
-            if not np.isfinite(part).all():
-                raise UsageError(f"tensor {tensor.name!r} has values that are not finite")
-            part = part if correction is None else part + matmul(part, correction)
-            parts.append(encode_with_feedback(part, type_name, importance, factors).tobytes())
+        parts = [
+            encode_with_feedback(rows, type_name, importance, factors).tobytes()
+            for rows in finite_rows(tensor.name, values, correction)
+        ]
         write_atomically(self._folder / _file_name(tensor.name, type_name), b"".join(parts), sync=False)

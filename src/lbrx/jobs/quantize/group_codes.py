@@ -7,7 +7,7 @@ that were encoded with error feedback are read from a folder instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from lbrx.tensors.tensor import Tensor
 
 Floats = npt.NDArray[np.float32]
 Parts = Mapping[str, Tensor]
-ROWS_BYTES = 64 << 20  # of values that are encoded at a time
+_ROWS_BYTES = 64 << 20  # of values that are encoded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +123,18 @@ def encode_rows(
     correction: Floats | None = None,
 ) -> GroupCodes:
     """Encode a matrix, some rows at a time; with a ``correction`` M, that of W + W M."""
+    return joined([encode_groups(rows, spec, importance, factors) for rows in finite_rows(name, values, correction)])
+
+
+def finite_rows(name: str, values: Tensor, correction: Floats | None = None) -> Iterator[Floats]:
+    """Yield the values of a matrix, some rows at a time; with a ``correction`` M, those of W + W M."""
     rows, columns = values.shape
-    count = max(ROWS_BYTES // (4 * columns), 1)
-    pieces = []
+    count = max(_ROWS_BYTES // (4 * columns), 1)
     for first in range(0, rows, count):
         part = np.ascontiguousarray(values[first : first + count].numpy())
         if not np.isfinite(part).all():
             raise UsageError(f"tensor {name!r} has values that are not finite")
-        part = part if correction is None else part + matmul(part, correction)
-        pieces.append(encode_groups(part, spec, importance, factors))
-    return joined(pieces)
+        yield part if correction is None else part + matmul(part, correction)
 
 
 def joined(pieces: list[GroupCodes]) -> GroupCodes:
