@@ -283,6 +283,17 @@ def test_nan_stays_visible() -> None:
     ]
 
 
+def test_damaged_hidden_states_are_computed_again(tmp_path: Path) -> None:
+    hidden = np.ones((2, 3), np.float32)
+    gram_files.GramFolder(tmp_path).add_layer([], [hidden], is_last=False)
+    begun = gram_files.GramFolder(tmp_path).begun()
+    assert begun is not None
+    np.testing.assert_array_equal(begun[1], [hidden])
+    for content in (b"", b"PK", (tmp_path / "hidden-1.npz").read_bytes()[:60]):
+        (tmp_path / "hidden-1.npz").write_bytes(content)
+        assert gram_files.GramFolder(tmp_path).begun() is None
+
+
 def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     folder = gram_files.GramFolder(tmp_path / "a")
     with pytest.raises(FileError, match="not measured to the end"):

@@ -161,6 +161,18 @@ def test_figures_of_different_texts_are_not_in_one_table(folder: Path) -> None:
     assert rows["prose-Q8_0.gguf"].endswith("|  |  |  |")
 
 
+def test_split_outputs_of_earlier_runs_are_on_the_card(folder: Path) -> None:
+    out = folder / "out"
+    lbrx.quantize(folder / "prose", out, ["q8_0", "mlx_4"], max_shard_bytes="600KB")
+    lbrx.quantize(folder / "prose", out, ["q4_0"])
+    assert "3 outputs" in (out / "README.md").read_text()
+    (out / "prose-Q4_0.gguf").unlink()
+    lbrx.quantize(folder / "prose", out, ["q5_0"])
+    card = (out / "README.md").read_text()
+    assert "`prose-Q8_0.gguf`" in card
+    assert "`prose-Q4_0.gguf`" not in card
+
+
 @pytest.mark.parametrize("name", ["prose-Q8_0.gguf", "prose-MLX-4bit"])
 def test_an_output_in_the_way_is_reported_before_texts_are_run(folder: Path, name: str) -> None:
     (folder / "out" / name).mkdir(parents=True)

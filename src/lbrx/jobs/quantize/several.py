@@ -244,7 +244,7 @@ class _Run:
         if job.score_text is not None:
             self._score(read_text(job.score_text), job.score_text.name, measuring)
         outputs = [self._record[name] for name in sorted(self._record) if self._record[name].states is not None]
-        outputs = [each for each in outputs if (job.out / each.name).exists() or each.name in self._plans]
+        outputs = [each for each in outputs if _is_there(job.out, each)]
         outputs = _comparable(outputs, next(iter(self._plans)))
         has_picture = job.draw is not None and sum(each.quality is not None for each in outputs) > 0
         if has_picture and job.draw is not None:
@@ -270,6 +270,11 @@ class _Run:
             quality = _quality(wanted[name], each, first, text_name, digest(text.encode()))
             self._record[name] = replace(self._record[name], quality=quality)
         write_record(job.out, self._record)
+
+
+def _is_there(directory: Path, output: Output) -> bool:
+    """Whether an output exists: by its name, or as shards."""
+    return any((directory / name).exists() for name in (output.name, *(output.states or ())))
 
 
 def _comparable(outputs: Sequence[Output], name: str) -> list[Output]:

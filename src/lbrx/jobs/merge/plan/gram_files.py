@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -70,10 +71,13 @@ class GramFolder:
     def begun(self) -> tuple[int, list[Floats]] | None:
         """Return how many layers an earlier run measured, and the hidden states behind them."""
         path = self.path / _hidden_name(self._layers)
-        if not self._layers or not path.is_file():
+        if not self._layers:
             return None
-        with np.load(path, allow_pickle=False) as stored:
-            return self._layers, [stored[name] for name in stored.files]
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return self._layers, [stored[name] for name in stored.files]
+        except (OSError, ValueError, EOFError, BadZipFile):
+            return None  # missing or damaged
 
     def add_layer(self, inputs: Sequence[MeasuredInput], hidden: Sequence[Floats], *, is_last: bool) -> None:
         """Store the inputs of the next layer, and the hidden states behind it to continue from."""
