@@ -11,7 +11,7 @@ import pytest
 import lbrx
 from lbrx.cli.main import run as run_command
 from lbrx.demo.models import demo_models
-from lbrx.errors import UsageError
+from lbrx.errors import FileError, UsageError
 from lbrx.jobs.imatrix.calibration import calibration_text
 from lbrx.jobs.quantize import quantize
 from lbrx.jobs.quantize.options import parse_options
@@ -105,3 +105,16 @@ def test_types_without_importances(tmp_path: Path, text: Path, capsys: pytest.Ca
     assert run_command(command) == 1
     assert "ct_fp8 is rounded without importances" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_is_replaced(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    quantize(demo_models().base, ".", "mlx_4", calibrate=text)  # an empty directory, which is the current one
+    before = (out / "model.safetensors").read_bytes()
+    with pytest.raises(FileError, match="exists and is not empty; --overwrite replaces it"):
+        quantize(demo_models().base, out, "mlx_8", calibrate=text)
+    quantize(demo_models().base, out, "mlx_8", calibrate=text, overwrite=True)
+    assert len((out / "model.safetensors").read_bytes()) > len(before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.imatrix.gguf"]

@@ -148,8 +148,10 @@ def quantize(
         parsed = parse_options(**choices)
         one.check(parsed, options)
         return one.written(target, parsed, options)
-    one.check(parse_before_calibration(choices), options)
-    Staging(target, [target.name]).check_target(options.get("overwrite", False))  # before the long part
+    parsed = parse_before_calibration(choices)
+    one.check(parsed, options)
+    file_names = [target.name] if isinstance(parsed.target, FileType) else None
+    Staging(target, file_names).check_target(options.get("overwrite", False))  # before the long part
     texts[:] = _written_texts(source, target, texts, options, measuring)
     with limited(options.get("threads"), None):
         parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
