@@ -41,3 +41,20 @@ def test_spans_of_mappings_that_are_gone_do_not_accumulate(tmp_path: Path) -> No
     finally:
         os.close(descriptor)
     assert len(window._spans) <= resident._MAX_SPANS
+
+
+def test_a_full_window_drops_its_oldest_quarter_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "raw"
+    path.write_bytes(bytes(1 << 16))
+    window = ResidentWindow(limit_bytes=800)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        mapping = map_readonly(descriptor, 0, 1 << 16)
+        assert mapping is not None
+        pinned = PinnedMapping(mapping)
+        for start in range(0, 900, 100):
+            window.touched(pinned, start, 100)
+    finally:
+        os.close(descriptor)
+    assert [start for _, start in window._spans] == [300, 400, 500, 600, 700, 800]
+    assert window._bytes == 600

@@ -26,6 +26,12 @@ def test_the_second_use_keeps_a_tensor() -> None:
     assert not any(use(cache, "large", 101) for _ in range(5))
 
 
+def test_a_millionth_may_be_missing_from_a_whole_use() -> None:
+    cache = TensorCache(100, Budget(MIB))
+    assert [use(cache, "rounded", 30, share=1 - 1e-6) for _ in range(2)] == [False, True]
+    assert [use(cache, "part", 30, share=1 - 1e-5) for _ in range(3)] == [False, False, True]
+
+
 def test_the_least_recently_used_goes_for_one_that_is_used_more() -> None:
     cache = TensorCache(100, Budget(MIB))
     for key in ("a", "b"):
