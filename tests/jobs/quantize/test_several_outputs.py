@@ -71,6 +71,17 @@ def test_a_stopped_run_resumes(folder: Path) -> None:
     assert "prose-MLX-4bit" in (out / "README.md").read_text()
 
 
+def test_two_runs_into_one_directory(folder: Path) -> None:
+    def other(state: lbrx.Progress) -> None:
+        if state.tensor.startswith("prose-Q8_0") and not (out / "prose-Q4_0.gguf").exists():
+            lbrx.quantize(folder / "prose", out, ["q4_0"])
+
+    out = folder / "out"
+    lbrx.quantize(folder / "prose", out, ["q8_0"], progress=other, threads=1)
+    assert sorted(read_record(out)) == ["prose-Q4_0.gguf", "prose-Q8_0.gguf"]
+    assert "2 outputs" in (out / "README.md").read_text()
+
+
 def test_an_output_that_was_published_by_a_killed_run_is_kept(folder: Path) -> None:
     out = folder / "out"
     lbrx.quantize(folder / "prose", out, ["q8_0", "q4_0"])

@@ -211,8 +211,10 @@ class _Run:
         self._note(replace(output, states=_states(plan)))
         return result
 
-    def _note(self, output: Output) -> None:
-        self._record[output.name] = output
+    def _note(self, *outputs: Output) -> None:
+        """Add outputs to the record, which another run into the directory may have changed."""
+        self._record |= read_record(self._job.out)
+        self._record |= {output.name: output for output in outputs}
         write_record(self._job.out, self._record)
 
     def _is_done(self, name: str) -> bool:
@@ -243,7 +245,8 @@ class _Run:
         job = self._job
         if job.score_text is not None:
             self._score(read_text(job.score_text), job.score_text.name, measuring)
-        outputs = [self._record[name] for name in sorted(self._record) if self._record[name].states is not None]
+        record = self._record | read_record(job.out)  # another run may have added outputs
+        outputs = [record[name] for name in sorted(record) if record[name].states is not None]
         outputs = [each for each in outputs if _is_there(job.out, each)]
         outputs = _comparable(outputs, next(iter(self._plans)))
         has_picture = job.draw is not None and sum(each.quality is not None for each in outputs) > 0
@@ -266,10 +269,11 @@ class _Run:
         paths = [_opened_path(self._plans[name]) for name in missing]
         threads, device = self._options.get("threads"), self._options.get("device")
         first, *others = score(paths, text, reference=job.source, progress=measuring, threads=threads, device=device)
+        scored = []
         for name, each in zip(missing, others, strict=True):
             quality = _quality(wanted[name], each, first, text_name, digest(text.encode()))
-            self._record[name] = replace(self._record[name], quality=quality)
-        write_record(job.out, self._record)
+            scored.append(replace(self._record[name], quality=quality))
+        self._note(*scored)
 
 
 def _is_there(directory: Path, output: Output) -> bool:
