@@ -418,7 +418,7 @@ def test_wrong_searches_are_reported(tmp_path: Path, texts: list[Path]) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("")
     with pytest.raises(UsageError, match="not the directory of a search"):
-        search(searched, tmp_path / "taken", texts=texts)
+        search(searched.replace(str(SHIPPED.base), "missing"), tmp_path / "taken", texts=texts)  # before models are run
 
 
 def test_a_journal_of_another_search_or_a_damaged_one_is_refused(tmp_path: Path, texts: list[Path]) -> None:
@@ -476,11 +476,15 @@ def test_two_searches_do_not_write_one_journal(tmp_path: Path) -> None:
     half.touch()
     with pytest.raises(UsageError, match="another search is writing into this directory"):
         Journal(tmp_path / "search.jsonl", {"seed": 0})
+    with pytest.raises(UsageError, match="another search is writing into this directory"):
+        Journal(tmp_path / "search.jsonl", {"seed": 1}, restart=True)
     first.close()
     assert half.exists()
     Journal(tmp_path / "search.jsonl", {"seed": 0}).close()
     assert not half.exists()  # it was left by a search that was killed
     assert len((tmp_path / "search.jsonl").read_bytes().splitlines()) == 1
+    Journal(tmp_path / "search.jsonl", {"seed": 1}, restart=True).close()
+    assert b'"seed": 1' in (tmp_path / "search.jsonl").read_bytes()
 
 
 @pytest.mark.usefixtures("texts")

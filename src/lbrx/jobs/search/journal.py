@@ -32,9 +32,12 @@ class Measurement:
 
 
 class Journal:
-    """Appends measurements to a file, each on the disk before the next one is made."""
+    """Appends measurements to a file, each on the disk before the next one is made.
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+    ``restart`` forgets those of an earlier search.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, restart: bool = False) -> None:
         self.path = path
         self.known: dict[tuple[int, int], Measurement] = {}
         header = json.dumps({"format": _FORMAT, "settings": settings}, sort_keys=True)
@@ -44,6 +47,8 @@ class Journal:
             raise UsageError(f"{path}: another search is writing into this directory; wait for it, or use another one")
         try:
             remove_partial_files(path.parent)
+            if restart:
+                os.truncate(path, 0)
             is_new = not self._read(header)
             self._file: BinaryIO = path.open("ab")
         except BaseException:

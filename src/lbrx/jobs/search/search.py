@@ -147,6 +147,7 @@ def _searched(
     progress: SearchProgress | None,
 ) -> SearchResult:
     deadline = math.inf if budget_seconds is None else time.monotonic() + budget_seconds
+    _check_directory(out)
     measurer = Measurer(settings)
     for name, content in held_out:  # mistakes are reported before the search
         measurer.ids_of(name, content)
@@ -159,9 +160,8 @@ def _searched(
     if settings.goal == "pareto" and name == "auto":
         name = "cma"
     optimizer = make_optimizer(name, count, middle, settings.seed, has_choices=has_choices)
-    _prepare(out, restart)
     run: Run = local_runner(measurer) if cluster is None else load(RUNNERS["search"])(cluster, settings)
-    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()})
+    journal = Journal(out / JOURNAL_NAME, {**settings.as_json(), **measurer.identity()}, restart=restart)
     loop = SearchLoop(settings, space, optimizer, journal, run)
     if progress is not None:
         loop.on_measured = lambda state: progress(len(state.trials), candidates, _line(state))
@@ -232,14 +232,12 @@ def _line(loop: SearchLoop) -> str:
     return f"best so far: candidate {loop.best.number + 1}, {figures}"
 
 
-def _prepare(out: Path, restart: bool) -> None:
+def _check_directory(out: Path) -> None:
+    """Raise if the output is not one for a search; models may be run on texts after this."""
     if out.exists() and not out.is_dir():
         raise FileError(f"{out}: is a file; expected a directory for the search")
-    journal = out / JOURNAL_NAME
-    if out.is_dir() and any(out.iterdir()) and not journal.exists():
+    if out.is_dir() and any(out.iterdir()) and not (out / JOURNAL_NAME).exists():
         raise UsageError(f"{out}: exists and is not the directory of a search; expected a new or empty one")
-    if restart:
-        journal.unlink(missing_ok=True)
 
 
 def _read_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Path, str, str]:
