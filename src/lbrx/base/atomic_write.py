@@ -30,10 +30,15 @@ def partial_file(target: Path) -> Iterator[Path]:
         system.remove_file(partial)
 
 
+def is_partial_file(path: Path) -> bool:
+    """Whether a file has a name of `partial_file`: nothing refers to it after its process has ended."""
+    return _PARTIAL_NAME.fullmatch(path.name) is not None
+
+
 def remove_partial_files(directory: Path) -> None:
     """Remove what killed processes left in a directory. No other process may write into it meanwhile."""
     for path in directory.iterdir():
-        if _PARTIAL_NAME.fullmatch(path.name):
+        if is_partial_file(path):
             system.remove_file(path)
 
 

@@ -12,6 +12,7 @@ import lbrx
 from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, UsageError
 from lbrx.jobs.quantize.figures import read_record
+from lbrx.jobs.upload.upload import plan_upload
 from support.cli_running import lbrx_command
 
 SHIPPED = demo_models()
@@ -69,6 +70,20 @@ def test_a_stopped_run_resumes(folder: Path) -> None:
     more = lbrx.quantize(folder / "prose", out, ["q6_k"])
     assert more.resumed_tensors == 0
     assert "prose-MLX-4bit" in (out / "README.md").read_text()
+
+
+def test_what_a_killed_run_left_is_no_obstacle_to_an_upload(folder: Path) -> None:
+    out, options = folder / "out", {"calibrate": folder / "calibration.txt"}
+    lbrx.quantize(folder / "prose", out, ["q4_0"], **options)  # type: ignore[arg-type]
+    names = sorted(path.name for path in out.iterdir())
+    (out / ".prose-Q4_0.gguf.feedback").mkdir()
+    (out / ".prose.imatrix.gguf.partial.npz").touch()
+    (out / ".README.md.0123456789abcdef.partial").touch()
+    with pytest.raises(UsageError, match="is unfinished; run the command that writes it again"):
+        plan_upload(out, "me/model")
+    lbrx.quantize(folder / "prose", out, ["q4_0"], **options)  # type: ignore[arg-type]
+    names.remove("quantized.json")
+    assert [file.name for file in plan_upload(out, "me/model")] == names
 
 
 def test_two_runs_into_one_directory(folder: Path) -> None:

@@ -129,6 +129,7 @@ def calibrated(
     if path.exists():
         run = _Run(Path(model), path, texts, DEFAULT_CONTEXT, None, False)
         if read_sums(path).identity == run.identity:
+            run.forget()  # a run that was killed may not have done it
             return path
     imatrix(model, path, texts, overwrite=True, progress=progress)
     return path

@@ -72,6 +72,11 @@ def folder_identity(folder: Path) -> Any:
     return json.loads((folder / _IDENTITY_NAME).read_text())
 
 
+def feedback_folder(out: Path) -> Path:
+    """The folder beside an output."""
+    return out.with_name(f".{out.name}.feedback")
+
+
 def encode_layers(
     source: Path,
     out: Path,
@@ -142,7 +147,7 @@ def _folder(
 
     The blocks of a layer depend on the types of all layers before it, and on the keys that tell how the model runs.
     """
-    folder = out.with_name(f".{out.name}.feedback")
+    folder = feedback_folder(out)
     digest = hashlib.sha256()
     for chunk in chunks:
         digest.update(chunk.tobytes())

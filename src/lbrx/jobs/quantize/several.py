@@ -31,6 +31,7 @@ from lbrx.jobs.convert.model_card import CARD_NAME, card_metadata, card_of
 from lbrx.jobs.imatrix.generated import is_generated
 from lbrx.jobs.imatrix.imatrix import calibrated
 from lbrx.jobs.quantize.budget import Measuring
+from lbrx.jobs.quantize.feedback import feedback_folder, forget
 from lbrx.jobs.quantize.figures import (
     PICTURE_NAME,
     Drawing,
@@ -194,6 +195,7 @@ class _Run:
         for name, each in self._plans.items():
             if name in self._done:
                 self.resumed_tensors += tensor_count(each.output)
+                forget(feedback_folder(self._job.out / name))  # a run that was killed may not have done it
             else:
                 start = (done_bytes, total_bytes, done_tensors, total_tensors)
                 results[name] = self._written(name, write, _shifted(self._options.get("progress"), name, *start))

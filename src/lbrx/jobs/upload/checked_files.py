@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lbrx.base.atomic_write import is_partial_file
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.formats.directory import read_shard
@@ -76,6 +77,8 @@ def _is_shard(name: str, of: re.Match[str]) -> bool:
 
 def _below(directory: Path, prefix: str) -> Iterator[UploadedFile]:
     for path in directory.iterdir():
+        if is_partial_file(path):
+            continue
         if _HIDDEN_UNFINISHED.fullmatch(path.name) or path.name.endswith(_UNFINISHED):
             raise UsageError(f"{path}: is unfinished; run the command that writes it again, then upload")
         if _SECRET_NAMES.fullmatch(path.name) and path.is_file():
