@@ -22,14 +22,8 @@ from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.quantize import plan_contents
 from lbrx.jobs.quantize.same_scheme import SAME, in_same_scheme
 
-_OWN_IDENTITY = (
-    "recipe",
-    "seed",
-    "adapter file",
-    "method file",
-    "vocabulary",
-    TEXTS_KEY,
-)  # of a merge, besides the files
+# Of a merge, besides the files.
+_OWN_IDENTITY = ("recipe", "seed", "adapter file", "method file", "vocabulary", TEXTS_KEY)
 
 
 def is_plain_merge(out: Path, format: str | None, quantize: str | None) -> bool:

@@ -1,7 +1,7 @@
 """Several outputs of one model: a directory with a file or a directory for each type, and a model card.
 
 Everything is checked before the first output is written. The text for importances is run once. Each output is a run of
-its own, which appears when it is complete; a record in the directory says which are, so that they are not made again.
+its own and appears when it is complete. A record in the directory lists the complete ones: they are not written again.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class _Run:
         write_record(self._job.out, self._record)
 
     def _is_done(self, name: str) -> bool:
-        """Whether an earlier run wrote this output, and nobody has changed it."""
+        """Whether an earlier run wrote this output, and it has not changed since."""
         known = self._record.get(name)
         if known is None or known.identity != self._identities[name]:
             return False

@@ -67,9 +67,8 @@ class Candidate:
         """The merged model; each layer is merged when it runs."""
         stage = self.plan.stage
         spec = spec_of_config(dict(stage.config or {}), "config.json", frozenset(stage.by_name))
-        take = lru_cache(_KEPT_TENSORS)(
-            partial(_realized, self.plan)
-        )  # the parts of joined tensors are taken one by one
+        # The parts of joined tensors are taken one by one.
+        take = lru_cache(_KEPT_TENSORS)(partial(_realized, self.plan))
         planned = [
             PlannedTensor(job.name, job.dtype.name, job.shape, partial(take, job.name))
             for job in stage.by_name.values()
