@@ -93,6 +93,14 @@ def test_trim_gives_memory_back_to_the_system(strategy: Strategy) -> None:
         assert arena.trim() == 0
 
 
+def test_an_arena_keeps_nothing_after_its_block() -> None:
+    with MemoryArena() as arena:
+        with arena.borrow(MIB):
+            pass
+        assert arena.statistics().free_bytes >= MIB
+    assert arena.statistics().held_bytes == 0
+
+
 @every_strategy
 def test_foreign_and_repeated_puts_are_refused(strategy: Strategy) -> None:
     arena, other = MemoryArena(strategy), MemoryArena(strategy)

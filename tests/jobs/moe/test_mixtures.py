@@ -16,6 +16,7 @@ from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.output.options import Progress
 from lbrx.jobs.merge.recipe import RecipeError
 from lbrx.jobs.moe import MoePlan, parse_moe_recipe, plan_moe, write_moe
+from lbrx.jobs.moe.moe import plan_recipe
 from lbrx.models.architectures import check_names, check_shapes, find_family
 from support.small_models import GOLDEN, HIDDEN, INNER, LAYERS, Array, config, golden, tensors, write_model
 
@@ -185,6 +186,13 @@ def test_gates_from_the_embeddings_of_prompts(tmp_path: Path) -> None:
         "tokenizer_config.json",
     }
     assert recipe.rstrip("\n") in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_card_has_the_characters_of_a_recipe_from_memory() -> None:
+    expert = {"source_model": GOLDEN / "a", "positive_prompts": ["größer als 五"]}
+    plan = plan_recipe({"base_model": GOLDEN / "base", "gate_mode": "random", "experts": [expert, expert]})
+    card = next(file for file in plan.side_files if file.name == "README.md")
+    assert '"positive_prompts": ["größer als 五"]' in card.read().decode()
 
 
 def test_prompts_that_are_much_alike(tmp_path: Path) -> None:
