@@ -162,3 +162,12 @@ def test_scales_and_zero_points_move_with_their_tensor(name: str) -> None:
         back = coded.to_device(name).to_device("cpu").quantization
         assert back is not None
         assert back.scales.device == "cpu"
+
+
+@pytest.mark.parametrize("name", ["numpy", "cpu"])
+def test_blocks_are_made_on_the_way_to_a_device(name: str) -> None:
+    values = lbrx.tensor(np.random.default_rng(13).standard_normal((3, 256)).astype(np.float32))
+    for type_name in ("q8_0", "q4_k", "mxfp4"):
+        there = values.quantize(type_name).to_device(name)
+        assert there.device == name
+        assert np.array_equal(there.raw().numpy(), values.quantize(type_name).raw().numpy())

@@ -342,8 +342,8 @@ def _with_bias(made: dict[str, Array], settings: dict[str, Any]) -> None:
             made[f"model.layers.{layer}.mlp.{matrix}.bias"] = np.zeros(rows, np.float32)
 
 
-def _of_integers(made: dict[str, Array], _: dict[str, Any]) -> None:
-    made["model.layers.0.mlp.up_proj.weight"] = np.zeros((INNER, HIDDEN), np.int8)
+def _of_truth_values(made: dict[str, Array], _: dict[str, Any]) -> None:
+    made["model.layers.0.mlp.up_proj.weight"] = np.zeros((INNER, HIDDEN), np.bool_)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def _of_integers(made: dict[str, Array], _: dict[str, Any]) -> None:
         (_wider, "tensor 'model.layers.0.mlp.gate_proj.weight' has shape (16, 8) in b, but (12, 8) in a"),
         (_missing, "model.layers.1.mlp.up_proj.weight"),
         (_with_bias, "tensor 'model.layers.0.mlp.gate_proj.bias' of b has no place in a mixtral model"),
-        (_of_integers, "tensor 'model.layers.0.mlp.up_proj.weight' of b is i8; expected a floating type"),
+        (_of_truth_values, "tensor 'model.layers.0.mlp.up_proj.weight' of b is bool; expected a floating type"),
     ],
 )
 def test_experts_that_do_not_fit(tmp_path: Path, spoil: Any, problem: str) -> None:
