@@ -100,6 +100,19 @@ def test_the_file_of_llama_cpp(base: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.numpy(), given[order].astype(np.float16))
 
 
+def test_a_part_that_is_subtracted_stays_so_for_llama_cpp(base: Path, tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.down_proj"
+    adapter = write_adapter(tmp_path / "peft", adapter_factors(), alpha_pattern={"layers.1.mlp.down_proj": -6})
+    made = lbrx.open(lbrx.convert_lora(adapter, tmp_path / "a.gguf", base=base))
+    assert made.metadata["adapter.lora.alpha"] == 6.0
+    given = adapter_factors()[f"{PREFIX}{name}.lora_B.weight"]
+    np.testing.assert_array_equal(made["blk.1.ffn_down.weight.lora_b"].numpy(), -given)
+    np.testing.assert_array_equal(
+        made["blk.0.ffn_down.weight.lora_b"].numpy(),
+        adapter_factors()[f"{PREFIX}{name.replace('1', '0')}.lora_B.weight"],
+    )
+
+
 def test_other_scales_and_ranks_are_put_into_the_factors(base: Path, tmp_path: Path) -> None:
     factors = adapter_factors()
     name = "model.layers.1.mlp.down_proj"
