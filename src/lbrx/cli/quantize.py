@@ -168,7 +168,7 @@ def quantize(
         if score is not None:
             raise UsageError("--score needs --to with several types")
         _check_plot(plot, is_measured=to is None and bool(calibrate))
-        parsed = parse_before_calibration(choices) if calibrate else parse_options(**choices)
+        parsed = parse_before_calibration(out, choices, calibrate) if calibrate else parse_options(**choices)
         _check_used(tensors=tensors and not dry_run, candidates=candidates is not None and to is not None)
         check_model(source)
         check_output_name(out, None)

@@ -98,6 +98,16 @@ def test_a_quantized_source_is_refused_unless_allowed() -> None:
     assert same_bytes(again, coded.by_name[UP].make().dequantize().quantize("q4_k"))
 
 
+@pytest.mark.parametrize("float_type", ["f32", "f16", "bf16"])
+def test_a_quantized_source_can_be_decoded(float_type: str) -> None:
+    coded = quantized(gguf_model(values=noise), QuantizeOptions("q8_0"))
+    plain = quantized(coded, QuantizeOptions(float_type)).by_name[UP].make()
+    assert plain.type_name == float_type
+    assert same_bytes(plain, coded.by_name[UP].make().dequantize().to(float_type))
+    with pytest.raises(UsageError, match=r"ffn_up.weight' is q8_0 already, .* as q4_k; .* --allow-requantize"):
+        quantized(coded, parse_options(float_type, tensor_types=["ffn_up=q4_k"]))
+
+
 def test_tensors_that_have_their_type_already_are_copied() -> None:
     coded = quantized(gguf_model(values=noise), QuantizeOptions("q8_0"))
     again = quantized(coded, QuantizeOptions("q8_0"))

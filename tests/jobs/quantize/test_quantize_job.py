@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lbrx
+from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, UsageError
 from lbrx.files.output.contents import Contents
 from lbrx.files.output.model_plan import plan_output
@@ -137,6 +138,18 @@ def test_a_quantized_mlx_model_is_refused_unless_allowed(tmp_path: Path) -> None
         quantize(tmp_path / "eight", tmp_path / "four", "mlx_4")
     quantize(tmp_path / "eight", tmp_path / "four", "mlx_4", allow_requantize=True)
     assert json.loads((tmp_path / "four/config.json").read_text())["quantization"]["bits"] == 4
+
+
+def test_a_quantized_mlx_model_can_be_decoded(tmp_path: Path) -> None:
+    quantize(demo_models().base, tmp_path / "eight", "mlx_8")
+    quantize(tmp_path / "eight", tmp_path / "plain.gguf", "f32")
+    plain = lbrx.open(tmp_path / "plain.gguf")["blk.0.ffn_up.weight"]
+    original = lbrx.open(demo_models().base)["model.layers.0.mlp.up_proj.weight"].to("f32")
+    assert plain.type_name == "f32"
+    assert 0 < float((plain - original).norm() / original.norm()) < 0.01
+    assert not np.array_equal(plain.numpy(), plain.to("bf16").to("f32").numpy())  # not rounded on the way
+    with pytest.raises(UsageError, match="quantized for MLX already"):
+        quantize(tmp_path / "eight", tmp_path / "mixed.gguf", "f32", tensor_types=["ffn_up=q4_k"])
 
 
 def test_a_run_of_other_options_does_not_go_on(source: Path, tmp_path: Path) -> None:

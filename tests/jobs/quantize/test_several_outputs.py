@@ -237,6 +237,31 @@ def test_wrong_input(
     assert {path.name for path in folder.iterdir()} == {"prose", "calibration.txt", "held_out.txt"}
 
 
+@pytest.mark.parametrize(
+    ("out", "to", "options", "message"),
+    [
+        ("out", "q4_0", {}, "out: a GGUF model is a file"),
+        ("out.gguf", "mlx_4", {}, "mlx_4 is not made in GGUF files"),
+        ("out", "ct_fp8", {}, "ct_fp8 is rounded without importances"),
+        ("out", None, {"target_bpw": 4.5}, "out: a GGUF model is a file"),
+        ("out.gguf", None, {"target_bpw": 4.5, "prune_layers": "1"}, "cannot be used with --prune-layers"),
+        ("out.gguf", "q4_0", {"calibrate": ["generated", "empty.txt"]}, "empty.txt: is empty"),
+        ("out", "q4_0,q8_0", {"calibrate": ["generated", "empty.txt"]}, "empty.txt: is empty"),
+        ("out", "q4_0,q8_0", {"score": "empty.txt"}, "empty.txt: is empty"),
+        ("out", "q4_0,q8_0", {"score": "empty.txt", "calibrate": None}, "empty.txt: is empty"),
+    ],
+)
+def test_wrong_input_is_reported_before_a_text_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, out: str, to: str | None, options: dict[str, object], message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "empty.txt").write_text("")
+    before = {path.name for path in folder.iterdir()}
+    with pytest.raises(UsageError, match=message):
+        lbrx.quantize("prose", out, to, **{"calibrate": "generated", **options})  # type: ignore[arg-type]
+    assert {path.name for path in folder.iterdir()} == before
+
+
 def test_the_command_prints_a_table(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

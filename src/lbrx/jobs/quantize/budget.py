@@ -25,7 +25,7 @@ from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType, file_type_of_bas
 from lbrx.jobs.imatrix.files import Importance
 from lbrx.jobs.quantize.allocation import Coding, allocate, front
 from lbrx.jobs.quantize.choice import Choice, fitted, fixed_choice
-from lbrx.jobs.quantize.coded import is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.coded import refuse_to_requantize
 from lbrx.jobs.quantize.importance import Importances
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.samples import relative_errors, sample_rows
@@ -111,8 +111,7 @@ def _free(contents: Contents, fixed: Mapping[str, Choice | None], options: Quant
     free = [tensor for tensor in contents.tensors if fixed[tensor.name] is None]
     if not options.allow_requantize:
         for tensor in free:
-            if is_coded(tensor.type_name):
-                refuse_to_requantize(tensor, "another type")
+            refuse_to_requantize(tensor, "another type")
     return free
 
 

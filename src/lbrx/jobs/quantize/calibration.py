@@ -10,23 +10,42 @@ from typing import Any
 
 from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
+from lbrx.files.formats.source import read_text
 from lbrx.files.formats.strict_json import reading
 from lbrx.jobs.convert.reading import read_contents
-from lbrx.jobs.imatrix.generated import written_texts
+from lbrx.jobs.imatrix.generated import is_generated, written_texts
 from lbrx.jobs.imatrix.imatrix import calibrated
 from lbrx.jobs.quantize.budget import Measuring, trials
 from lbrx.jobs.quantize.importance import read_importances
 from lbrx.jobs.quantize.mlx_model import mlx_trials
 from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.sensitivity import measure_sensitivities, sensitivity_path
-from lbrx.jobs.quantize.target_format import in_target_format
+from lbrx.jobs.quantize.target_format import check_output_format, in_target_format
 from lbrx.jobs.quantize.targets import MlxTarget, model_name
 
 
-def parse_before_calibration(choices: Mapping[str, Any]) -> QuantizeOptions:
+def parse_before_calibration(
+    out: str | os.PathLike[str], choices: Mapping[str, Any], texts: Sequence[Path]
+) -> QuantizeOptions:
     """The options, checked before texts are run; the importance matrix that will be measured is left out."""
     needing = {"include_weights": (), "exclude_weights": ()}
-    return parse_options(**{**choices, **needing})
+    parsed = parse_options(**{**choices, **needing})
+    if parsed.imatrix is not None:
+        raise UsageError("--calibrate and --imatrix cannot be used together")
+    if not parsed.has_size:
+        replace(parsed, imatrix=Path(out))  # raises if the type does not use it
+    elif parsed.prune_layers:
+        raise UsageError("--calibrate with a size cannot be used with --prune-layers; remove the layers first")
+    check_output_format(Path(out), parsed)
+    check_texts(texts)
+    return parsed
+
+
+def check_texts(texts: Sequence[Path]) -> None:
+    """Raise for texts that cannot be run, but for one that the model will write."""
+    for text in texts:
+        if not is_generated(text) and not read_text(text):
+            raise UsageError(f"{text}: is empty; expected a text")
 
 
 def calibrated_options(
@@ -41,9 +60,7 @@ def calibrated_options(
 
     What was measured before is used again. Outputs of different sizes in a directory share it.
     """
-    parsed, imatrix = parse_before_calibration(choices), choices.get("imatrix")
-    if not parsed.has_size:
-        replace(parsed, imatrix=Path(out))  # raises if the type does not use it
+    parsed, imatrix = parse_before_calibration(out, choices, texts), choices.get("imatrix")
     with computing_on(device, None):
         texts = written_texts(Path(source), Path(out), texts, measuring)
     shared = Path(out).with_name(f"{model_name(Path(source))}.gguf") if parsed.has_size else out
@@ -54,8 +71,6 @@ def calibrated_options(
         options = parse_options(**{**choices, "imatrix": path})
     if not options.has_size:
         return options
-    if options.prune_layers:
-        raise UsageError("--calibrate with a size cannot be used with --prune-layers; remove the layers first")
     path = sensitivity_path(Path(out), model_name(Path(source)))
     with computing_on(device, None), reading(source):
         contents = in_target_format(read_contents(Path(source)), options)

@@ -12,6 +12,7 @@ from lbrx.files.formats.gguf_types import GGML_TYPES
 from lbrx.files.formats.header import TypeTotal, type_totals
 from lbrx.files.formats.shards import tensor_nbytes
 from lbrx.files.output.contents import Contents, PlannedTensor
+from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.quantize.choice import Choice
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ def is_coded(type_name: str) -> bool:
 
 
 def refuse_to_requantize(tensor: PlannedTensor, wanted: str) -> None:
-    """An error that says how a quantized source can be quantized nevertheless."""
+    """Raise for a quantized tensor that would be quantized again, and say how to do that nevertheless."""
+    if not is_coded(tensor.type_name) or wanted in FLOAT_TYPES:
+        return
     raise UsageError(
         f"tensor {tensor.name!r} is {tensor.type_name} already, and would lose more as {wanted}; "
         "quantize the original model, or give --allow-requantize"

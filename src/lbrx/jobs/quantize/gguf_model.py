@@ -15,7 +15,7 @@ from lbrx.jobs.convert.gguf_retype import FILE_TYPE_KEY, retyped_metadata
 from lbrx.jobs.imatrix.files import Importance
 from lbrx.jobs.quantize.budget import Measuring, choose_for_size
 from lbrx.jobs.quantize.choice import Choice, choose_types
-from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, misfit_warnings, refuse_to_requantize
+from lbrx.jobs.quantize.coded import CodedTensor, Quantization, misfit_warnings, refuse_to_requantize
 from lbrx.jobs.quantize.feedback import stored_blocks
 from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
@@ -67,7 +67,7 @@ def _without_experts(file_type: FileType, choices: Mapping[str, Choice]) -> Iter
 def _coded(tensor: PlannedTensor, choice: Choice, options: QuantizeOptions, importances: Importances) -> CodedTensor:
     if choice.type_name == tensor.type_name:
         return CodedTensor(tensor, choice, (tensor,))
-    if is_coded(tensor.type_name) and not options.allow_requantize:
+    if not options.allow_requantize:
         refuse_to_requantize(tensor, choice.type_name)
     blocks = None if options.feedback is None else stored_blocks(options.feedback, tensor, choice.type_name)
     if blocks is not None:

@@ -11,7 +11,7 @@ from lbrx.files.checkpoint.integer_parts import separate_parts
 from lbrx.files.formats.header import QUANTIZATION_KEY
 from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.quantize.choice import Choice
-from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.coded import CodedTensor, Quantization, refuse_to_requantize
 from lbrx.jobs.quantize.mlx_model import is_layer
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.jobs.quantize.targets import IntegerTarget
@@ -30,7 +30,7 @@ def quantize_integers(contents: Contents, options: QuantizeOptions) -> Quantizat
         if choice.type_name == tensor.type_name:
             coded.append(CodedTensor(tensor, choice, (tensor,)))
             continue
-        if is_coded(tensor.type_name) and not options.allow_requantize:
+        if not options.allow_requantize:
             refuse_to_requantize(tensor, choice.type_name)
         parts, description = _parts(tensor, choice, target)
         descriptions |= description

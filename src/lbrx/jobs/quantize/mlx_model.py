@@ -18,7 +18,7 @@ from lbrx.files.output.contents import Contents, PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES
 from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.choice import Choice
-from lbrx.jobs.quantize.coded import CodedTensor, Quantization, is_coded, refuse_to_requantize
+from lbrx.jobs.quantize.coded import CodedTensor, Quantization, refuse_to_requantize
 from lbrx.jobs.quantize.group_codes import Calibration, GroupCoding, read_calibration
 from lbrx.jobs.quantize.mixes import deserves_more_bits
 from lbrx.jobs.quantize.mlx_budget import choose_mlx_for_size, trials_of_mlx
@@ -234,7 +234,7 @@ def _coded(
 ) -> CodedTensor:
     if mode is None and choice.type_name == tensor.type_name:
         return CodedTensor(tensor, choice, (tensor,))
-    if is_coded(tensor.type_name) and not options.allow_requantize:
+    if not options.allow_requantize:
         refuse_to_requantize(tensor, choice.type_name)
     if mode is None:
         part = tensor.mapped(lambda values: values.dequantize().to(choice.type_name), type_name=choice.type_name)

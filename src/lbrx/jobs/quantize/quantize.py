@@ -34,7 +34,7 @@ from lbrx.jobs.quantize.kept_split import lay_out_as_source
 from lbrx.jobs.quantize.mlx_model import quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
 from lbrx.jobs.quantize.sensitivity import identity_of
-from lbrx.jobs.quantize.target_format import in_target_format
+from lbrx.jobs.quantize.target_format import check_output_format, in_target_format
 from lbrx.jobs.quantize.targets import HfTarget, MlxTarget
 from lbrx.memory.limits import limited
 from lbrx.ops.feedback import DEFAULT_SHRINK
@@ -148,7 +148,7 @@ def quantize(
         parsed = parse_options(**choices)
         one.check(parsed, options)
         return one.written(target, parsed, options)
-    parsed = parse_before_calibration(choices)
+    parsed = parse_before_calibration(target, choices, texts)
     one.check(parsed, options)
     file_names = [target.name] if isinstance(parsed.target, FileType) else None
     Staging(target, file_names).check_target(options.get("overwrite", False))  # before the long part
@@ -269,8 +269,7 @@ def plan_quantize(
     ``measuring`` is called for each tensor that is read."""
     path = Path(out)
     is_gguf = isinstance(options.target, FileType)
-    if not is_gguf and path.suffix == ".gguf":
-        raise UsageError(f"{path}: {options.to} is not made in GGUF files; expected the name of a directory")
+    check_output_format(path, options)
     if options.target_bytes is not None and (max_shard_bytes is not None or options.keep_split):
         raise UsageError("a target size is that of one file, without shards; give bits per weight instead")
     restore_replaced(Staging(path))  # it may be the source

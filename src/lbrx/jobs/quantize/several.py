@@ -31,6 +31,7 @@ from lbrx.jobs.convert.model_card import CARD_NAME, card_metadata, card_of
 from lbrx.jobs.imatrix.generated import is_generated
 from lbrx.jobs.imatrix.imatrix import calibrated
 from lbrx.jobs.quantize.budget import Measuring
+from lbrx.jobs.quantize.calibration import check_texts
 from lbrx.jobs.quantize.feedback import feedback_folder, forget
 from lbrx.jobs.quantize.figures import (
     PICTURE_NAME,
@@ -131,8 +132,11 @@ def check_several(job: Several, overwrite: bool) -> list[QuantizeOptions]:
         raise FileError(f"{job.out}: is a file; expected a directory to write to")
     if job.texts is not None and job.options.get("imatrix") is not None:
         raise UsageError("--calibrate and --imatrix cannot be used together")
+    check_texts(job.texts or ())
     if job.score_text is not None:
         text = read_text(job.score_text)
+        if not text:
+            raise UsageError(f"{job.score_text}: is empty; expected a text to score")
         if any(text == read_text(each) for each in job.texts or () if not is_generated(each)):
             raise UsageError(f"{job.score_text}: is the text of --calibrate; expected another one to score")
     stand_in = job.source if job.texts is not None else None
