@@ -33,8 +33,11 @@ def in_target_format(contents: Contents, options: QuantizeOptions) -> Contents:
     target = options.target
     if isinstance(target, FileType) and contents.format == "gguf":
         return contents
+    plain_type = _plain_type(options)
+    if plain_type is not None and _is_quantized(contents):
+        return in_format(contents, "gguf", plain_type)  # decoded straight into the type
     _check_source(contents, options)
-    plain = _decoded(in_format(contents, "safetensors"), _plain_type(options))
+    plain = _decoded(in_format(contents, "safetensors"))
     if isinstance(target, FileType):
         return in_format(plain, "gguf")
     return in_format(plain, "mlx") if isinstance(target, MlxTarget) else plain
@@ -46,11 +49,10 @@ def _plain_type(options: QuantizeOptions) -> str | None:
     return target.base if isinstance(target, FileType) and not target.is_quantized and not others else None
 
 
-def _decoded(contents: Contents, dtype_name: str | None) -> Contents:
+def _decoded(contents: Contents) -> Contents:
     """A model without quantized tensors, which would keep their codings in another format."""
     config = contents.config or {}
-    if dtype_name is None:
-        dtype_name = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
+    dtype_name = _CONFIG_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")), "f32")
     tensors = tuple(
         tensor.mapped(lambda values: values.dequantize().to(dtype_name), type_name=dtype_name)
         if is_coded(tensor.type_name)
@@ -60,14 +62,19 @@ def _decoded(contents: Contents, dtype_name: str | None) -> Contents:
     return replace(contents, tensors=tensors)
 
 
+def _is_quantized(contents: Contents) -> bool:
+    is_mlx = contents.format == "mlx" and bool((contents.config or {}).get("quantization"))
+    return is_mlx or any(is_coded(tensor.type_name) for tensor in contents.tensors)
+
+
 def _check_source(contents: Contents, options: QuantizeOptions) -> None:
     """A quantized source is decoded on the way to another format, which has to be allowed."""
-    if options.allow_requantize or _plain_type(options) is not None:
+    if options.allow_requantize:
         return
     coded = next((tensor for tensor in contents.tensors if is_coded(tensor.type_name)), None)
     if coded is not None:
         refuse_to_requantize(coded, str(options.to))
-    if contents.format == "mlx" and (contents.config or {}).get("quantization"):
+    if _is_quantized(contents):
         raise UsageError(
             "the model is quantized for MLX already; quantize the original model, or give --allow-requantize"
         )
