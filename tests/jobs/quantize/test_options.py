@@ -101,7 +101,6 @@ def test_no_goal_or_an_impossible_one() -> None:
     [
         ({"pure": True}, "--pure is for GGUF files, and mlx_4 makes MLX"),
         ({"keep_split": True}, "--keep-split"),
-        ({"imatrix": "i.dat"}, "--imatrix"),
         ({"override_kv": ["a=int:1"]}, "--override-kv"),
         ({"prune_layers": "1"}, "--prune-layers"),
         ({"tensor_types": ["v_proj=q6_k"]}, "'q6_k' is not a coding of MLX"),
@@ -111,6 +110,12 @@ def test_no_goal_or_an_impossible_one() -> None:
 def test_options_that_mlx_does_not_have(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_options("mlx_4", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("type_name", ["mlx_mxfp4", "int4", "ct_fp8"])
+def test_types_without_importances(type_name: str) -> None:
+    with pytest.raises(UsageError, match=f"{type_name} is rounded without importances; --imatrix and --calibrate are"):
+        parse_options(type_name, imatrix="i.dat")
 
 
 def test_types_that_do_not_go_with_integers() -> None:
