@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,3 +27,17 @@ def clang() -> None:
     from support.metal_shaders import require_clang
 
     require_clang()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A server that speaks the part of the Hugging Face hub's API that an upload uses."""
+    from huggingface_hub import constants
+
+    from support.hub_uploads import TOKEN, upload_server
+
+    with upload_server() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        yield server

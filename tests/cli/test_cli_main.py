@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 from types import FrameType
 
 import pytest
@@ -86,6 +87,7 @@ def test_a_command_calls_the_public_function_of_its_name(
         "score": [models.base, f"--text={recipe}", "--device=cpu"],
         "search": [searched, tmp_path / "out", f"--text={recipe}", "--candidates=1", "--rungs=1", "--threads=1"],
         "shuffle": [models.code, models.base, "--out", tmp_path / "out", "--threads=1"],
+        "upload": [tmp_path / "model", "me/model"],
         "transplant": [models.code, models.base, tmp_path / "out", "--threads=1"],
         "verify": [models.base, "--quick"],
     }
@@ -94,6 +96,9 @@ def test_a_command_calls_the_public_function_of_its_name(
     if name == "insert":
         write_language_model(tmp_path / "text")
         write_vision_language(tmp_path / "parent")
+    if name == "upload":
+        request.getfixturevalue("hub")
+        copytree(models.base, tmp_path / "model")
     command = "lora" if name.endswith("_lora") else name
     called: list[dict[str, object]] = []
 

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+import psutil
 import pytest
 
 from lbrx.cli.main import run
@@ -55,7 +57,8 @@ def in_dialogue(
 ) -> tuple[int, str]:
     """Type lines, or send signals, each when a program in a terminal has shown a text after the step before.
 
-    An empty line follows a signal, because Python notices one that comes just before it waits only behind a line.
+    A signal is sent when the program waits. An empty line follows it, because Python notices one that comes just before
+    it waits only behind a line.
     """
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (rows, columns))
@@ -78,12 +81,23 @@ def in_dialogue(
                 if isinstance(answer, str):
                     os.write(leader, answer.encode())
                 else:
+                    _let_it_wait(process.pid)
                     process.send_signal(answer)
                     with suppress(OSError):  # of a program that has ended
                         os.write(leader, b"\n")
     os.close(leader)
     assert not waiting, printed.decode(errors="replace")
     return process.returncode, printed.decode(errors="replace")
+
+
+def _let_it_wait(pid: int) -> None:
+    """Return when a program seems to wait for input, or is busy with something else."""
+    calm = 0
+    for _ in range(20):
+        time.sleep(0.01)
+        calm = calm + 1 if psutil.Process(pid).status() == psutil.STATUS_SLEEPING else 0
+        if calm == 3:
+            return
 
 
 def _read(descriptor: int) -> bytes:

@@ -31,7 +31,9 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command("lbrx.cli.inspect:inspect", "Show what a model file or directory contains."),
     "merge": Command("lbrx.cli.merge:merge", "Merge models according to a recipe."),
     "convert": Command("lbrx.cli.convert:convert", "Convert a model to another format."),
-    "quantize": Command("lbrx.cli.quantize:quantize", "Quantize a model to GGUF, MLX or integers."),
+    "quantize": Command(
+        "lbrx.cli.quantize:quantize", "Quantize a model to GGUF, to MLX, or for vLLM and transformers."
+    ),
     "imatrix": Command("lbrx.cli.imatrix:imatrix", "Measure which columns of the weights matter for a text."),
     "moe": Command("lbrx.cli.moe:moe", "Build a mixture of experts from dense models."),
     "shuffle": Command("lbrx.cli.shuffle:shuffle", "Combine layers of several models at random."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,6 @@ from lbrx.demo.models import demo_models
 from lbrx.errors import FileError, UsageError
 from support.cli_running import lbrx_command
 from support.hub_uploads import TOKEN, UploadServer, upload_server
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[UploadServer]:
-    with upload_server() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        yield server
 
 
 @pytest.fixture(scope="module")
