@@ -71,7 +71,8 @@ class Reporter:
         if self.is_quiet:
             return
         summary = OutputSummary(plan)
-        line = _printable(_result_line(result, summary, time.monotonic() - self.started, self.peak_memory_bytes))
+        memory_bytes = self.peak_memory_bytes or anonymous_bytes()  # a run with nothing left to do has no progress
+        line = _printable(_result_line(result, summary, time.monotonic() - self.started, memory_bytes))
         print(_wrapped(line))
         if sys.stdout.isatty():
             print(f"{_printable(summary.types_text())} tensors")

@@ -273,5 +273,8 @@ def test_the_command_prints_a_table(
     assert set(rows) == {"prose-Q4_0.gguf", "prose-Q8_0.gguf"}
     assert (folder / "out/size_against_divergence.png").read_bytes()[:4] == b"\x89PNG"
     assert "size_against_divergence.png" in (folder / "out/README.md").read_text()
+    again = lbrx_command(capsys, "quantize", "prose", "out", "--to", "q4_0,q8_0", "--score", "held_out.txt")
+    assert "of them from an earlier run" in again.out
+    assert " 0 B memory" not in again.out
     refused = lbrx_command(capsys, "quantize", "prose", "b.gguf", "--to", "q4_0", "--score", "held_out.txt")
     assert "several outputs need a directory" in refused.err
