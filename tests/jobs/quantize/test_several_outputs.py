@@ -262,6 +262,18 @@ def test_wrong_input_is_reported_before_a_text_is_written(
     assert {path.name for path in folder.iterdir()} == before
 
 
+@pytest.mark.parametrize(("out", "to"), [("out.gguf", "q4_0"), ("out", "q8_0,q4_0"), ("out", "mlx_4")])
+def test_a_quantized_source_is_refused_before_a_text_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, out: str, to: str
+) -> None:
+    monkeypatch.chdir(folder)
+    lbrx.quantize("prose", "eight.gguf", "q8_0")
+    before = {path.name for path in folder.iterdir()}
+    with pytest.raises(UsageError, match="--allow-requantize"):
+        lbrx.quantize("eight.gguf", out, to, calibrate="generated")
+    assert {path.name for path in folder.iterdir()} == before
+
+
 def test_the_command_prints_a_table(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,17 @@ from lbrx.tensors.tensor import Tensor
 ARCHITECTURE_KEY = "general.architecture"
 
 
+def check_requantized(contents: Contents, options: QuantizeOptions) -> None:
+    """Raise for quantized tensors that would get another type, before anything is measured."""
+    if options.allow_requantize or options.has_size or options.prune_layers:
+        return
+    assert isinstance(options.target, FileType)
+    choices = choose_types(contents, options.target, options)
+    for tensor in contents.tensors:
+        if choices[tensor.name].type_name != tensor.type_name:
+            refuse_to_requantize(tensor, choices[tensor.name].type_name)
+
+
 def quantize_gguf(contents: Contents, options: QuantizeOptions, measuring: Measuring | None = None) -> Quantization:
     """Plan the quantization of a GGUF model. Only errors of samples are computed, if there is a size to meet."""
     old_names = None

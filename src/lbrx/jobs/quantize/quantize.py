@@ -27,7 +27,7 @@ from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_cali
 from lbrx.jobs.quantize.coded import Quantization
 from lbrx.jobs.quantize.feedback import check_shrink, encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.figures import Drawing
-from lbrx.jobs.quantize.gguf_model import quantize_gguf
+from lbrx.jobs.quantize.gguf_model import check_requantized, quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
 from lbrx.jobs.quantize.integer_model import quantize_integers
 from lbrx.jobs.quantize.kept_split import lay_out_as_source
@@ -140,6 +140,7 @@ def quantize(
         for each in check_several(job, options.get("overwrite", False)):
             one.check(each, options)
         if texts is not None:
+            _check_source(source, job.choices(target).values())
             texts[:] = _written_texts(source, target, texts, options, measuring)
         job = replace(job, feedback_identity=one.feedback_identity())
         return write_several(job, one.planned, one.written, measuring, options)
@@ -152,6 +153,7 @@ def quantize(
     one.check(parsed, options)
     file_names = [target.name] if isinstance(parsed.target, FileType) else None
     Staging(target, file_names).check_target(options.get("overwrite", False))  # before the long part
+    _check_source(source, [parsed if parsed.has_size else replace(parsed, imatrix=target)])
     texts[:] = _written_texts(source, target, texts, options, measuring)
     with limited(options.get("threads"), None):
         parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
@@ -213,6 +215,16 @@ class _One:
         if choices.feedback is not None:
             forget(choices.feedback)
         return result
+
+
+def _check_source(source: str | os.PathLike[str], choices: Iterable[QuantizeOptions]) -> None:
+    """Raise if the model is quantized already, before texts are run."""
+    with reading(source):
+        contents = read_contents(Path(source))
+        for options in choices:
+            own = in_target_format(contents, options)
+            if isinstance(options.target, FileType):
+                check_requantized(own, options)
 
 
 def _written_texts(
