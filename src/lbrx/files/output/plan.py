@@ -123,7 +123,10 @@ def named_path(path: Path) -> Path:
     >>> named_path(Path("models/out")), named_path(Path(".")) == Path.cwd()
     (PosixPath('models/out'), True)
     """
-    return path.resolve() if path.name in ("", "..") else path
+    named = path.resolve() if path.name in ("", "..") else path
+    if not named.name:
+        raise FileError(f"{named}: is the root of the file system; expected another output")
+    return named
 
 
 def digest(*parts: bytes) -> str:

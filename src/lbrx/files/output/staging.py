@@ -15,7 +15,7 @@ from types import MappingProxyType
 from lbrx.base import atomic_write, system
 from lbrx.errors import FileError, FormatError, UsageError
 from lbrx.files.formats.detect import detect_format
-from lbrx.files.output.plan import digest
+from lbrx.files.output.plan import digest, named_path
 from lbrx.files.output.sentence_modules import is_module_folder
 from lbrx.files.remote.paths import is_remote
 
@@ -48,10 +48,9 @@ class Staging:
     """
 
     def __init__(self, target: Path, file_names: Sequence[str] | None = None) -> None:
-        if target.name in ("", "..", ".") or (target.is_symlink() and target.is_dir()):
+        if target.is_symlink() and target.is_dir():
             target = target.resolve()  # the directory itself is replaced, and a link to it stays
-        if not target.name:
-            raise FileError(f"{target}: is the root of the file system; expected another output")
+        target = named_path(target)
         self.target = target
         name = os.fsencode(target.name)
         short = target.name if len(name) <= _LONGEST_NAME_BYTES else digest(name)
