@@ -56,7 +56,7 @@ def plan_in_format(
                 contents = _converted(contents, plan, format, options)
     limit_bytes = shard_limit(max_shard_bytes, NO_LIMIT_BYTES if contents.format == "gguf" else DEFAULT_SHARD_BYTES)
     merge_identity = plan.identity({})
-    identity = {key: merge_identity[key] for key in _OWN_IDENTITY}
+    identity = {key: merge_identity[key] for key in _OWN_IDENTITY if key in merge_identity}
     if options is not None:
         identity |= options.identity()
     if model is not None:

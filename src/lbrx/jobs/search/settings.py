@@ -141,7 +141,12 @@ class Measurer:
                 identity = self.candidate(self.space.recipe(values)).plan.identity({})
             except UsageError:
                 continue  # it may be valid with other values; if not, this is reported when it is measured
-            files |= identity["input file"] | identity["adapter file"] | identity["method file"] | identity[TEXTS_KEY]
+            files |= (
+                identity["input file"]
+                | identity["adapter file"]
+                | identity["method file"]
+                | identity.get(TEXTS_KEY, {})
+            )
         return files
 
     def labels(self) -> Mapping[str, Path]:

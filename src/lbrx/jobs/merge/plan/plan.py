@@ -94,7 +94,7 @@ def merge_identity(
             for adapter in model.adapters
             for path in (sorted(adapter.glob("adapter*")) if adapter.is_dir() else [adapter])
         },
-        TEXTS_KEY: dict(_text_files(stage)),
+        **({TEXTS_KEY: texts} if (texts := dict(_text_files(stage))) else {}),
         "method file": dict(method_files(stage)),
         "vocabulary": digest(*row_digest_parts(stage)),
         **output_identity([header for model in models for header in model.files], layouts, contents),
