@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-import psutil
 import pytest
 
 from lbrx.cli.main import run
@@ -57,15 +55,15 @@ def in_dialogue(
 ) -> tuple[int, str]:
     """Type lines, or send signals, each when a program in a terminal has shown a text after the step before.
 
-    A signal is sent when the program waits. An empty line follows it, because Python notices one that comes just before
-    it waits only behind a line.
+    An empty line follows a signal, because Python notices one that comes just before it waits only behind a line.
     """
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (rows, columns))
     given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR")}
     given |= {"TERM": "xterm-256color", "NO_COLOR": "1"}
     command = [sys.executable, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=given) as process:
+    terminal = {"stdin": follower, "stdout": follower, "stderr": follower}
+    with subprocess.Popen(command, **terminal, env=given, preexec_fn=_heed_interrupts) as process:
         os.close(follower)
         printed, seen, waiting = b"", 0, list(steps)
         while True:
@@ -81,7 +79,6 @@ def in_dialogue(
                 if isinstance(answer, str):
                     os.write(leader, answer.encode())
                 else:
-                    _let_it_wait(process.pid)
                     process.send_signal(answer)
                     with suppress(OSError):  # of a program that has ended
                         os.write(leader, b"\n")
@@ -90,14 +87,9 @@ def in_dialogue(
     return process.returncode, printed.decode(errors="replace")
 
 
-def _let_it_wait(pid: int) -> None:
-    """Return when a program seems to wait for input, or is busy with something else."""
-    calm = 0
-    for _ in range(20):
-        time.sleep(0.01)
-        calm = calm + 1 if psutil.Process(pid).status() == psutil.STATUS_SLEEPING else 0
-        if calm == 3:
-            return
+def _heed_interrupts() -> None:
+    """Undo that a test run in the background ignores interrupts, and so do its programs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _read(descriptor: int) -> bytes:
