@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,37 @@ from lbrx.files.output.options import CountCallback
 from lbrx.files.output.plan import model_state
 from lbrx.jobs.imatrix.imatrix import DEFAULT_CONTEXT, calibration_chunks
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization
-from lbrx.jobs.quantize.group_codes import encode_rows, finite_rows, store, stored_codes
+from lbrx.jobs.quantize.feedback_experts import (
+    MOST_GRAM_BYTES,
+    Inputs,
+    expert_inputs,
+    in_groups,
+    known_inputs,
+    unused_warning,
+)
+from lbrx.jobs.quantize.feedback_pieces import (
+    Piece,
+    add_warning,
+    inner_labels,
+    is_stored,
+    join_items,
+    layer_labels,
+    mlx_names_of,
+    pieces_of,
+    router_label,
+    store_piece,
+    stored_values,
+)
+from lbrx.jobs.quantize.group_codes import encode_rows, finite_rows
 from lbrx.models.architectures.gguf_roles import layer_of
 from lbrx.models.architectures.mlx_modes import SETTING_KEYS
 from lbrx.models.architectures.mlx_weights import mlx_to_hf
 from lbrx.models.inference import LanguageModel
 from lbrx.models.inference.drift import DriftGram, DriftRun
-from lbrx.models.inference.layerwise import model_on_demand
+from lbrx.models.inference.layerwise import LayerwiseRun, model_on_demand
 from lbrx.models.inference.opening import spec_of_gguf
 from lbrx.models.inference.spec import spec_of_config
-from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, read_layer
+from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, normalized, read_layer
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.ops.feedback import (
     DEFAULT_SHRINK,
@@ -44,27 +65,11 @@ from lbrx.ops.feedback import (
     feedback_factors,
     gains_from_feedback,
 )
-from lbrx.tensors.coded import stored_expr
-from lbrx.tensors.storage import MmapStorage
 from lbrx.tensors.tensor import Tensor
-from lbrx.tensors.tensor import tensor as tensor_of
 from lbrx.version import __version__
 
-Floats = npt.NDArray[np.float32]
 _DRIFT_SHARE = 0.4  # of the drift of inputs that a matrix makes up for
 _IDENTITY_NAME = "identity.json"
-
-
-def stored_blocks(folder: Path, tensor: PlannedTensor, type_name: str) -> Tensor | None:
-    """The blocks of a tensor in a folder, or None."""
-    path = folder / _file_name(tensor.name, type_name)
-    if not path.exists():
-        return None
-    return Tensor(stored_expr(MmapStorage.from_file(path), type_name, tensor.shape))
-
-
-def _file_name(name: str, type_name: str) -> str:
-    return f"{name}.{type_name}.blocks"
 
 
 def folder_identity(folder: Path) -> Any:
@@ -85,17 +90,15 @@ def encode_layers(
     shrink: float = DEFAULT_SHRINK,
     progress: CountCallback | None = None,
 ) -> Path:
-    """Encode the tensors of all layers of a model for texts; returns the folder of the blocks.
+    """Encode the matrices of all layers of a model, and the output matrix, for texts; returns the folder of the blocks.
 
-    ``quantization`` has the type of each tensor. Embeddings, stacks of experts, and tensors that stay what they are,
-    are left out.
+    ``quantization`` has the type of each tensor. Tensors that stay what they are, are left out.
     """
     check_shrink(shrink)
     model, sources = _before_coding(source, quantization)
     chunks = calibration_chunks(model, open_tokenizer(source), texts, DEFAULT_CONTEXT, None)
-    wanted = {each.source.name: each for each in quantization.coded if _can_be_encoded(model, each)}
     folder = _folder(source, out, chunks, shrink, quantization)
-    _Layers(model, sources, chunks, folder, shrink).encode(wanted, progress)
+    _Layers(model, sources, chunks, _Wanted(model, quantization), folder, shrink).encode(progress)
     return folder
 
 
@@ -128,16 +131,46 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+class _Wanted:
+    """The matrices of a model that are encoded: those of each layer by their names, and the output matrix."""
+
+    def __init__(self, model: LanguageModel, quantization: Quantization) -> None:
+        self._model = model
+        contents = quantization.contents
+        names = mlx_names_of(contents.config, list(model.weights.names)) if contents.format == "mlx" else {}
+        found = [piece for each in quantization.coded if _gains(each) for piece in pieces_of(each, names)]
+        self.layers: dict[int, dict[str, Piece]] = {}
+        for piece in found:
+            layer = _layer_of(model, piece.label)
+            if layer is not None:
+                self.layers.setdefault(layer, {})[piece.label] = piece
+        by_name = {piece.label: piece for piece in found}
+        self.output = by_name.get(model.weights.output.weight.name or "")
+        self.embedding = next(
+            (each for each in quantization.coded if each.source.name == model.weights.embedding.name), None
+        )
+        self.stacks = frozenset(
+            each.source.name
+            for each in quantization.coded
+            if len(each.source.shape) == 3 and each.source.name not in names
+        )
+
+    def of_layer(self, number: int) -> dict[str, Piece]:
+        """The matrices of a layer by their names."""
+        return self.layers.get(number, {})
+
+    def coded_of_layer(self, number: int) -> dict[str, CodedTensor]:
+        """The tensors of the output that the matrices of a layer become, by their names."""
+        return {piece.coded.source.name: piece.coded for piece in self.of_layer(number).values()}
+
+
 def _layer_of(model: LanguageModel, name: str) -> int | None:
     return layer_of(name) if model.spec.is_gguf else model.spec.family.layer_of(name)
 
 
-def _can_be_encoded(model: LanguageModel, each: CodedTensor) -> bool:
-    tensor, type_name = each.source, each.choice.type_name
-    is_matrix = len(tensor.shape) == 2 and _layer_of(model, tensor.name) is not None
-    if each.grouped is not None:
-        return is_matrix
-    return is_matrix and gains_from_feedback(type_name) and type_name != tensor.type_name
+def _gains(each: CodedTensor) -> bool:
+    type_name = each.choice.type_name
+    return each.grouped is not None or (gains_from_feedback(type_name) and type_name != each.source.type_name)
 
 
 def _folder(
@@ -181,65 +214,143 @@ class _Layers:
         model: LanguageModel,
         sources: Mapping[str, PlannedTensor],
         chunks: Sequence[npt.NDArray[np.int64]],
+        wanted: _Wanted,
         folder: Path,
         shrink: float,
     ) -> None:
-        self._model, self._sources, self._folder, self._shrink = model, sources, folder, shrink
-        self._run = DriftRun(model, chunks)
+        self._model, self._sources, self._chunks = model, sources, chunks
+        self._wanted, self._folder, self._shrink = wanted, folder, shrink
 
-    def encode(self, wanted: dict[str, CodedTensor], progress: CountCallback | None) -> None:
-        missing = {name: each for name, each in wanted.items() if self._stored(each) is None}
-        layers = {name: _layer_of(self._model, name) or 0 for name in wanted}
-        last = max((layers[name] for name in missing), default=-1)
+    def encode(self, progress: CountCallback | None) -> None:
+        wanted, output = self._wanted, self._wanted.output
+        missing = {number for number, pieces in wanted.layers.items() if self._missing(pieces.values())}
+        is_output_missing = output is not None and not is_stored(self._folder, output)
+        last = len(self._model.spec.layers) - 1 if is_output_missing else max(missing, default=-1)
+        if last < 0:
+            return
+        if output is not None and is_output_missing and self._model.spec.is_tied:
+            self._encode_tied(output, progress)
+        run = DriftRun(self._model, self._chunks, self._coded_embedding())
         for number in range(last + 1):
             if progress is not None:
                 progress(number, last + 1, f"layer {number}")
-            weights = self._model.layer_weights(number)
-            names = [name for name in missing if layers[name] == number]
-            for gram in self._run.next_layer(weights, lambda matrix: matrix.weight.name, names):
-                self._encode_matrices(gram, [missing[name] for name in gram.names])
-            coded = {name: each for name, each in wanted.items() if layers[name] == number}
-            self._run.finish_layer(self._coded_layer(number, coded))
+            self._encode_layer(run, number)
+            run.finish_layer(self._coded_layer(number))
+        if output is not None and is_output_missing and not self._model.spec.is_tied:
+            self._encode([output], known_inputs(run.output_gram(output.label), self._shrink, _DRIFT_SHARE))
 
-    def _encode_matrices(self, gram: DriftGram, matrices: Sequence[CodedTensor]) -> None:
+    def _missing(self, pieces: Iterable[Piece]) -> list[Piece]:
+        return [piece for piece in pieces if not is_stored(self._folder, piece)]
+
+    # -- embedding and output ------------------------------------------------------------------------------------------
+
+    def _encode_tied(self, output: Piece, progress: CountCallback | None) -> None:
+        """Encode an embedding that is the output matrix as well, for the last hidden states of the model.
+
+        It comes first, so that the layers make up for the errors of the embedding.
+        """
+        run = LayerwiseRun(self._model, self._chunks)
+        run.start()
+        run.run_layers(
+            None if progress is None else lambda number, _: progress(number, len(self._model.spec.layers), "embedding")
+        )
+        gram = DriftGram.of_size(self._model.spec.hidden, output.label)
+        for hidden in run.hidden:
+            gram.add(normalized(hidden, self._model.weights.final_norm), None)
+        self._encode([output], known_inputs(gram, self._shrink, _DRIFT_SHARE))
+
+    def _coded_embedding(self) -> Tensor | None:
+        """The embedding of the output, or None if it stays what it is."""
+        coded = self._wanted.embedding
+        if coded is None or (coded.grouped is None and coded.choice.type_name == coded.source.type_name):
+            return None
+        piece = Piece(coded.source.name, coded)
+        if coded.grouped is not None and not is_stored(self._folder, piece):
+            ones = np.ones(piece.columns, np.float32)
+            store_piece(self._folder, piece, encode_rows(piece.label, piece.values(), coded.grouped.spec, ones))
+        stored = stored_values(self._folder, coded)
+        return coded.parts[0].make().realize() if stored is None else stored
+
+    # -- layers --------------------------------------------------------------------------------------------------------
+
+    def _encode_layer(self, run: DriftRun, number: int) -> None:
+        """Run a layer, and encode its matrices, some experts at a time."""
+        pieces = self._wanted.of_layer(number)
+        weights = self._model.layer_weights(number)
+        labels = layer_labels(weights, self._wanted.stacks)
+        missing = {piece.label: piece for piece in self._missing(pieces.values())}
+        groups = in_groups(missing.values(), MOST_GRAM_BYTES)
+        inner, router = inner_labels(weights, labels), router_label(weights, labels)
+        if router is not None and inner & missing.keys():
+            groups[0] = [router, *groups[0]]
+        of_all: DriftGram | None = None
+        for index, group in enumerate(groups):
+            grams = run.next_layer(weights, lambda each: labels.get(id(each)), group, is_last=index == len(groups) - 1)
+            of_all = next((gram for gram in grams if router in gram.names), of_all)
+            for gram in grams:
+                self._encode_matrices(gram, [missing[name] for name in gram.names if name in missing], inner, of_all)
+        self._encode_unused(number, missing, inner, of_all)
+        for coded in self._wanted.coded_of_layer(number).values():
+            join_items(self._folder, coded)
+
+    def _encode_matrices(
+        self, gram: DriftGram, pieces: Sequence[Piece], inner: frozenset[str], of_all: DriftGram | None
+    ) -> None:
         """Encode all matrices that have the same inputs."""
+        if not pieces:
+            return
         if not (np.isfinite(gram.total).all() and np.isfinite(gram.drift).all()):
             raise UsageError(f"{self._model.path}: the inputs of {gram.names[0]!r} are not finite")
-        factors = feedback_factors(gram.total, self._shrink)
-        importance = (gram.total.diagonal() / np.float32(max(gram.count, 1))).astype(np.float32)
-        correction = drift_correction(gram.total, gram.drift, _DRIFT_SHARE) if gram.drift.any() else None
-        for each in matrices:
-            self._store(each, importance, factors, correction)
+        if pieces[0].item is None:
+            inputs = known_inputs(gram, self._shrink, _DRIFT_SHARE)
+        else:
+            others = of_all if pieces[0].label in inner else None
+            inputs = expert_inputs(gram, others, self._shrink, _DRIFT_SHARE)
+        self._encode(pieces, inputs)
 
-    def _stored(self, each: CodedTensor) -> Tensor | None:
-        if each.grouped is not None:
-            codes = stored_codes(self._folder, each.source.name)
-            return None if codes is None else tensor_of(codes.values())
-        return stored_blocks(self._folder, each.source, each.choice.type_name)
+    def _encode_unused(
+        self, number: int, missing: Mapping[str, Piece], inner: frozenset[str], of_all: DriftGram | None
+    ) -> None:
+        """Encode the experts that no token was routed to, as far as others of their stacks were encoded."""
+        unused = [piece for piece in self._missing(missing.values()) if piece.item is not None]
+        stacks = self._wanted.of_layer(number).values()
+        used = {id(piece.coded) for piece in stacks if is_stored(self._folder, piece)}
+        unused = [piece for piece in unused if id(piece.coded) in used]
+        for piece in unused:
+            self._encode_matrices(DriftGram.of_size(piece.columns, piece.label), [piece], inner, of_all)
+        if unused:
+            count = 1 + max(piece.item or 0 for piece in stacks)
+            numbers = sorted({piece.item for piece in unused if piece.item is not None})
+            add_warning(self._folder, unused_warning(number, numbers, count))
 
-    def _coded_layer(self, number: int, coded: dict[str, CodedTensor]) -> LayerWeights:
+    def _encode(self, pieces: Sequence[Piece], inputs: Inputs) -> None:
+        factors = feedback_factors(inputs.total, inputs.shrink)
+        correction = None
+        if inputs.drift is not None:
+            correction = drift_correction(inputs.total, inputs.drift, inputs.drift_share)
+        for piece in pieces:
+            values, grouped = piece.values(), piece.coded.grouped
+            if grouped is not None:
+                codes = encode_rows(piece.label, values, grouped.spec, inputs.importance, factors, correction)
+                store_piece(self._folder, piece, codes)
+                continue
+            parts = [
+                encode_with_feedback(rows, piece.coded.choice.type_name, inputs.importance, factors).tobytes()
+                for rows in finite_rows(piece.label, values, correction)
+            ]
+            store_piece(self._folder, piece, b"".join(parts))
+
+    def _coded_layer(self, number: int) -> LayerWeights:
         """The weights of a layer, with blocks where it is encoded."""
-        model = self._model
+        model, coded, pieces = self._model, self._wanted.coded_of_layer(number), self._wanted.of_layer(number)
 
         def take(name: str) -> Tensor:
-            blocks = self._stored(coded[name]) if name in coded else None
-            return self._sources[name].make() if blocks is None else blocks
+            found = None
+            if name in pieces:
+                found = stored_values(self._folder, pieces[name].coded, pieces[name].item)
+            elif name in coded:
+                found = stored_values(self._folder, coded[name])
+            return self._sources[name].make() if found is None else found
 
         source = TensorSource(str(model.path), model.weights.names, take)
         return read_layer(Reader(source, model.spec), model.spec.layers[number])
-
-    def _store(self, each: CodedTensor, importance: Floats, factors: Floats, correction: Floats | None) -> None:
-        tensor, type_name = each.source, each.choice.type_name
-        values = tensor.make().dequantize().to("f32")
-        if each.grouped is not None:
-            store(
-                self._folder,
-                tensor.name,
-                encode_rows(tensor.name, values, each.grouped.spec, importance, factors, correction),
-            )
-            return
-        parts = [
-            encode_with_feedback(rows, type_name, importance, factors).tobytes()
-            for rows in finite_rows(tensor.name, values, correction)
-        ]
-        write_atomically(self._folder / _file_name(tensor.name, type_name), b"".join(parts), sync=False)

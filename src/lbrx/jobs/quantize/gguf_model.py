@@ -16,7 +16,7 @@ from lbrx.jobs.imatrix.files import Importance
 from lbrx.jobs.quantize.budget import Measuring, choose_for_size
 from lbrx.jobs.quantize.choice import Choice, choose_types
 from lbrx.jobs.quantize.coded import CodedTensor, Quantization, misfit_warnings, refuse_to_requantize
-from lbrx.jobs.quantize.feedback import stored_blocks
+from lbrx.jobs.quantize.feedback_pieces import stored_blocks
 from lbrx.jobs.quantize.importance import Importances, check_importances, read_importances
 from lbrx.jobs.quantize.options import KeyOverride, QuantizeOptions
 from lbrx.jobs.quantize.pruning import pruned

@@ -145,19 +145,16 @@ def joined(pieces: list[GroupCodes]) -> GroupCodes:
     return GroupCodes(codes, lows, steps)
 
 
-def stored_codes(folder: Path, name: str) -> GroupCodes | None:
-    """The codes of a weight in a folder, or None."""
-    path = _stored_path(folder, name)
+def stored_codes(folder: Path, name: str, rows: slice | None = None) -> GroupCodes | None:
+    """The codes of a weight in a folder, or of some of its rows, or None."""
+    path = folder / f"{name}.safetensors"
     if not path.exists():
         return None
     stored = opening.open(path)
-    return GroupCodes(*(stored[part].numpy() for part in GroupCodes.__slots__))
+    parts = (stored[part] if rows is None else stored[part][rows] for part in GroupCodes.__slots__)
+    return GroupCodes(*(part.numpy() for part in parts))
 
 
-def store(folder: Path, name: str, codes: GroupCodes) -> None:
-    """Keep the codes of a weight."""
-    save(_stored_path(folder, name), {part: getattr(codes, part) for part in GroupCodes.__slots__})
-
-
-def _stored_path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.safetensors"
+def store(path: Path, codes: GroupCodes) -> None:
+    """Keep the codes of a weight in a file."""
+    save(path, {part: getattr(codes, part) for part in GroupCodes.__slots__})

@@ -26,6 +26,7 @@ from lbrx.jobs.quantize.budget import Measuring
 from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_calibration
 from lbrx.jobs.quantize.coded import Quantization
 from lbrx.jobs.quantize.feedback import check_shrink, encode_layers, folder_identity, forget
+from lbrx.jobs.quantize.feedback_pieces import feedback_warnings
 from lbrx.jobs.quantize.figures import Drawing
 from lbrx.jobs.quantize.gguf_model import check_requantized, quantize_gguf
 from lbrx.jobs.quantize.hf_model import quantize_hf
@@ -293,7 +294,8 @@ def plan_quantize(
         layouts = lay_out_as_source(quantization.contents, path.name.removesuffix(".gguf"), quantization.old_names)
         output = replace(output, layouts=layouts)
     names = [tensor.source.name for tensor in quantization.coded]
-    output = replace(output, warnings=(*output.warnings, *_unmatched(options.overrides, names)))
+    measured = () if options.feedback is None else feedback_warnings(options.feedback)
+    output = replace(output, warnings=(*output.warnings, *_unmatched(options.overrides, names), *measured))
     return QuantizePlan(output, quantization)
 
 

@@ -19,7 +19,7 @@ from lbrx.models.inference.functions import sigmoid
 from lbrx.models.inference.mlp import MlpWeights, run_mlp
 from lbrx.models.inference.parts import LayerRun, Memory, PartCode
 from lbrx.models.inference.spec import LayerSpec
-from lbrx.models.inference.weights import Floats, Matrix, Reader, times
+from lbrx.models.inference.weights import Floats, Matrix, Reader, only_rows, times
 from lbrx.ops import matrix, silu, softmax
 from lbrx.settings import settings
 
@@ -178,7 +178,8 @@ def _mixed(values: Floats, scores: Floats, weights: ExpertWeights) -> Floats:
         if result is None:
             own = np.ascontiguousarray(values[rows])
             own = own * factors if routing.part.scales_inputs else own
-            result = _computed(own, weights.experts[number], routing)
+            with only_rows(rows):
+                result = _computed(own, weights.experts[number], routing)
         total[rows] += result if routing.part.scales_inputs else factors * result
     return total
 

@@ -53,7 +53,7 @@ def matrices_by_name(spec: ModelSpec, weights: ModelWeights) -> dict[str, list[t
 
 
 def _all_matrices(weights: ModelWeights) -> list[Matrix]:
-    return [*_matrices([(layer.mixer, layer.mlp) for layer in weights.layers]), weights.output]
+    return [*matrices_of([(layer.mixer, layer.mlp) for layer in weights.layers]), weights.output]
 
 
 def gguf_tensors(spec: ModelSpec, names: Iterable[str]) -> dict[str, tuple[str, int | None]]:
@@ -86,15 +86,15 @@ def _gguf_names(spec: ModelSpec, file_names: frozenset[str], *, is_gguf: bool) -
     return known
 
 
-def _matrices(node: Any) -> Iterator[Matrix]:
+def matrices_of(node: Any) -> Iterator[Matrix]:
     """All matrices in records and sequences, in their order."""
     if isinstance(node, Matrix):
         yield node
     elif isinstance(node, list | tuple):
         for each in node:
-            yield from _matrices(each)
+            yield from matrices_of(each)
     elif isinstance(node, dict):
-        yield from _matrices(list(node.values()))
+        yield from matrices_of(list(node.values()))
     elif dataclasses.is_dataclass(node):
         for field in dataclasses.fields(node):
-            yield from _matrices(getattr(node, field.name))
+            yield from matrices_of(getattr(node, field.name))

@@ -45,6 +45,24 @@ def watching(watcher: Callable[[Matrix, Floats], None]) -> Iterator[None]:
         _watcher.reset(token)
 
 
+_rows: ContextVar[npt.NDArray[np.int64] | None] = ContextVar("rows", default=None)
+
+
+@contextmanager
+def only_rows(rows: npt.NDArray[np.int64]) -> Iterator[None]:
+    """Tell watchers which rows of a text are multiplied in a ``with`` block, such as those that an expert gets."""
+    token = _rows.set(rows)
+    try:
+        yield
+    finally:
+        _rows.reset(token)
+
+
+def watched_rows() -> npt.NDArray[np.int64] | None:
+    """Return the rows of the text that a watcher sees, or None for all of them."""
+    return _rows.get()
+
+
 def times(values: Floats, matrix: Matrix) -> Floats:
     """Multiply rows by a matrix and add its bias."""
     watcher = _watcher.get()
