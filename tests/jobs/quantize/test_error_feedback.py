@@ -194,8 +194,13 @@ def test_memory_does_not_grow_with_layers(tmp_path: Path, text: Path) -> None:
     short.write_text(text.read_text()[:600])
     encode_layers(source, tmp_path / "first.gguf", planned, [short])  # loads kernels
     in_use: list[int] = []
+
+    def measure(_done: int, _total: int, name: str) -> None:
+        if name.startswith("layer"):
+            in_use.append(tracemalloc.get_traced_memory()[0])
+
     tracemalloc.start()
-    encode_layers(source, out, planned, [short], progress=lambda *_: in_use.append(tracemalloc.get_traced_memory()[0]))
+    encode_layers(source, out, planned, [short], progress=measure)
     tracemalloc.stop()
     blocks = list((tmp_path / ".a.gguf.feedback").glob("blk.1.*.blocks"))
     assert (len(in_use), len(blocks)) == (7, 7)

@@ -228,12 +228,14 @@ class _Layers:
         last = len(self._model.spec.layers) - 1 if is_output_missing else max(missing, default=-1)
         if last < 0:
             return
+        done = 0
         if output is not None and is_output_missing and self._model.spec.is_tied:
+            done = last + 1
             self._encode_tied(output, progress)
         run = DriftRun(self._model, self._chunks, self._coded_embedding())
         for number in range(last + 1):
             if progress is not None:
-                progress(number, last + 1, f"layer {number}")
+                progress(done + number, done + last + 1, f"layer {number}")
             self._encode_layer(run, number)
             run.finish_layer(self._coded_layer(number))
         if output is not None and is_output_missing and not self._model.spec.is_tied:
@@ -249,11 +251,15 @@ class _Layers:
 
         It comes first, so that the layers make up for the errors of the embedding.
         """
+        layers = len(self._model.spec.layers)
+
+        def report(number: int, _hidden: object) -> None:
+            if progress is not None:
+                progress(number, 2 * layers, "embedding")
+
         run = LayerwiseRun(self._model, self._chunks)
         run.start()
-        run.run_layers(
-            None if progress is None else lambda number, _: progress(number, len(self._model.spec.layers), "embedding")
-        )
+        run.run_layers(report)
         gram = DriftGram.of_size(self._model.spec.hidden, output.label)
         for hidden in run.hidden:
             gram.add(normalized(hidden, self._model.weights.final_norm), None)
