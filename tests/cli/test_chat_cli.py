@@ -8,7 +8,7 @@ import signal
 import pytest
 from rich.console import Console
 
-from lbrx.cli.chat import _columns, _ends, _names, _visible
+from lbrx.cli.chat import _columns, _cut_text, _ends, _names, _visible
 from lbrx.demo.models import demo_models
 from lbrx.errors import UsageError
 from lbrx.models.inference.chat import Chat
@@ -32,7 +32,8 @@ def answers(*texts: str, model: object = SHIPPED.prose, system: str | None = Non
 def test_lines_of_a_pipe_are_turns(capsys: pytest.CaptureFixture[str], typed: pytest.MonkeyPatch) -> None:
     typed.setattr("sys.stdin", io.StringIO("And the king said\n\nGo on"))
     done = lbrx_command(capsys, "chat", SHIPPED.prose, *OPTIONS)
-    assert (done.code, done.err) == (0, "")
+    note = "note: prose: the answer was cut after 6 tokens; --max-tokens allows more\n"
+    assert (done.code, done.err) == (0, 2 * note)
     assert done.out == "".join(f"{text}\n" for text in answers("And the king said", "Go on"))
 
 
@@ -51,7 +52,7 @@ def test_unknown_commands_are_not_sent_to_the_model(
     typed.setattr("sys.stdin", io.StringIO("/rest\n//rest\n/usr/bin\n/systems a\n"))
     done = lbrx_command(capsys, "chat", SHIPPED.prose, *OPTIONS)
     assert done.out == "".join(f"{text}\n" for text in answers("/rest", "/usr/bin"))
-    names = [line.split(";")[0] for line in done.err.splitlines()]
+    names = [line.split(";")[0] for line in done.err.splitlines() if not line.startswith("note: ")]
     assert names == ["unknown command /rest", "unknown command /systems"]
 
 
@@ -154,3 +155,23 @@ def test_columns_and_names() -> None:
 def test_control_characters_of_an_answer_are_visible() -> None:
     assert _visible("a\x1b]0;x\x07\n\tü😀") == "a\\x1b]0;x\\x07\n\tü😀"
     assert _visible("\u202ea\x9b") == "\u202ea\\x9b"
+
+
+def test_an_answer_says_what_ended_it() -> None:
+    """A limit on tokens, the end of the context, or the model itself."""
+    with Chat(SHIPPED.prose, template=TEMPLATE, max_tokens=3) as chat:
+        list(chat.reply("And the king said"))
+        assert chat.cut_after == 3
+        answer = chat.reply("Go on")
+        next(answer)
+        assert chat.cut_after is None
+    with Chat(SHIPPED.prose, template=TEMPLATE, max_tokens=50, context=20) as chat:
+        list(chat.reply("And the king said"))
+        assert chat.cut_after is not None
+        assert chat.cut_after < 20
+        assert _cut_text(chat.cut_after, 50).endswith("the context is full, /reset begins a new one")
+    with Chat(SHIPPED.prose, template=TEMPLATE, max_tokens=50) as chat:
+        every_token = tuple(range(chat._model.spec.vocabulary))
+        chat._prompter.stop_ids = every_token  # whatever comes first ends the answer
+        assert list(chat.reply("And the king said")) == []
+        assert chat.cut_after is None

@@ -178,6 +178,8 @@ class _Conversation:
                 raise
             sys.stderr.write(f"error: {error}\n")
         for chat, name, before in zip(self._chats, self._names, left_out, strict=True):
+            if chat.cut_after is not None:
+                sys.stderr.write(f"note: {name}: {_cut_text(chat.cut_after, chat.max_tokens)}\n")
             if chat.left_out > before:
                 sys.stderr.write(f"note: {name} no longer sees the first {chat.left_out} messages\n")
 
@@ -225,6 +227,16 @@ class _Conversation:
                 f"{before}{speed.prompt_tokens} tokens read at {speed.prompt_tokens_per_second:.1f} tokens/s, "
                 f"{speed.tokens} written at {speed.decode_tokens_per_second:.1f} tokens/s\n"
             )
+
+
+def _cut_text(tokens: int, max_tokens: int) -> str:
+    """Say which limit ended an answer.
+
+    >>> _cut_text(512, 512)
+    'the answer was cut after 512 tokens; --max-tokens allows more'
+    """
+    limit = "--max-tokens allows more" if tokens == max_tokens else "the context is full, /reset begins a new one"
+    return f"the answer was cut after {tokens:,} token{'s' * (tokens != 1)}; {limit}"
 
 
 def _ends(texts: Sequence[str], console: Console) -> list[str]:

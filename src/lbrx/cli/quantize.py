@@ -132,7 +132,12 @@ def quantize(
       lbrx quantize Llama-3.2-1B Llama-w4 --to ct_int4
     """
     from lbrx.cli.several import write_several
-    from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_calibration
+    from lbrx.jobs.quantize.calibration import (
+        calibrated_options,
+        calibrating,
+        files_of_one,
+        parse_before_calibration,
+    )
     from lbrx.jobs.quantize.options import parse_options
     from lbrx.jobs.quantize.quantize import plan_quantize, several_names
     from lbrx.jobs.quantize.quantize import quantize as quantize_model
@@ -190,7 +195,8 @@ def quantize(
                 )
                 if plot is None:
                     return
-            with planning_for(limits, report, device, cluster):
+            files = files_of_one(source, out, parsed) if calibrate else []
+            with planning_for(limits, report, device, cluster), calibrating(files, measuring):
                 if calibrate:
                     parsed = calibrated_options(source, out, choices, calibrate, device, measuring)
                 plan = plan_quantize(source, out, parsed, **planning)

@@ -153,7 +153,7 @@ def test_the_file_tells_of_its_importance_matrix(tmp_path: Path) -> None:
     path = importance_file(tmp_path / "imatrix.dat", importances(model))
     metadata = quantized(model, QuantizeOptions("q4_k_s", imatrix=path)).metadata
     assert {key: typed for key, typed in metadata.items() if key.startswith("quantize.")} == {
-        "quantize.imatrix.file": Typed(str(path), "str"),
+        "quantize.imatrix.file": Typed("imatrix.dat", "str"),
         "quantize.imatrix.dataset": Typed("text.txt", "str"),
         "quantize.imatrix.entries_count": Typed(14, "u32"),
         "quantize.imatrix.chunks_count": Typed(7, "u32"),

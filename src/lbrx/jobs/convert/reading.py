@@ -39,6 +39,7 @@ def read_contents(path: Path, *, keeps_codes: bool = False) -> Contents:
 
 def _safetensors_contents(checkpoint: Checkpoint, keeps_codes: bool) -> Contents:
     directory = checkpoint.path if checkpoint.format in _DIRECTORY_FORMATS else None
+    found = checkpoint.quantization
     metadata: dict[str, Any] = {key: value for key, value in checkpoint.metadata.items() if key != QUANTIZATION_KEY}
     return Contents(
         "safetensors",
@@ -48,6 +49,7 @@ def _safetensors_contents(checkpoint: Checkpoint, keeps_codes: bool) -> Contents
         () if directory is None else side_files(directory),
         checkpoint.files,
         directory,
+        decoded_from=None if found is None or found.scheme is None or found.scheme.is_original else found.scheme.name,
     )
 
 

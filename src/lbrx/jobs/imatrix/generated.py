@@ -20,6 +20,7 @@ from lbrx.version import __version__
 
 GENERATED = "generated"
 """The name to give instead of a text."""
+GENERATED_ENDING = ".generated.txt"
 
 _TEXTS, _TOKENS, _PROMPT_TOKENS = 32, 512, 4
 
@@ -44,7 +45,7 @@ def generated_text(source: Path, out: Path, progress: CountCallback | None = Non
 
     Pieces of the text of this package are continued with the probabilities of the model, and that text follows.
     """
-    path = out.with_name(f"{out.name.removesuffix('.gguf')}.generated.txt")
+    path = out.with_name(f"{out.name.removesuffix('.gguf')}{GENERATED_ENDING}")
     identity_path = path.with_name(f".{path.name}.json")
     given = [__version__, str(source.resolve()), model_state(source), _TEXTS, _TOKENS, _PROMPT_TOKENS]
     identity = hashlib.sha256(json.dumps(given).encode()).hexdigest()

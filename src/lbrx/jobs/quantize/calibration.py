@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lbrx.base.file_lock import open_locked
+from lbrx.base.system import make_directory, remove_file
 from lbrx.engine.device import computing_on
 from lbrx.errors import UsageError
 from lbrx.files.formats.source import read_text
 from lbrx.files.formats.strict_json import reading
+from lbrx.files.remote.paths import is_remote
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.imatrix.generated import is_generated, written_texts
 from lbrx.jobs.imatrix.imatrix import calibrated
@@ -22,6 +27,46 @@ from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.sensitivity import measure_sensitivities, sensitivity_path
 from lbrx.jobs.quantize.target_format import check_output_format, in_target_format
 from lbrx.jobs.quantize.targets import MlxTarget, model_name
+
+
+@contextmanager
+def calibrating(files: Iterable[Path], measuring: Measuring | None = None) -> Iterator[None]:
+    """Let one run at a time use what is measured beside outputs; others wait. ``files`` are stems of its names.
+
+    >>> import tempfile
+    >>> with calibrating([Path(tempfile.mkdtemp()) / "model"]):
+    ...     print("alone")
+    alone
+    """
+    with ExitStack() as stack:
+        for file in sorted(set(files)):
+            stack.enter_context(_locked(file.with_name(f".{file.name}.calibration.lock"), measuring))
+        yield
+
+
+@contextmanager
+def _locked(path: Path, measuring: Measuring | None) -> Iterator[None]:
+    if is_remote(path):
+        yield
+        return
+    make_directory(path.parent)
+    descriptor = open_locked(path)
+    if descriptor is None:
+        if measuring is not None:
+            measuring(0, 1, "another run that calibrates")
+        descriptor = open_locked(path, wait_seconds=math.inf)
+    try:
+        yield
+    finally:
+        remove_file(path)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def files_of_one(source: Path, out: Path, options: QuantizeOptions) -> list[Path]:
+    """The stems of what is measured for one output. Outputs of different sizes share measurements of the model."""
+    own = out.with_name(out.name.removesuffix(".gguf"))
+    return [own, out.with_name(model_name(source))] if options.has_size else [own]
 
 
 def parse_before_calibration(
@@ -68,7 +113,7 @@ def calibrated_options(
         options = parse_options(**choices)
     else:
         path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring)
-        options = parse_options(**{**choices, "imatrix": path})
+        options = replace(parse_options(**{**choices, "imatrix": path}), is_calibrated=True)
     if not options.has_size:
         return options
     path = sensitivity_path(Path(out), model_name(Path(source)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from lbrx.files.formats.gguf_values import Typed
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.jobs.convert.file_types import FLOAT_TYPES, FileType
 from lbrx.jobs.imatrix.files import Importance, ImportanceMatrix, read_imatrix
+from lbrx.jobs.imatrix.generated import GENERATED, GENERATED_ENDING
 from lbrx.jobs.quantize.choice import Choice
 from lbrx.jobs.quantize.options import QuantizeOptions
 from lbrx.models.architectures.gguf_roles import EMBEDDING_NAMES, OUTPUT_NAME
@@ -34,6 +37,7 @@ class Importances:
     matrix: ImportanceMatrix | None = None
     old_names: Mapping[str, str] | None = None
     left_out: frozenset[str] = frozenset()
+    is_calibrated: bool = False
 
     def of(self, tensor: PlannedTensor) -> Importance | None:
         """A row for each matrix of the tensor, or None if there are none for it."""
@@ -58,16 +62,34 @@ class Importances:
         return self.of(tensor)
 
     def metadata(self) -> dict[str, Typed]:
-        """What a quantized file says of its importance matrix."""
+        """What a quantized file says of its importance matrix: no paths, and of one that was measured its digest."""
         if self.matrix is None:
             return {}
-        pairs: dict[str, Any] = {"quantize.imatrix.file": Typed(str(self.matrix.path), "str")}
+        name = f"sha256:{_digest(self.matrix)}" if self.is_calibrated else self.matrix.path.name
+        pairs: dict[str, Any] = {"quantize.imatrix.file": Typed(name, "str")}
         if self.matrix.datasets:
-            pairs["quantize.imatrix.dataset"] = Typed(self.matrix.datasets[0], "str")
+            pairs["quantize.imatrix.dataset"] = Typed(_dataset_name(self.matrix.datasets[0]), "str")
         pairs["quantize.imatrix.entries_count"] = Typed(len(self.matrix), "u32")
         if self.matrix.chunk_count > 0:
             pairs["quantize.imatrix.chunks_count"] = Typed(self.matrix.chunk_count, "u32")
         return pairs
+
+
+def _digest(matrix: ImportanceMatrix) -> str:
+    digest = hashlib.sha256()
+    for name, values in sorted(matrix.entries.items()):
+        digest.update(name.encode() + b"\0" + values.astype("<f4").tobytes())
+    return digest.hexdigest()
+
+
+def _dataset_name(dataset: str) -> str:
+    """The name of a text without its directory.
+
+    >>> _dataset_name("texts/a.txt"), _dataset_name("out/model-Q4_K_M.generated.txt")
+    ('a.txt', 'generated')
+    """
+    name = Path(dataset).name
+    return GENERATED if name.endswith(GENERATED_ENDING) else name
 
 
 def read_importances(options: QuantizeOptions, old_names: Mapping[str, str] | None = None) -> Importances:
@@ -80,7 +102,7 @@ def read_importances(options: QuantizeOptions, old_names: Mapping[str, str] | No
     for name, values in matrix.entries.items():
         if not np.isfinite(values).all():
             raise FormatError(f"{path}: the importances of {name!r} are not all finite")
-    return Importances(matrix, old_names, frozenset(whole) - frozenset(matrix))
+    return Importances(matrix, old_names, frozenset(whole) - frozenset(matrix), options.is_calibrated)
 
 
 def _selected(matrix: ImportanceMatrix, included: Sequence[str], excluded: Sequence[str]) -> ImportanceMatrix:

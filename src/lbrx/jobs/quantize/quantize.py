@@ -23,7 +23,12 @@ from lbrx.files.output.staging import Staging
 from lbrx.jobs.convert.file_types import FileType
 from lbrx.jobs.convert.reading import read_contents
 from lbrx.jobs.quantize.budget import Measuring
-from lbrx.jobs.quantize.calibration import calibrated_options, parse_before_calibration
+from lbrx.jobs.quantize.calibration import (
+    calibrated_options,
+    calibrating,
+    files_of_one,
+    parse_before_calibration,
+)
 from lbrx.jobs.quantize.coded import Quantization
 from lbrx.jobs.quantize.feedback import check_shrink, encode_layers, folder_identity, forget
 from lbrx.jobs.quantize.feedback_pieces import feedback_warnings
@@ -36,7 +41,7 @@ from lbrx.jobs.quantize.mlx_model import quantize_mlx
 from lbrx.jobs.quantize.options import QuantizeOptions, TypeOverride, parse_options
 from lbrx.jobs.quantize.sensitivity import identity_of
 from lbrx.jobs.quantize.target_format import check_output_format, in_target_format
-from lbrx.jobs.quantize.targets import HfTarget, MlxTarget
+from lbrx.jobs.quantize.targets import HfTarget, MlxTarget, model_name
 from lbrx.memory.limits import limited
 from lbrx.ops.feedback import DEFAULT_SHRINK
 
@@ -140,11 +145,13 @@ def quantize(
         job = Several(Path(source), target, names, choices, texts, None if score is None else Path(score), draw)
         for each in check_several(job, options.get("overwrite", False)):
             one.check(each, options)
-        if texts is not None:
-            _check_source(source, job.choices(target).values())
+        if texts is None:
+            return write_several(job, one.planned, one.written, measuring, options)
+        _check_source(source, job.choices(target).values())
+        with calibrating([target, target / model_name(Path(source))], measuring):
             texts[:] = _written_texts(source, target, texts, options, measuring)
-        job = replace(job, feedback_identity=one.feedback_identity())
-        return write_several(job, one.planned, one.written, measuring, options)
+            job = replace(job, feedback_identity=one.feedback_identity())
+            return write_several(job, one.planned, one.written, measuring, options)
     choices["to"] = to if isinstance(to, str) else None
     if texts is None:
         parsed = parse_options(**choices)
@@ -155,10 +162,11 @@ def quantize(
     file_names = [target.name] if isinstance(parsed.target, FileType) else None
     Staging(target, file_names).check_target(options.get("overwrite", False))  # before the long part
     _check_source(source, [parsed if parsed.has_size else replace(parsed, imatrix=target)])
-    texts[:] = _written_texts(source, target, texts, options, measuring)
-    with limited(options.get("threads"), None):
-        parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
-    return one.written(target, parsed, options)
+    with calibrating(files_of_one(Path(source), target, parsed), measuring):
+        texts[:] = _written_texts(source, target, texts, options, measuring)
+        with limited(options.get("threads"), None):
+            parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
+        return one.written(target, parsed, options)
 
 
 def several_names(to: str | Sequence[str] | None, is_scored: bool = False) -> list[str] | None:

@@ -36,7 +36,8 @@ def in_target_format(contents: Contents, options: QuantizeOptions) -> Contents:
     plain_type = _plain_type(options)
     if plain_type is not None and _is_quantized(contents):
         return in_format(contents, "gguf", plain_type)  # decoded straight into the type
-    _check_source(contents, options)
+    if plain_type is None:
+        _check_source(contents, options)
     plain = _decoded(in_format(contents, "safetensors"))
     if isinstance(target, FileType):
         return in_format(plain, "gguf")
@@ -74,7 +75,8 @@ def _check_source(contents: Contents, options: QuantizeOptions) -> None:
     coded = next((tensor for tensor in contents.tensors if is_coded(tensor.type_name)), None)
     if coded is not None:
         refuse_to_requantize(coded, str(options.to))
-    if _is_quantized(contents):
+    form = "for MLX" if _is_quantized(contents) else contents.decoded_from and f"as {contents.decoded_from}"
+    if form:
         raise UsageError(
-            "the model is quantized for MLX already; quantize the original model, or give --allow-requantize"
+            f"the model is quantized {form} already; quantize the original model, or give --allow-requantize"
         )

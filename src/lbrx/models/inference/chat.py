@@ -100,7 +100,8 @@ class Chat:
             "repetition_penalty": repetition_penalty,
         }
         Sampling(**self._sampling, seed=seed)  # check the values first
-        self._seed, self._max_tokens, self._kv_type = seed, max_tokens, kv_type
+        self.max_tokens = max_tokens
+        self._seed, self._kv_type = seed, kv_type
         self._threads, self._device = threads, device
         self._model = open_model(self.path)
         most = self._model.spec.context_length
@@ -127,6 +128,7 @@ class Chat:
         """Begin a new conversation with the same system message."""
         self.messages: list[dict[str, str]] = []
         self._turns, self._left_out = 0, 0
+        self._cut_after: int | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -137,6 +139,18 @@ class Chat:
     def left_out(self) -> int:
         """The number of messages at the beginning of the conversation that the model no longer sees."""
         return self._left_out
+
+    @property
+    def cut_after(self) -> int | None:
+        """The number of tokens after which a limit ended the last answer; None if the model ended it.
+
+        >>> from lbrx.demo.models import demo_models
+        >>> with Chat(demo_models().base, template="chatml", max_tokens=4) as chat:
+        ...     answer = "".join(chat.reply("Who are you?"))
+        >>> chat.cut_after
+        4
+        """
+        return self._cut_after
 
     @property
     def cached_tokens(self) -> int:
@@ -161,7 +175,7 @@ class Chat:
             return token
 
         pieces: list[str] = []
-        room = min(self._max_tokens, self.context - len(ids))
+        room = min(self.max_tokens, self.context - len(ids))
         sampling = Sampling(**self._sampling, seed=self._seed + self._turns)
         tokens = self._model.generate(
             ids[kept:],
@@ -172,6 +186,7 @@ class Chat:
             before=ids[:kept],
         )
         self._turns += 1
+        self._cut_after = None
         timed = map(drawn, speed.measured(len(ids) - kept, tokens))
         answer = text_pieces(self._prompter.tokenizer.decode, timed, before=ids)
         try:
@@ -182,6 +197,7 @@ class Chat:
                     break
                 pieces.append(piece)
                 yield piece
+            self._cut_after = room if len(new) == room else None
         finally:
             self._cached = [*ids, *new][: self._cache.length]
             self.messages.append({"role": "assistant", "content": "".join(pieces)})
@@ -203,7 +219,7 @@ class Chat:
 
     def _fitting_ids(self, messages: Sequence[Message]) -> list[int]:
         """Return the tokens of the conversation; leave out the oldest turns if it is too long."""
-        reserve = min(self._max_tokens, self.context // 4)
+        reserve = min(self.max_tokens, self.context // 4)
         left_out = self._left_out
         while True:
             ids = self._prompter.ids(self._visible(messages, left_out))

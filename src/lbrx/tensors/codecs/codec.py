@@ -164,6 +164,11 @@ def codec(name: str) -> Codec:
         record: Codec = load(CODECS[lowered])
         return record
     entries = installed("lbrx.codecs", CODECS)
+    if lowered in _WORD_BITS:
+        raise DTypeError(
+            f"{lowered} tensors are codes, such as those of MLX, and have no values of their own; "
+            'lbrx.convert decodes a model (type="bf16", format="safetensors")'
+        )
     if lowered not in entries:
         names = (*CODECS, *entries)
         raise DTypeError(f"unknown quantization {name!r}; expected one of {', '.join(names)}{nearest(lowered, names)}")

@@ -34,7 +34,7 @@ class Scheme:
     ``methods`` are its names in ``quant_method`` of config.json, ``parts`` the endings of tensors that are parts of
     weights, after the name of the weight or of its module. ``decode`` returns the values of the tensor with the codes;
     ``unknown`` says what of the settings cannot be decoded. With ``fills_biases``, the library stores zeros as biases
-    of modules that have none.
+    of modules that have none. ``is_original`` is true if models are trained in it or published in nothing better.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Scheme:
     decode: Callable[[str, Parts], Expr]
     unknown: Callable[[Settings], str | None] = lambda _settings: None
     fills_biases: bool = False
+    is_original: bool = False
 
 
 def _unknown_format(settings: Settings) -> str | None:
@@ -66,6 +67,7 @@ FP8 = Scheme(
     (Codes(fp8.FLOATS, beside=_SCALES), Codes(("i8",), beside=("_scale_inv",))),
     _SCALES,
     fp8.decode,
+    is_original=True,
 )
 COMPRESSED_TENSORS = Scheme(
     "compressed-tensors",
@@ -75,7 +77,14 @@ COMPRESSED_TENSORS = Scheme(
     compressed_tensors.decode,
     _unknown_format,
 )
-GPT_OSS = Scheme("MXFP4", ("mxfp4",), (Codes(("u8",), "_blocks", beside=("_scales",)),), ("_scales",), gpt_oss.decode)
+GPT_OSS = Scheme(
+    "MXFP4",
+    ("mxfp4",),
+    (Codes(("u8",), "_blocks", beside=("_scales",)),),
+    ("_scales",),
+    gpt_oss.decode,
+    is_original=True,
+)
 _WORDS, _WORD_PARTS = (Codes(("i32",), ".qweight", ".weight"),), (".qzeros", ".scales", ".g_idx")
 GPTQ = Scheme(
     "GPTQ",
@@ -96,7 +105,13 @@ MODELOPT = Scheme(
     nvfp4.unknown,
 )
 BITNET = Scheme(
-    "BitNet", ("bitnet",), (Codes(("u8",), beside=("_scale",)),), ("_scale",), bitnet.decode, bitnet.unknown
+    "BitNet",
+    ("bitnet",),
+    (Codes(("u8",), beside=("_scale",)),),
+    ("_scale",),
+    bitnet.decode,
+    bitnet.unknown,
+    is_original=True,
 )
 BITSANDBYTES = Scheme(
     "bitsandbytes",
