@@ -41,6 +41,7 @@ class ImportanceMatrix(Mapping[str, Importance]):
     entries: Mapping[str, Importance]
     datasets: tuple[str, ...]
     chunk_count: int
+    is_measured: bool = False  # by lbrx
 
     def __getitem__(self, name: str) -> Importance:
         if name not in self.entries:
@@ -111,7 +112,7 @@ def read_imatrix(path: str | Path) -> ImportanceMatrix:
     """
     raw = read_sums(path)
     entries = {name: sums.means() for name, sums in raw.entries.items()}
-    return ImportanceMatrix(Path(path), entries, raw.datasets, raw.chunk_count)
+    return ImportanceMatrix(Path(path), entries, raw.datasets, raw.chunk_count, bool(raw.identity))
 
 
 def read_sums(path: str | os.PathLike[str]) -> RawMatrix:

@@ -113,7 +113,7 @@ def calibrated_options(
         options = parse_options(**choices)
     else:
         path = calibrated_imatrix(source, shared, texts, imatrix, device, measuring)
-        options = replace(parse_options(**{**choices, "imatrix": path}), is_calibrated=True)
+        options = parse_options(**{**choices, "imatrix": path})
     if not options.has_size:
         return options
     path = sensitivity_path(Path(out), model_name(Path(source)))

@@ -37,7 +37,6 @@ class Importances:
     matrix: ImportanceMatrix | None = None
     old_names: Mapping[str, str] | None = None
     left_out: frozenset[str] = frozenset()
-    is_calibrated: bool = False
 
     def of(self, tensor: PlannedTensor) -> Importance | None:
         """A row for each matrix of the tensor, or None if there are none for it."""
@@ -62,10 +61,10 @@ class Importances:
         return self.of(tensor)
 
     def metadata(self) -> dict[str, Typed]:
-        """What a quantized file says of its importance matrix: no paths, and of one that was measured its digest."""
+        """What a quantized file says of its importance matrix: no paths, and of one that lbrx measured its digest."""
         if self.matrix is None:
             return {}
-        name = f"sha256:{_digest(self.matrix)}" if self.is_calibrated else self.matrix.path.name
+        name = f"sha256:{_digest(self.matrix)}" if self.matrix.is_measured else self.matrix.path.name
         pairs: dict[str, Any] = {"quantize.imatrix.file": Typed(name, "str")}
         if self.matrix.datasets:
             pairs["quantize.imatrix.dataset"] = Typed(_dataset_name(self.matrix.datasets[0]), "str")
@@ -102,7 +101,7 @@ def read_importances(options: QuantizeOptions, old_names: Mapping[str, str] | No
     for name, values in matrix.entries.items():
         if not np.isfinite(values).all():
             raise FormatError(f"{path}: the importances of {name!r} are not all finite")
-    return Importances(matrix, old_names, frozenset(whole) - frozenset(matrix), options.is_calibrated)
+    return Importances(matrix, old_names, frozenset(whole) - frozenset(matrix))
 
 
 def _selected(matrix: ImportanceMatrix, included: Sequence[str], excluded: Sequence[str]) -> ImportanceMatrix:

@@ -129,7 +129,6 @@ class QuantizeOptions:
     keep_split: bool = False
     allow_requantize: bool = False
     imatrix: Path | None = None
-    is_calibrated: bool = False  # whether the importance matrix was measured for this run
     include_weights: tuple[str, ...] = ()
     exclude_weights: tuple[str, ...] = ()
     feedback: Path | None = None  # a folder of blocks that `lbrx.jobs.quantize.feedback` has encoded

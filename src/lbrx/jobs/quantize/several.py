@@ -79,7 +79,7 @@ class Several:
             if output in found:
                 raise UsageError(f"{name!r} is given twice; expected each type once")
             if imatrix_path is not None and uses_importances(parsed.target):
-                parsed = replace(parsed, imatrix=imatrix_path, is_calibrated=True)
+                parsed = replace(parsed, imatrix=imatrix_path)
             found[output] = parsed
         return found
 
