@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from arm64.differences import EXPECTED
 from arm64.machine import ROOT, Machine
+from lbrx.base.system import cpu_count
 
 TESTS = (
     "tests/devices/cpu",
@@ -35,11 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     machine, started = Machine(), time.monotonic()
     machine.make()
-    failed = False
-    if not options.no_digests:
-        failed |= not _compare(machine)
-    if not options.no_tests:
-        failed |= machine.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", *options.tests]).returncode != 0
+    failed, workers = False, cpu_count()
+    with machine.compilers(workers):
+        if not options.no_digests:
+            failed |= not _compare(machine)
+        if not options.no_tests:
+            command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(workers), "--dist", "worksteal"]
+            failed |= machine.run([*command, *options.tests]).returncode != 0
     print(f"{(time.monotonic() - started) / 60:.0f} minutes")
     return int(failed)
 

@@ -5,16 +5,20 @@ Nothing is installed on the machine itself, and no root is needed: all files are
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from arm64.compiler import running
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".venv-arm64"
@@ -32,6 +36,7 @@ CPU variant : 0x1
 CPU part : 0x022
 CPU revision : 1
 """
+PROCESSOR = "import llvmlite.binding as b; print(b.get_host_cpu_name(), b.get_host_cpu_features().flatten())"
 
 
 class Machine:
@@ -42,6 +47,7 @@ class Machine:
         self.root = folder / "root"
         self.packages = folder / "packages"
         self.python = folder / "python"
+        self._compilers = ""
 
     def make(self) -> None:
         """Download and unpack what is missing; takes two minutes the first time."""
@@ -63,7 +69,15 @@ class Machine:
     def run(self, arguments: Sequence[str], output: int | None = None) -> subprocess.CompletedProcess[str]:
         """Run the emulated Python with these arguments, in the folder of the repository."""
         command = [str(self.python), *arguments]
-        return subprocess.run(command, cwd=ROOT, text=True, check=False, stdout=output)
+        environment = {**os.environ, "LBRX_ARM64_COMPILER": self._compilers}
+        return subprocess.run(command, cwd=ROOT, text=True, check=False, stdout=output, env=environment)
+
+    @contextmanager
+    def compilers(self, processes: int) -> Iterator[None]:
+        """Compile the kernels of what is run in so many processes outside of the emulator."""
+        cpu, features = self.run(["-c", PROCESSOR], subprocess.PIPE).stdout.split()
+        with running(self.folder, cpu, features, processes) as self._compilers:
+            yield
 
     def version(self) -> str:
         """The version of the emulated Python, such as ``3.11``."""
@@ -107,7 +121,7 @@ class Machine:
         binary = self.root / "usr/bin" / f"python{self.version()}"
         settings = {
             "PYTHONHOME": self.root / "usr",
-            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{self.packages}",
+            "PYTHONPATH": f"{ROOT / 'arm64/startup'}:{ROOT / 'src'}:{ROOT}:{self.packages}",
             "PYTHONNOUSERSITE": "1",
             "LBRX_CACHE_DIR": self.folder / "cache",
         }

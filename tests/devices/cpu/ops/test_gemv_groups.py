@@ -48,11 +48,17 @@ def bound(x: Any, weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> npt.
     return (largest @ magnitudes.T) / 65278 + rounding * parts + 2.0**-99 * magnitudes.sum(-1)
 
 
-def check(x: npt.NDArray[np.float32], weight: lbrx.Tensor, offsets: npt.NDArray[np.float64]) -> None:
+def of_rounded_weights(x: Any, weight: lbrx.Tensor) -> npt.NDArray[np.float64]:
+    """What the weights of mxfp8 may change in a result with many vectors."""
+    blocks = abs(wide(weight)).reshape(weight.shape[0], -1, 32)
+    return abs(wide(x)) @ blocks.max(-1).repeat(32, 1).T / 2048
+
+
+def check(x: npt.NDArray[np.float32], weight: lbrx.Tensor, offsets: npt.NDArray[np.float64], more: Any = 0) -> None:
     got = np.full((len(x), weight.shape[0]), np.nan, np.float32)
     assert (gemv_groups if len(x) <= MOST_VECTORS else gemm_groups)(x, weight.expr, got)
     error = abs(got - wide(x) @ wide(weight).T)
-    limit = bound(x, weight, offsets)
+    limit = bound(x, weight, offsets) + more
     assert (error <= limit).all(), f"{(error / limit).max()} of the bound"
 
 
@@ -107,16 +113,47 @@ def test_integers(scheme: str, group_size: int, symmetric: bool) -> None:
         check(normal(vectors, weight.shape[1]), weight, offsets)
 
 
+def small_floats(mode_name: str, rows: int, columns: int) -> lbrx.Tensor:
+    """Random weights of very different magnitudes."""
+    mode = MlxMode(mode_name, *FLOAT_MODES[mode_name])
+    exponents = np.random.default_rng(1).integers(-6, 6, (rows, columns // 16)).repeat(16, 1)
+    coded = encoded_mlx(lbrx.tensor((normal(rows, columns) * np.exp2(exponents)).astype(np.float32)), mode)
+    return dequantize(coded.weight.realize(), coded.scales.realize(), None, mode)
+
+
 @pytest.mark.parametrize("columns", [32, 64, 96, 160, 288, 4096 + 224])
 @pytest.mark.parametrize("mode_name", FLOAT_MODES)
 def test_small_floats(mode_name: str, columns: int) -> None:
-    mode = MlxMode(mode_name, *FLOAT_MODES[mode_name])
-    values = normal(9, columns) * np.exp2(np.random.default_rng(1).integers(-6, 6, (9, columns // 16))).repeat(16, 1)
-    coded = encoded_mlx(lbrx.tensor(values.astype(np.float32)), mode)
-    weight = dequantize(coded.weight.realize(), coded.scales.realize(), None, mode)
+    weight = small_floats(mode_name, 9, columns)
     for vectors in (1, 3):
         check(normal(vectors, columns), weight, np.zeros(weight.shape))
-    np.testing.assert_allclose(linear(normal(6, columns), weight), wide(normal(6, columns)) @ wide(weight).T, atol=2e-2)
+
+
+@pytest.mark.parametrize(("rows", "columns", "vectors"), [(1, 32, 5), (9, 96, 33), (67, 4096 + 224, 7)])
+@pytest.mark.parametrize("mode_name", FLOAT_MODES)
+def test_small_floats_times_many_vectors(mode_name: str, rows: int, columns: int, vectors: int) -> None:
+    weight, x = small_floats(mode_name, rows, columns), normal(vectors, columns)
+    check(x, weight, np.zeros(weight.shape), of_rounded_weights(x, weight) if mode_name == "mxfp8" else 0)
+
+
+def test_floats_of_eight_bits_that_are_not_rounded() -> None:
+    mode, columns = MlxMode("mxfp8", *FLOAT_MODES["mxfp8"]), 512
+    codes = np.random.default_rng(2).integers(0x30, 0x6F, (70, columns), dtype=np.uint8)  # 2**-1 to 2**6
+    codes[::2] |= 0x80
+    scales = np.random.default_rng(3).integers(100, 140, (70, columns // 32), dtype=np.uint8)
+    weight = dequantize(lbrx.tensor(codes.view(np.int32)), lbrx.tensor(scales), None, mode)
+    check(normal(20, columns), weight, np.zeros(weight.shape))
+
+
+@pytest.mark.parametrize("vectors", [1, 6])
+def test_floats_of_eight_bits_that_are_no_numbers(vectors: int) -> None:
+    mode = MlxMode("mxfp8", *FLOAT_MODES["mxfp8"])
+    codes, scales = np.full((5, 96), 0x38, np.uint8), np.full((5, 3), 127, np.uint8)
+    codes[1, 40], codes[2, 95], scales[3, 1] = 0x7F, 0xFF, 255
+    codes[4, 32:64] = 0
+    weight = dequantize(lbrx.tensor(codes.view(np.int32)), lbrx.tensor(scales), None, mode)
+    got = linear(np.ones((vectors, 96), np.float32), weight)
+    np.testing.assert_allclose(got, [[96, np.nan, np.nan, np.nan, 64]] * vectors, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("mode_name", "code"), [("mxfp4", 255), ("nvfp4", 127), ("nvfp4", 1), ("mxfp4", 0)])
@@ -126,11 +163,12 @@ def test_scales_that_are_special_codes(mode_name: str, code: int) -> None:
     scales = coded.scales.numpy().copy()
     scales[1] = code
     weight = dequantize(coded.weight.realize(), lbrx.tensor(scales), None, mode)
-    x, got = normal(1, 288), np.empty((1, 3), np.float32)
-    assert gemv_groups(x, weight.expr, got)
-    expected = wide(x) @ wide(weight).T
-    assert np.isnan(expected[0, 1]) == (code in (255, 127))
-    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
+    for product, vectors in ((gemv_groups, 1), (gemm_groups, 6)):
+        x, got = normal(vectors, 288), np.empty((vectors, 3), np.float32)
+        assert product(x, weight.expr, got)
+        expected = wide(x) @ wide(weight).T
+        assert np.isnan(expected[0, 1]) == (code in (255, 127))
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_rows_that_are_no_whole_groups_are_decoded() -> None:

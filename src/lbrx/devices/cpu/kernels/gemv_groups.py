@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from lbrx.devices.cpu.kernels.group_scales import take_scales
-from lbrx.devices.cpu.simd.bit_stream import DOUBLED_E2M1, e4m3_values
+from lbrx.devices.cpu.simd.bit_stream import (
+    DOUBLED_E2M1,
+    floats_of_halves,
+    larger_magnitudes,
+    load_e4m3_halves,
+    nan_if_e4m3_nan,
+)
 from lbrx.devices.cpu.simd.code_products import (
     NUMBERS_BYTES,
     STORE_NUMBERS,
@@ -30,7 +36,7 @@ from lbrx.devices.cpu.simd.elements import store_f32
 from lbrx.devices.cpu.simd.f32 import absolute, fused, nearest_even
 from lbrx.devices.cpu.simd.instruction import inlined
 from lbrx.devices.cpu.simd.memory import peek_f32, poke_f32, prefetch_line, stack_bytes
-from lbrx.devices.cpu.simd.shuffles import make_shuffle
+from lbrx.devices.cpu.simd.shuffles import first_half, make_shuffle, second_half
 from lbrx.devices.cpu.simd.vectors import (
     f32x8,
     f32x16,
@@ -38,7 +44,6 @@ from lbrx.devices.cpu.simd.vectors import (
     lane_max,
     lane_sum,
     load,
-    load_u8,
     make_filled,
     splat,
     to_f32,
@@ -51,7 +56,8 @@ SCALES, WATCHED = 9, 16  # of the numbers of a job
 AHEAD = 4096  # bytes
 SEGMENT = 128  # blocks of a row whose scales are made at a time
 SEGMENT_BYTES = 4 * (2 * SEGMENT + 16)
-f32x4 = make_filled("f32", 4)
+DIVISOR = np.float32(256.0)  # what `load_e4m3_halves` divides by
+f32x4, i16x32 = make_filled("f32", 4), make_filled("i16", 32)
 PAIRS = make_shuffle([lane // 2 for lane in range(8)])
 FIRST, FIRST_TWO, FIRST_THREE = (make_first_lanes(count) for count in (1, 2, 3))
 
@@ -153,7 +159,7 @@ def _make_rows(bits: int, flips_top: bool, table: tuple[int, ...] = (), scaled: 
                 length = min(SEGMENT, blocks - start)
                 block = blocks * row + start
                 first_scale, stop_scale = per_block * block, per_block * (block + blocks * (count - 1) + length)
-                take_scales(job + 8 * SCALES, first_scale, stop_scale, scales, lows, work)
+                take_scales(job + 8 * SCALES, first_scale, stop_scale, scales, lows if has_lows else 0, work)
                 for own in range(count):
                     stored = number(job, 0) + row_bytes * (row + own) + block_bytes * start
                     own_scales, own_lows = scales + 4 * per_block * blocks * own, lows + 4 * blocks * own
@@ -177,23 +183,26 @@ mxfp4, nvfp4 = (_make_rows(4, False, DOUBLED_E2M1, scaled) for scaled in (32, 16
 
 def mxfp8(job: int, row_bytes: int, first: int, stop: int) -> None:
     """Floats of eight bits times vectors of f32: the numbers of the coded vectors are not used."""
-    scales, lows, work = stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES)
+    scales, work = stack_bytes(SEGMENT_BYTES), stack_bytes(SEGMENT_BYTES)
     like, columns, out, out_columns = f32x16(0.0), number(job, 2), number(job, 1), number(job, 7)
     blocks = columns // 32
     for row in range(first, stop):
         for start in range(0, blocks, SEGMENT):
             length = min(SEGMENT, blocks - start)
-            take_scales(job + 8 * SCALES, blocks * row + start, blocks * row + start + length, scales, lows, work)
+            take_scales(job + 8 * SCALES, blocks * row + start, blocks * row + start + length, scales, 0, work)
             stored = number(job, 0) + row_bytes * row + 32 * start
             for vector in range(number(job, 6)):
                 x, even, odd = number(job, 8) + 4 * columns * vector + 128 * start, f32x16(0.0), f32x16(0.0)
+                largest = i16x32(0)
                 for block in range(length):
-                    scale = splat(like, peek_f32(scales, block))
-                    low = e4m3_values(load_u8(like, stored + 32 * block)) * scale
-                    high = e4m3_values(load_u8(like, stored + 32 * block + 16)) * scale
-                    even = fused(low, load(like, x, 2 * block), even)
-                    odd = fused(high, load(like, x, 2 * block + 1), odd)
-                result, target = lane_sum(even + odd), out_columns * vector + row
+                    prefetch_line(stored + 32 * block + AHEAD)
+                    words = load_e4m3_halves(stored + 32 * block)
+                    largest = larger_magnitudes(largest, words)
+                    values, scale = floats_of_halves(words), splat(like, peek_f32(scales, block))
+                    high = second_half(values) * load(like, x, 2 * block + 1)
+                    products = fused(first_half(values), load(like, x, 2 * block), high)
+                    even, odd = odd, fused(products, scale, even)  # so that a block does not wait for the last one
+                result, target = (lane_sum(even + odd) + nan_if_e4m3_nan(largest)) * DIVISOR, out_columns * vector + row
                 poke_f32(out, target, result + peek_f32(out, target) if start > 0 else result)
 
 

@@ -143,13 +143,13 @@ def take_scales(job: Any, first: Any, stop: Any, scales: Any, lows: Any, work: A
 
     ``job`` is the address of int64 numbers: scales and offsets (0: none) of the weight, blocks with one scale, the
     types of scales and of offsets, whether offsets are zero points, and what is added to every code. Targets have space
-    for sixteen f32 more than blocks.
+    for sixteen f32 more than blocks. ``lows`` is 0 for a weight that cannot have any.
     """
     per_scale, offsets = number(job, 2), number(job, 1)
     numbers_of_blocks(number(job, 0), number(job, 3), per_scale, first, stop, scales, work)
     if offsets != 0:
         numbers_of_blocks(offsets, number(job, 4), per_scale, first, stop, lows, work)
-    else:
+    elif lows != 0:
         for at in range((stop - first + 7) // 8):
             store(lows, at, f32x8(0.0))
     are_zero_points, added = number(job, 5) != 0, np.float32(number(job, 6))

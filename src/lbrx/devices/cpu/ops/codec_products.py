@@ -22,8 +22,7 @@ from lbrx.tensors.expr import Expr
 
 CodedProduct = Callable[[Floats, Any, Floats], bool]
 
-INTEGER_SCALES = ("mlx_affine", "int8", "int4", "int2")
-SEPARATE_SCALES = (*INTEGER_SCALES, "mlx_mxfp4", "mlx_nvfp4", "mlx_mxfp8")
+SEPARATE_SCALES = ("mlx_affine", "int8", "int4", "int2", "mlx_mxfp4", "mlx_nvfp4", "mlx_mxfp8")
 FEW_VECTORS: dict[str, CodedProduct] = {
     **dict.fromkeys(CODED_GROUPS, gemv_quantized.gemv_quantized),
     **dict.fromkeys(SEPARATE_SCALES, gemv_groups.gemv_groups),
@@ -34,7 +33,7 @@ CODED_JOBS: dict[str, Callable[[Any, int, int], CodedJob | None]] = {
 }
 MANY_VECTORS: dict[str, CodedProduct] = {
     **dict.fromkeys(CODED_GROUPS, gemm_i16),
-    **dict.fromkeys(INTEGER_SCALES, gemm_groups),
+    **dict.fromkeys(SEPARATE_SCALES, gemm_groups),
 }
 
 

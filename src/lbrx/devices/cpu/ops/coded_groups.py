@@ -36,6 +36,8 @@ CODED_GROUPS = {
     "nvfp4": CodedGroup("signed_by_halves_of_16", 16),
     "tq1_0": CodedGroup("by_halves_of_32"),
     "tq2_0": CodedGroup("by_halves_of_32"),
+    "q1_0": CodedGroup("by_halves_of_32"),
+    "q2_0": CodedGroup("by_halves_of_32"),
     "iq1_s": CodedGroup("signed_by_halves_of_32"),
     "iq1_m": CodedGroup("signed_by_halves_of_16", 16),
     "iq2_xxs": CodedGroup("signed_by_halves_of_32"),

@@ -37,6 +37,7 @@ class GroupWeight(NamedTuple):
 
     kernel: str  # the function of the kernel modules
     bits: int
+    scaled: int  # elements that have one scale in a kernel: a block or half of one
     codes: int
     scales: int
     offsets: int = 0  # none
@@ -49,7 +50,7 @@ class GroupWeight(NamedTuple):
     @property
     def scale_numbers(self) -> tuple[int, ...]:
         """The numbers of `take_scales`."""
-        return tuple(map(int, self[3:]))
+        return tuple(map(int, self[4:]))
 
 
 def group_weight(expr: Expr) -> GroupWeight | None:
@@ -94,13 +95,13 @@ def _look_up(decode: Decode) -> _Known:
     )
     scale_type, *offset_types = (_NUMBER_TYPES[each.name] for each in numbers)
     if coding.name in _FLOAT_CODES:
-        weight = GroupWeight(_FLOAT_CODES[coding.name], bits, codes, scales, scale_type=scale_type)
+        weight = GroupWeight(_FLOAT_CODES[coding.name], bits, group, codes, scales, scale_type=scale_type)
     else:
         is_affine = coding.name == "mlx_affine"
         added = (128 if is_affine else 0) if bits == 8 else (0 if is_affine else -(1 << (bits - 1)))
         kernel = f"{'affine' if is_affine else 'integers'}_{bits}"
         kinds = scale_type, offset_types[0], not is_affine
-        weight = GroupWeight(kernel, bits, codes, scales, offsets[0], group // _BLOCK, *kinds, added)
+        weight = GroupWeight(kernel, bits, _BLOCK, codes, scales, offsets[0], group // _BLOCK, *kinds, added)
     files = {id(each.file): each for each in storages if isinstance(each, MmapStorage)}
     return _Known(weight, tuple(files.values()))
 

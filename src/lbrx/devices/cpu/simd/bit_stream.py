@@ -11,7 +11,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from lbrx.devices.cpu.simd.emit import load_at, same, shuffled, vector_of
+from lbrx.devices.cpu.simd.byte_codes import field, load_bytes, look_up
+from lbrx.devices.cpu.simd.emit import load_at, reduced, same, shuffled, store_at, vector_of
 from lbrx.devices.cpu.simd.instruction import FLOAT, HALF, I8, I16, I32, Builder, Value, instruction
 from lbrx.devices.cpu.simd.vectors import Vector
 
@@ -83,5 +84,46 @@ def e4m3_values(builder: Builder, codes: Value) -> Value:
     return builder.select(is_nan, same(values.type, float("nan")), builder.fmul(values, same(values.type, 2.0**8)))
 
 
+_WORDS: Any = Vector("i16", 32)
+
+
+@instruction(_WORDS(types.int64))
+def load_e4m3_halves(builder: Builder, address: Value) -> Value:
+    """32 floats of eight bits as the bits of f16, divided by 256; NaN becomes 1.875."""
+    words = builder.sext(load_bytes(builder, address, 0, 32), _WORDS.llvm)
+    return builder.and_(builder.shl(words, same(words.type, 7)), same(words.type, -1 ^ 1 << 14))
+
+
+@instruction(lambda words: _WORDS.of("f32")(words))
+def floats_of_halves(builder: Builder, words: Value) -> Value:
+    """The f16 with these bits as f32."""
+    return builder.fpext(builder.bitcast(words, vector_of(HALF, words)), vector_of(FLOAT, words))
+
+
+@instruction(_WORDS(_WORDS, _WORDS))
+def larger_magnitudes(builder: Builder, magnitudes: Value, words: Value) -> Value:
+    """The larger ones of magnitudes and of the magnitudes of others, as bits of f16."""
+    others = builder.and_(words, same(words.type, 0x7FFF))
+    return builder.select(builder.icmp_signed(">", others, magnitudes), others, magnitudes)
+
+
+@instruction(types.float32(_WORDS))
+def nan_if_e4m3_nan(builder: Builder, magnitudes: Value) -> Value:
+    """NaN if the largest magnitudes of `load_e4m3_halves` have one that stands for NaN, else 0."""
+    largest = reduced(builder, magnitudes, lambda a, b: builder.select(builder.icmp_signed(">", a, b), a, b))
+    is_nan = builder.icmp_signed("==", largest, ir.Constant(I16, 0x7F << 7))
+    return builder.select(is_nan, ir.Constant(FLOAT, float("nan")), ir.Constant(FLOAT, 0.0))
+
+
 DOUBLED_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of floats of four bits."""
+
+
+@instruction(types.void(types.int64, types.int64))
+def store_doubled_e2m1(builder: Builder, stored: Value, out: Value) -> None:
+    """Twice the values of 32 floats of four bits, as i16."""
+    packed = load_bytes(builder, stored, 0, 16)
+    low, high = field(builder, packed, 0, 15), field(builder, packed, 4, 15)
+    in_order = shuffled(builder, low, high, [byte + 16 * half for byte in range(16) for half in (0, 1)])
+    values = look_up(builder, DOUBLED_E2M1, in_order)
+    store_at(builder, builder.sext(values, vector_of(I16, values)), out)

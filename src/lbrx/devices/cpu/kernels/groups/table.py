@@ -22,6 +22,8 @@ GROUPS: dict[str, Group] = {
     "nvfp4": tables.NVFP4,
     "tq1_0": ternary.TQ1_0,
     "tq2_0": ternary.TQ2_0,
+    "q1_0": ternary.Q1_0,
+    "q2_0": ternary.Q2_0,
     "iq1_s": codebooks.IQ1_S,
     "iq1_m": codebooks.IQ1_M,
     "iq2_xxs": codebooks.IQ2_XXS,

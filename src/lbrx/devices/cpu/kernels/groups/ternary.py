@@ -1,4 +1,4 @@
-"""Codes -1, 0 and 1: TQ1_0 and TQ2_0."""
+"""Codes of less than three bits: TQ1_0, TQ2_0, Q1_0 and Q2_0."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from numba import types
 
 from lbrx.devices.cpu.kernels.groups.group import HALVES_OF_32, Group
 from lbrx.devices.cpu.kernels.groups.k_quants import TWO_BITS
-from lbrx.devices.cpu.kernels.groups.scales import F32X8, load_half
-from lbrx.devices.cpu.simd.byte_codes import BYTES, field, joined, lanes_of, load_bytes, of_sixteens, repeated
-from lbrx.devices.cpu.simd.emit import same, spread, vector_of
+from lbrx.devices.cpu.kernels.groups.scales import F32X8, gathered, load_half, widened_halves
+from lbrx.devices.cpu.simd.byte_codes import (
+    BYTES,
+    field,
+    joined,
+    lanes_of,
+    load_bytes,
+    of_sixteens,
+    repeated,
+    spread_bits,
+)
+from lbrx.devices.cpu.simd.emit import same, shuffled, spread, vector_of
 from lbrx.devices.cpu.simd.instruction import FLOAT, I8, I16, I32, Builder, Value, instruction
 from lbrx.devices.cpu.simd.processor import IS_ARM
 
@@ -73,3 +82,57 @@ def _half_of_blocks(builder: Builder, stored: Value, step: int, half: int) -> Va
 
 TQ1_0 = Group(54, 256, _tq1_0, HALVES_OF_32, _make_one_scale(52), offset=1, vectors=2)
 TQ2_0 = Group(66, 256, _tq2_0, HALVES_OF_32, _make_one_scale(64), offset=1, vectors=2)
+
+
+# -- blocks of 128 and 64 ----------------------------------------------------------------------------------------------
+
+_BLOCK_BYTES = 18  # an f16 and 16 bytes of codes
+
+
+def _make_scales(per_scale: int) -> Any:
+    """A scale for so many blocks of 32."""
+
+    @instruction(F32X8(types.int64))
+    def scales(builder: Builder, stored: Value) -> Value:
+        offsets = [_BLOCK_BYTES * number for number in range(8 // per_scale)]
+        values = widened_halves(builder, gathered(builder, stored, I16, offsets))
+        return shuffled(builder, values, values, [block // per_scale for block in range(8)])
+
+    return scales
+
+
+def _q1_0(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    """Bits become 0 and 2, so that 1 is taken off."""
+    packed = load_bytes(builder, stored, _BLOCK_BYTES * step + 2, 16)
+    halves = ([4 * block + 2 * half + byte for block in range(4) for byte in (0, 1)] for half in (0, 1))
+    masks = (spread_bits(builder, packed, half) for half in halves)
+    return tuple(builder.select(mask, same(BYTES, 2), same(BYTES, 0)) for mask in masks)
+
+
+def _q2_0(builder: Builder, stored: Value, step: int) -> tuple[Value, ...]:
+    """Four elements share a byte."""
+    parts = [load_bytes(builder, stored, _BLOCK_BYTES * block + 2, 16) for block in (2 * step, 2 * step + 1)]
+    packed = joined(builder, parts)
+    return tuple(_pairs_of_bits(builder, packed, half) for half in (0, 1))
+
+
+def _pairs_of_bits(builder: Builder, packed: Value, half: int) -> Value:
+    """Of four blocks, four bytes each: all pairs of bits, the lowest first."""
+    own = shuffled(builder, packed, packed, [8 * block + 4 * half + byte for block in range(4) for byte in range(4)])
+    if IS_ARM:  # it shifts every byte by a number of its own
+        moved = builder.lshr(_each_four_times(builder, own), lanes_of(I8, [0, 2, 4, 6] * 16))
+        return builder.and_(moved, same(BYTES, 3))
+    low, high = field(builder, own, 0, 15), field(builder, own, 4, 15)
+    nibbles = shuffled(builder, low, high, [byte + 16 * high for byte in range(16) for high in (0, 0, 1, 1)])
+    words = builder.bitcast(nibbles, ir.VectorType(I16, 32))
+    even = builder.and_(words, same(words.type, 0x0003))
+    odd = builder.and_(builder.lshr(words, same(words.type, 2)), same(words.type, 0x0300))
+    return builder.bitcast(builder.or_(even, odd), BYTES)
+
+
+def _each_four_times(builder: Builder, packed: Value) -> Value:
+    return shuffled(builder, packed, packed, [lane // 4 for lane in range(BYTES.count)])
+
+
+Q1_0 = Group(2 * _BLOCK_BYTES, 128, _q1_0, HALVES_OF_32, _make_scales(4), offset=1, vectors=2)
+Q2_0 = Group(4 * _BLOCK_BYTES, 64, _q2_0, HALVES_OF_32, _make_scales(2), offset=1, vectors=2)
