@@ -131,7 +131,7 @@ def quantize(
 
       lbrx quantize Llama-3.2-1B Llama-w4 --to ct_int4
     """
-    from lbrx.cli.several import write_several
+    from lbrx.cli.several import show_several, write_several
     from lbrx.jobs.quantize.calibration import (
         calibrated_options,
         calibrating,
@@ -165,8 +165,13 @@ def quantize(
     names = several_names(to, score is not None)
     with reporting("quantizing", options) as report:
         if names is not None:
-            _check_several(names, dry_run=dry_run, candidates=candidates is not None)
-            given = {**choices, "to": names, "calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
+            _check_used(tensors=tensors, candidates=candidates is not None)
+            calibration: dict[str, Any] = {"calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
+            if dry_run:
+                with planning_for(limits, report, device):
+                    show_several(source, out, names, choices, score, calibration, limits, options, report)
+                return
+            given = {**choices, "to": names, **calibration}
             run = partial(write_output, report=report, limits=limits, options=options, device=device, cluster=cluster)
             write_several(source, out, given, score, run, limits, options)
             return
@@ -181,7 +186,7 @@ def quantize(
             measuring = status.enter_context(shown_progress("measuring"))
             planning: dict[str, Any] = {"max_shard_bytes": limits.shard_size, "measuring": measuring}
             if not dry_run:
-                calibration: dict[str, Any] = {"calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
+                calibration = {"calibrate": calibrate or None, "feedback": feedback, "shrink": shrink}
                 write = partial(quantize_model, source, out, **choices, **calibration, **planning)
                 write_output(
                     write,
@@ -227,12 +232,6 @@ def _draw_front(plot: Path, plan: QuantizePlan) -> None:
     line = [Point("", nbytes, value, value, value) for nbytes, value in found.front if value > _LEAST_DRAWN]
     chosen = Point(plan.output.out.name, found.nbytes, error, error, error)
     draw_points(plot, [chosen], "Expected divergence of the best types for each size", line)
-
-
-def _check_several(names: list[str], *, dry_run: bool, candidates: bool) -> None:
-    if dry_run:
-        raise UsageError(f"--dry-run is for one type, and --to has {len(names)}")
-    _check_used(tensors=False, candidates=candidates)
 
 
 def _check_used(*, tensors: bool, candidates: bool) -> None:

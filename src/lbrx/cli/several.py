@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -14,7 +15,10 @@ from lbrx.cli.paths import check_model
 from lbrx.cli.status import shown_progress
 
 if TYPE_CHECKING:
+    from lbrx.cli.progress import Reporter
+    from lbrx.files.output.options import RunKeywords
     from lbrx.jobs.quantize.figures import Output
+    from lbrx.jobs.quantize.several import SeveralPlan
 
 
 def write_several(
@@ -40,6 +44,81 @@ def write_several(
         )
     if not options.quiet and not options.json_output:
         _show(out)
+
+
+def show_several(
+    source: Path,
+    out: Path,
+    names: Sequence[str],
+    choices: Mapping[str, Any],
+    score: Path | None,
+    calibration: Mapping[str, Any],
+    limits: LimitOptions,
+    options: RunOptions,
+    report: Reporter,
+) -> None:
+    """Print what would be written for several types."""
+    from lbrx.jobs.quantize.quantize import plan_several_outputs
+
+    check_model(source)
+    own = {name: choice for name, choice in choices.items() if name != "to"}
+    given: RunKeywords = {"overwrite": options.overwrite, "threads": limits.threads, "memory": limits.memory}
+    with shown_progress("measuring") as measuring:
+        plan = plan_several_outputs(
+            source,
+            out,
+            names,
+            own,
+            **calibration,
+            score=score,
+            max_shard_bytes=limits.shard_size,
+            measuring=measuring,
+            options=given,
+        )
+    report.warnings(list(dict.fromkeys(text for each in plan.plans.values() for text in each.output.warnings)))
+    if options.json_output:
+        print(json.dumps({"event": "plan", **_fields(out, plan)}))
+    else:
+        _show_plan(out, plan)
+
+
+def _fields(out: Path, plan: SeveralPlan) -> dict[str, Any]:
+    outputs = [
+        {
+            "name": name,
+            "write_bytes": 0 if name in plan.complete else each.file_bytes,
+            "bytes": each.file_bytes,
+            "bits_per_weight": each.quantization.bits_per_weight,
+            "files": [layout.name for layout in each.output.layouts],
+            "complete": name in plan.complete,
+        }
+        for name, each in plan.plans.items()
+    ]
+    return {"out": str(out), "outputs": outputs, "write_bytes": plan.write_bytes, "free_bytes": plan.free_bytes}
+
+
+def _show_plan(out: Path, plan: SeveralPlan) -> None:
+    from lbrx.base.system import format_bytes
+    from lbrx.cli.console import columns, count_text, facts, output_console, plural, printable
+
+    first = next(iter(plan.plans.values())).quantization
+    waiting = len(plan.plans) - len(plan.complete)
+    console = output_console()
+    rows = [
+        ("parameters", f"{count_text(first.parameters)} in {plural(len(first.coded), 'tensor')}"),
+        ("output", str(out)),
+        ("to write", f"{format_bytes(plan.write_bytes)} ({plan.write_bytes:,} bytes) in {plural(waiting, 'output')}"),
+        ("free on disk", format_bytes(plan.free_bytes)),
+    ]
+    console.print(facts((name, printable(value)) for name, value in rows))
+    table = columns("output", "size", "bits", "target", left=("output", "target"))
+    for name, each in plan.plans.items():
+        path = out / name
+        target = "complete" if name in plan.complete else "replaces existing" if path.exists() else "new"
+        bits = f"{each.quantization.bits_per_weight:.2f}"
+        table.add_row(printable(name), format_bytes(each.file_bytes), bits, target)
+    console.print()
+    console.print(table)
 
 
 def _draw(path: Path, outputs: Sequence[Output]) -> None:

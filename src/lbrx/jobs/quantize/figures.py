@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from lbrx.base.atomic_write import write_atomically
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.system import format_bytes
+from lbrx.jobs.score.records import Score
+from lbrx.jobs.score.statistics import Estimate
 from lbrx.version import __version__
 
 RECORD_NAME = "quantized.json"
@@ -70,6 +72,36 @@ def write_record(directory: Path, outputs: Mapping[str, Output]) -> None:
     rows = [asdict(outputs[name]) for name in sorted(outputs)]
     text = json.dumps({"version": __version__, "outputs": rows}, indent=1) + "\n"
     write_atomically(directory / RECORD_NAME, text.encode())
+
+
+def is_there(directory: Path, output: Output) -> bool:
+    """Whether an output exists: by its name, or as shards."""
+    return any((directory / name).exists() for name in (output.name, *(output.states or ())))
+
+
+def comparable(outputs: Sequence[Output], name: str) -> list[Output]:
+    """The outputs without figures of other texts than that of the output ``name``, or else of the first."""
+    digests = {each.name: each.quality.text_digest for each in outputs if each.quality is not None}
+    wanted = digests.get(name, next(iter(digests.values()), None))
+    return [each if digests.get(each.name) == wanted else replace(each, quality=None) for each in outputs]
+
+
+def quality_of(identity: str, scored: Score, reference: Score, text_name: str, text_digest: str) -> Quality:
+    assert scored.divergence is not None
+    return Quality(
+        identity,
+        scored.tokens,
+        _triple(scored.perplexity_interval),
+        _triple(scored.divergence.mean_interval),
+        _triple(scored.divergence.same_top_interval),
+        _triple(reference.perplexity_interval),
+        text_name,
+        text_digest,
+    )
+
+
+def _triple(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.value, estimate.low, estimate.high
 
 
 def card_text(head: bytes, model: str, outputs: Sequence[Output], has_picture: bool) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.device import computing_on
@@ -44,6 +45,9 @@ from lbrx.jobs.quantize.target_format import check_output_format, in_target_form
 from lbrx.jobs.quantize.targets import HfTarget, MlxTarget, model_name
 from lbrx.memory.limits import limited
 from lbrx.ops.feedback import DEFAULT_SHRINK
+
+if TYPE_CHECKING:
+    from lbrx.jobs.quantize.several import Several, SeveralPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,18 +144,11 @@ def quantize(
     one = _One(source, texts, feedback, shrink, max_shard_bytes, measuring)
     names = several_names(to, score is not None)
     if names is not None:
-        from lbrx.jobs.quantize.several import Several, check_several, write_several
+        from lbrx.jobs.quantize.several import Several, write_several
 
         job = Several(Path(source), target, names, choices, texts, None if score is None else Path(score), draw)
-        for each in check_several(job, options.get("overwrite", False)):
-            one.check(each, options)
-        if texts is None:
-            return write_several(job, one.planned, one.written, measuring, options)
-        _check_source(source, job.choices(target).values())
-        with calibrating([target, target / model_name(Path(source))], measuring):
-            texts[:] = _written_texts(source, target, texts, options, measuring)
-            job = replace(job, feedback_identity=one.feedback_identity())
-            return write_several(job, one.planned, one.written, measuring, options)
+        with _checked(job, one, options) as checked:
+            return write_several(checked, one.planned, one.written, measuring, options)
     choices["to"] = to if isinstance(to, str) else None
     if texts is None:
         parsed = parse_options(**choices)
@@ -167,6 +164,46 @@ def quantize(
         with limited(options.get("threads"), None):
             parsed = calibrated_options(source, target, choices, texts, options.get("device"), measuring)
         return one.written(target, parsed, options)
+
+
+def plan_several_outputs(
+    source: Path,
+    out: Path,
+    names: Sequence[str],
+    choices: Mapping[str, Any],
+    *,
+    calibrate: Sequence[Path] | None = None,
+    score: Path | None = None,
+    feedback: bool = False,
+    shrink: float = DEFAULT_SHRINK,
+    max_shard_bytes: int | str | None = None,
+    measuring: Measuring | None = None,
+    options: RunKeywords,
+) -> SeveralPlan:
+    """What ``quantize`` would do for several types. ``choices`` are its options that decide what an output is."""
+    from lbrx.jobs.quantize.several import Several, plan_several
+
+    texts = None if calibrate is None else list(calibrate)
+    one = _One(source, texts, feedback, shrink, max_shard_bytes, measuring)
+    with _checked(Several(source, named_path(out), names, choices, texts, score), one, options) as job:
+        return plan_several(job, one.planned, measuring, options)
+
+
+@contextmanager
+def _checked(job: Several, one: _One, options: RunKeywords) -> Iterator[Several]:
+    """A job with several outputs that was checked, and whose texts are there; no other run uses what it measures."""
+    from lbrx.jobs.quantize.several import check_several
+
+    for each in check_several(job, options.get("overwrite", False)):
+        one.check(each, options)
+    if one.texts is None:
+        yield job
+        return
+    _check_source(job.source, job.choices(job.out).values())
+    with calibrating([job.out, job.out / model_name(job.source)], one.measuring):
+        texts = _written_texts(job.source, job.out, one.texts, options, one.measuring)
+        one.texts[:] = texts
+        yield replace(job, texts=texts, feedback_identity=one.feedback_identity())
 
 
 def several_names(to: str | Sequence[str] | None, is_scored: bool = False) -> list[str] | None:
@@ -191,7 +228,7 @@ class _One:
     """Plans and writes one model."""
 
     source: str | os.PathLike[str]
-    texts: Sequence[Path] | None
+    texts: list[Path] | None
     feedback: bool
     shrink: float
     max_shard_bytes: int | str | None

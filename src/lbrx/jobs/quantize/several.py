@@ -37,16 +37,16 @@ from lbrx.jobs.quantize.figures import (
     PICTURE_NAME,
     Drawing,
     Output,
-    Quality,
     card_text,
+    comparable,
+    is_there,
+    quality_of,
     read_record,
     write_record,
 )
 from lbrx.jobs.quantize.options import QuantizeOptions, parse_options
 from lbrx.jobs.quantize.targets import MlxTarget, model_name, uses_importances
-from lbrx.jobs.score.records import Score
 from lbrx.jobs.score.score import score
-from lbrx.jobs.score.statistics import Estimate
 from lbrx.memory.limits import limited
 from lbrx.version import __version__
 
@@ -104,11 +104,8 @@ def write_several(
 ) -> RunResult:
     """Write the outputs of a job that was checked; ``plan`` and ``write`` are for one. Returns the sum of results."""
     started = monotonic()
-    path = _importances(job, measuring, options)
-    choices = job.choices(path)
-    with limited(options.get("threads"), options.get("memory")):
-        plans = {name: plan(job.out / name, each) for name, each in choices.items()}
-    run = _Run(job, plans, choices, options)
+    run = _planned(job, plan, measuring, options)
+    plans = run.plans
     run.check()
     results = run.write(write)
     run.finish(measuring)
@@ -120,6 +117,33 @@ def write_several(
         {f"{name}: {key}": value for name, each in results.items() for key, value in each.nonfinite.items()},
         monotonic() - started,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralPlan:
+    """What would be written: the plans of all outputs by their names, which of them are complete, and free bytes."""
+
+    plans: Mapping[str, QuantizePlan]
+    complete: frozenset[str]
+    free_bytes: int
+
+    @property
+    def write_bytes(self) -> int:
+        """Bytes of the outputs that are not complete."""
+        return sum(each.file_bytes for name, each in self.plans.items() if name not in self.complete)
+
+
+def plan_several(job: Several, plan: Planning, measuring: Measuring | None, options: RunKeywords) -> SeveralPlan:
+    """What `write_several` would do; raises for what it would raise for before it writes."""
+    run = _planned(job, plan, measuring, options)
+    return SeveralPlan(run.plans, run.complete, run.check())
+
+
+def _planned(job: Several, plan: Planning, measuring: Measuring | None, options: RunKeywords) -> _Run:
+    choices = job.choices(_importances(job, measuring, options))
+    with limited(options.get("threads"), options.get("memory")):
+        plans = {name: plan(job.out / name, each) for name, each in choices.items()}
+    return _Run(job, plans, choices, options)
 
 
 def check_several(job: Several, overwrite: bool) -> list[QuantizeOptions]:
@@ -166,16 +190,16 @@ class _Run:
         choices: Mapping[str, QuantizeOptions],
         options: RunKeywords,
     ) -> None:
-        self._job, self._plans, self._choices, self._options = job, plans, choices, options
+        self._job, self.plans, self._choices, self._options = job, plans, choices, options
         self._record = read_record(job.out)
         self._identities = {name: _identity(each, job.feedback_identity) for name, each in plans.items()}
-        self._done = frozenset(name for name in plans if self._is_done(name))
+        self.complete = frozenset(name for name in plans if self._is_done(name))
         self.resumed_tensors = 0
 
-    def check(self) -> None:
-        """Raise if an output is in the way, or if there is too little space for all of them."""
+    def check(self) -> int:
+        """Raise if an output is in the way, or if there is too little space for all of them. Returns the free bytes."""
         job = self._job
-        waiting = [each.output for name, each in self._plans.items() if name not in self._done]
+        waiting = [each.output for name, each in self.plans.items() if name not in self.complete]
         overwrite = self._options.get("overwrite", False)
         for each in waiting:
             staging_of(each).check_target(overwrite)
@@ -186,18 +210,19 @@ class _Run:
         free = shutil.disk_usage(existing_parent(job.out)).free
         if needed > free:
             raise FileError(f"{job.out}: disk full: needs {format_bytes(needed)}, has {format_bytes(free)} free")
+        return free
 
     def write(self, write: Writing) -> dict[str, RunResult]:
         """Write the outputs that are missing."""
         make_directory(self._job.out)
-        outputs = [each.output for each in self._plans.values()]
+        outputs = [each.output for each in self.plans.values()]
         if (planned := self._options.get("planned")) is not None:
-            planned(_combined(self._job.out, self._plans))
+            planned(_combined(self._job.out, self.plans))
         total_bytes, total_tensors = sum(map(output_bytes, outputs)), sum(map(tensor_count, outputs))
         done_bytes = done_tensors = 0
         results = {}
-        for name, each in self._plans.items():
-            if name in self._done:
+        for name, each in self.plans.items():
+            if name in self.complete:
                 self.resumed_tensors += tensor_count(each.output)
                 forget(feedback_folder(self._job.out / name))  # a run that was killed may not have done it
             else:
@@ -208,7 +233,7 @@ class _Run:
         return results
 
     def _written(self, name: str, write: Writing, progress: ProgressCallback | None) -> RunResult:
-        plan, target = self._plans[name], self._choices[name].to
+        plan, target = self.plans[name], self._choices[name].to
         output = Output(name, str(target), self._identities[name], plan.file_bytes, _bits(plan))
         self._note(replace(output, states_before=_states_or_none(plan)))
         options: RunKeywords = {**self._options, "progress": progress, "planned": None}
@@ -228,17 +253,17 @@ class _Run:
         known = self._record.get(name)
         if known is None or known.identity != self._identities[name]:
             return False
-        states = _states_or_none(self._plans[name])
+        states = _states_or_none(self.plans[name])
         if states is None or known.states is not None:
             return states is not None and known.states == states
         return known.states_before != states and self._was_published(name, states)
 
     def _was_published(self, name: str, states: Mapping[str, Sequence[Any]]) -> bool:
         """Whether a run that was killed had given an output its name, but not noted that."""
-        if staging_of(self._plans[name].output).journal.exists():
+        if staging_of(self.plans[name].output).journal.exists():
             return False
-        for layout in self._plans[name].output.layouts:
-            with _file(self._plans[name], layout).open("rb") as file:
+        for layout in self.plans[name].output.layouts:
+            with _file(self.plans[name], layout).open("rb") as file:
                 if states[layout.name][0] != layout.file_bytes or file.read(len(layout.header)) != layout.header:
                     return False
         self._note(replace(self._record[name], states=states))
@@ -253,8 +278,8 @@ class _Run:
             self._score(read_text(job.score_text), job.score_text.name, measuring)
         record = self._record | read_record(job.out)  # another run may have added outputs
         outputs = [record[name] for name in sorted(record) if record[name].states is not None]
-        outputs = [each for each in outputs if _is_there(job.out, each)]
-        outputs = _comparable(outputs, next(iter(self._plans)))
+        outputs = [each for each in outputs if is_there(job.out, each)]
+        outputs = comparable(outputs, next(iter(self.plans)))
         has_picture = job.draw is not None and sum(each.quality is not None for each in outputs) > 0
         if has_picture and job.draw is not None:
             job.draw(job.out / PICTURE_NAME, outputs)
@@ -264,7 +289,7 @@ class _Run:
     def _score(self, text: str, text_name: str, measuring: Measuring | None) -> None:
         job, states = self._job, model_state(self._job.source)
         given = repr((__version__, str(job.source.resolve()), states)).encode()
-        wanted = {name: digest(text.encode(), given, self._identities[name].encode()) for name in self._plans}
+        wanted = {name: digest(text.encode(), given, self._identities[name].encode()) for name in self.plans}
         missing = [
             name
             for name, identity in wanted.items()
@@ -272,44 +297,14 @@ class _Run:
         ]
         if not missing:
             return
-        paths = [_opened_path(self._plans[name]) for name in missing]
+        paths = [_opened_path(self.plans[name]) for name in missing]
         threads, device = self._options.get("threads"), self._options.get("device")
         first, *others = score(paths, text, reference=job.source, progress=measuring, threads=threads, device=device)
         scored = []
         for name, each in zip(missing, others, strict=True):
-            quality = _quality(wanted[name], each, first, text_name, digest(text.encode()))
+            quality = quality_of(wanted[name], each, first, text_name, digest(text.encode()))
             scored.append(replace(self._record[name], quality=quality))
         self._note(*scored)
-
-
-def _is_there(directory: Path, output: Output) -> bool:
-    """Whether an output exists: by its name, or as shards."""
-    return any((directory / name).exists() for name in (output.name, *(output.states or ())))
-
-
-def _comparable(outputs: Sequence[Output], name: str) -> list[Output]:
-    """The outputs without figures of other texts than that of the output ``name``, or else of the first."""
-    digests = {each.name: each.quality.text_digest for each in outputs if each.quality is not None}
-    wanted = digests.get(name, next(iter(digests.values()), None))
-    return [each if digests.get(each.name) == wanted else replace(each, quality=None) for each in outputs]
-
-
-def _quality(identity: str, scored: Score, reference: Score, text_name: str, text_digest: str) -> Quality:
-    assert scored.divergence is not None
-    return Quality(
-        identity,
-        scored.tokens,
-        _triple(scored.perplexity_interval),
-        _triple(scored.divergence.mean_interval),
-        _triple(scored.divergence.same_top_interval),
-        _triple(reference.perplexity_interval),
-        text_name,
-        text_digest,
-    )
-
-
-def _triple(estimate: Estimate) -> tuple[float, float, float]:
-    return estimate.value, estimate.low, estimate.high
 
 
 def _identity(plan: QuantizePlan, feedback: str) -> str:
