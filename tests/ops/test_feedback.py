@@ -11,8 +11,9 @@ import pytest
 import lbrx
 from lbrx.devices.cpu.kernels.codecs.nonlinear import VALUES
 from lbrx.errors import ShapeError
-from lbrx.ops.feedback import decoded, encode_with_feedback, feedback_factors
-from lbrx.tensors.codecs.code_bits import code_bits
+from lbrx.ops.feedback import decoded, encode_with_feedback
+from lbrx.ops.feedback_factors import column_order, feedback_factors
+from lbrx.tensors.codecs.code_bits import block_fields, code_bits
 from lbrx.tensors.codecs.codec import codec
 from support.references import THREADS, normal
 
@@ -58,24 +59,41 @@ def test_codes_are_where_decoders_find_them(name: str) -> None:
 def test_factors_are_those_of_the_inverse() -> None:
     gram = np.cov(normal(8, 64))
     damped = gram + 0.005 * np.diag(gram.diagonal()) + 0.0001 * gram.diagonal().mean() * np.eye(8)
-    factors = feedback_factors(gram, 0.0).astype(np.float64)
-    np.testing.assert_allclose(factors.T @ factors, np.linalg.inv(damped), rtol=1e-4, atol=1e-6)
+    order, upper = feedback_factors(gram, 0.0).ordered((4, 2))
+    factors = upper.astype(np.float64)
+    expected = np.linalg.inv(damped)[np.ix_(order, order)]
+    np.testing.assert_allclose(factors.T @ factors, expected, rtol=1e-4, atol=1e-6)
     assert not np.tril(factors, -1).any()
-    only_diagonal = feedback_factors(gram, 1.0)
+    only_diagonal = feedback_factors(gram, 1.0).in_order(np.arange(8))
     assert np.count_nonzero(only_diagonal) == 8
     with pytest.raises(ShapeError, match="expected a square"):
         feedback_factors(gram[:4])
 
 
-def by_columns(values: Any, lows: Any, steps: Any, factors: Any, levels: Any) -> npt.NDArray[np.float64]:
-    """Columns rounded one after the other to the nearest of low + level step, in float64."""
+@pytest.mark.parametrize("widths", [(256, 32), (256, 16), (32,), (256, 32, 4)])
+def test_columns_are_ordered_in_blocks(widths: tuple[int, ...]) -> None:
+    sizes = np.square(normal(512))
+    order = column_order(sizes, widths)
+    assert sorted(order.tolist()) == list(range(512))
+    largest = sizes[order]
+    for outer, width in zip((512, *widths), (*widths, 1), strict=True):
+        blocks = order.reshape(-1, width)
+        assert (blocks // width == blocks[:, :1] // width).all()
+        assert (np.diff(largest.reshape(-1, width).max(axis=1).reshape(-1, outer // width), axis=1) <= 0).all()
+    kept = column_order(sizes, widths, inner=False).reshape(-1, widths[-1])
+    assert (np.diff(kept, axis=1) == 1).all()
+    np.testing.assert_array_equal(kept.min(axis=1), order.reshape(-1, widths[-1]).min(axis=1))
+
+
+def by_columns(values: Any, lows: Any, steps: Any, order: Any, factors: Any, levels: Any) -> npt.NDArray[np.float64]:
+    """Columns rounded one after the other, in an order, to the nearest of low + level step, in float64."""
     left, rounded = values.astype(np.float64), np.empty(values.shape)
-    for column in range(values.shape[1]):
+    for place, column in enumerate(order):
         candidates = lows[:, column, None] + steps[:, column, None] * levels
         nearest = np.abs(candidates - left[:, column, None]).argmin(axis=1)
         rounded[:, column] = candidates[np.arange(len(values)), nearest]
-        error = (left[:, column] - rounded[:, column]) / factors[column, column]
-        left -= error[:, None] * factors[column]
+        error = (left[:, column] - rounded[:, column]) / factors[place, place]
+        left[:, order] -= error[:, None] * factors[place]
     return rounded
 
 
@@ -92,9 +110,9 @@ def test_columns_are_rounded_one_by_one_with_the_scales_that_are_stored(name: st
         bits.put(probes[-1], np.full((50, columns), min(code, bits.top), np.uint8))
     low, high, eighth = (decoded(probe, name) for probe in probes)
     levels = np.array(VALUES) if bits.is_table else np.arange(bits.top + 1)
-    expected = by_columns(
-        values, 0 * low if bits.is_table else low, eighth if bits.is_table else high - low, factors, levels
-    )
+    lows, steps = (0 * low, eighth) if bits.is_table else (low, high - low)
+    widths = sorted({field.elements for field in block_fields(name)}, reverse=True)
+    expected = by_columns(values, lows, steps, *factors.ordered(widths), levels)
     assert np.isclose(decoded(blocks, name), expected, rtol=1e-3, atol=1e-5).mean() > 0.98
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import lbrx
-from lbrx.ops.feedback import feedback_factors
+from lbrx.ops.feedback_factors import feedback_factors
 from lbrx.ops.group_feedback import KINDS, GroupSpec, encode_groups, packed_words
 from support.quantized_weights import pack_stream
 
@@ -70,11 +70,12 @@ def test_feedback_against_numpy(weight: npt.NDArray[np.float32], inputs: npt.NDA
     found = encode_groups(weight, spec, np.ones(COLUMNS, np.float32), factors)
     left = weight.copy()
     low, step = found.lows[:, 0], found.steps[:, 0]
-    for column in range(COLUMNS):
+    order, upper = factors.ordered((COLUMNS,))
+    for place, column in enumerate(order):
         code = np.clip(np.rint((left[:, column] - low) / step), 0, 15).astype(np.float32)
         np.testing.assert_array_equal(found.codes[:, column], code)
-        error = (left[:, column] - (low + code * step)) / factors[column, column]
-        left[:, column:] -= factors[column, column:] * error[:, None]
+        error = (left[:, column] - (low + code * step)) / upper[place, place]
+        left[:, order[place:]] -= upper[place, place:] * error[:, None]
 
 
 @pytest.mark.parametrize("kind", KINDS)

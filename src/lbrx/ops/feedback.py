@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.native import address, run
-from lbrx.engine.blas import one_blas_thread
-from lbrx.errors import ShapeError
 from lbrx.ops.feedback_blocks import SEARCHED_TYPES, encode_searched
+from lbrx.ops.feedback_factors import ColumnFactors
 from lbrx.ops.feedback_grids import GRID_TYPES, encode_on_grid
 from lbrx.ops.matmul import matmul
 from lbrx.registry import CODECS
@@ -30,54 +28,8 @@ from lbrx.tensors.storage import CpuStorage
 from lbrx.tensors.tensor import Tensor, tensor
 
 Floats = npt.NDArray[np.float32]
-DEFAULT_SHRINK = 0.2
-_OWN_DAMPING = 0.005  # of each element of the diagonal
-_DAMPING, _DRIFT_DAMPING = 0.0001, 0.1  # of the mean of the diagonal, which few large columns may dominate
 _WITHOUT_GAIN = ("tq1_0", "tq2_0", "q1_0")
 _ROWS_AT_A_TIME = 32  # of a step of a thread
-
-
-def feedback_factors(gram: npt.NDArray[np.floating[Any]], shrink: float = DEFAULT_SHRINK) -> Floats:
-    """Return the upper triangular factor of the inverse of a Gram matrix that is drawn towards its diagonal.
-
-    ``shrink`` is 0 for the matrix as it was measured and 1 for its diagonal: errors are then rounded without feedback.
-    A column that is always zero counts a little.
-
-    >>> feedback_factors(np.array([[4.0, 0.0], [0.0, 1.0]]), 0.0).round(3)
-    array([[0.499, 0.   ],
-           [0.   , 0.997]], dtype=float32)
-    """
-    h = np.asarray(gram, np.float64)
-    if h.ndim != 2 or h.shape[0] != h.shape[1]:
-        raise ShapeError(f"a Gram matrix of shape {h.shape}; expected a square")
-    diagonal = h.diagonal().copy()
-    h = (1.0 - shrink) * h
-    mean = float(diagonal.mean()) or 1.0
-    h[np.diag_indices_from(h)] = (1.0 + _OWN_DAMPING) * diagonal + _DAMPING * mean
-    # H = R R' with R upper triangular, from the factor of H with rows and columns reversed; U = R^-1.
-    with one_blas_thread():  # results must not depend on the number of threads
-        reversed_factor = np.linalg.cholesky(h[::-1, ::-1])
-        upper: Floats = np.linalg.inv(reversed_factor[::-1, ::-1]).astype(np.float32)
-    return np.triu(upper)
-
-
-def drift_correction(
-    gram: npt.NDArray[np.floating[Any]], drift: npt.NDArray[np.floating[Any]], strength: float
-) -> Floats:
-    """Return M: weights W + W M make up for a part, up to 1, of a drift of their inputs.
-
-    ``gram`` is the sum over inputs y of y y', and ``drift`` of (x - y) y', where x are the inputs that W was made for.
-
-    >>> gram, drift = np.eye(2), np.array([[0.5, 0.0], [0.0, 0.0]])
-    >>> drift_correction(gram, drift, 1.0).round(2)
-    array([[0.45, 0.  ],
-           [0.  , 0.  ]], dtype=float32)
-    """
-    h = np.array(gram, np.float64)
-    h[np.diag_indices_from(h)] += _DRIFT_DAMPING * (float(h.diagonal().mean()) or 1.0)
-    with one_blas_thread():
-        solved: Floats = np.linalg.solve(h, np.asarray(drift, np.float64).T).T.astype(np.float32)
-    return np.ascontiguousarray(solved * np.float32(strength))
 
 
 def gains_from_feedback(type_name: str) -> bool:
@@ -89,11 +41,13 @@ def gains_from_feedback(type_name: str) -> bool:
     return type_name in CODECS and type_name not in _WITHOUT_GAIN
 
 
-def encode_with_feedback(values: Floats, type_name: str, importance: Floats, factors: Floats) -> Bytes:
+def encode_with_feedback(values: Floats, type_name: str, importance: Floats, factors: ColumnFactors) -> Bytes:
     """Return the blocks of a matrix [rows, columns], as bytes [rows, bytes].
 
-    ``importance`` has the mean square of the input of each column, and ``factors`` come from `feedback_factors`.
+    ``importance`` has the mean square of the input of each column, and ``factors`` come from
+    `lbrx.ops.feedback_factors.feedback_factors`, which also say in which order columns are rounded.
 
+    >>> from lbrx.ops.feedback_factors import feedback_factors
     >>> random = np.random.default_rng(1)
     >>> inputs = random.normal(size=(256, 64)) @ random.normal(size=(64, 64))
     >>> weight, gram = random.normal(size=(8, 64)).astype(np.float32), inputs.T @ inputs
@@ -112,17 +66,18 @@ def encode_with_feedback(values: Floats, type_name: str, importance: Floats, fac
     record = codec(type_name)
     rows, columns = values.shape
     width = record.block_elements
-    left = np.array(values, np.float32)
+    order, upper = factors.ordered((width,), inner=False)
+    left = np.ascontiguousarray(values[:, order], np.float32)
     out = np.empty((rows, columns // width, record.block_bytes), np.uint8)
-    for number in range(columns // width):
-        start, stop = number * width, (number + 1) * width
+    for start in range(0, columns, width):
+        stop = start + width
         part = np.ascontiguousarray(left[:, start:stop])
-        own = np.ascontiguousarray(factors[start:stop, start:stop])
-        blocks = _encoded(record, part, importance[start:stop])
+        own = np.ascontiguousarray(upper[start:stop, start:stop])
+        blocks = _encoded(record, part, importance[order[start:stop]])
         errors = _fixed(part, own, decoded(blocks, type_name))
-        out[:, number] = blocks
+        out[:, order[start] // width] = blocks
         if stop < columns:
-            left[:, stop:] -= matmul(errors, np.ascontiguousarray(factors[start:stop, stop:]))
+            left[:, stop:] -= matmul(errors, np.ascontiguousarray(upper[start:stop, stop:]))
     return out.reshape(rows, -1)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.native import address, run
+from lbrx.ops.feedback_factors import ColumnFactors, Order
 from lbrx.ops.matmul import matmul
 from lbrx.settings import settings
 from lbrx.tensors.codecs.code_bits import BlockField, Bytes, block_fields, code_bits
@@ -46,25 +47,37 @@ SEARCHED_TYPES = {
 }
 
 
-def encode_searched(values: Floats, type_name: str, factors: Floats) -> Bytes:
+def encode_searched(values: Floats, type_name: str, factors: ColumnFactors) -> Bytes:
     """Return the blocks of a matrix [rows, columns] of a type in ``SEARCHED_TYPES``, as bytes [rows, bytes]."""
     searched, fields = SEARCHED_TYPES[type_name], block_fields(type_name)
     rows, columns = values.shape
     padded_rows = -(-rows // _LANES) * _LANES
+    order, upper = factors.ordered(sorted({field.elements for field in fields}, reverse=True))
     left = np.zeros((columns, padded_rows), np.float32)
-    left[:, :rows] = values.T
+    left[:, :rows] = values.T[order]
     codes = np.empty((columns, padded_rows), np.uint8)
     numbers = [np.empty((columns // field.elements, padded_rows), np.float32) for field in fields]
     for start in range(0, columns, _PANEL_COLUMNS):
         stop = min(start + _PANEL_COLUMNS, columns)
-        own = np.ascontiguousarray(factors[start:stop, start:stop])
+        own = np.ascontiguousarray(upper[start:stop, start:stop])
         parts = [each[start // field.elements :] for each, field in zip(numbers, fields, strict=True)]
         _round_panel(searched, left[start:stop], own, codes[start:stop], parts)
         if stop < columns:
-            later = np.ascontiguousarray(factors[start:stop, stop:].T)
+            later = np.ascontiguousarray(upper[start:stop, stop:].T)
             left[stop:] -= matmul(later, left[start:stop])
     codes += np.uint8(searched.code_origin)
-    return _assembled(type_name, codes[:, :rows].T, [each[:, :rows].T for each in numbers], fields)
+    in_place = [
+        _in_place(each[:, :rows], order[:: field.elements] // field.elements)
+        for each, field in zip(numbers, fields, strict=True)
+    ]
+    return _assembled(type_name, _in_place(codes[:, :rows], order), in_place, fields)
+
+
+def _in_place(found: npt.NDArray[Any], places: Order) -> npt.NDArray[Any]:
+    """What was found for columns or blocks in another order, as [rows, columns or blocks]."""
+    result = np.empty_like(found)
+    result[places] = found
+    return result.T
 
 
 def _round_panel(

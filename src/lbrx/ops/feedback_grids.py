@@ -10,6 +10,7 @@ import numpy.typing as npt
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.native import address, run
+from lbrx.ops.feedback_factors import ColumnFactors
 from lbrx.ops.matmul import matmul
 from lbrx.settings import settings
 from lbrx.tensors.codecs.code_bits import Bytes, CodeBits, bytes_from, nibbles_from
@@ -63,7 +64,9 @@ GRID_TYPES = {
 }
 
 
-def encode_on_grid(values: Floats, type_name: str, importance: Floats, factors: Floats, encode: EncodeBlocks) -> Bytes:
+def encode_on_grid(
+    values: Floats, type_name: str, importance: Floats, factors: ColumnFactors, encode: EncodeBlocks
+) -> Bytes:
     """Return the blocks of a matrix [rows, columns] of a type in ``GRID_TYPES``, as bytes [rows, bytes].
 
     ``encode`` makes blocks of single columns of blocks, without feedback.
@@ -71,24 +74,29 @@ def encode_on_grid(values: Floats, type_name: str, importance: Floats, factors: 
     bits, record = GRID_TYPES[type_name](), codec(type_name)
     rows, columns = values.shape
     padded_rows = -(-rows // _LANES) * _LANES
+    width = _COLUMNS // len(bits.scales.positions)
+    order, upper = factors.ordered((_COLUMNS, width, bits.group), inner=False)
     left = np.zeros((columns, padded_rows), np.float32)
-    left[:, :rows] = values.T
+    left[:, :rows] = values.T[order]
     out = np.empty((rows, columns // _COLUMNS, record.block_bytes), np.uint8)
     for start in range(0, columns, _COLUMNS):
         stop = start + _COLUMNS
-        blocks = encode(np.ascontiguousarray(left[start:stop, :rows].T), importance[start:stop])
+        number, own_order = order[start] // _COLUMNS, order[start:stop] % _COLUMNS
+        natural = np.argsort(own_order)
+        blocks = encode(np.ascontiguousarray(left[start + natural, :rows].T), importance[order[start + natural]])
         units = blocks[:, :2].copy().view("<f2").astype(np.float32)
-        scales = np.zeros((len(bits.scales.positions), padded_rows), np.float32)
-        scales[:, :rows] = (units * np.float32(bits.factor) * (bits.scales.read(blocks) + np.float32(bits.origin))).T
-        own = np.ascontiguousarray(factors[start:stop, start:stop])
+        scales = np.zeros((_COLUMNS // width, padded_rows), np.float32)
+        found = units * np.float32(bits.factor) * (bits.scales.read(blocks) + np.float32(bits.origin))
+        scales[:, :rows] = found.T[own_order[::width] // width]
+        own = np.ascontiguousarray(upper[start:stop, start:stop])
         signs, numbers = _round(left[start:stop], own, scales, bits, type_name)
-        bits.signs.put(blocks, signs[:, :rows].T)
-        chosen = numbers[:, :rows].T
+        bits.signs.put(blocks, signs[natural, :rows].T)
+        chosen = numbers[np.argsort(own_order[:: bits.group]), :rows].T
         bits.low.put(blocks, (chosen & 255).astype(np.uint8))
         bits.high.put(blocks, (chosen >> 8).astype(np.uint8))
-        out[:, start // _COLUMNS] = blocks
+        out[:, number] = blocks
         if stop < columns:
-            later = np.ascontiguousarray(factors[start:stop, stop:].T)
+            later = np.ascontiguousarray(upper[start:stop, stop:].T)
             left[stop:] -= matmul(later, left[start:stop])
     return out.reshape(rows, -1)
 

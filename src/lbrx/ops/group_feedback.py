@@ -16,6 +16,7 @@ from lbrx.base.fast_dataclass import dataclass
 from lbrx.base.threads import run_chunks
 from lbrx.devices.cpu.build.native import address, run
 from lbrx.devices.cpu.kernels.codecs.group_feedback import FREE, SYMMETRIC, WITH_ZERO_POINT
+from lbrx.ops.feedback_factors import ColumnFactors
 from lbrx.ops.matmul import matmul
 from lbrx.settings import settings
 
@@ -62,7 +63,9 @@ class GroupCodes:
         return found
 
 
-def encode_groups(values: Floats, spec: GroupSpec, importance: Floats, factors: Floats | None = None) -> GroupCodes:
+def encode_groups(
+    values: Floats, spec: GroupSpec, importance: Floats, factors: ColumnFactors | None = None
+) -> GroupCodes:
     """Encode a matrix [rows, columns]; ``importance`` has a weight for each column, such as the mean square of inputs.
 
     >>> random = np.random.default_rng(1)
@@ -73,16 +76,17 @@ def encode_groups(values: Floats, spec: GroupSpec, importance: Floats, factors: 
     """
     rows, columns = values.shape
     size = spec.size
-    left = np.array(values, np.float32)
+    order, upper = (np.arange(columns), None) if factors is None else factors.ordered((size,))
+    left = np.ascontiguousarray(values[:, order], np.float32)
     codes = np.empty((rows, columns), np.uint8)
     grids = np.empty((columns // size, rows, 2), np.float32)
-    for number in range(columns // size):
-        span = slice(number * size, (number + 1) * size)
-        own = None if factors is None else np.ascontiguousarray(factors[span, span])
-        weights = np.ascontiguousarray(importance[span], np.float32)
-        errors, codes[:, span] = _group(np.ascontiguousarray(left[:, span]), spec, weights, own, grids[number])
-        if factors is not None and span.stop < columns:
-            left[:, span.stop :] -= matmul(errors, np.ascontiguousarray(factors[span, span.stop :]))
+    for start in range(0, columns, size):
+        stop = start + size
+        own = None if upper is None else np.ascontiguousarray(upper[start:stop, start:stop])
+        weights, part = importance[order[start:stop]].astype(np.float32), np.ascontiguousarray(left[:, start:stop])
+        errors, codes[:, order[start:stop]] = _group(part, spec, weights, own, grids[order[start] // size])
+        if upper is not None and stop < columns:
+            left[:, stop:] -= matmul(errors, np.ascontiguousarray(upper[start:stop, stop:]))
     lows, steps = (np.ascontiguousarray(grids[:, :, part].T) for part in (0, 1))
     return GroupCodes(codes, lows, steps)
 

@@ -58,13 +58,8 @@ from lbrx.models.inference.opening import spec_of_gguf
 from lbrx.models.inference.spec import spec_of_config
 from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, normalized, read_layer
 from lbrx.models.tokenizers.text import open_tokenizer
-from lbrx.ops.feedback import (
-    DEFAULT_SHRINK,
-    drift_correction,
-    encode_with_feedback,
-    feedback_factors,
-    gains_from_feedback,
-)
+from lbrx.ops.feedback import encode_with_feedback, gains_from_feedback
+from lbrx.ops.feedback_factors import DEFAULT_SHRINK, drift_correction, feedback_factors
 from lbrx.tensors.tensor import Tensor
 from lbrx.version import __version__
 

@@ -44,7 +44,7 @@ from lbrx.jobs.quantize.sensitivity import identity_of
 from lbrx.jobs.quantize.target_format import check_output_format, in_target_format
 from lbrx.jobs.quantize.targets import HfTarget, MlxTarget, model_name
 from lbrx.memory.limits import limited
-from lbrx.ops.feedback import DEFAULT_SHRINK
+from lbrx.ops.feedback_factors import DEFAULT_SHRINK
 
 if TYPE_CHECKING:
     from lbrx.jobs.quantize.several import Several, SeveralPlan
