@@ -60,6 +60,7 @@ from lbrx.models.inference.weights import LayerWeights, Reader, TensorSource, no
 from lbrx.models.tokenizers.text import open_tokenizer
 from lbrx.ops.feedback import encode_with_feedback, gains_from_feedback
 from lbrx.ops.feedback_factors import DEFAULT_SHRINK, drift_correction, feedback_factors
+from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.tensor import Tensor
 from lbrx.version import __version__
 
@@ -140,7 +141,9 @@ class _Wanted:
             if layer is not None:
                 self.layers.setdefault(layer, {})[piece.label] = piece
         by_name = {piece.label: piece for piece in found}
-        self.output = by_name.get(model.weights.output.weight.name or "")
+        output = by_name.get(model.weights.output.weight.name or "")
+        # The errors of 8 bits are too small for the additional pass through the model that a tied matrix needs.
+        self.output = None if output is not None and model.spec.is_tied and _bits(output.coded) >= 8 else output
         self.embedding = next(
             (each for each in quantization.coded if each.source.name == model.weights.embedding.name), None
         )
@@ -166,6 +169,10 @@ def _layer_of(model: LanguageModel, name: str) -> int | None:
 def _gains(each: CodedTensor) -> bool:
     type_name = each.choice.type_name
     return each.grouped is not None or (gains_from_feedback(type_name) and type_name != each.source.type_name)
+
+
+def _bits(each: CodedTensor) -> float:
+    return each.grouped.spec.bits if each.grouped is not None else codec(each.choice.type_name).bits
 
 
 def _folder(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from lbrx.models.inference.sampling import Sampling
 from lbrx.models.inference.weights import Floats
 
 Ids = npt.NDArray[np.int64]
+_DRAW_BLOCK = 1024  # shares that are cumulated one by one
 _MOST_EMPTY_ATTEMPTS = 16  # to continue a text: then its prompt is repeated
 
 
@@ -43,44 +44,47 @@ def runs_side_by_side(model: LanguageModel) -> bool:
 
 def sampled_texts(
     model: LanguageModel,
-    prompts: Ids,
+    prompts: Sequence[Sequence[int]] | Ids,
     tokens: int,
     *,
     seed: int = 0,
     forbidden: Iterable[int] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Ids:
-    """Continue prompts [texts, length] to ``tokens`` tokens each, drawn with the probabilities of the model.
+    """Continue prompts to ``tokens`` tokens each, drawn with the probabilities of the model.
 
     ``forbidden`` are tokens that are never drawn, such as the end of a text. Text b depends on the model, its prompt,
     the seed and b only. ``progress`` is called with the number of tokens of each text so far and the total.
 
     >>> from lbrx.demo.models import demo_models
     >>> from lbrx.models.inference import open_model
-    >>> texts = sampled_texts(open_model(demo_models().base), np.array([[5, 6], [7, 8]]), 10)
-    >>> texts.shape, texts[:, :2].tolist()
-    ((2, 10), [[5, 6], [7, 8]])
+    >>> texts = sampled_texts(open_model(demo_models().base), [[5, 6], [7]], 10)
+    >>> texts.shape, texts[0, :2].tolist(), texts[1, :1].tolist()
+    ((2, 10), [5, 6], [7])
     """
-    if prompts.ndim != 2 or not prompts.shape[1]:
-        raise UsageError(f"prompts of shape {prompts.shape}; expected [texts, tokens] with at least one token")
+    lengths = np.array([min(len(prompt), tokens) for prompt in prompts])
+    if not lengths.all():
+        raise UsageError("a prompt without tokens; expected at least one token")
     draw = _Draws(len(prompts), seed, forbidden)
     out = np.empty((len(prompts), tokens), np.int64)
-    length = min(prompts.shape[1], tokens)
-    out[:, :length] = prompts[:, :length]
+    for text, prompt, length in zip(out, prompts, lengths, strict=True):
+        text[:length] = prompt[:length]
     if not runs_side_by_side(model):
         for number, text in enumerate(out):
             if progress is not None:
                 progress(number * tokens // len(out), tokens)
-            _continue_alone(model, text, length, [seed, number], draw.forbidden)
+            _continue_alone(model, text, int(lengths[number]), [seed, number], draw.forbidden)
         return out
     cache = KeyValueCache(model.spec, tokens, sequences=len(out))
     for position in range(tokens - 1):
         if progress is not None:
             progress(position, tokens)
         hidden = _hidden(model, out[:, position], position, cache)
-        if position + 1 >= length:
-            for first, logits in model.output_blocks(hidden):
-                out[first : first + len(logits), position + 1] = draw(first, logits)
+        writing = np.flatnonzero(lengths <= position + 1)
+        if writing.size:
+            for first, logits in model.output_blocks(hidden[writing]):
+                texts = writing[first : first + len(logits)]
+                out[texts, position + 1] = draw(texts, logits)
     return out
 
 
@@ -115,11 +119,22 @@ class _Draws:
         self._random = [np.random.Generator(np.random.Philox(key=[seed, number])) for number in range(texts)]
         self.forbidden = list(forbidden)
 
-    def __call__(self, first: int, logits: Floats) -> Ids:
-        shares = logits.astype(np.float64)
-        shares[:, self.forbidden] = -np.inf
-        shares = np.cumsum(np.exp(shares - shares.max(axis=1, keepdims=True)), axis=1)
-        points = [random.random() for random in self._random[first : first + len(logits)]]
-        found = [np.searchsorted(row, point * row[-1], side="right") for row, point in zip(shares, points, strict=True)]
-        drawn: Ids = np.minimum(found, logits.shape[1] - 1).astype(np.int64)
+    def __call__(self, texts: Ids, logits: Floats) -> Ids:
+        """Draw a token for each of these texts."""
+        drawn = np.empty(len(texts), np.int64)
+        for row, (text, values) in enumerate(zip(texts, logits, strict=True)):
+            values[self.forbidden] = -np.inf
+            drawn[row] = _drawn(np.exp(values - values.max()), self._random[text].random())
         return drawn
+
+
+def _drawn(shares: Floats, point: float) -> int:
+    """The index at a point, from 0 to 1, of the cumulated shares: of blocks first, and then in one block."""
+    size = len(shares)
+    starts = np.arange(0, size, _DRAW_BLOCK)
+    ends = np.cumsum(np.add.reduceat(shares, starts, dtype=np.float64))
+    block = min(int(np.searchsorted(ends, point * ends[-1], side="right")), len(ends) - 1)
+    before = ends[block - 1] if block else 0.0
+    inner = before + np.cumsum(shares[starts[block] : starts[block] + _DRAW_BLOCK], dtype=np.float64)
+    place = min(int(np.searchsorted(inner, point * ends[-1], side="right")), len(inner) - 1)
+    return int(starts[block]) + place
