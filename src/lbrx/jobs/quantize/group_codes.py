@@ -27,6 +27,7 @@ from lbrx.models.architectures import known_family
 from lbrx.models.inference.spec import spec_of_config
 from lbrx.models.inference.watching import gguf_tensors
 from lbrx.ops import matmul
+from lbrx.ops.feedback_factors import ColumnFactors
 from lbrx.ops.group_feedback import GroupCodes, GroupSpec, encode_groups
 from lbrx.tensors.tensor import Tensor
 
@@ -119,7 +120,7 @@ def encode_rows(
     values: Tensor,
     spec: GroupSpec,
     importance: Floats,
-    factors: Floats | None = None,
+    factors: ColumnFactors | None = None,
     correction: Floats | None = None,
 ) -> GroupCodes:
     """Encode a matrix, some rows at a time; with a ``correction`` M, that of W + W M."""
