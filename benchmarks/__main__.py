@@ -36,9 +36,9 @@ def main(names: list[str]) -> int:
         for figure in importlib.import_module(SUITES[name]).run():
             figures.append(figure)
             console.print(line(figure), soft_wrap=True)
+            save(updated(load(), [result_of(figure)]))  # a run that is stopped keeps what it measured
+            write_page()
     show(console, figures)
-    save(updated(load(), map(result_of, figures)))
-    write_page()
     return 0
 
 

@@ -71,9 +71,9 @@ SUITES = {
         "KL divergence from the original of models of the same size and file type: `llama-quantize` with an importance "
         "matrix of `llama-imatrix`, divided by `lbrx quantize --calibrate --feedback`; 2 means half of the divergence. "
         "Both use the same calibration text, which the model wrote. llama-perplexity measures both on other texts. The "
-        "columns show KL divergence and equal top tokens: lbrx against llama.cpp; and lbrx without calibration. "
-        "stories15M has native f32 weights; SmolLM2-135M and Gemma 3 270M are decoded from 4 bits, with permuted "
-        "channels. Rows that are not multiples of 256 take the fallback types of llama.cpp.",
+        "columns show KL divergence and equal top tokens: lbrx against llama.cpp; and, for stories15M, lbrx without "
+        "calibration. stories15M has native f32 weights; SmolLM2-135M and Gemma 3 270M are decoded from 4 bits, with "
+        "permuted channels. Rows that are not multiples of 256 take the fallback types of llama.cpp.",
     ),
     "search": Suite(
         "Searching",

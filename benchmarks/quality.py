@@ -2,10 +2,12 @@
 
 Both get the same calibration text: one that the model wrote itself, with that of the package. The files have the same
 size. KL divergence and top tokens are measured by llama-perplexity itself, on other texts: prose of the demo, Python's
-reference, and, for the model of stories, other stories that it wrote. lbrx without calibration is shown as well.
+reference, and, for the model of stories, other stories that it wrote. For that model, lbrx without calibration is shown
+as well.
 
-``LBRX_BENCH_MODELS="stories15m"`` and ``LBRX_BENCH_TYPES="q4_k_m"`` limit the run. llama.cpp's programs are built the
-first time; see `benchmarks.llama_tools`.
+``LBRX_BENCH_MODELS="stories15m"`` and ``LBRX_BENCH_TYPES="q4_k_m"`` limit the run. Figures are stored one by one. With
+``LBRX_BENCH_DIR``, texts and predictions of the originals are kept in that folder and used again. llama.cpp's programs
+are built the first time; see `benchmarks.llama_tools`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from lbrx.demo.models import demo_models
 
 SUITE = "quality"
 # model -> (type of the original, tokens of a chunk, chunks for each text)
-MODELS = {"stories15m": ("f32", 256, 24), "smollm2": ("f16", 512, 12), "gemma3": ("f16", 512, 6)}
+MODELS = {"stories15m": ("f32", 256, 24), "smollm2": ("f16", 512, 10), "gemma3": ("f16", 512, 5)}
 FOUR_BITS, OTHERS = 1 / (1 - 0.30), 1 / (1 - 0.20)
 TYPES = {"q4_k_m": FOUR_BITS, "iq4_xs": FOUR_BITS, "q3_k_m": OTHERS, "iq3_m": OTHERS, "q2_k": OTHERS, "iq2_m": OTHERS}
 NEED_IMPORTANCES = ("iq2_m",)
@@ -47,19 +49,30 @@ class Distance:
 def run() -> Iterator[Figure]:
     types = os.environ.get("LBRX_BENCH_TYPES", "").split() or list(TYPES)
     for name in os.environ.get("LBRX_BENCH_MODELS", "").split() or MODELS:
-        with tempfile.TemporaryDirectory(dir=os.environ.get("LBRX_BENCH_DIR")) as folder:
-            yield from _of_model(name, types, Path(folder))
+        kept = os.environ.get("LBRX_BENCH_DIR")
+        if kept:
+            folder = Path(kept) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            yield from _of_model(name, types, folder)
+        else:
+            with tempfile.TemporaryDirectory() as scratch:
+                yield from _of_model(name, types, Path(scratch))
 
 
 def _of_model(name: str, types: list[str], folder: Path) -> Iterator[Figure]:
     base_type, context, chunks = MODELS[name]
     original = folder / "original.gguf"
-    lbrx.convert(real_model(name), original, type=base_type)
+    if not original.exists():
+        lbrx.convert(real_model(name), original, type=base_type)
     texts = {label: folder / f"{label}.txt" for label in _texts(name, original, folder)}
     for path in texts.values():
-        _perplexity("-m", original, "-f", path, "-c", context, "--chunks", chunks, base=path)
+        predictions = path.with_suffix(".kld")
+        if not predictions.exists():
+            partial = path.with_suffix(".partial")
+            _perplexity("-m", original, "-f", path, "-c", context, "--chunks", chunks, base=partial)
+            partial.rename(predictions)
     ours, theirs, plain = (folder / f"{label}.gguf" for label in ("ours", "theirs", "plain"))
-    importance = folder / "imatrix.gguf"
+    importance = folder / "imatrix.gguf"  # of llama.cpp
     for type_name in types:
         lbrx.quantize(original, ours, to=type_name, calibrate="generated", feedback=True, overwrite=True)
         if not importance.exists():
@@ -69,7 +82,7 @@ def _of_model(name: str, types: list[str], folder: Path) -> Iterator[Figure]:
         if abs(ours.stat().st_size - theirs.stat().st_size) > 0.001 * theirs.stat().st_size:
             raise RuntimeError(f"{type_name}: {ours.stat().st_size} bytes against {theirs.stat().st_size}")
         distances = [_distances(path, texts) for path in (ours, theirs)]
-        if type_name not in NEED_IMPORTANCES:
+        if name == "stories15m" and type_name not in NEED_IMPORTANCES:
             lbrx.quantize(original, plain, to=type_name, overwrite=True)
             distances.append(_distances(plain, texts))
         yield _figure(f"{name} {type_name}", TYPES[type_name], distances, ours.stat().st_size)
@@ -94,7 +107,7 @@ def _texts(name: str, original: Path, folder: Path) -> Iterator[str]:
 def _distances(model: Path, texts: Mapping[str, Path]) -> dict[str, Distance]:
     found = {}
     for label, path in texts.items():
-        output = _perplexity("-m", model, "--kl-divergence", base=path)
+        output = _perplexity("-m", model, "--kl-divergence", base=path.with_suffix(".kld"))
         divergence, error = _numbers(output, r"Mean\s+KLD:\s*([-\d.]+)\s*±\s*([\d.]+)")
         (same_top, _) = _numbers(output, r"Same top p:\s*([\d.]+)\s*±\s*([\d.]+)")
         found[label] = Distance(divergence, error, same_top)
@@ -113,7 +126,7 @@ def _figure(name: str, target: float, distances: list[dict[str, Distance]], nbyt
 
 
 def _perplexity(*arguments: object, base: Path) -> str:
-    return _run("llama-perplexity", *arguments, "--kl-divergence-base", base.with_suffix(".kld"))
+    return _run("llama-perplexity", *arguments, "--kl-divergence-base", base)
 
 
 def _run(program: str, *arguments: object) -> str:
