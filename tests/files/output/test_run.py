@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import lbrx
 from lbrx.base import system
+from lbrx.base.build import build
 from lbrx.errors import FileError, LbrxError, UsageError
 from lbrx.files.formats.header import FileLayout, Slot
 from lbrx.files.output import slots
@@ -328,9 +330,20 @@ def test_unfinished_work_of_another_version(models: Path, monkeypatch: pytest.Mo
         merge(LINEAR, "out")
     assert str(caught.value) == (
         ".out.partial: holds the unfinished work of another run: the version of lbrx was 0.0.9 and is "
-        f"{__version__}; run that one again to finish it, or give --restart to discard it"
+        f"{build()}; run that one again to finish it, or give --restart to discard it"
     )
     assert merge(LINEAR, "out", restart=True).resumed_tensors == 0
+
+
+def test_unfinished_work_of_another_build_of_this_version(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sources may compute in another way."""
+    interrupted(monkeypatch)
+    journal = models / ".out.partial.journal"
+    identity = json.loads(journal.read_text().splitlines()[0])["plan"]
+    assert identity["version of lbrx"] == build()
+    rewrite_identity(journal, plan=identity | {"version of lbrx": f"{__version__} (sources 0123456789ab)"})
+    with pytest.raises(UsageError, match=rf"was {__version__} \(sources 0123456789ab\) and is {re.escape(build())};"):
+        merge(LINEAR, "out")
 
 
 @pytest.mark.parametrize("has_lost_target", [False, True])

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import xxhash
 
 from lbrx.base import system
+from lbrx.base.build import build
 from lbrx.base.fast_dataclass import dataclass
 from lbrx.engine.plan_cache import Planned
 from lbrx.errors import FileError
@@ -18,7 +19,6 @@ from lbrx.files.formats.header import FileHeader, FileLayout
 from lbrx.files.remote.paths import RemotePath
 from lbrx.tensors.expr import Expr
 from lbrx.tensors.tensor import Tensor
-from lbrx.version import __version__
 
 Identity: TypeAlias = dict[str, Any]
 DEFAULT_SHARD_BYTES = 5_000_000_000  # of directories
@@ -105,7 +105,7 @@ def output_identity(
 ) -> Identity:
     """Everything that an output depends on, by names for messages about plans that differ."""
     return {
-        VERSION_KEY: __version__,
+        VERSION_KEY: build(),
         "input file": {_full_name(header.path): _file_identity(header) for header in inputs},
         "layout of the output's files (--shard-size)": digest(*(layout.header for layout in layouts)),
         "file of the output": {name: digest(content) for name, content in contents.items()},

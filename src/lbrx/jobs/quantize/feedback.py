@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbrx.base.atomic_write import write_atomically
+from lbrx.base.build import build
 from lbrx.errors import UsageError
 from lbrx.files.output.contents import PlannedTensor
 from lbrx.files.output.options import CountCallback
@@ -62,7 +63,6 @@ from lbrx.ops.feedback import encode_with_feedback, gains_from_feedback
 from lbrx.ops.feedback_factors import DEFAULT_SHRINK, drift_correction, feedback_factors
 from lbrx.tensors.codecs.codec import codec
 from lbrx.tensors.tensor import Tensor
-from lbrx.version import __version__
 
 _DRIFT_SHARE = 0.4  # of the drift of inputs that a matrix makes up for
 _IDENTITY_NAME = "identity.json"
@@ -193,7 +193,7 @@ def _folder(
     contents = quantization.contents
     keys = sorted(each for each in contents.metadata.items() if not each[0].startswith("tokenizer."))
     digest.update(repr((types, keys, contents.config)).encode())
-    identity = [__version__, str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
+    identity = [build(), str(source.resolve()), model_state(source), shrink, digest.hexdigest()]
     try:
         if folder_identity(folder) == identity:
             return folder
